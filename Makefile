@@ -1,0 +1,64 @@
+# Portolan. `make help` lists the targets; `make demo` and `make test` need nothing set up beforehand.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+# One selection of packages everywhere: another one would turn on other features and build the dependencies again.
+ALL := --locked --workspace
+PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+
+.PHONY: help demo test lint fmt-check clippy unit e2e bench testbed audit programs bless clean tools
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+tools:
+	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install rustup from your distribution or https://rustup.rs, then run make again" >&2; exit 1; }
+	@command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer (https://go.dev/dl), then run make again; the testbed builds kube-apiserver and etcd with it" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "a C compiler is missing: install gcc or clang (aws-lc needs it), then run make again" >&2; exit 1; }
+
+programs: tools ## build hub, agent, router, portolanctl and the examples
+	$(CARGO) build $(ALL) --bins
+
+testbed: programs ## build the real control planes once (etcd, kube-apiserver, kubectl, KWOK, Jaeger; cached)
+	$(PROFILE_DIR)/debug/portolan-testbed build
+
+demo: testbed ## the main job on real control planes started here (KEEP=1 leaves it running)
+	$(PROFILE_DIR)/debug/portolan-demo $(if $(KEEP),--keep)
+
+test: lint testbed ## everything CI runs: format, clippy, unit, integration, end-to-end, generated files
+	$(CARGO) test $(ALL)
+
+lint: fmt-check clippy ## format and clippy, warnings are errors
+
+fmt-check: tools
+	$(CARGO) fmt --all --check
+
+clippy: tools
+	$(CARGO) clippy $(ALL) --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p portolan-crds --no-default-features -- -D warnings
+
+unit: tools ## unit and integration tests of every crate, and the drift of generated files
+	$(CARGO) test $(ALL) --exclude portolan-tests --exclude portolan-testbed
+
+e2e: testbed ## end-to-end tests on real control planes
+	$(CARGO) test --locked -p portolan-testbed -p portolan-tests
+
+bench: tools ## router against direct, in one run (release build)
+	$(CARGO) build $(ALL) --release --bins
+	$(PROFILE_DIR)/release/portolan-testbed build
+	$(PROFILE_DIR)/release/portolan-bench $(BENCH)
+
+bless: tools ## write the generated files anew (CRDs, protobuf code)
+	$(CARGO) run --locked -q -p portolan-crds --bin crdgen -- --write
+	PORTOLAN_BLESS=1 $(CARGO) test --locked -q -p portolan-wire
+
+audit: tools ## licences, advisories, banned and unused dependencies
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	@command -v cargo-machete >/dev/null || $(CARGO) install --locked cargo-machete
+	cargo deny check
+	cargo machete
+
+clean: ## remove what cargo built (the testbed's cache stays)
+	$(CARGO) clean

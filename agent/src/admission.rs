@@ -1,0 +1,356 @@
+//! Installs the admission policies (`policy`) in the member, keeps them as they shall be, and says for which kinds new
+//! objects get their labels at admission.
+//!
+//! Where the API server has no MutatingAdmissionPolicy v1 (before Kubernetes 1.36), or has it switched off, the sweep
+//! alone labels, a moment after creation, and coverage is never complete. Callers: `app` runs it; `sweep` asks [`Covered`].
+
+pub(crate) mod policy;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, SelectAll};
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::{DynamicObject, GroupVersionKind, PartialObjectMeta};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Event, watcher};
+use kube::{Api, Client};
+use portolan_crds::labels::{LabelKeys, MANAGER_AGENT, POLICY_LABELS, POLICY_RESERVED, SERVICE_ACCOUNT_AGENT};
+use portolan_runtime::Backoff;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::explain::{chain, watch_broke};
+use crate::kinds::Kind;
+use crate::member::{CallError, bounded, watch_config};
+use crate::metrics::{Metrics, Watched};
+use crate::sweep::Plan;
+use policy::PolicyInput;
+
+/// From the write of a policy until every new object meets it. Measured at 1-2 s; the sweep sees what slips through.
+const TAKES_EFFECT: Duration = Duration::from_secs(3);
+/// The policies are compared with what they shall be at least this often.
+const LOOK_AGAIN: Duration = Duration::from_mins(10);
+/// How often it is asked whether the policy works, until it does; after some tries in vain somebody should know.
+const PROBE_PERIOD: Duration = Duration::from_secs(2);
+const PROBES_BEFORE_WARNING: u32 = 5;
+/// The namespace that is asked with: every cluster has it.
+const PROBED: &str = "default";
+const UNCOVERED: &str = "this API server does not label new objects: the sweep does, a moment after their creation, and \
+    coverage is never complete";
+/// Changes that come together are answered once.
+const SETTLE: Duration = Duration::from_millis(200);
+
+const GROUP: &str = "admissionregistration.k8s.io";
+const MUTATING: [&str; 2] = ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"];
+const VALIDATING: [&str; 2] = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+
+/// The kinds whose new objects are labelled at admission now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Covered(Arc<BTreeSet<Kind>>);
+
+impl Covered {
+    pub(crate) fn covers(&self, kind: &Kind) -> bool {
+        self.0.contains(kind)
+    }
+}
+
+/// Installs and keeps the policies.
+pub(crate) struct Admission {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) covered: watch::Sender<Covered>,
+    pub(crate) metrics: Metrics,
+}
+
+/// What was written, by kind of object: the generation that the API server gave it.
+type Generations = BTreeMap<String, i64>;
+
+/// What somebody did to one of our objects: the kind, and its generation unless it is gone.
+type Touched = (String, Option<i64>);
+
+/// Whether the mutating policy could be installed.
+#[derive(Debug, PartialEq, Eq)]
+enum Installed {
+    Both(Generations),
+    /// The API server does not serve the mutating one.
+    ReservingOnly(Generations),
+}
+
+impl Admission {
+    /// Follows the plan until cancelled.
+    pub(crate) async fn run(self, mut plan: watch::Receiver<Option<Arc<Plan>>>) {
+        let agents = self.agents().await;
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
+        loop {
+            let Some(current) = plan.borrow_and_update().clone() else {
+                if plan.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            let input = PolicyInput {
+                keys: current.labeling.keys.clone(),
+                kinds: current.kinds.keys().cloned().collect(),
+                agents: agents.clone(),
+            };
+            match self.install(&input).await {
+                Ok(installed) => {
+                    backoff.reset();
+                    self.keep(installed, input, &mut plan).await;
+                }
+                Err(error) => {
+                    self.uncover();
+                    tracing::warn!(error = %chain(&error), "admission policies are not installed yet");
+                    backoff.sleep().await;
+                }
+            }
+        }
+    }
+
+    /// Our own user name, and the one that is meant to be ours.
+    async fn agents(&self) -> BTreeSet<String> {
+        let meant = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT_AGENT}", self.namespace);
+        let mut backoff = Backoff::default();
+        loop {
+            match who_am_i(&self.client).await {
+                Ok(user) => {
+                    if user != meant {
+                        tracing::warn!(user, meant, "the label keys are reserved for this other user too");
+                    }
+                    return BTreeSet::from([user, meant]);
+                }
+                Err(error) => tracing::warn!(error = %chain(&error), "cannot find out the agent's own user name yet"),
+            }
+            backoff.sleep().await;
+        }
+    }
+
+    #[tracing::instrument(name = "install_policies", skip_all, fields(kinds = input.kinds.len()))]
+    async fn install(&self, input: &PolicyInput) -> Result<Installed, CallError> {
+        let mut generations = self.put_all(policy::reserving(input)).await?;
+        match self.put_all(policy::labelling(input)).await {
+            Ok(mutating) => {
+                generations.extend(mutating);
+                Ok(Installed::Both(generations))
+            }
+            Err(error) if error.status() == Some(404) => Ok(Installed::ReservingOnly(generations)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn put_all(&self, objects: [Value; 2]) -> Result<Generations, CallError> {
+        let mut generations = Generations::new();
+        for object in objects {
+            let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+            let generation = self.put(&kind, object).await?;
+            generations.insert(kind, generation);
+        }
+        Ok(generations)
+    }
+
+    /// Creates or replaces, whole: an apply would leave in place what somebody else has added to a list. Replacing by
+    /// the same changes nothing, not even the generation.
+    async fn put(&self, kind: &str, mut object: Value) -> Result<i64, CallError> {
+        let (name, params) = (
+            name_of(kind),
+            PostParams {
+                field_manager: Some(MANAGER_AGENT.to_owned()),
+                ..PostParams::default()
+            },
+        );
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
+        let written = match bounded(api.get_metadata_opt(name)).await? {
+            Some(known) => {
+                object["metadata"]["resourceVersion"] = known.metadata.resource_version.into();
+                bounded(api.replace(name, &params, &dynamic(object)?)).await?
+            }
+            None => bounded(api.create(&params, &dynamic(object)?)).await?,
+        };
+        Ok(written.metadata.generation.unwrap_or_default())
+    }
+
+    /// Returns when the policies must be looked at again.
+    async fn keep(&self, installed: Installed, input: PolicyInput, plan: &mut watch::Receiver<Option<Arc<Plan>>>) {
+        let (generations, served) = match installed {
+            Installed::Both(generations) => (generations, true),
+            Installed::ReservingOnly(generations) => (generations, false),
+        };
+        tokio::select! {
+            _ = plan.changed() => {}
+            () = self.until_touched(&generations, served) => tokio::time::sleep(SETTLE).await,
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            never = self.cover(served, input) => match never {},
+        }
+    }
+
+    /// Says that the kinds are covered once the policy is seen to work, and goes on looking.
+    async fn cover(&self, served: bool, input: PolicyInput) -> Infallible {
+        if !served {
+            self.uncover();
+            tracing::warn!(
+                reason = "it serves no MutatingAdmissionPolicy v1, as Kubernetes 1.36 does",
+                "{UNCOVERED}"
+            );
+            return std::future::pending().await;
+        }
+        // New kinds count only once the policy has them; kinds that are gone do not matter.
+        let known = input.kinds.iter().all(|kind| self.covered.borrow().covers(kind));
+        if !known {
+            tokio::time::sleep(TAKES_EFFECT).await;
+        }
+        for probe in 0_u32.. {
+            match self.works(&input.keys).await {
+                Ok(true) => break,
+                Ok(false) if probe == PROBES_BEFORE_WARNING => {
+                    self.uncover();
+                    tracing::warn!(reason = "it serves the policy and does not apply it", "{UNCOVERED}");
+                }
+                Ok(false) => {}
+                Err(error) => tracing::warn!(error = %chain(&error), "cannot find out whether the policy works"),
+            }
+            tokio::time::sleep(PROBE_PERIOD).await;
+        }
+        if !known {
+            tracing::info!(kinds = input.kinds.len(), "new objects get their labels at admission");
+        }
+        self.covered.send_replace(Covered(Arc::new(input.kinds)));
+        self.metrics.admission(true);
+        std::future::pending().await
+    }
+
+    /// Takes a label off a labelled Namespace, as a dry run, and looks whether the policy puts it back.
+    async fn works(&self, keys: &LabelKeys) -> Result<bool, CallError> {
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let params = PatchParams {
+            dry_run: true,
+            field_manager: Some(MANAGER_AGENT.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { keys.control(): null } } }));
+        match bounded(namespaces.patch_metadata(PROBED, &params, &patch)).await {
+            Ok(probed) => Ok(probed
+                .metadata
+                .labels
+                .is_some_and(|labels| labels.contains_key(keys.control()))),
+            // The reserving policy refuses it where the labelling one did nothing.
+            Err(error) if error.status() == Some(403) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns when somebody changed or removed one of our objects.
+    async fn until_touched(&self, generations: &Generations, served: bool) {
+        let kinds = VALIDATING.into_iter().chain(MUTATING.into_iter().filter(|_| served));
+        let mut touches: SelectAll<BoxStream<'_, Touched>> = kinds.map(|kind| self.touches(kind)).collect();
+        while let Some((kind, generation)) = touches.next().await {
+            if generation != generations.get(&kind).copied() {
+                let gone = generation.is_none();
+                tracing::warn!(kind, gone, "somebody touched an admission policy, putting it back");
+                if gone && MUTATING.contains(&kind.as_str()) {
+                    self.uncover();
+                }
+                return;
+            }
+        }
+    }
+
+    fn touches(&self, kind: &'static str) -> BoxStream<'_, Touched> {
+        let objects = Api::<PartialObjectMeta<DynamicObject>>::all_with(self.client.clone(), &resource(kind));
+        let config = watch_config().fields(&format!("metadata.name={}", name_of(kind)));
+        let mut seen = false;
+        let touched = watcher(objects, config).default_backoff().filter_map(move |event| {
+            let touched = match event {
+                Ok(Event::Init) => {
+                    seen = false;
+                    None
+                }
+                Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                    seen = true;
+                    Some(Some(object.metadata.generation.unwrap_or_default()))
+                }
+                // A list without it: it went while nobody watched.
+                Ok(Event::InitDone) => (!seen).then_some(None),
+                Ok(Event::Delete(_)) => Some(None),
+                Err(error) => {
+                    watch_broke(&self.metrics, Watched::Policies, kind, &error);
+                    None
+                }
+            };
+            std::future::ready(touched.map(|generation| (kind.to_owned(), generation)))
+        });
+        touched.boxed()
+    }
+
+    fn uncover(&self) {
+        self.covered.send_replace(Covered::default());
+        self.metrics.admission(false);
+    }
+}
+
+/// Removes the policies and bindings; what is absent is as good.
+pub(crate) async fn remove(client: &Client) -> Result<(), CallError> {
+    for kind in MUTATING.into_iter().rev().chain(VALIDATING.into_iter().rev()) {
+        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind));
+        match bounded(
+            api.delete(name_of(kind), &DeleteParams::default())
+                .map(|deleted| deleted.map(drop)),
+        )
+        .await
+        {
+            Err(error) if error.status() != Some(404) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn who_am_i(client: &Client) -> Result<String, CallError> {
+    let reviews = Api::<SelfSubjectReview>::all(client.clone());
+    let review = bounded(reviews.create(&PostParams::default(), &SelfSubjectReview::default())).await?;
+    let user = review.status.and_then(|status| status.user_info);
+    Ok(user.and_then(|user| user.username).unwrap_or_default())
+}
+
+fn resource(kind: &str) -> ApiResource {
+    // The plural of all four: "…policies" and "…bindings".
+    let lower = kind.to_lowercase();
+    let plural = lower
+        .strip_suffix('y')
+        .map_or_else(|| format!("{lower}s"), |stem| format!("{stem}ies"));
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), &plural)
+}
+
+fn name_of(kind: &str) -> &'static str {
+    if MUTATING.contains(&kind) {
+        POLICY_LABELS
+    } else {
+        POLICY_RESERVED
+    }
+}
+
+fn dynamic(object: Value) -> Result<DynamicObject, CallError> {
+    serde_json::from_value(object).map_err(|error| CallError::Kube(kube::Error::SerdeError(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_of_the_four_kinds() {
+        let plurals = MUTATING.into_iter().chain(VALIDATING).map(|kind| resource(kind).plural);
+        let expected = [
+            "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+        ];
+        assert!(plurals.eq(expected));
+    }
+}

@@ -1,0 +1,268 @@
+//! Wiring: a checked [`Config`] becomes running tasks. One function per subsystem; no rules here.
+//!
+//! `build` binds the admin server and starts the life of the agent as one critical task: join, then everything else.
+//! Caller: `main`, and tests that run an agent in their own process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use kube::Client;
+use portolan_runtime::admin::{AdminPages, AdminServer};
+use portolan_runtime::metrics::Registry;
+use portolan_runtime::{Backoff, Readiness, ReadyHandle, Tasks, Telemetry, files};
+use portolan_wire::v1 as wire;
+use tokio::sync::watch;
+
+use crate::admin::State;
+use crate::admission::{Admission, Covered};
+use crate::args::Config;
+use crate::callers::Callers;
+use crate::explain::chain;
+use crate::facts::FactStore;
+use crate::join::bootstrap::BootstrapSource;
+use crate::join::identity::{AgentIdentity, IdentityStore};
+use crate::join::{Joiner, renew};
+use crate::metrics::Metrics;
+use crate::mint::Minted;
+use crate::report::Subjects;
+use crate::settings::Settings;
+use crate::stream::Stream;
+use crate::sweep::Sweeper;
+use crate::sweep::pacer::Pacer;
+use crate::{allowed, health, member, mint, namespaces};
+
+/// Tasks get this long to end after a signal: nothing of theirs must be finished, only not cut mid-write.
+pub const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A started agent.
+pub struct Bound {
+    /// Of the admin server.
+    pub admin: SocketAddr,
+    pub readiness: Readiness,
+    /// The work; ended first.
+    pub tasks: Tasks,
+    /// The admin server; ended last, so that `/readyz` is seen to fail.
+    pub admin_tasks: Tasks,
+}
+
+impl Bound {
+    /// Ends everything in order. The error is the critical task's that ended the program, if one did.
+    pub async fn shutdown(self) -> anyhow::Result<()> {
+        self.readiness.begin_shutdown();
+        let report = self.tasks.shutdown(SHUTDOWN_DEADLINE).await;
+        self.admin_tasks.shutdown(Duration::from_secs(1)).await;
+        Ok(report.into_result()?)
+    }
+}
+
+/// Senders of what tasks find out; receivers go to `report` and `admin`.
+struct Sources {
+    heartbeats: watch::Sender<Option<wire::Heartbeat>>,
+    tokens: watch::Sender<Option<Minted>>,
+    allowed: watch::Sender<Option<wire::Allowed>>,
+}
+
+/// What every task needs.
+#[derive(Clone)]
+struct Agent {
+    config: Config,
+    client: Client,
+    metrics: Metrics,
+    tasks: Tasks,
+    subjects: Subjects,
+    settings: watch::Sender<Option<Arc<Settings>>>,
+    state: State,
+}
+
+/// Binds, writes the addresses file and starts. Returns before the agent has joined: readiness tells.
+pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound> {
+    let client = member::connect(config.member.kubeconfig.as_deref()).await?;
+    let bound = AdminServer::bind(config.admin_bind).await?;
+    let admin = bound.addr;
+    let (readiness, tasks, admin_tasks) = (Readiness::new(), Tasks::new(), Tasks::new());
+    let registry = Registry::new("agent");
+    let metrics = Metrics::default();
+    registry.scope("labels", |part| metrics.register_labels(part));
+    registry.scope("member", |part| metrics.register_member(part));
+    registry.scope("hub", |part| metrics.register_hub(part));
+    let (subjects, sources) = subjects();
+    let (settings, _) = watch::channel(None);
+    let state = State::new(config.clone(), subjects.clone(), settings.subscribe());
+    let dump = state.clone();
+    let pages = AdminPages::new(readiness.clone(), registry, telemetry)
+        .configz(move || dump.dump())
+        .remote(config.admin_remote);
+    bound.serve(&admin_tasks, pages);
+    write_addresses(&config, admin)?;
+    let agent = Agent {
+        config,
+        client,
+        metrics,
+        tasks: tasks.clone(),
+        subjects,
+        settings,
+        state,
+    };
+    let ready = readiness.task("hub");
+    ready.not_ready("an identity of this cluster, see the log");
+    // Boxed: the whole life of the program is one large future.
+    let (life, token) = (Box::pin(agent.live(sources, ready)), tasks.token());
+    tasks.spawn_critical("agent", async move {
+        token.run_until_cancelled(life).await.unwrap_or(Ok(()))
+    });
+    Ok(Bound {
+        admin,
+        readiness,
+        tasks,
+        admin_tasks,
+    })
+}
+
+fn subjects() -> (Subjects, Sources) {
+    let (heartbeats, tokens, allowed) = (
+        watch::Sender::new(None),
+        watch::Sender::new(None),
+        watch::Sender::new(None),
+    );
+    let subjects = Subjects {
+        namespaces: Arc::new(FactStore::new()),
+        callers: Arc::new(FactStore::new()),
+        coverage: Arc::new(FactStore::new()),
+        heartbeats: heartbeats.subscribe(),
+        tokens: tokens.subscribe(),
+        allowed: allowed.subscribe(),
+    };
+    let sources = Sources {
+        heartbeats,
+        tokens,
+        allowed,
+    };
+    (subjects, sources)
+}
+
+fn write_addresses(config: &Config, admin: SocketAddr) -> anyhow::Result<()> {
+    let Some(path) = &config.addresses_file else {
+        return Ok(());
+    };
+    let addresses = serde_json::json!({ "admin": admin });
+    files::write_public(path, addresses.to_string()).context("--addresses-file")
+}
+
+impl Agent {
+    /// Observers start at once; the stream starts when there is an identity; all end with the program.
+    async fn live(self, sources: Sources, ready: ReadyHandle) -> anyhow::Result<()> {
+        self.spawn_observers(sources);
+        self.spawn_labelling();
+        let joiner = self.joiner();
+        let identity = joiner.identity().await;
+        self.state.joined(&identity);
+        ready.not_ready("a stream to the hub");
+        let facts = self.member_facts().await;
+        let identities = watch::Sender::new(Arc::new(identity));
+        let refused = watch::Sender::new(0);
+        let looking = refused.subscribe();
+        self.spawn_stream(identities.subscribe(), refused, facts, ready);
+        renew::run(joiner, identities, looking).await;
+        Ok(())
+    }
+
+    fn joiner(&self) -> Joiner {
+        let namespace = &self.config.member.namespace;
+        Joiner {
+            client: self.client.clone(),
+            source: BootstrapSource {
+                hub: self.config.hub.clone(),
+                hub_ca: self.config.hub_ca.clone(),
+                token_file: self.config.bootstrap_token_file.clone(),
+                namespace: namespace.clone(),
+            },
+            store: IdentityStore::new(self.client.clone(), namespace),
+        }
+    }
+
+    /// What the hello says; asked until the member answers.
+    async fn member_facts(&self) -> wire::MemberFacts {
+        let mut backoff = Backoff::default();
+        loop {
+            match member::facts(&self.client).await {
+                Ok(facts) => return facts,
+                Err(error) => tracing::warn!(error = %chain(&error), "cannot read the facts of this cluster yet"),
+            }
+            backoff.sleep().await;
+        }
+    }
+
+    fn spawn_observers(&self, sources: Sources) {
+        let (client, metrics) = (&self.client, &self.metrics);
+        self.spawn(
+            "health",
+            health::run(client.clone(), sources.heartbeats, metrics.clone()),
+        );
+        self.spawn(
+            "allowed",
+            allowed::run(client.clone(), sources.allowed, metrics.clone()),
+        );
+        let namespace = self.config.member.namespace.clone();
+        self.spawn(
+            "mint",
+            mint::run(client.clone(), namespace, sources.tokens, metrics.clone()),
+        );
+        let inventory = namespaces::run(client.clone(), self.subjects.namespaces.clone(), metrics.clone());
+        self.spawn("namespaces", inventory);
+        let callers = Callers::new(client.clone(), self.subjects.callers.clone(), metrics.clone());
+        self.spawn("callers", callers.run(self.tasks.clone(), self.settings.subscribe()));
+    }
+
+    /// Nothing is written before the hub's first configuration.
+    fn spawn_labelling(&self) {
+        let (plan, covered) = (watch::Sender::new(None), watch::Sender::new(Covered::default()));
+        let admission = Admission {
+            client: self.client.clone(),
+            namespace: self.config.member.namespace.clone(),
+            covered: covered.clone(),
+            metrics: self.metrics.clone(),
+        };
+        self.spawn("admission", admission.run(plan.subscribe()));
+        let sweeper = Sweeper {
+            client: self.client.clone(),
+            pacer: Pacer::new(self.config.member.labels_per_second),
+            tasks: self.tasks.clone(),
+            metrics: self.metrics.clone(),
+            coverage: self.subjects.coverage.clone(),
+            plan,
+            covered: covered.subscribe(),
+        };
+        self.spawn("sweeper", sweeper.run(self.settings.subscribe()));
+    }
+
+    fn spawn_stream(
+        &self,
+        identity: watch::Receiver<Arc<AgentIdentity>>,
+        refused: watch::Sender<u64>,
+        facts: wire::MemberFacts,
+        ready: ReadyHandle,
+    ) {
+        let stream = Stream {
+            client: self.client.clone(),
+            identity,
+            subjects: self.subjects.clone(),
+            settings: self.settings.clone(),
+            refused,
+            facts,
+            ready,
+            metrics: self.metrics.clone(),
+        };
+        self.spawn("stream", stream.run());
+    }
+
+    /// A task that runs until the program ends; its own end is a fault.
+    fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
+        let token = self.tasks.token();
+        self.tasks.spawn_critical(name, async move {
+            token.run_until_cancelled(future).await;
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,258 @@
+//! Flags and environment → a checked [`Config`]. Binds nothing, reads no file but the flags' own values.
+//!
+//! Caller: `main`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use portolan_crds::labels::{DEFAULT_PREFIX, LabelKeys, PrefixError, SYSTEM_NAMESPACE};
+use portolan_crds::names::is_dns_label;
+use portolan_runtime::TelemetryArgs;
+use portolan_runtime::admin::AdminArgs;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::hub::host_of;
+
+/// Port of the admin server; on the loopback address unless a flag says otherwise.
+pub const DEFAULT_ADMIN_PORT: u16 = 7464;
+/// Patches of labels per second over all kinds: a first sweep of 100,000 objects takes 17 minutes and a member's API
+/// server hardly notices.
+pub const DEFAULT_LABELS_PER_SECOND: u32 = 100;
+
+/// What a user types.
+#[derive(Debug, Parser)]
+#[command(name = "portolan-agent", version, about, args_conflicts_with_subcommands = true)]
+pub struct AgentArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do instead of running.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Remove everything the agent has written to this cluster: admission policies, labels, identity. Stop the agent first
+    Uninstall(UninstallArgs),
+}
+
+/// Flags of the running agent.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub member: MemberArgs,
+
+    /// Address of the hub; else key `hub` of Secret portolan-agent-bootstrap
+    #[arg(long, env = "PORTOLAN_HUB", value_name = "HOST:PORT")]
+    pub hub: Option<String>,
+
+    /// File with the hub's CA certificate; else key `ca.crt` of that Secret
+    #[arg(long, env = "PORTOLAN_HUB_CA", value_name = "FILE")]
+    pub hub_ca: Option<PathBuf>,
+
+    /// File with the bootstrap token; else key `token` of that Secret
+    #[arg(long, env = "PORTOLAN_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
+    pub bootstrap_token_file: Option<PathBuf>,
+
+    /// Write the bound addresses to this file as JSON, once bound
+    #[arg(long, env = "PORTOLAN_ADDRESSES_FILE", value_name = "FILE")]
+    pub addresses_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub admin: AdminArgs,
+
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
+}
+
+/// Flags of `uninstall`.
+#[derive(Debug, Args)]
+pub struct UninstallArgs {
+    #[command(flatten)]
+    pub member: MemberArgs,
+
+    /// Prefix of the label keys to remove, with its slash
+    #[arg(long, env = "PORTOLAN_LABEL_PREFIX", default_value = DEFAULT_PREFIX)]
+    pub label_prefix: String,
+
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
+}
+
+/// Which cluster, and how gently.
+#[derive(Debug, Args)]
+pub struct MemberArgs {
+    /// Kubeconfig of the member cluster; default: the Pod's own, else the user's
+    #[arg(long, env = "PORTOLAN_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Namespace of Portolan's own objects in the member
+    #[arg(long, env = "PORTOLAN_NAMESPACE", default_value = SYSTEM_NAMESPACE)]
+    pub namespace: String,
+
+    /// Most patches of labels per second, over all kinds together
+    #[arg(long, env = "PORTOLAN_LABELS_PER_SECOND", default_value_t = DEFAULT_LABELS_PER_SECOND)]
+    pub labels_per_second: u32,
+}
+
+/// A flag that cannot be.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ArgsError {
+    /// The namespace is none.
+    #[error("--namespace {0:?} is not the name of a namespace")]
+    Namespace(String),
+    /// No patch would ever be made.
+    #[error("--labels-per-second must be at least 1")]
+    Pace,
+    /// No host, or no port.
+    #[error("--hub {0:?} is not host:port")]
+    Hub(String),
+    /// No prefix of label keys.
+    #[error("--label-prefix: {0}")]
+    Prefix(#[from] PrefixError),
+}
+
+/// The member as checked.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberConfig {
+    pub(crate) kubeconfig: Option<PathBuf>,
+    pub(crate) namespace: String,
+    pub(crate) labels_per_second: NonZeroU32,
+}
+
+/// The running agent's flags as checked. Holds no secret: tokens and keys stay in files and Secrets.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Config {
+    pub(crate) member: MemberConfig,
+    pub(crate) hub: Option<String>,
+    pub(crate) hub_ca: Option<PathBuf>,
+    pub(crate) bootstrap_token_file: Option<PathBuf>,
+    pub(crate) addresses_file: Option<PathBuf>,
+    pub(crate) admin_bind: SocketAddr,
+    pub(crate) admin_remote: bool,
+}
+
+/// `uninstall` as checked.
+#[derive(Debug, Clone)]
+pub struct UninstallConfig {
+    pub(crate) member: MemberConfig,
+    pub(crate) keys: LabelKeys,
+}
+
+impl TryFrom<RunArgs> for Config {
+    type Error = Vec<ArgsError>;
+
+    fn try_from(args: RunArgs) -> Result<Self, Vec<ArgsError>> {
+        let hub = match args.hub.filter(|hub| !hub.is_empty()) {
+            Some(hub) if host_of(&hub).is_none() => Err(ArgsError::Hub(hub)),
+            hub => Ok(hub),
+        };
+        let (member, hub) = both(args.member.check(), hub)?;
+        Ok(Self {
+            member,
+            hub,
+            hub_ca: args.hub_ca,
+            bootstrap_token_file: args.bootstrap_token_file,
+            addresses_file: args.addresses_file,
+            admin_bind: args
+                .admin
+                .admin_bind
+                .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_ADMIN_PORT)),
+            admin_remote: args.admin.admin_remote,
+        })
+    }
+}
+
+impl TryFrom<UninstallArgs> for UninstallConfig {
+    type Error = Vec<ArgsError>;
+
+    fn try_from(args: UninstallArgs) -> Result<Self, Vec<ArgsError>> {
+        let keys = LabelKeys::new(&args.label_prefix).map_err(ArgsError::from);
+        let (member, keys) = both(args.member.check(), keys)?;
+        Ok(Self { member, keys })
+    }
+}
+
+impl MemberArgs {
+    fn check(self) -> Result<MemberConfig, Vec<ArgsError>> {
+        let mut faults = Vec::new();
+        if !is_dns_label(&self.namespace) {
+            faults.push(ArgsError::Namespace(self.namespace.clone()));
+        }
+        match NonZeroU32::new(self.labels_per_second) {
+            Some(labels_per_second) if faults.is_empty() => Ok(MemberConfig {
+                kubeconfig: self.kubeconfig,
+                namespace: self.namespace,
+                labels_per_second,
+            }),
+            Some(_) => Err(faults),
+            None => {
+                faults.push(ArgsError::Pace);
+                Err(faults)
+            }
+        }
+    }
+}
+
+/// Both values, or all faults of both.
+fn both<A, B>(first: Result<A, Vec<ArgsError>>, second: Result<B, ArgsError>) -> Result<(A, B), Vec<ArgsError>> {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Ok(_), Err(fault)) => Err(vec![fault]),
+        (Err(faults), Ok(_)) => Err(faults),
+        (Err(mut faults), Err(fault)) => {
+            faults.push(fault);
+            Err(faults)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn config(flags: &[&str]) -> Result<Config, Vec<ArgsError>> {
+        let args = AgentArgs::try_parse_from([&["portolan-agent"], flags].concat()).unwrap();
+        Config::try_from(args.run)
+    }
+
+    #[test]
+    fn flags_are_consistent() {
+        AgentArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_need_no_flag() {
+        let config = config(&[]).unwrap();
+        assert_eq!(config.admin_bind.to_string(), "127.0.0.1:7464");
+        assert_eq!(config.member.namespace, "portolan-system");
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once() {
+        let faults = config(&["--namespace", "No", "--labels-per-second", "0", "--hub", "nowhere"]).unwrap_err();
+        assert_eq!(
+            faults,
+            [
+                ArgsError::Namespace("No".into()),
+                ArgsError::Pace,
+                ArgsError::Hub("nowhere".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn uninstall_takes_the_member_flags() {
+        let args = AgentArgs::try_parse_from(["portolan-agent", "uninstall", "--kubeconfig", "k"]).unwrap();
+        let Some(Command::Uninstall(args)) = args.command else {
+            panic!("no command")
+        };
+        assert_eq!(UninstallConfig::try_from(args).unwrap().keys.prefix(), DEFAULT_PREFIX);
+    }
+}

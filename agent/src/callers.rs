@@ -1,0 +1,220 @@
+//! Caller facts: which Pods of this member the hub's ShardingConfigs select, by one watch per selector.
+//!
+//! Of a Pod only the facts are decoded and kept. A Pod that two selectors match is one fact; it is gone when the last
+//! of them loses it. Callers: `app` runs it, `report` sends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ApiResource;
+use kube::core::Object;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
+use portolan_runtime::Tasks;
+use portolan_wire::v1::CallerFact;
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use crate::explain::watch_broke;
+use crate::facts::{FactMap, FactStore};
+use crate::member::watch_config;
+use crate::metrics::{Metrics, Watched};
+use crate::settings::{CallerSelector, Settings};
+
+/// Pods by uid.
+pub(crate) type CallerFacts = FactStore<String, CallerFact>;
+
+/// A Pod of which only what a fact needs is decoded.
+type PodFacts = Object<PodSpecFacts, PodStatusFacts>;
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct PodSpecFacts {
+    #[serde(rename = "serviceAccountName", default)]
+    service_account: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct PodStatusFacts {
+    #[serde(default)]
+    phase: String,
+}
+
+/// What each selector sees; `None` until its first list is through.
+type Seen = BTreeMap<CallerSelector, Option<FactMap<String, CallerFact>>>;
+
+/// Starts and stops watches as the settings change.
+#[derive(Clone)]
+pub(crate) struct Callers {
+    pub(crate) client: Client,
+    pub(crate) facts: Arc<CallerFacts>,
+    pub(crate) metrics: Metrics,
+    // A mutex: every watch writes its own entry and the union is made from all; never held across an await.
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Callers {
+    pub(crate) fn new(client: Client, facts: Arc<CallerFacts>, metrics: Metrics) -> Self {
+        Self {
+            client,
+            facts,
+            metrics,
+            seen: Arc::default(),
+        }
+    }
+
+    /// Follows the settings until cancelled.
+    pub(crate) async fn run(self, tasks: Tasks, mut settings: watch::Receiver<Option<Arc<Settings>>>) {
+        let mut running = BTreeMap::<CallerSelector, Tasks>::new();
+        loop {
+            let wanted = settings
+                .borrow_and_update()
+                .as_ref()
+                .map(|settings| settings.callers.clone());
+            if let Some(wanted) = wanted {
+                self.turn_to(&wanted, &mut running, &tasks);
+            }
+            if settings.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn turn_to(&self, wanted: &BTreeSet<CallerSelector>, running: &mut BTreeMap<CallerSelector, Tasks>, tasks: &Tasks) {
+        running.retain(|selector, watch| {
+            let keep = wanted.contains(selector);
+            if !keep {
+                watch.cancel();
+            }
+            keep
+        });
+        self.seen.lock().retain(|selector, _| wanted.contains(selector));
+        for selector in wanted {
+            running.entry(selector.clone()).or_insert_with(|| {
+                self.seen.lock().insert(selector.clone(), None);
+                let watch = tasks.child();
+                let (this, selector, token) = (self.clone(), selector.clone(), watch.token());
+                watch.spawn("caller-watch", async move {
+                    let _ = token.run_until_cancelled(this.follow(selector)).await;
+                });
+                watch
+            });
+        }
+        self.publish();
+    }
+
+    async fn follow(self, selector: CallerSelector) {
+        let pods = Api::<PodFacts>::namespaced_with(
+            self.client.clone(),
+            &selector.namespace,
+            &ApiResource::erase::<Pod>(&()),
+        );
+        let config = watch_config().labels(&selector.selector);
+        let mut events = std::pin::pin!(watcher(pods, config).default_backoff());
+        let mut listed = FactMap::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(pod)) => insert(&mut listed, pod),
+                Ok(Event::InitDone) => self.update(&selector, |seen| *seen = Some(std::mem::take(&mut listed))),
+                Ok(Event::Apply(pod)) => self.update(&selector, |seen| insert(seen.get_or_insert_default(), pod)),
+                Ok(Event::Delete(pod)) => self.update(&selector, |seen| {
+                    seen.get_or_insert_default().remove(&pod.uid().unwrap_or_default());
+                }),
+                Err(error) => watch_broke(&self.metrics, Watched::Callers, &selector.namespace, &error),
+            }
+        }
+    }
+
+    /// A watch that was cancelled meanwhile has no entry, and changes nothing.
+    fn update(&self, selector: &CallerSelector, change: impl FnOnce(&mut Option<FactMap<String, CallerFact>>)) {
+        if let Some(seen) = self.seen.lock().get_mut(selector) {
+            change(seen);
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        // Held over the replacement: two watches that publish at once must not end with the older union.
+        let seen = self.seen.lock();
+        if let Some(union) = union(&seen) {
+            self.facts.replace(union);
+        }
+    }
+}
+
+/// All Pods that any selector sees; `None` while one has not listed yet.
+fn union(seen: &Seen) -> Option<FactMap<String, CallerFact>> {
+    let mut union = FactMap::new();
+    for facts in seen.values() {
+        union.extend(facts.as_ref()?.iter().map(|(uid, fact)| (uid.clone(), fact.clone())));
+    }
+    Some(union)
+}
+
+fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
+    let uid = pod.uid().unwrap_or_default();
+    facts.insert(
+        uid.clone(),
+        Arc::new(CallerFact {
+            namespace: pod.namespace().unwrap_or_default(),
+            pod: pod.name_any(),
+            uid,
+            service_account: pod.spec.service_account,
+            phase: pod.status.map(|status| status.phase).unwrap_or_default(),
+            labels: pod.metadata.labels.unwrap_or_default().into_iter().collect(),
+        }),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str) -> FactMap<String, CallerFact> {
+        let mut facts = FactMap::new();
+        let pod = serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "operator-0", "namespace": "ops", "uid": uid, "labels": {"app": "operator"}},
+            "spec": {"serviceAccountName": "operator", "containers": [{"name": "c", "image": "i"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1"}
+        });
+        insert(&mut facts, serde_json::from_value(pod).unwrap());
+        facts
+    }
+
+    fn selector(text: &str) -> CallerSelector {
+        CallerSelector {
+            namespace: "ops".into(),
+            selector: text.into(),
+        }
+    }
+
+    #[test]
+    fn a_fact_is_what_the_wire_asks_for() {
+        let facts = pod("u1");
+        let fact = &facts["u1"];
+        assert_eq!((fact.namespace.as_str(), fact.pod.as_str()), ("ops", "operator-0"));
+        assert_eq!(
+            (fact.service_account.as_str(), fact.phase.as_str()),
+            ("operator", "Running")
+        );
+        assert_eq!(fact.labels["app"], "operator");
+    }
+
+    #[test]
+    fn a_pod_goes_when_the_last_selector_loses_it() {
+        let mut seen = Seen::from([(selector("a=1"), Some(pod("u1"))), (selector("b=2"), None)]);
+        assert_eq!(union(&seen), None, "one list is not through");
+        seen.insert(selector("b=2"), Some(pod("u1")));
+        assert_eq!(union(&seen).unwrap().len(), 1);
+        seen.insert(selector("a=1"), Some(FactMap::new()));
+        assert_eq!(union(&seen).unwrap().len(), 1);
+        seen.insert(selector("b=2"), Some(FactMap::new()));
+        assert_eq!(union(&seen), Some(FactMap::new()));
+        assert_eq!(union(&Seen::new()), Some(FactMap::new()));
+    }
+}

@@ -1,0 +1,73 @@
+//! Is the member's API server well? One `/readyz` round trip each period, and its version now and then.
+//!
+//! Probes go on whether or not a hub listens. Callers: `app` runs it, `report` sends each answer as a heartbeat.
+
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use portolan_wire::v1::Heartbeat;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::explain::chain;
+use crate::member::{self, CallError};
+use crate::metrics::Metrics;
+
+/// Period of probes and so of heartbeats.
+pub(crate) const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
+/// Shorter than the period, so that a hanging API server never delays a heartbeat.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The version is asked for again after this many probes: it changes with an upgrade of the control plane.
+const VERSION_EVERY: u32 = 12;
+
+/// Probes for ever. `heartbeats` wakes its readers at each probe, also when nothing changed.
+pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Heartbeat>>, metrics: Metrics) {
+    let mut version = String::new();
+    let mut ticks = tokio::time::interval(HEARTBEAT_PERIOD);
+    // A probe that took long must not be followed by a burst.
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for round in 0_u32.. {
+        ticks.tick().await;
+        let (answer, took) = probe(&client).await;
+        if answer.is_ok() && (version.is_empty() || round % VERSION_EVERY == 0) {
+            // Without an answer the last known one is told.
+            if let Ok(Ok(found)) = timeout(PROBE_TIMEOUT, member::version(&client)).await {
+                version = found;
+            }
+        }
+        metrics.probed(answer.is_ok(), took);
+        if let Err(reason) = &answer
+            && heartbeats.borrow().as_ref().is_none_or(|last| last.api_ready)
+        {
+            tracing::warn!(reason, "the member's API server is not ready");
+        }
+        heartbeats.send_replace(Some(heartbeat(answer, took, &version)));
+    }
+}
+
+async fn probe(client: &Client) -> (Result<(), String>, Duration) {
+    let started = Instant::now();
+    let answer = timeout(PROBE_TIMEOUT, member::get_text(client, "/readyz")).await;
+    let answer = answer.unwrap_or(Err(CallError::Timeout(PROBE_TIMEOUT)));
+    (judge(answer), started.elapsed())
+}
+
+/// `/readyz` answers 200 and "ok", else 500 and a list of its checks.
+fn judge(answer: Result<String, CallError>) -> Result<(), String> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(error) => Err(match error.status() {
+            Some(status) => format!("/readyz answers {status}"),
+            None => chain(&error),
+        }),
+    }
+}
+
+fn heartbeat(answer: Result<(), String>, took: Duration, version: &str) -> Heartbeat {
+    Heartbeat {
+        api_ready: answer.is_ok(),
+        latency_milliseconds: u32::try_from(took.as_millis()).unwrap_or(u32::MAX),
+        kubernetes_version: version.to_owned(),
+        message: answer.err().unwrap_or_default(),
+    }
+}

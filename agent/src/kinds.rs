@@ -1,0 +1,232 @@
+//! Which kinds of the member are labelled: the configured rules against what its discovery serves.
+//!
+//! A kind is labelled if a rule names it, it is namespaced, it can be listed, watched and patched, and it is not
+//! excluded. Excluded, even when named, is what changes too often to be worth a label or belongs to a controller that
+//! rewrites its labels: see [`EXCLUDED`]. Roles and their bindings only when their group is named: see
+//! [`ONLY_BY_NAME`]. Callers: `sweep`, `uninstall`.
+
+use std::collections::BTreeMap;
+
+use kube::Client;
+use kube::api::ApiResource;
+use kube::discovery::{Discovery, Scope, verbs};
+
+/// (group, resource) never labelled, `*` for all resources of a group.
+///
+/// Events, Leases and metrics are written all the time and no operator shards by them; Endpoints and EndpointSlices
+/// get their labels from their Service by a controller that would remove ours again; the rest are requests, not
+/// objects.
+pub(crate) const EXCLUDED: [(&str, &str); 12] = [
+    ("", "events"),
+    ("events.k8s.io", "events"),
+    ("", "endpoints"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("coordination.k8s.io", "*"),
+    ("metrics.k8s.io", "*"),
+    ("custom.metrics.k8s.io", "*"),
+    ("external.metrics.k8s.io", "*"),
+    ("authentication.k8s.io", "*"),
+    ("authorization.k8s.io", "*"),
+    ("", "bindings"),
+    // ShardingConfigs and their kin say who owns what: no shard owns them.
+    (portolan_crds::labels::GROUP, "*"),
+];
+
+/// Groups whose kinds no wildcard covers. The API server lets only those write a Role or a binding, labels included, who
+/// hold all that it grants: to label them the agent would need `bind` and `escalate`, which is for a person to decide.
+pub(crate) const ONLY_BY_NAME: [&str; 1] = ["rbac.authorization.k8s.io"];
+
+/// A group and a resource, each possibly `*`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct KindRule {
+    group: String,
+    resource: String,
+}
+
+/// A kind by its group and plural.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Kind {
+    pub(crate) group: String,
+    pub(crate) resource: String,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.resource)?;
+        if self.group.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ".{}", self.group)
+        }
+    }
+}
+
+impl std::fmt::Display for KindRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.group, self.resource)
+    }
+}
+
+impl KindRule {
+    /// `None` if the resource is empty; an empty group is the core group.
+    pub(crate) fn new(group: &str, resource: &str) -> Option<Self> {
+        (!resource.is_empty()).then(|| Self {
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+        })
+    }
+
+    fn matches(&self, group: &str, resource: &str) -> bool {
+        let any_group = self.group == "*" && !ONLY_BY_NAME.contains(&group);
+        (any_group || self.group == group) && (self.resource == "*" || self.resource == resource)
+    }
+
+    /// Whether it names exactly one kind.
+    fn is_exact(&self) -> bool {
+        self.group != "*" && self.resource != "*"
+    }
+}
+
+/// One kind as discovery describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) resource: ApiResource,
+    pub(crate) namespaced: bool,
+    /// It can be listed, watched and patched.
+    pub(crate) labelable: bool,
+}
+
+/// Whether the kind is left alone whatever the rules say.
+pub(crate) fn is_excluded(group: &str, resource: &str) -> bool {
+    EXCLUDED
+        .iter()
+        .any(|(g, r)| *g == group && (*r == "*" || *r == resource))
+}
+
+/// The kinds to label, and, for the log, the exactly named rules that label nothing with the reason.
+pub(crate) fn select<'a>(
+    rules: impl IntoIterator<Item = &'a KindRule> + Clone,
+    served: &[Served],
+) -> (BTreeMap<Kind, ApiResource>, Vec<(KindRule, &'static str)>) {
+    let mut chosen = BTreeMap::new();
+    for kind in served {
+        let ApiResource { group, plural, .. } = &kind.resource;
+        let named = rules.clone().into_iter().any(|rule| rule.matches(group, plural));
+        if named && refusal(kind).is_none() {
+            let key = Kind {
+                group: group.clone(),
+                resource: plural.clone(),
+            };
+            chosen.entry(key).or_insert_with(|| kind.resource.clone());
+        }
+    }
+    let unmet = rules.into_iter().filter(|rule| rule.is_exact()).filter_map(|rule| {
+        let kind = served
+            .iter()
+            .find(|kind| rule.matches(&kind.resource.group, &kind.resource.plural));
+        let reason = kind.map_or(Some("the member does not serve it"), refusal)?;
+        Some((rule.clone(), reason))
+    });
+    let unmet = unmet.collect();
+    (chosen, unmet)
+}
+
+fn refusal(kind: &Served) -> Option<&'static str> {
+    if is_excluded(&kind.resource.group, &kind.resource.plural) {
+        Some("it is never labelled: too short-lived, or its labels belong to a controller")
+    } else if !kind.namespaced {
+        Some("it is cluster-scoped: shards own namespaces")
+    } else if kind.labelable {
+        None
+    } else {
+        Some("it cannot be listed, watched and patched")
+    }
+}
+
+/// What the member serves now: each kind in the version its group recommends.
+pub(crate) async fn discover(client: Client) -> kube::Result<Vec<Served>> {
+    let discovery = Discovery::new(client).run_aggregated().await?;
+    let served = discovery
+        .groups()
+        .flat_map(kube::discovery::ApiGroup::recommended_resources);
+    Ok(served
+        .map(|(resource, capabilities)| Served {
+            resource,
+            namespaced: capabilities.scope == Scope::Namespaced,
+            labelable: [verbs::LIST, verbs::WATCH, verbs::PATCH]
+                .iter()
+                .all(|verb| capabilities.supports_operation(verb)),
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::GroupVersionKind;
+
+    fn served(group: &str, plural: &str, namespaced: bool, labelable: bool) -> Served {
+        let gvk = GroupVersionKind::gvk(group, "v1", plural);
+        Served {
+            resource: ApiResource::from_gvk_with_plural(&gvk, plural),
+            namespaced,
+            labelable,
+        }
+    }
+
+    fn member() -> Vec<Served> {
+        vec![
+            served("", "pods", true, true),
+            served("", "services", true, true),
+            served("", "nodes", false, true),
+            served("", "events", true, true),
+            served("", "bindings", true, false),
+            served("apps", "deployments", true, true),
+            served("demo.example.com", "widgets", true, true),
+            served("metrics.k8s.io", "pods", true, true),
+            served("rbac.authorization.k8s.io", "roles", true, true),
+            served("discovery.k8s.io", "endpointslices", true, true),
+            served("readonly.example.com", "views", true, false),
+        ]
+    }
+
+    fn chosen(rules: &[(&str, &str)]) -> (Vec<String>, Vec<(String, &'static str)>) {
+        let rules: Vec<KindRule> = rules.iter().map(|(g, r)| KindRule::new(g, r).unwrap()).collect();
+        let (chosen, unmet) = select(&rules, &member());
+        let unmet = unmet.into_iter().map(|(rule, why)| (rule.resource, why)).collect();
+        (chosen.keys().map(ToString::to_string).collect(), unmet)
+    }
+
+    #[test]
+    fn wildcards_take_what_can_be_labelled() {
+        assert_eq!(
+            chosen(&[("*", "*")]).0,
+            ["pods", "services", "deployments.apps", "widgets.demo.example.com"]
+        );
+        assert_eq!(chosen(&[("*", "pods")]).0, ["pods"]);
+        assert_eq!(
+            chosen(&[("apps", "*"), ("", "services")]).0,
+            ["services", "deployments.apps"]
+        );
+        assert_eq!(chosen(&[]).0, [""; 0]);
+        assert_eq!(
+            chosen(&[("rbac.authorization.k8s.io", "*")]).0,
+            ["roles.rbac.authorization.k8s.io"]
+        );
+    }
+
+    #[test]
+    fn a_rule_that_labels_nothing_is_named_with_its_reason() {
+        for (group, resource, word) in [
+            ("", "nodes", "cluster-scoped"),
+            ("", "events", "never labelled"),
+            ("readonly.example.com", "views", "patched"),
+            ("gone.example.com", "things", "does not serve"),
+        ] {
+            let (kinds, unmet) = chosen(&[(group, resource)]);
+            assert!(kinds.is_empty());
+            assert!(unmet[0].0 == resource && unmet[0].1.contains(word), "{unmet:?}");
+        }
+        assert!(chosen(&[("*", "*")]).1.is_empty());
+    }
+}

@@ -1,0 +1,37 @@
+//! The program in every member cluster. It dials out to the hub and never listens but for its admin pages.
+//!
+//! - `join` gets an identity by a bootstrap token and keeps it in a Secret; `join::renew` renews it.
+//! - `stream` holds the connection: takes the configuration (`settings`), answers `review`s, sends `report`s.
+//! - `namespaces`, `callers`, `allowed`, `health`, `mint` each watch or ask the member's API server for one subject and
+//!   keep what they know in `facts` or a watch; they go on without a hub.
+//! - `label` says which labels an object shall have; `kinds` which kinds; `sweep` writes them and repairs drift;
+//!   `admission` installs the policies that label new objects and reserve the keys; `uninstall` takes it all back.
+//!
+//! Excluded from labels: the namespaces of `portolan_crds::names::SYSTEM_NAMESPACES`, the kinds of `kinds::EXCLUDED`,
+//! and, unless they are named, those of `kinds::ONLY_BY_NAME`. What the agent may do in its member is listed in
+//! `deploy/member/rbac.yaml`.
+
+pub mod app;
+pub mod args;
+pub mod uninstall;
+
+mod admin;
+mod admission;
+mod allowed;
+mod callers;
+mod explain;
+mod facts;
+mod health;
+mod hub;
+mod join;
+mod kinds;
+mod label;
+mod member;
+mod metrics;
+mod mint;
+mod namespaces;
+mod report;
+mod review;
+mod settings;
+mod stream;
+mod sweep;

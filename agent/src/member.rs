@@ -1,0 +1,113 @@
+//! The member's API server as seen by this agent: the client, bounded calls, and what makes the cluster itself.
+//!
+//! Watches live with their subjects; here is what is asked once. Callers: every module that talks to the member.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
+use kube::{Api, Client, Config};
+use portolan_wire::v1::MemberFacts;
+use thiserror::Error;
+
+use crate::explain;
+
+/// Longest wait for the answer to a unary call: an API server that takes longer is not well.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Life of one watch request; a connection that died silently is noticed a few seconds after it.
+const WATCH_SECONDS: u32 = 60;
+
+/// Namespace whose UID is the cluster's.
+const KUBE_SYSTEM: &str = "kube-system";
+
+/// A call to the member's API server that gave no answer.
+#[derive(Debug, Error)]
+pub(crate) enum CallError {
+    #[error("no answer from the member's API server within {} s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("{}", explain::call(.0))]
+    Kube(kube::Error),
+}
+
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        Self::Kube(error)
+    }
+}
+
+impl CallError {
+    /// HTTP status, if the API server gave one.
+    pub(crate) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Kube(kube::Error::Api(status)) => Some(status.code),
+            _ => None,
+        }
+    }
+}
+
+/// Waits for `call` at most [`CALL_TIMEOUT`].
+pub(crate) async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(CallError::Timeout(CALL_TIMEOUT)),
+    }
+}
+
+/// What every watch starts from.
+pub(crate) fn watch_config() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS)
+}
+
+/// A client by a kubeconfig file, else by what the Pod or the user's environment has.
+pub(crate) async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let options = KubeConfigOptions::default();
+            Config::from_custom_kubeconfig(file, &options)
+                .await
+                .with_context(|| format!("in {}", path.display()))?
+        }
+        None => Config::infer()
+            .await
+            .context("neither in a cluster nor a kubeconfig found; give --kubeconfig")?,
+    };
+    Client::try_from(config).context("cannot make a client for the member's API server")
+}
+
+/// What the hub pins at join: clusterUID, signing keys, version.
+pub(crate) async fn facts(client: &Client) -> Result<MemberFacts, CallError> {
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let (system, jwks, version) = futures::try_join!(
+        bounded(namespaces.get_metadata(KUBE_SYSTEM)),
+        jwks(client),
+        version(client)
+    )?;
+    Ok(MemberFacts {
+        cluster_uid: system.metadata.uid.unwrap_or_default(),
+        jwks,
+        kubernetes_version: version,
+    })
+}
+
+/// The member's ServiceAccount signing keys, as its API server publishes them.
+async fn jwks(client: &Client) -> Result<String, CallError> {
+    get_text(client, "/openid/v1/jwks").await
+}
+
+/// `gitVersion` of the API server.
+pub(crate) async fn version(client: &Client) -> Result<String, CallError> {
+    Ok(bounded(client.apiserver_version()).await?.git_version)
+}
+
+/// The body of a plain GET.
+pub(crate) async fn get_text(client: &Client, path: &'static str) -> Result<String, CallError> {
+    let request = http::Request::get(path)
+        .body(Vec::new())
+        .expect("a constant path makes a request");
+    bounded(client.request_text(request)).await
+}

@@ -1,0 +1,54 @@
+//! The namespace inventory: every Namespace of the member with its labels, by one metadata-only watch.
+//!
+//! Not here: labelling them (`sweep`). Callers: `app` runs it, `report` sends.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Event, watcher};
+use kube::{Api, Client};
+use portolan_wire::v1::NamespaceFact;
+
+use crate::explain::watch_broke;
+use crate::facts::{FactMap, FactStore};
+use crate::member::watch_config;
+use crate::metrics::{Metrics, Watched};
+
+/// Namespaces by name.
+pub(crate) type NamespaceFacts = FactStore<String, NamespaceFact>;
+
+/// Watches for ever. During a relist readers keep the last complete inventory.
+pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Metrics) {
+    let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client);
+    let mut events = std::pin::pin!(watcher(namespaces, watch_config()).default_backoff());
+    let mut listed = FactMap::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(namespace)) => {
+                let fact = fact(namespace.metadata);
+                listed.insert(fact.name.clone(), Arc::new(fact));
+            }
+            Ok(Event::InitDone) => facts.replace(std::mem::take(&mut listed)),
+            Ok(Event::Apply(namespace)) => {
+                let fact = fact(namespace.metadata);
+                facts.upsert(fact.name.clone(), fact);
+            }
+            Ok(Event::Delete(namespace)) => facts.remove(&namespace.metadata.name.unwrap_or_default()),
+            Err(error) => watch_broke(&metrics, Watched::Namespaces, "all", &error),
+        }
+    }
+}
+
+fn fact(metadata: ObjectMeta) -> NamespaceFact {
+    NamespaceFact {
+        name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        labels: metadata.labels.unwrap_or_default().into_iter().collect(),
+        terminating: metadata.deletion_timestamp.is_some(),
+    }
+}

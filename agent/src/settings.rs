@@ -1,0 +1,156 @@
+//! What the hub asks of this agent: `AgentConfig` of the wire, checked once, whole.
+//!
+//! A config with one bad entry is refused as a whole and the last good one stays in force. Caller: `stream`.
+
+use std::collections::BTreeSet;
+
+use portolan_crds::labels::{LabelKeys, PrefixError};
+use portolan_crds::names::is_dns_label;
+use portolan_crds::selector::{Selector, SelectorError};
+use portolan_crds::shard::{BucketAlgorithm, Bucketing, BucketingError};
+use portolan_wire::v1 as wire;
+use thiserror::Error;
+
+use crate::kinds::KindRule;
+use crate::label::Labeling;
+
+/// The checked configuration. `Default` labels nothing and reports no callers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) labeling: Labeling,
+    /// Kinds to label besides namespaces.
+    pub(crate) kinds: BTreeSet<KindRule>,
+    pub(crate) callers: BTreeSet<CallerSelector>,
+}
+
+/// Pods whose facts the hub wants: one watch each.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CallerSelector {
+    pub(crate) namespace: String,
+    /// Canonical text, as the API server reads it.
+    pub(crate) selector: String,
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub(crate) enum SettingsError {
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
+    #[error(transparent)]
+    Bucketing(#[from] BucketingError),
+    #[error("{0} is no number of buckets")]
+    Buckets(u32),
+    #[error("unknown bucket algorithm {0}: this agent is older than its hub, update it")]
+    Algorithm(i32),
+    #[error("labelled kind {0} has no resource")]
+    Kind(usize),
+    #[error("caller selector names {0:?}, which is no namespace")]
+    Namespace(String),
+    #[error("caller selector of namespace {namespace}: {source}")]
+    Selector {
+        namespace: String,
+        #[source]
+        source: SelectorError,
+    },
+}
+
+impl TryFrom<&wire::AgentConfig> for Settings {
+    type Error = SettingsError;
+
+    fn try_from(config: &wire::AgentConfig) -> Result<Self, SettingsError> {
+        let kinds = config
+            .labelled_kinds
+            .iter()
+            .enumerate()
+            .map(|(index, kind)| KindRule::new(&kind.group, &kind.resource).ok_or(SettingsError::Kind(index)));
+        Ok(Self {
+            labeling: Labeling {
+                keys: LabelKeys::new(&config.label_prefix)?,
+                bucketing: bucketing(config)?,
+            },
+            kinds: kinds.collect::<Result<_, _>>()?,
+            callers: config
+                .caller_selectors
+                .iter()
+                .map(CallerSelector::try_from)
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl TryFrom<&wire::CallerSelector> for CallerSelector {
+    type Error = SettingsError;
+
+    fn try_from(wire: &wire::CallerSelector) -> Result<Self, SettingsError> {
+        if !is_dns_label(&wire.namespace) {
+            return Err(SettingsError::Namespace(wire.namespace.clone()));
+        }
+        let selector = Selector::parse(&wire.selector).map_err(|source| SettingsError::Selector {
+            namespace: wire.namespace.clone(),
+            source,
+        })?;
+        Ok(Self {
+            namespace: wire.namespace.clone(),
+            selector: selector.to_string(),
+        })
+    }
+}
+
+fn bucketing(config: &wire::AgentConfig) -> Result<Bucketing, SettingsError> {
+    let algorithm = match config.bucket_algorithm() {
+        wire::BucketAlgorithm::Xxh3 => BucketAlgorithm::Xxh3,
+        wire::BucketAlgorithm::Legacy => BucketAlgorithm::Legacy,
+        wire::BucketAlgorithm::Unspecified => return Err(SettingsError::Algorithm(config.bucket_algorithm)),
+    };
+    let buckets = u16::try_from(config.buckets).map_err(|_| SettingsError::Buckets(config.buckets))?;
+    Ok(Bucketing::new(algorithm, buckets)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> wire::AgentConfig {
+        wire::AgentConfig {
+            label_prefix: "ctrlmesh.kusionstack.io/".into(),
+            bucket_algorithm: wire::BucketAlgorithm::Xxh3.into(),
+            buckets: 32,
+            labelled_kinds: vec![wire::KindRef {
+                group: "*".into(),
+                resource: "pods".into(),
+            }],
+            caller_selectors: vec![wire::CallerSelector {
+                namespace: "ops".into(),
+                selector: "b=2,a in (1)".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_good_config_is_taken_whole() {
+        let settings = Settings::try_from(&good()).unwrap();
+        assert_eq!(settings.labeling, Labeling::default());
+        assert!(settings.kinds.contains(&KindRule::new("*", "pods").unwrap()));
+        assert_eq!(settings.callers.first().unwrap().selector, "a=1,b=2");
+    }
+
+    #[test]
+    fn one_bad_entry_refuses_all_and_is_named() {
+        type Spoil = fn(&mut wire::AgentConfig);
+        let cases: [(Spoil, &str); 7] = [
+            (|c| c.label_prefix = "no-slash".into(), "no-slash"),
+            (|c| c.buckets = 0, "0 buckets"),
+            (|c| c.buckets = 70_000, "70000"),
+            (|c| c.bucket_algorithm = 9, "algorithm 9"),
+            (|c| c.labelled_kinds[0].resource.clear(), "kind 0"),
+            (|c| c.caller_selectors[0].namespace = "A".into(), "\"A\""),
+            (|c| c.caller_selectors[0].selector = "a in".into(), "ops"),
+        ];
+        for (spoil, named) in cases {
+            let mut config = good();
+            spoil(&mut config);
+            let error = Settings::try_from(&config).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The stream to the hub: connect, say hello, take the configuration, answer reviews, report; again when it breaks.
+//!
+//! One session at a time. Whatever ends it (the hub, the network, a renewed identity) the next one starts from nothing
+//! and tells everything anew, so that no state is shared between sessions. Caller: `app`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use kube::Client;
+use portolan_runtime::{Backoff, ReadyHandle};
+use portolan_wire::v1 as wire;
+use portolan_wire::v1::agent_control_client::AgentControlClient;
+use portolan_wire::v1::agent_message::Kind as Said;
+use portolan_wire::v1::agent_update::Kind as Heard;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use crate::explain::chain;
+use crate::hub::{DialError, HubAddress, dial};
+use crate::join::identity::AgentIdentity;
+use crate::member;
+use crate::metrics::Metrics;
+use crate::report::{self, Outbox, Subjects, say};
+use crate::review::{refused, review};
+use crate::settings::Settings;
+
+/// Messages that wait for the network. When full, reports wait and gather: nothing is lost, as they are differences.
+const OUTBOX: usize = 64;
+/// Reviews under way; more are refused at once, so that a flood cannot pile up on the member's API server.
+const MAX_REVIEWS: usize = 64;
+/// The hub opens the stream within this time or is asked again.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+/// A hello waits so long for fresh facts of the member: the hub must hear from us also while its API server hangs.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait between two tries.
+const RECONNECT_MAX: Duration = Duration::from_secs(15);
+
+/// Why a session ended.
+#[derive(Debug, Error)]
+enum SessionError {
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error("the hub did not open the stream within {} s", OPEN_TIMEOUT.as_secs())]
+    OpenTimeout,
+    #[error("the hub ended the stream: {:?}: {}", .0.code(), .0.message())]
+    Hub(Box<Status>),
+    #[error("the hub closed the stream")]
+    Closed,
+    #[error("the identity was renewed")]
+    Renewed,
+}
+
+impl SessionError {
+    /// The hub answered, and not to us.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Hub(status) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied))
+    }
+}
+
+/// What sessions are made of.
+pub(crate) struct Stream {
+    pub(crate) client: Client,
+    pub(crate) identity: watch::Receiver<Arc<AgentIdentity>>,
+    pub(crate) subjects: Subjects,
+    pub(crate) settings: watch::Sender<Option<Arc<Settings>>>,
+    /// Counts the times that the hub would not take the identity: `join::renew` looks for another one then.
+    pub(crate) refused: watch::Sender<u64>,
+    /// As it was last read: a hello must be possible while the member's API server is down.
+    pub(crate) facts: wire::MemberFacts,
+    pub(crate) ready: ReadyHandle,
+    pub(crate) metrics: Metrics,
+}
+
+impl Stream {
+    /// Sessions, one after the other, until cancelled.
+    pub(crate) async fn run(mut self) {
+        let mut backoff = Backoff::new(Duration::from_millis(200), RECONNECT_MAX);
+        loop {
+            let Err(error) = self.session().await;
+            self.metrics.hub_connected(false);
+            if matches!(error, SessionError::Renewed) {
+                tracing::info!("reconnecting to the hub with the renewed identity");
+                continue;
+            }
+            self.ready.not_ready("a stream to the hub");
+            tracing::warn!(error = %chain(&error), "no stream to the hub");
+            if error.is_refusal() {
+                self.refused.send_modify(|count| *count += 1);
+            }
+            backoff.sleep().await;
+        }
+    }
+
+    async fn session(&mut self) -> Result<std::convert::Infallible, SessionError> {
+        let identity = self.identity.borrow_and_update().clone();
+        self.metrics.identity_until(identity.not_after);
+        let address = HubAddress {
+            hub: &identity.origin.hub,
+            ca_pem: &identity.ca_pem,
+        };
+        let channel = dial(address, Some((&identity.certificate_pem, &identity.key_pem))).await?;
+        let (outbox, queue) = mpsc::channel(OUTBOX);
+        let hello = self.hello().await;
+        let _ = say(&outbox, Said::Hello(hello)).await;
+        let mut client = AgentControlClient::new(channel);
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, client.connect(ReceiverStream::new(queue))).await;
+        let updates = opened
+            .map_err(|_| SessionError::OpenTimeout)?
+            .map_err(ended_by)?
+            .into_inner();
+        tracing::info!(
+            hub = identity.origin.hub,
+            cluster = identity.cluster,
+            "stream to the hub is open"
+        );
+        self.metrics.hub_connected(true);
+        let (subjects, mut renewed) = (self.subjects.clone(), self.identity.clone());
+        tokio::select! {
+            ended = self.listen(updates, &outbox) => ended,
+            _ = report::run(subjects, outbox.clone()) => Err(SessionError::Closed),
+            Ok(()) = renewed.changed() => Err(SessionError::Renewed),
+        }
+    }
+
+    /// The member's facts as of now if it answers, else as they were.
+    async fn hello(&mut self) -> wire::AgentHello {
+        let fresh = tokio::time::timeout(HELLO_TIMEOUT, member::facts(&self.client)).await;
+        if let Ok(Ok(facts)) = fresh {
+            self.facts = facts;
+        } else {
+            tracing::warn!("the member's API server does not answer: greeting the hub with older facts of it");
+        }
+        wire::AgentHello {
+            protocol: portolan_wire::PROTOCOL,
+            capabilities: Vec::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            cluster_uid: self.facts.cluster_uid.clone(),
+            kubernetes_version: self.facts.kubernetes_version.clone(),
+            jwks: self.facts.jwks.clone(),
+        }
+    }
+
+    async fn listen(
+        &self,
+        mut updates: Streaming<wire::AgentUpdate>,
+        outbox: &Outbox,
+    ) -> Result<std::convert::Infallible, SessionError> {
+        let mut reviews = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                update = updates.message() => match update.map_err(ended_by)?.ok_or(SessionError::Closed)?.kind {
+                    Some(Heard::Config(config)) => self.configure(&config),
+                    Some(Heard::ReviewToken(request)) if reviews.len() < MAX_REVIEWS => {
+                        self.metrics.reviewed();
+                        reviews.push(review(self.client.clone(), request));
+                    }
+                    Some(Heard::ReviewToken(request)) => {
+                        let answer = refused(request.id, "too many token reviews under way".to_owned());
+                        say(outbox, Said::TokenReviewed(answer)).await.map_err(|_| SessionError::Closed)?;
+                    }
+                    // A newer hub may say what this agent does not know.
+                    None => tracing::debug!("the hub sent a message of an unknown kind"),
+                },
+                Some(answer) = reviews.next() => {
+                    say(outbox, Said::TokenReviewed(answer)).await.map_err(|_| SessionError::Closed)?;
+                }
+            }
+        }
+    }
+
+    fn configure(&self, config: &wire::AgentConfig) {
+        match Settings::try_from(config) {
+            Ok(settings) => {
+                let changed = self.settings.send_if_modified(|current| {
+                    let changed = current.as_deref() != Some(&settings);
+                    if changed {
+                        *current = Some(Arc::new(settings));
+                    }
+                    changed
+                });
+                if changed {
+                    tracing::info!(
+                        kinds = config.labelled_kinds.len(),
+                        caller_selectors = config.caller_selectors.len(),
+                        buckets = config.buckets,
+                        "configuration of the hub applied"
+                    );
+                }
+                self.ready.ready();
+            }
+            Err(error) => {
+                self.metrics.config_refused();
+                tracing::error!(%error, "configuration of the hub refused, the last good one stays");
+            }
+        }
+    }
+}
+
+fn ended_by(status: Status) -> SessionError {
+    SessionError::Hub(Box::new(status))
+}

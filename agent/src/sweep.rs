@@ -1,0 +1,281 @@
+//! Keeps the shard labels where they shall be: one sweep per kind, started and stopped as configuration and the
+//! member's kinds change.
+//!
+//! Namespaces are swept first and objects after them, because admission labels new objects by their namespace. Kinds are
+//! discovered anew now and then and soon after any CustomResourceDefinition changed. Callers: `app` runs it; `admission`
+//! follows what it finds.
+
+pub(crate) mod inventory;
+mod kind;
+pub(crate) mod pacer;
+pub(crate) mod patch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::ApiResource;
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Event, watcher};
+use kube::{Api, Client};
+use portolan_runtime::{Backoff, Tasks};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::admission::Covered;
+use crate::explain::{call, watch_broke};
+use crate::facts::FactMap;
+use crate::kinds::{self, Kind};
+use crate::label::Labeling;
+use crate::member::watch_config;
+use crate::metrics::{Metrics, Watched};
+use crate::report::CoverageFacts;
+use crate::settings::Settings;
+use inventory::Subject;
+use kind::KindSweep;
+use pacer::Pacer;
+use patch::Patcher;
+
+/// Discovery is asked again this often even if no definition changed: aggregated APIs come and go too.
+const REDISCOVER: Duration = Duration::from_mins(5);
+/// A CRD serves a moment after it was created, and CRDs come in bundles.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Discovery may lag behind a definition on a busy API server: look once more.
+const LATE_LOOK: Duration = Duration::from_secs(10);
+/// Longest wait for the namespaces' labels before objects are begun: they are few, but one may be refused.
+const NAMESPACES_FIRST: Duration = Duration::from_secs(30);
+
+/// A sweep ends at its next await.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What shall be labelled, and how: what the policies at admission follow.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) labeling: Labeling,
+    pub(crate) kinds: BTreeMap<Kind, ApiResource>,
+}
+
+/// Starts and stops sweeps.
+pub(crate) struct Sweeper {
+    pub(crate) client: Client,
+    pub(crate) pacer: Pacer,
+    pub(crate) tasks: Tasks,
+    pub(crate) metrics: Metrics,
+    pub(crate) coverage: Arc<CoverageFacts>,
+    pub(crate) plan: watch::Sender<Option<Arc<Plan>>>,
+    pub(crate) covered: watch::Receiver<Covered>,
+}
+
+/// What runs now, all under one labelling.
+struct Running {
+    labeling: Labeling,
+    namespaces: Tasks,
+    kinds: BTreeMap<Kind, Tasks>,
+}
+
+impl Sweeper {
+    /// Follows the settings until cancelled. Without settings nothing is touched.
+    pub(crate) async fn run(self, mut settings: watch::Receiver<Option<Arc<Settings>>>) {
+        let definitions = watch::Sender::new(0);
+        let mut late_look = Instant::now() + REDISCOVER;
+        let mut definitions_changed = definitions.subscribe();
+        let mut running: Option<Running> = None;
+        let turning = async {
+            loop {
+                let wanted = settings.borrow_and_update().clone();
+                if let Some(wanted) = wanted {
+                    self.turn_to(&wanted, &mut running).await;
+                }
+                tokio::select! {
+                    changed = settings.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        late_look = Instant::now() + LATE_LOOK;
+                    }
+                    () = settled(&mut definitions_changed) => late_look = Instant::now() + LATE_LOOK,
+                    () = sleep_until(late_look) => late_look = Instant::now() + REDISCOVER,
+                }
+            }
+        };
+        tokio::select! {
+            () = turning => {}
+            () = self.follow_definitions(&definitions) => {}
+            () = self.count_coverage() => {}
+        }
+    }
+
+    /// Keeps the gauges of kinds; runs beside.
+    async fn count_coverage(&self) {
+        let mut changed = self.coverage.subscribe();
+        while changed.changed().await.is_ok() {
+            let facts = self.coverage.complete().unwrap_or_default();
+            self.metrics
+                .coverage(facts.len(), facts.values().filter(|fact| fact.complete).count());
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    /// Wakes `changed` whenever a kind may have come or gone.
+    async fn follow_definitions(&self, changed: &watch::Sender<u64>) {
+        let definitions = Api::<PartialObjectMeta<CustomResourceDefinition>>::all(self.client.clone());
+        let mut events = std::pin::pin!(watcher(definitions, watch_config()).default_backoff());
+        let mut listed = false;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init | Event::InitApply(_)) => {}
+                // What the first list holds, the first discovery finds.
+                Ok(Event::InitDone) if !std::mem::replace(&mut listed, true) => {}
+                Ok(_) => changed.send_modify(|generation| *generation += 1),
+                Err(error) => watch_broke(&self.metrics, Watched::Definitions, "all", &error),
+            }
+        }
+    }
+
+    async fn turn_to(&self, settings: &Settings, running: &mut Option<Running>) {
+        if running
+            .as_ref()
+            .is_some_and(|running| running.labeling != settings.labeling)
+        {
+            tracing::info!("labelling rule changed: everything is labelled anew");
+            if let Some(old) = running.take() {
+                old.stop().await;
+            }
+        }
+        let current = match running {
+            Some(current) => current,
+            None => running.insert(self.start(settings.labeling.clone()).await),
+        };
+        let served = self.discover().await;
+        let (kinds, unmet) = kinds::select(&settings.kinds, &served);
+        for (rule, reason) in unmet {
+            tracing::warn!(%rule, reason, "configured kind is not labelled");
+        }
+        self.turn_kinds(&kinds, current).await;
+        self.plan.send_if_modified(|plan| {
+            let now = Plan {
+                labeling: settings.labeling.clone(),
+                kinds,
+            };
+            let changed = plan.as_deref() != Some(&now);
+            *plan = Some(Arc::new(now));
+            changed
+        });
+    }
+
+    /// Starts with the namespaces and waits until they are labelled.
+    async fn start(&self, labeling: Labeling) -> Running {
+        self.coverage.replace(FactMap::new());
+        let (first, mut done) = watch::channel(false);
+        let resource = ApiResource::erase::<Namespace>(&());
+        let tasks = self.sweep(namespaces_kind(), &resource, &labeling, first);
+        let waited = tokio::time::timeout(NAMESPACES_FIRST, done.wait_for(|done| *done)).await;
+        if waited.is_err() {
+            tracing::warn!("namespaces are not all labelled yet, going on with objects");
+        }
+        drop(waited);
+        Running {
+            labeling,
+            namespaces: tasks,
+            kinds: BTreeMap::new(),
+        }
+    }
+
+    async fn turn_kinds(&self, wanted: &BTreeMap<Kind, ApiResource>, running: &mut Running) {
+        let gone: Vec<Kind> = running
+            .kinds
+            .keys()
+            .filter(|kind| !wanted.contains_key(kind))
+            .cloned()
+            .collect();
+        for kind in gone {
+            tracing::info!(%kind, "kind is no longer labelled");
+            if let Some(tasks) = running.kinds.remove(&kind) {
+                stop(&tasks).await;
+            }
+            self.coverage.remove(&kind);
+        }
+        for (kind, resource) in wanted {
+            running.kinds.entry(kind.clone()).or_insert_with(|| {
+                let nobody_waits = watch::Sender::new(false);
+                self.sweep(kind.clone(), resource, &running.labeling, nobody_waits)
+            });
+        }
+    }
+
+    fn sweep(&self, kind: Kind, resource: &ApiResource, labeling: &Labeling, first: watch::Sender<bool>) -> Tasks {
+        let subject = if kind == namespaces_kind() {
+            Subject::Namespaces
+        } else {
+            Subject::Objects
+        };
+        let sweep = KindSweep {
+            kind,
+            labeling: labeling.clone(),
+            patcher: Patcher {
+                client: self.client.clone(),
+                resource: resource.clone(),
+                subject,
+                pacer: self.pacer.clone(),
+                metrics: self.metrics.clone(),
+            },
+            coverage: self.coverage.clone(),
+            covered: self.covered.clone(),
+            gauges: self.metrics.sweep(),
+            first,
+        };
+        let tasks = self.tasks.child();
+        let token = tasks.token();
+        tasks.spawn("sweep", async move {
+            let _ = token.run_until_cancelled(sweep.run()).await;
+        });
+        tasks
+    }
+
+    async fn discover(&self) -> Vec<kinds::Served> {
+        let mut backoff = Backoff::default();
+        loop {
+            match kinds::discover(self.client.clone()).await {
+                Ok(served) => return served,
+                Err(error) => tracing::warn!(error = call(&error), "cannot discover the member's kinds yet"),
+            }
+            backoff.sleep().await;
+        }
+    }
+}
+
+impl Running {
+    async fn stop(self) {
+        stop(&self.namespaces).await;
+        for tasks in self.kinds.values() {
+            stop(tasks).await;
+        }
+    }
+}
+
+/// Returns a while after the last change.
+async fn settled(changed: &mut watch::Receiver<u64>) {
+    // An error means that the program ends, and with it the waiting.
+    let _ = changed.changed().await;
+    while tokio::time::timeout(SETTLE, changed.changed())
+        .await
+        .is_ok_and(|changed| changed.is_ok())
+    {}
+}
+
+/// Waits for the end, so that a sweep that is over cannot report any more.
+async fn stop(tasks: &Tasks) {
+    tasks.shutdown(STOP_TIMEOUT).await;
+}
+
+/// Namespaces as a kind.
+pub(crate) fn namespaces_kind() -> Kind {
+    Kind {
+        group: String::new(),
+        resource: "namespaces".to_owned(),
+    }
+}

@@ -1,0 +1,380 @@
+//! What one sweep knows of the objects of its kind: which are labelled, and which wait for their labels. Pure.
+//!
+//! Per object it keeps the key and one mark, whatever the object's size; uids only of those that wait. The queue is
+//! bounded: what does not fit stays marked as wrong, and a relist finds it again. Caller: `sweep::kind`.
+
+use std::collections::{HashMap, VecDeque};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::label::Labeling;
+
+/// Longest queue of one kind. A waiting object costs some 150 bytes: 3 MB.
+const QUEUE_MAX: usize = 20_000;
+
+/// An object that lacks its labels, as it was seen last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Todo {
+    /// Where it lives; of a Namespace, its own name.
+    pub(crate) namespace: Box<str>,
+    pub(crate) name: Box<str>,
+    pub(crate) uid: Box<str>,
+}
+
+/// Whose labels follow from what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// Objects in namespaces: labelled as their namespace.
+    Objects,
+    /// The Namespaces themselves.
+    Namespaces,
+}
+
+/// True: the labels are as they shall be.
+type Marks = HashMap<Box<str>, HashMap<Box<str>, bool>>;
+
+/// The state of one sweep.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    labeling: Labeling,
+    subject: Subject,
+    marks: Marks,
+    /// Of the list under way; replaces `marks` at its end.
+    listing: Option<Marks>,
+    queue: VecDeque<Todo>,
+    /// The queue was full: only a relist finds what was not queued.
+    overflowed: bool,
+    counts: Counts,
+    swept: bool,
+}
+
+/// Objects outside of system namespaces.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) labelled: u64,
+    pub(crate) total: u64,
+}
+
+/// Where a new entry of the queue goes.
+#[derive(Clone, Copy)]
+enum Urgency {
+    /// Just created or changed: someone may be waiting for it.
+    Event,
+    /// One of many in a list.
+    Listed,
+}
+
+impl Inventory {
+    pub(crate) fn new(labeling: Labeling, subject: Subject) -> Self {
+        Self {
+            labeling,
+            subject,
+            marks: Marks::new(),
+            listing: None,
+            queue: VecDeque::new(),
+            overflowed: false,
+            counts: Counts::default(),
+            swept: false,
+        }
+    }
+
+    /// A list begins: everything that is wrong will be seen again.
+    pub(crate) fn begin(&mut self) {
+        self.listing = Some(Marks::new());
+        self.queue.clear();
+        self.overflowed = false;
+    }
+
+    /// An object of the list.
+    pub(crate) fn listed(&mut self, metadata: &ObjectMeta) {
+        let Some((todo, met)) = self.judge(metadata) else {
+            return;
+        };
+        let marks = self.listing.get_or_insert_default();
+        marks
+            .entry(todo.namespace.clone())
+            .or_default()
+            .insert(todo.name.clone(), met);
+        if !met {
+            self.enqueue(todo, Urgency::Listed);
+        }
+    }
+
+    /// The list is through: what it did not contain is gone.
+    pub(crate) fn end(&mut self) {
+        if let Some(marks) = self.listing.take() {
+            self.marks = marks;
+        }
+        self.counts = count(&self.marks);
+        self.swept = true;
+    }
+
+    /// An object was created or changed.
+    pub(crate) fn changed(&mut self, metadata: &ObjectMeta) {
+        let Some((todo, met)) = self.judge(metadata) else {
+            return;
+        };
+        let before = match self.marks.get_mut(&todo.namespace) {
+            Some(objects) => objects.insert(todo.name.clone(), met),
+            None => self
+                .marks
+                .entry(todo.namespace.clone())
+                .or_default()
+                .insert(todo.name.clone(), met),
+        };
+        self.counts.total += u64::from(before.is_none());
+        self.counts.labelled += u64::from(met);
+        self.counts.labelled -= u64::from(before == Some(true));
+        if !met {
+            self.enqueue(todo, Urgency::Event);
+        }
+    }
+
+    pub(crate) fn deleted(&mut self, metadata: &ObjectMeta) {
+        let Some((todo, _)) = self.judge(metadata) else { return };
+        let Some(objects) = self.marks.get_mut(&todo.namespace) else {
+            return;
+        };
+        let before = objects.remove(&todo.name);
+        if objects.is_empty() {
+            self.marks.remove(&todo.namespace);
+        }
+        self.counts.total -= u64::from(before.is_some());
+        self.counts.labelled -= u64::from(before == Some(true));
+    }
+
+    /// The next object to label, if it still needs it.
+    pub(crate) fn next(&mut self) -> Option<Todo> {
+        while let Some(todo) = self.queue.pop_front() {
+            let marks = self.listing.as_ref().unwrap_or(&self.marks);
+            let met = marks.get(&todo.namespace).and_then(|objects| objects.get(&todo.name));
+            if met == Some(&false) {
+                return Some(todo);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The first full list is through.
+    pub(crate) fn swept(&self) -> bool {
+        self.swept
+    }
+
+    /// Nothing waits, yet something is wrong: it did not fit the queue, or its patch was refused.
+    pub(crate) fn has_leftovers(&self) -> bool {
+        self.swept && self.listing.is_none() && self.queue.is_empty() && self.counts.labelled < self.counts.total
+    }
+
+    /// The leftovers are there because the queue was full.
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// `None` for what is not labelled at all: objects of system namespaces.
+    fn judge(&self, metadata: &ObjectMeta) -> Option<(Todo, bool)> {
+        let name = metadata.name.as_deref()?;
+        let namespace = match self.subject {
+            Subject::Objects => metadata.namespace.as_deref()?,
+            Subject::Namespaces => name,
+        };
+        self.labeling.wanted(namespace)?;
+        let todo = Todo {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: metadata.uid.as_deref()?.into(),
+        };
+        Some((todo, self.labeling.is_met(namespace, metadata.labels.as_ref())))
+    }
+
+    fn enqueue(&mut self, todo: Todo, urgency: Urgency) {
+        if self.queue.len() >= QUEUE_MAX {
+            self.overflowed = true;
+            return;
+        }
+        match urgency {
+            Urgency::Event => self.queue.push_front(todo),
+            Urgency::Listed => self.queue.push_back(todo),
+        }
+    }
+}
+
+fn count(marks: &Marks) -> Counts {
+    let all = || marks.values().flat_map(HashMap::values);
+    Counts {
+        labelled: all().filter(|met| **met).count() as u64,
+        total: all().count() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn object(namespace: &str, name: &str, uid: u32, met: bool) -> ObjectMeta {
+        ObjectMeta {
+            namespace: Some(namespace.into()),
+            name: Some(name.into()),
+            uid: Some(uid.to_string()),
+            labels: met.then(|| Labeling::default().wanted(namespace)).flatten(),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn inventory() -> Inventory {
+        let mut inventory = Inventory::new(Labeling::default(), Subject::Objects);
+        inventory.begin();
+        inventory.end();
+        inventory
+    }
+
+    fn counts(labelled: u64, total: u64) -> Counts {
+        Counts { labelled, total }
+    }
+
+    #[test]
+    fn a_restart_queues_only_what_is_wrong() {
+        let mut inventory = Inventory::new(Labeling::default(), Subject::Objects);
+        inventory.begin();
+        inventory.listed(&object("a", "right", 1, true));
+        inventory.listed(&object("a", "wrong", 2, false));
+        inventory.listed(&object("kube-system", "left-alone", 3, false));
+        assert!(!inventory.swept());
+        inventory.end();
+        assert!(inventory.swept());
+        assert_eq!((inventory.counts(), inventory.queued()), (counts(1, 2), 1));
+        assert_eq!(&*inventory.next().unwrap().name, "wrong");
+        assert_eq!(inventory.next(), None);
+        assert!(inventory.has_leftovers(), "until the event of the patch arrives");
+        inventory.changed(&object("a", "wrong", 2, true));
+        assert!(!inventory.has_leftovers() && inventory.counts() == counts(2, 2));
+    }
+
+    #[test]
+    fn what_was_mended_or_deleted_meanwhile_is_not_patched() {
+        let mut inventory = inventory();
+        inventory.changed(&object("a", "mended", 1, false));
+        inventory.changed(&object("a", "deleted", 2, false));
+        inventory.changed(&object("a", "mended", 1, true));
+        inventory.deleted(&object("a", "deleted", 2, false));
+        assert_eq!(inventory.next(), None);
+        assert_eq!(inventory.counts(), counts(1, 1));
+    }
+
+    #[test]
+    fn a_recreated_object_is_labelled_by_its_new_uid_too() {
+        let mut inventory = inventory();
+        inventory.changed(&object("a", "x", 1, false));
+        inventory.deleted(&object("a", "x", 1, false));
+        inventory.changed(&object("a", "x", 2, false));
+        let uids: Vec<_> = std::iter::from_fn(|| inventory.next()).map(|todo| todo.uid).collect();
+        assert!(uids.contains(&"2".into()), "{uids:?}");
+    }
+
+    #[test]
+    fn namespaces_are_labelled_by_their_own_name() {
+        let mut inventory = Inventory::new(Labeling::default(), Subject::Namespaces);
+        inventory.begin();
+        for name in ["team", "kube-system"] {
+            let metadata = ObjectMeta {
+                name: Some(name.into()),
+                uid: Some("u".into()),
+                ..ObjectMeta::default()
+            };
+            inventory.listed(&metadata);
+        }
+        inventory.end();
+        let todo = inventory.next().unwrap();
+        assert_eq!((&*todo.namespace, &*todo.name), ("team", "team"));
+        assert_eq!(inventory.counts(), counts(0, 1));
+    }
+
+    #[test]
+    fn a_full_queue_forgets_nothing_for_good() {
+        let mut inventory = Inventory::new(Labeling::default(), Subject::Objects);
+        inventory.begin();
+        for uid in 0..=u32::try_from(QUEUE_MAX).unwrap() {
+            inventory.listed(&object("a", &format!("o{uid}"), uid, false));
+        }
+        inventory.end();
+        assert_eq!(std::iter::from_fn(|| inventory.next()).count(), QUEUE_MAX);
+        assert!(inventory.has_overflowed() && inventory.has_leftovers());
+        inventory.begin();
+        assert!(!inventory.has_overflowed());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Changed(u8, bool),
+        Deleted(u8),
+        Relist,
+        Take,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0_u8..6, any::<bool>()).prop_map(|(name, met)| Step::Changed(name, met)),
+            2 => (0_u8..6).prop_map(Step::Deleted),
+            1 => Just(Step::Relist),
+            2 => Just(Step::Take),
+        ]
+    }
+
+    proptest! {
+        /// Against the plain truth: counts are right at every step, and every wrong object is offered before the
+        /// inventory calls itself done.
+        #[test]
+        fn counts_and_queue_follow_the_truth(steps in proptest::collection::vec(step(), 1..60)) {
+            let mut truth = std::collections::BTreeMap::<u8, bool>::new();
+            let mut offered = std::collections::BTreeSet::<String>::new();
+            let mut inventory = inventory();
+            let name = |n: u8| format!("o{n}");
+            for step in steps {
+                match step {
+                    Step::Changed(n, met) => {
+                        truth.insert(n, met);
+                        offered.remove(&name(n));
+                        inventory.changed(&object("a", &name(n), n.into(), met));
+                    }
+                    Step::Deleted(n) => {
+                        truth.remove(&n);
+                        inventory.deleted(&object("a", &name(n), n.into(), false));
+                    }
+                    Step::Relist => {
+                        inventory.begin();
+                        offered.clear();
+                        for (n, met) in &truth {
+                            inventory.listed(&object("a", &name(*n), (*n).into(), *met));
+                        }
+                        inventory.end();
+                    }
+                    Step::Take => {
+                        if let Some(todo) = inventory.next() {
+                            offered.insert(todo.name.to_string());
+                        }
+                    }
+                }
+                let labelled = truth.values().filter(|met| **met).count() as u64;
+                prop_assert_eq!(inventory.counts(), counts(labelled, truth.len() as u64));
+            }
+            while let Some(todo) = inventory.next() {
+                offered.insert(todo.name.to_string());
+            }
+            for (n, _) in truth.iter().filter(|(_, met)| !**met) {
+                prop_assert!(offered.contains(&name(*n)), "o{} was never offered", n);
+            }
+        }
+    }
+}

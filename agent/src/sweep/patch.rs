@@ -1,0 +1,128 @@
+//! Writing and removing the labels of one object, such that an object that is gone stays gone.
+//!
+//! Labels are written by server-side apply under the agent's own field manager, with the uid in the body: without it, an
+//! apply to an object deleted a moment ago would create it anew; with it, the API server answers 409. They are removed
+//! by a merge patch, as other managers may own them too. Callers: `sweep::kind`, `uninstall`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::api::{ApiResource, Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use portolan_crds::labels::{LabelKeys, MANAGER_AGENT};
+use portolan_runtime::Backoff;
+use serde_json::{Value, json};
+
+use super::inventory::{Subject, Todo};
+use super::pacer::Pacer;
+use crate::member::{CallError, bounded};
+use crate::metrics::{Metrics, Patched};
+
+/// Longest wait between two tries of one object.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Writes labels of one kind.
+#[derive(Clone)]
+pub(crate) struct Patcher {
+    pub(crate) client: Client,
+    pub(crate) resource: ApiResource,
+    pub(crate) subject: Subject,
+    pub(crate) pacer: Pacer,
+    pub(crate) metrics: Metrics,
+}
+
+impl Patcher {
+    /// Writes `labels`, trying until it is done or cannot be.
+    pub(crate) async fn label(&self, todo: &Todo, labels: &BTreeMap<String, String>) -> Patched {
+        let body = json!({
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            "metadata": { "name": todo.name, "uid": todo.uid, "labels": labels },
+        });
+        self.until_done(todo, &PatchParams::apply(MANAGER_AGENT).force(), &Patch::Apply(body))
+            .await
+    }
+
+    /// Removes the labels under `keys`, trying until it is done or cannot be.
+    pub(crate) async fn unlabel(&self, todo: &Todo, keys: &LabelKeys) -> Patched {
+        let labels: BTreeMap<&str, Value> = keys.reserved().into_iter().map(|key| (key, Value::Null)).collect();
+        // A uid that is not the object's makes the API server refuse the patch.
+        let body = json!({ "metadata": { "uid": todo.uid, "labels": labels } });
+        let params = PatchParams {
+            field_manager: Some(MANAGER_AGENT.to_owned()),
+            ..PatchParams::default()
+        };
+        self.until_done(todo, &params, &Patch::Merge(body)).await
+    }
+
+    async fn until_done(&self, todo: &Todo, params: &PatchParams, patch: &Patch<Value>) -> Patched {
+        let mut backoff = Backoff::new(Duration::from_millis(200), RETRY_MAX);
+        let objects = self.objects(todo);
+        loop {
+            self.pacer.turn().await;
+            let answer = bounded(objects.patch_metadata(&todo.name, params, patch)).await;
+            let outcome = judge(answer.map(drop));
+            self.metrics.patched(outcome.0);
+            match outcome {
+                (Patched::Failed, Some(error)) => {
+                    tracing::debug!(kind = self.resource.kind, namespace = %todo.namespace, name = %todo.name, %error, "labels not written yet");
+                    backoff.sleep().await;
+                }
+                (patched, Some(error)) => {
+                    tracing::warn!(kind = self.resource.kind, namespace = %todo.namespace, name = %todo.name, %error, "labels cannot be written");
+                    return patched;
+                }
+                (patched, None) => return patched,
+            }
+        }
+    }
+
+    fn objects(&self, todo: &Todo) -> Api<DynamicObject> {
+        match self.subject {
+            Subject::Objects => Api::namespaced_with(self.client.clone(), &todo.namespace, &self.resource),
+            Subject::Namespaces => Api::all_with(self.client.clone(), &self.resource),
+        }
+    }
+}
+
+/// What the answer means, and the error where a person might want to know it.
+fn judge(answer: Result<(), CallError>) -> (Patched, Option<CallError>) {
+    let Err(error) = answer else {
+        return (Patched::Labelled, None);
+    };
+    match error.status() {
+        // 409: another object has the name now, or concurrent writes won, and then their event brings it back here.
+        Some(404 | 409 | 410) => (Patched::Gone, None),
+        Some(400 | 403 | 405 | 413 | 415 | 422) => (Patched::Refused, Some(error)),
+        _ => (Patched::Failed, Some(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::CALL_TIMEOUT;
+    use kube::core::Status;
+
+    #[test]
+    fn what_answers_mean() {
+        let failed = |code| {
+            let status = Status::failure("no", "Reason").with_code(code);
+            judge(Err(CallError::Kube(kube::Error::Api(Box::new(status))))).0
+        };
+        assert_eq!(judge(Ok(())).0, Patched::Labelled);
+        assert_eq!(judge(Err(CallError::Timeout(CALL_TIMEOUT))).0, Patched::Failed);
+        for (code, outcome) in [
+            (404, Patched::Gone),
+            (409, Patched::Gone),
+            (422, Patched::Refused),
+            (403, Patched::Refused),
+            (429, Patched::Failed),
+            (500, Patched::Failed),
+            (503, Patched::Failed),
+        ] {
+            assert_eq!(failed(code), outcome, "{code}");
+        }
+    }
+}

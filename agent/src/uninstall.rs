@@ -1,0 +1,155 @@
+//! Takes back everything the agent has written: policies, labels of objects and of namespaces, its identity.
+//!
+//! Needs no hub. Works by what is labelled, not by any configuration: every kind that can be listed and patched is asked
+//! for objects that bear one of the keys. Safe to repeat. The agent must not run meanwhile, or it labels again. Left
+//! are ServiceAccounts, RBAC and the bootstrap Secret, which `portolanctl` installed. Caller: `main`.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use futures::StreamExt;
+use futures::stream;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, ListParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+
+use crate::admission;
+use crate::args::UninstallConfig;
+use crate::join::identity::IdentityStore;
+use crate::kinds;
+use crate::member::{self, CallError, bounded};
+use crate::metrics::Metrics;
+use crate::sweep::inventory::{Subject, Todo};
+use crate::sweep::pacer::Pacer;
+use crate::sweep::patch::Patcher;
+
+/// A removed policy still works for a moment and puts labels back: wait, and look again so many times.
+const ROUNDS: usize = 5;
+const PAUSE: Duration = Duration::from_secs(2);
+/// Objects per page.
+const PAGE: u32 = 500;
+/// HTTP status.
+const FORBIDDEN: u16 = 403;
+/// Patches under way at a time.
+const CONCURRENCY: usize = 8;
+
+struct Uninstall {
+    client: Client,
+    config: UninstallConfig,
+    pacer: Pacer,
+}
+
+/// Removes all of it, or says what is left.
+pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
+    let client = member::connect(config.member.kubeconfig.as_deref()).await?;
+    admission::remove(&client)
+        .await
+        .context("removing the admission policies")?;
+    tracing::info!("admission policies removed");
+    tokio::time::sleep(PAUSE).await;
+    let pacer = Pacer::new(config.member.labels_per_second);
+    let uninstall = Uninstall {
+        client: client.clone(),
+        config,
+        pacer,
+    };
+    let mut left = 0;
+    for _ in 0..ROUNDS {
+        // Namespaces first: an agent of another user, or a policy that still works, labels objects by them.
+        left = uninstall.unlabel(&namespaces(), Subject::Namespaces).await?;
+        for resource in uninstall.kinds().await? {
+            left += uninstall.unlabel(&resource, Subject::Objects).await?;
+        }
+        if left == 0 {
+            break;
+        }
+        tracing::info!(removed = left, "labels removed, looking again");
+        tokio::time::sleep(PAUSE).await;
+    }
+    ensure!(
+        left == 0,
+        "some of {left} objects may still be labelled: is an agent running? Stop it and try again"
+    );
+    let store = IdentityStore::new(client, &uninstall.config.member.namespace);
+    store.delete().await.context("removing the agent's identity")?;
+    tracing::info!("nothing of the agent is left but what portolanctl installed");
+    Ok(())
+}
+
+impl Uninstall {
+    /// Every namespaced kind that can hold labels, excluded ones too: they may have been labelled by an older rule.
+    async fn kinds(&self) -> anyhow::Result<Vec<ApiResource>> {
+        let served = kinds::discover(self.client.clone())
+            .await
+            .context("discovering the member's kinds")?;
+        Ok(served
+            .into_iter()
+            .filter(|kind| kind.namespaced && kind.labelable)
+            .map(|kind| kind.resource)
+            .collect())
+    }
+
+    /// How many objects of the kind bore a key.
+    async fn unlabel(&self, resource: &ApiResource, subject: Subject) -> anyhow::Result<usize> {
+        let mut todos = Vec::new();
+        for key in self.config.keys.reserved() {
+            match self.labelled(resource, subject, key).await {
+                Ok(found) => todos.extend(found),
+                // What the agent may not list it has not labelled either, unless it was allowed more before.
+                Err(error) if error.status() == Some(FORBIDDEN) && matches!(subject, Subject::Objects) => {
+                    tracing::warn!(
+                        kind = resource.plural,
+                        group = resource.group,
+                        "may not be listed, left as it is"
+                    );
+                    break;
+                }
+                Err(error) => return Err(error).with_context(|| format!("listing {}", resource.plural)),
+            }
+        }
+        todos.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        todos.dedup();
+        let patcher = Patcher {
+            client: self.client.clone(),
+            resource: resource.clone(),
+            subject,
+            pacer: self.pacer.clone(),
+            metrics: Metrics::default(),
+        };
+        stream::iter(&todos)
+            .for_each_concurrent(CONCURRENCY, async |todo| {
+                patcher.unlabel(todo, &self.config.keys).await;
+            })
+            .await;
+        Ok(todos.len())
+    }
+
+    async fn labelled(&self, resource: &ApiResource, subject: Subject, key: &str) -> Result<Vec<Todo>, CallError> {
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), resource);
+        let mut params = ListParams::default().labels(key).limit(PAGE);
+        let mut todos = Vec::new();
+        loop {
+            let page = bounded(api.list_metadata(&params)).await?;
+            todos.extend(page.items.into_iter().map(|object| {
+                let name: Box<str> = object.metadata.name.unwrap_or_default().into();
+                Todo {
+                    namespace: match subject {
+                        Subject::Objects => object.metadata.namespace.unwrap_or_default().into(),
+                        Subject::Namespaces => name.clone(),
+                    },
+                    name,
+                    uid: object.metadata.uid.unwrap_or_default().into(),
+                }
+            }));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(todos),
+            }
+        }
+    }
+}
+
+fn namespaces() -> ApiResource {
+    ApiResource::erase::<Namespace>(&())
+}

@@ -1,0 +1,292 @@
+//! Condition types and reasons, their only home, and how one is set.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// What a condition of ours is about. Its text is the `type` of a `metav1.Condition`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// The spec is valid and in force (both kinds); of a MemberCluster also: the hub has opted in.
+    Accepted,
+    /// ShardingConfig: every caller runs the current version.
+    Distributed,
+    /// ShardingConfig: every bucket of its root has an owner.
+    Complete,
+    /// ShardingConfig: it shares no (cluster, namespace) pair with another shard.
+    Disjoint,
+    /// ShardingConfig: every namespace it names exists, and in one of its clusters only.
+    NamespacesResolved,
+    /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.
+    Joined,
+    /// MemberCluster: its agent reports a ready API server.
+    Available,
+    /// MemberCluster: the routers have a token that is not about to expire.
+    CredentialsReady,
+    /// MemberCluster: every object has its labels.
+    LabelsSynced,
+}
+
+/// Why a condition is as it is. Its text is the `reason` of a `metav1.Condition`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ConditionReason {
+    /// Nothing to report: it is as it should be.
+    Ok,
+    /// The spec is invalid; the message names fields and fixes. The last accepted spec stays in force.
+    Invalid,
+    /// The spec uses fields that this version does not serve; the message names them.
+    NotImplemented,
+    /// `spec.accept` is false.
+    NotAccepted,
+    /// A MemberCluster that the spec names does not exist.
+    UnknownCluster,
+    /// A MemberCluster that the spec names has not joined.
+    ClusterNotJoined,
+    /// A MemberCluster that the spec names is cordoned.
+    Cordoned,
+    /// Waiting for callers to take over the current version.
+    Progressing,
+    /// A caller's router refused the current version.
+    Rejected,
+    /// No caller is there.
+    NoCallers,
+    /// Another shard owns some of the same pairs.
+    Overlap,
+    /// A live namespace belongs to another shard, or has not been released by it yet; this version does not move it.
+    OwnerChangeUnsupported,
+    /// Some buckets have no owner.
+    Incomplete,
+    /// Namespaces exist in several clusters of the shard; the first in order owns them.
+    Shadowed,
+    /// Namespaces that the spec names do not exist.
+    NamespaceMissing,
+    /// The agent has not been heard for too long.
+    HeartbeatLost,
+    /// The agent says that its API server is not ready.
+    ApiServerNotReady,
+    /// No router gets through to it, whatever its agent says.
+    Unreachable,
+    /// The agent has not joined yet.
+    WaitingForAgent,
+    /// A cluster with another UID calls itself by this name.
+    ClusterUidChanged,
+    /// Another member has the same cluster UID, or publishes one of the same token-signing keys.
+    DuplicateCluster,
+    /// The routers' token has expired, or will before it can be renewed.
+    TokenExpired,
+    /// The member does not let the router act as any ServiceAccount.
+    NothingAllowed,
+    /// Objects are still being labelled.
+    Labelling,
+}
+
+impl ConditionType {
+    /// The text of it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::Distributed => "Distributed",
+            Self::Complete => "Complete",
+            Self::Disjoint => "Disjoint",
+            Self::NamespacesResolved => "NamespacesResolved",
+            Self::Joined => "Joined",
+            Self::Available => "Available",
+            Self::CredentialsReady => "CredentialsReady",
+            Self::LabelsSynced => "LabelsSynced",
+        }
+    }
+}
+
+impl ConditionReason {
+    /// The text of it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "Ok",
+            Self::Invalid => "Invalid",
+            Self::NotImplemented => "NotImplemented",
+            Self::NotAccepted => "NotAccepted",
+            Self::UnknownCluster => "UnknownCluster",
+            Self::ClusterNotJoined => "ClusterNotJoined",
+            Self::Cordoned => "Cordoned",
+            Self::Progressing => "Progressing",
+            Self::Rejected => "Rejected",
+            Self::NoCallers => "NoCallers",
+            Self::Overlap => "Overlap",
+            Self::OwnerChangeUnsupported => "OwnerChangeUnsupported",
+            Self::Incomplete => "Incomplete",
+            Self::Shadowed => "Shadowed",
+            Self::NamespaceMissing => "NamespaceMissing",
+            Self::HeartbeatLost => "HeartbeatLost",
+            Self::ApiServerNotReady => "ApiServerNotReady",
+            Self::Unreachable => "Unreachable",
+            Self::WaitingForAgent => "WaitingForAgent",
+            Self::ClusterUidChanged => "ClusterUidChanged",
+            Self::DuplicateCluster => "DuplicateCluster",
+            Self::TokenExpired => "TokenExpired",
+            Self::NothingAllowed => "NothingAllowed",
+            Self::Labelling => "Labelling",
+        }
+    }
+}
+
+impl fmt::Display for ConditionType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for ConditionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A condition as it was found, to be set by [`set_condition`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is about.
+    pub type_: ConditionType,
+    /// Whether it holds; `None` is `Unknown`.
+    pub status: Option<bool>,
+    /// Why.
+    pub reason: ConditionReason,
+    /// Why, for people. Longer than the API server takes (32 KiB) is cut.
+    pub message: String,
+    /// `metadata.generation` it was found for.
+    pub observed_generation: Option<i64>,
+}
+
+/// Longest message of a `metav1.Condition`, in bytes (API conventions).
+pub const MESSAGE_MAX: usize = 32_768;
+
+/// Sets `finding` in `conditions` and says whether anything changed, so that an unchanged status is not patched.
+///
+/// `lastTransitionTime` becomes `now` only when the status changes (API conventions). Conditions of other types stay.
+pub fn set_condition(conditions: &mut Vec<Condition>, finding: Finding, now: &Time) -> bool {
+    let Finding {
+        type_,
+        status,
+        reason,
+        mut message,
+        observed_generation,
+    } = finding;
+    message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+    let status = match status {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
+    let existing = conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == type_.as_str());
+    let last_transition_time = match &existing {
+        Some(condition) if condition.status == status => condition.last_transition_time.clone(),
+        _ => now.clone(),
+    };
+    let wanted = Condition {
+        type_: type_.as_str().to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message,
+        observed_generation,
+        last_transition_time,
+    };
+    match existing {
+        Some(condition) if *condition == wanted => false,
+        Some(condition) => {
+            *condition = wanted;
+            true
+        }
+        None => {
+            conditions.push(wanted);
+            true
+        }
+    }
+}
+
+/// Whether the condition is there with status `True`.
+pub fn is_true(conditions: &[Condition], type_: ConditionType) -> bool {
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == type_.as_str() && condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Time {
+        Time(k8s_openapi::jiff::Timestamp::from_second(second).unwrap())
+    }
+
+    fn accepted(status: Option<bool>, message: &str) -> Finding {
+        let reason = if status == Some(true) {
+            ConditionReason::Ok
+        } else {
+            ConditionReason::Invalid
+        };
+        Finding {
+            type_: ConditionType::Accepted,
+            status,
+            reason,
+            message: message.to_owned(),
+            observed_generation: Some(1),
+        }
+    }
+
+    #[test]
+    fn only_a_change_of_status_is_a_transition() {
+        let mut conditions = Vec::new();
+        assert!(set_condition(&mut conditions, accepted(Some(false), "a"), &at(1)));
+        assert!(
+            !set_condition(&mut conditions, accepted(Some(false), "a"), &at(2)),
+            "nothing changed"
+        );
+        assert!(set_condition(&mut conditions, accepted(Some(false), "b"), &at(3)));
+        assert_eq!(
+            (
+                conditions[0].last_transition_time.clone(),
+                conditions[0].message.as_str()
+            ),
+            (at(1), "b")
+        );
+        assert!(!is_true(&conditions, ConditionType::Accepted));
+        assert!(set_condition(&mut conditions, accepted(Some(true), ""), &at(4)));
+        assert_eq!(
+            (
+                conditions[0].last_transition_time.clone(),
+                conditions[0].reason.as_str()
+            ),
+            (at(4), "Ok")
+        );
+        assert!(is_true(&conditions, ConditionType::Accepted));
+        assert!(set_condition(&mut conditions, accepted(None, ""), &at(5)));
+        assert_eq!((conditions.len(), conditions[0].status.as_str()), (1, "Unknown"));
+    }
+
+    #[test]
+    fn conditions_of_others_stay() {
+        let mut conditions = Vec::new();
+        set_condition(&mut conditions, accepted(Some(true), ""), &at(1));
+        conditions[0].type_ = "Theirs".to_owned();
+        set_condition(&mut conditions, accepted(Some(true), ""), &at(2));
+        assert_eq!(
+            conditions
+                .iter()
+                .map(|condition| condition.type_.as_str())
+                .collect::<Vec<_>>(),
+            ["Theirs", "Accepted"]
+        );
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let mut conditions = Vec::new();
+        set_condition(
+            &mut conditions,
+            accepted(Some(false), &"ä€".repeat(MESSAGE_MAX)),
+            &at(1),
+        );
+        assert!(conditions[0].message.len() <= MESSAGE_MAX && conditions[0].message.len() > MESSAGE_MAX - 4);
+    }
+}

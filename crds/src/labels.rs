@@ -1,0 +1,164 @@
+//! Every label, annotation, finalizer, field manager and well-known object name, once.
+//!
+//! Other crates take these words from here and never spell them again: agents write what routers select by, and a
+//! typo between them would lose objects without an error.
+
+use thiserror::Error;
+
+use crate::names::is_dns_subdomain;
+
+/// API group of all kinds.
+pub const GROUP: &str = "ctrlmesh.kusionstack.io";
+/// API version of all kinds.
+pub const VERSION: &str = "v1alpha1";
+/// Prefix of label and annotation keys unless the hub is configured otherwise.
+pub const DEFAULT_PREFIX: &str = "ctrlmesh.kusionstack.io/";
+
+/// Namespace of Portolan's own objects, on the hub and on members.
+pub const SYSTEM_NAMESPACE: &str = "portolan-system";
+
+/// Secret on the hub: the CA that signs agents' and routers' identities.
+pub const SECRET_CA: &str = "portolan-ca";
+/// Secrets on the hub: one bootstrap token each, named by this prefix and the token's id.
+pub const SECRET_BOOTSTRAP_PREFIX: &str = "portolan-bootstrap-";
+/// Secret on a member: the agent's key and certificate for the hub.
+pub const SECRET_AGENT_IDENTITY: &str = "portolan-agent-identity";
+/// ServiceAccount of the agent on a member.
+pub const SERVICE_ACCOUNT_AGENT: &str = "portolan-agent";
+/// ServiceAccount that a gateway router acts from on a member.
+pub const SERVICE_ACCOUNT_ROUTER: &str = "portolan-router";
+/// MutatingAdmissionPolicy (and its binding) on a member that labels objects at admission.
+pub const POLICY_LABELS: &str = "portolan-labels";
+/// ValidatingAdmissionPolicy (and its binding) on a member that reserves the label keys for the agent.
+pub const POLICY_RESERVED: &str = "portolan-reserved-labels";
+/// ClusterRole on a member that names whom the router may act as.
+pub const ROLE_IMPERSONATE: &str = "portolan-router-impersonate";
+/// Lease on the hub that its replicas elect a leader by.
+pub const LEASE_HUB: &str = "portolan-hub";
+
+/// Field manager of labels that the agent applies.
+pub const MANAGER_AGENT: &str = "portolan-agent";
+/// Field manager of objects that the hub applies (children, finalizers).
+pub const MANAGER_HUB: &str = "portolan-hub";
+/// Field manager of statuses that the hub applies; its own, so that an apply of one never drops fields of the other.
+pub const MANAGER_HUB_STATUS: &str = "portolan-hub-status";
+
+/// Finalizer of a MemberCluster: the hub withdraws its shards and credentials before it goes.
+pub const FINALIZER_MEMBER: &str = "ctrlmesh.kusionstack.io/member";
+/// Finalizer of a ShardingConfig: its callers release what they own before it goes.
+pub const FINALIZER_SHARD: &str = "ctrlmesh.kusionstack.io/shard";
+
+/// A prefix that cannot stand before a label key.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("label prefix {0:?} must be a DNS subdomain followed by one '/', as in {DEFAULT_PREFIX:?}")]
+pub struct PrefixError(pub String);
+
+/// The label and annotation keys under one prefix. Hub, agents and routers of one installation share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelKeys {
+    prefix: String,
+    sharding_hash: String,
+    namespace: String,
+    control: String,
+    cluster: String,
+    root: String,
+}
+
+impl LabelKeys {
+    /// The keys under `prefix`, a DNS subdomain and a slash.
+    pub fn new(prefix: &str) -> Result<Self, PrefixError> {
+        if !prefix.strip_suffix('/').is_some_and(is_dns_subdomain) {
+            return Err(PrefixError(prefix.to_owned()));
+        }
+        Ok(Self::under(prefix))
+    }
+
+    fn under(prefix: &str) -> Self {
+        let key = |name: &str| format!("{prefix}{name}");
+        Self {
+            sharding_hash: key("sharding-hash"),
+            namespace: key("namespace"),
+            control: key("control"),
+            cluster: key("cluster"),
+            root: key("auto-sharding-root"),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// What all keys begin with, the slash included.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Label: bucket of the object's namespace, in decimal.
+    pub fn sharding_hash(&self) -> &str {
+        &self.sharding_hash
+    }
+
+    /// Label: name of the object's namespace; on a Namespace, its own name.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Label: `"true"` on everything that the agent labels.
+    pub fn control(&self) -> &str {
+        &self.control
+    }
+
+    /// The three labels that agents write and that admission on members reserves for them.
+    pub fn reserved(&self) -> [&str; 3] {
+        [&self.sharding_hash, &self.namespace, &self.control]
+    }
+
+    /// Annotation: which member cluster a Namespace (or a cluster-scoped object) is to be created in.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Label on child ShardingConfigs: name of the root that made them.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+}
+
+impl Default for LabelKeys {
+    fn default() -> Self {
+        Self::under(DEFAULT_PREFIX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_stand_under_the_prefix() {
+        assert_eq!(LabelKeys::new(DEFAULT_PREFIX), Ok(LabelKeys::default()));
+        assert_eq!(
+            LabelKeys::default().sharding_hash(),
+            "ctrlmesh.kusionstack.io/sharding-hash"
+        );
+        let keys = LabelKeys::new("mesh.example/").unwrap();
+        assert_eq!(
+            keys.reserved(),
+            [
+                "mesh.example/sharding-hash",
+                "mesh.example/namespace",
+                "mesh.example/control"
+            ]
+        );
+        assert!(
+            keys.reserved()
+                .into_iter()
+                .chain([keys.cluster(), keys.root()])
+                .all(crate::selector::is_label_key)
+        );
+    }
+
+    #[test]
+    fn prefixes_that_no_label_can_have_are_refused() {
+        for prefix in ["", "/", "mesh.example", "mesh.example//", "Mesh/", "a/b/", " /"] {
+            assert_eq!(LabelKeys::new(prefix), Err(PrefixError(prefix.to_owned())));
+        }
+    }
+}

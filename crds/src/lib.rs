@@ -1,0 +1,29 @@
+//! API types of Portolan, their validation, and the pure rules that hub, agent and router must agree on.
+//!
+//! No IO, no clocks, no async. The feature `schema` adds the OpenAPI schemas and the kinds `ShardingConfig` and
+//! `MemberCluster` themselves (kube derives), for the hub and `crdgen`; a router does with the specs.
+#![warn(missing_docs)]
+
+pub mod cluster;
+pub mod condition;
+pub mod duration;
+pub mod labels;
+pub mod limits;
+pub mod names;
+#[cfg(feature = "schema")]
+pub mod schema;
+pub mod selector;
+pub mod shard;
+pub mod sharding;
+pub mod validate;
+
+pub use cluster::*;
+pub use condition::{ConditionReason, ConditionType, Finding, set_condition};
+pub use duration::Duration;
+pub use labels::LabelKeys;
+pub use limits::effective_limit;
+pub use names::{ClusterName, NameError, ShardName, leader_election_name, lease_name, system_namespace};
+pub use selector::{Operator, Requirement, Selector, SelectorError};
+pub use shard::{BucketAlgorithm, Bucketing};
+pub use sharding::*;
+pub use validate::{Problem, Reason, accepted_reason, validate_member, validate_sharding};

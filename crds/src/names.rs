@@ -1,0 +1,285 @@
+//! Names that other programs rely on: validated newtypes, lease names, and which namespaces are system namespaces.
+//!
+//! Everything here is pure. A `ClusterName` or `ShardName` that exists is valid; text from a user or from the wire goes
+//! through `FromStr` or serde, which refuse what Kubernetes would refuse.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Longest DNS-1123 label, in bytes (RFC 1123; Kubernetes namespaces).
+pub const DNS_LABEL_MAX: usize = 63;
+/// Longest DNS-1123 subdomain, in bytes (names of most Kubernetes objects, Leases among them).
+pub const DNS_SUBDOMAIN_MAX: usize = 253;
+/// What stands between the operator's own lease name and the shard's name in the lease that is really held.
+pub const LEASE_SEPARATOR: &str = "---";
+/// Namespaces that agents never label and that a shard owns only where `clusters[].namespaces` names them exactly.
+///
+/// A namespace selector, or an entry without namespaces, never takes them: a hash over all namespaces must not
+/// hand the control plane of a member to an operator that nobody gave it to.
+pub const SYSTEM_NAMESPACES: [&str; 4] = [
+    "kube-system",
+    "kube-public",
+    "kube-node-lease",
+    crate::labels::SYSTEM_NAMESPACE,
+];
+
+/// A name that Kubernetes would refuse, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NameError {
+    /// Not a DNS-1123 label.
+    #[error(
+        "{0:?} is not a DNS label: at most 63 characters of a-z, 0-9 and '-', beginning and ending with a letter or digit"
+    )]
+    Label(String),
+    /// Not a DNS-1123 subdomain.
+    #[error(
+        "{0:?} is not a DNS subdomain: at most 253 characters, labels of a-z, 0-9 and '-' joined by '.', each beginning and ending with a letter or digit"
+    )]
+    Subdomain(String),
+    /// A shard's name is written `namespace/name`.
+    #[error("{0:?} is not namespace/name")]
+    Shard(String),
+    /// The lease of this shard would have a name longer than 253 characters.
+    #[error("lease name {0:?} is longer than 253 characters: shorten leaderElectionName or the ShardingConfig's name")]
+    LeaseTooLong(String),
+}
+
+/// Whether `text` is a DNS-1123 label (a namespace, a MemberCluster).
+pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= DNS_LABEL_MAX && is_label_body(text)
+}
+
+/// Whether `text` is a DNS-1123 subdomain (most object names).
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= DNS_SUBDOMAIN_MAX && text.split('.').all(is_label_body)
+}
+
+fn is_label_body(text: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(|b| alphanumeric(*b))
+        && bytes.last().is_some_and(|b| alphanumeric(*b))
+        && bytes.iter().all(|b| alphanumeric(*b) || *b == b'-')
+}
+
+/// Name of a MemberCluster: a DNS-1123 label, because it is one segment of `/clusters/<name>/…` and part of names
+/// of other objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClusterName(String);
+
+impl ClusterName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ClusterName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::try_from(text.to_owned())
+    }
+}
+
+impl TryFrom<String> for ClusterName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        if is_dns_label(&text) {
+            Ok(Self(text))
+        } else {
+            Err(NameError::Label(text))
+        }
+    }
+}
+
+impl From<ClusterName> for String {
+    fn from(name: ClusterName) -> Self {
+        name.0
+    }
+}
+
+impl AsRef<str> for ClusterName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::borrow::Borrow<str> for ClusterName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which shard: namespace and name of its ShardingConfig. Written `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ShardName {
+    namespace: String,
+    name: String,
+}
+
+impl ShardName {
+    /// Checks both parts: a DNS label and a DNS subdomain.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Result<Self, NameError> {
+        let (namespace, name) = (namespace.into(), name.into());
+        if !is_dns_label(&namespace) {
+            return Err(NameError::Label(namespace));
+        }
+        if !is_dns_subdomain(&name) {
+            return Err(NameError::Subdomain(name));
+        }
+        Ok(Self { namespace, name })
+    }
+
+    /// Namespace of the ShardingConfig, which is also where its callers' Pods run.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Name of the ShardingConfig.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl FromStr for ShardName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (namespace, name) = text.split_once('/').ok_or_else(|| NameError::Shard(text.to_owned()))?;
+        Self::new(namespace, name)
+    }
+}
+
+impl TryFrom<String> for ShardName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<ShardName> for String {
+    fn from(shard: ShardName) -> Self {
+        shard.to_string()
+    }
+}
+
+impl fmt::Display for ShardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The Lease that a caller of `shard` really holds when it asks for `leader_election_name`.
+///
+/// It lies in the caller's namespace, which is the shard's, so the shard's namespace is not part of it. Refused when the
+/// result would not be a valid object name; `validate_sharding` reports that before anything is routed.
+pub fn lease_name(leader_election_name: &str, shard: &ShardName) -> Result<String, NameError> {
+    if !is_dns_subdomain(leader_election_name) {
+        return Err(NameError::Subdomain(leader_election_name.to_owned()));
+    }
+    let lease = format!("{leader_election_name}{LEASE_SEPARATOR}{}", shard.name());
+    if lease.len() > DNS_SUBDOMAIN_MAX {
+        Err(NameError::LeaseTooLong(lease))
+    } else {
+        Ok(lease)
+    }
+}
+
+/// The inverse of [`lease_name`]: the name that the caller of `shard` knows `lease` by, if it is a lease of that shard.
+pub fn leader_election_name<'a>(lease: &'a str, shard: &ShardName) -> Option<&'a str> {
+    let name = lease.strip_suffix(shard.name())?.strip_suffix(LEASE_SEPARATOR)?;
+    is_dns_subdomain(name).then_some(name)
+}
+
+/// Whether `namespace` is one that agents leave alone and shards own only by exact name; see [`SYSTEM_NAMESPACES`].
+pub fn system_namespace(namespace: &str) -> bool {
+    SYSTEM_NAMESPACES.contains(&namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn cluster_names_are_dns_labels() {
+        let long = "a".repeat(63);
+        for good in ["east", "e", "1", "eu-west-1", &long] {
+            assert_eq!(good.parse::<ClusterName>().unwrap().as_str(), good);
+        }
+        let too_long = "a".repeat(64);
+        for bad in ["", "-a", "a-", "A", "a.b", "a_b", "a/b", "ä", "a b", "..", &too_long] {
+            assert!(bad.parse::<ClusterName>().is_err(), "{bad:?}");
+            assert!(serde_json::from_value::<ClusterName>(bad.into()).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn shards_are_written_with_their_namespace() {
+        let shard: ShardName = "operator-demo/demo.0".parse().unwrap();
+        assert_eq!((shard.namespace(), shard.name()), ("operator-demo", "demo.0"));
+        assert_eq!(serde_json::to_string(&shard).unwrap(), r#""operator-demo/demo.0""#);
+        for bad in ["", "demo", "/demo", "ns/", "ns/a/b", "n.s/a", "ns/A"] {
+            assert!(bad.parse::<ShardName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn leases_carry_the_shard() {
+        let shard = ShardName::new("operator-demo", "demo-0").unwrap();
+        assert_eq!(
+            lease_name("operator-leader", &shard).unwrap(),
+            "operator-leader---demo-0"
+        );
+        assert_eq!(
+            leader_election_name("operator-leader---demo-0", &shard),
+            Some("operator-leader")
+        );
+        for foreign in [
+            "operator-leader",
+            "operator-leader---demo-1",
+            "---demo-0",
+            "operator-leader--demo-0",
+            "demo-0",
+            "A---demo-0",
+        ] {
+            assert_eq!(leader_election_name(foreign, &shard), None, "{foreign}");
+        }
+        let refused = [
+            lease_name("", &shard),
+            lease_name("a/b", &shard),
+            lease_name(&"l".repeat(245), &shard),
+        ];
+        assert!(refused.iter().all(Result::is_err), "{refused:?}");
+    }
+
+    #[test]
+    fn system_namespaces_are_exact() {
+        assert!(system_namespace("kube-system") && system_namespace("portolan-system"));
+        assert!(!system_namespace("kube-systems") && !system_namespace("default"));
+    }
+
+    proptest! {
+        #[test]
+        fn lease_names_come_back(leader in "[a-z0-9](-{0,4}[a-z0-9]){0,6}", name in "[a-z0-9](-{0,4}[a-z0-9]){0,6}") {
+            let shard = ShardName::new("ns", name).unwrap();
+            let lease = lease_name(&leader, &shard).unwrap();
+            prop_assert_eq!(leader_election_name(&lease, &shard), Some(leader.as_str()));
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! ShardingConfig: which callers own which (cluster, namespace) pairs, and which objects in them.
+//!
+//! Fields of the original keep their names and meaning, so an existing manifest applies unchanged. What this version does
+//! not serve yet is accepted by the schema and reported by [`crate::validate_sharding`], never ignored. Numbers are wide
+//! on purpose: an object that an older schema let in must still be readable, to be refused by name.
+
+mod root;
+mod status;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::{Deserialize, Serialize};
+
+pub use root::{Auto, Canary, Root};
+pub use status::{
+    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, STATUS_NAMESPACES_MAX, STATUS_REPLICAS_MAX,
+    ShardingConfigStatus,
+};
+
+#[cfg(feature = "schema")]
+use crate::schema::{self, DNS_LABEL, DNS_SUBDOMAIN, GROUP_OR_RESOURCE, rules};
+
+/// What one group of callers owns: pairs of member cluster and namespace, narrowed to objects by limits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(kube::CustomResource, schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    allow(clippy::duplicated_attributes, reason = "print columns repeat their keys"),
+    kube(
+        group = "ctrlmesh.kusionstack.io",
+        version = "v1alpha1",
+        kind = "ShardingConfig",
+        namespaced,
+        shortname = "shard",
+        category = "portolan",
+        status = "ShardingConfigStatus",
+        derive = "PartialEq",
+        doc = "What one group of an operator's replicas owns: pairs of member cluster and namespace, narrowed to objects by limits.",
+        printcolumn(
+            name = "Accepted",
+            type_ = "string",
+            json_path = r#".status.conditions[?(@.type=="Accepted")].status"#
+        ),
+        printcolumn(
+            name = "Distributed",
+            type_ = "string",
+            json_path = r#".status.conditions[?(@.type=="Distributed")].status"#
+        ),
+        printcolumn(name = "Callers", type_ = "integer", json_path = ".status.callers.total"),
+        printcolumn(name = "Current", type_ = "integer", json_path = ".status.callers.current"),
+        printcolumn(name = "Primary", type_ = "string", json_path = ".spec.primaryCluster"),
+        printcolumn(
+            name = "Reason",
+            type_ = "string",
+            json_path = r#".status.conditions[?(@.type=="Accepted")].reason"#
+        ),
+        printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    )
+)]
+#[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
+    ("has(self.selector) || has(self.root)", "selector is required: say by their labels which Pods are this shard's callers"),
+    ("!has(self.clusters) || has(self.callerClusters)",
+     "callerClusters is required with clusters: name the member cluster where this shard's operator runs"),
+    ("!has(self.callerClusters) || self.callerClusters.size() < 2 || has(self.primaryCluster)",
+     "primaryCluster is required with more than one callerCluster: name the member cluster that holds the leases"),
+    ("!has(self.primaryCluster) || (has(self.callerClusters) && self.primaryCluster in self.callerClusters) || (has(self.clusters) && self.clusters.exists(c, has(c.selector) || (has(c.name) && c.name == self.primaryCluster)))",
+     "primaryCluster must be one of clusters[].name or callerClusters"),
+    ("!has(self.clusters) || self.clusters.all(c, !has(c.name) || self.clusters.exists_one(d, has(d.name) && d.name == c.name))",
+     "each member cluster may be named by one entry of clusters only: merge the entries' namespaces"),
+]))))]
+#[serde(rename_all = "camelCase")]
+pub struct ShardingConfigSpec {
+    /// Which Pods are this shard's callers. They are looked for in the namespace of this object's own name, in every caller cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
+    pub selector: Option<LabelSelector>,
+    /// Settings of the operator's controllers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerConfig>,
+    /// Settings of the operator's webhook server. Not served yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookConfig>,
+    /// Which objects of a resource belong to the shard, within its clusters and namespaces. Limits that name the same
+    /// resource must all hold. Resources that no limit names are not narrowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
+    pub limits: Vec<ObjectLimiter>,
+    /// Generates child ShardingConfigs. Not served yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<Root>,
+    /// Names of the member clusters where this shard's operator runs. Required with clusters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        length(min = 1, max = 128),
+        inner(length(min = 1, max = 63), regex(pattern = DNS_LABEL)),
+        extend("x-kubernetes-list-type" = "set"),
+    ))]
+    pub caller_clusters: Vec<String>,
+    /// Which member clusters and namespaces the shard owns. Absent: the caller's home cluster only. Where two members have
+    /// a namespace of the same name, the shard has the one that was there first, of new ones the first in this order; the
+    /// others are shadowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 128), extend("x-kubernetes-list-type" = "atomic")))]
+    pub clusters: Vec<ClusterEntry>,
+    /// Name of the member cluster that holds the shard's leases and what belongs to no member in particular. Required
+    /// with more than one callerCluster; otherwise the callerCluster by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 63), regex(pattern = DNS_LABEL)))]
+    pub primary_cluster: Option<String>,
+    /// Whether callers may use `/clusters/<name>` of the shard's members, which is unfiltered there. Deny: the merged view
+    /// only. Allow: both.
+    #[serde(default)]
+    pub explicit_view: ExplicitView,
+    /// What a merged LIST does while a member is unreachable. Hold: it answers 429 until the member is back. PartialStart:
+    /// a first list goes without the member and says so; not served yet.
+    #[serde(default)]
+    pub unavailable: Unavailable,
+    /// What happens to single-object requests outside the shard. Enforce: 403. Audit: forwarded within the shard's members
+    /// and counted. Default: Enforce with clusters, Audit without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
+    /// Whether the answer to a write waits until the caller's own watch has seen it. Not served yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_fence: Option<bool>,
+}
+
+impl ShardingConfigSpec {
+    /// The enforcement in force: as written, else `Enforce` with `clusters` and `Audit` without, so that an original
+    /// manifest keeps its meaning.
+    pub fn enforcement(&self) -> Enforcement {
+        let default = if self.clusters.is_empty() {
+            Enforcement::Audit
+        } else {
+            Enforcement::Enforce
+        };
+        self.enforcement.unwrap_or(default)
+    }
+
+    /// The primary cluster in force: as written, else the only caller cluster. `None` means the caller's home cluster.
+    pub fn primary_cluster(&self) -> Option<&str> {
+        match (&self.primary_cluster, self.caller_clusters.as_slice()) {
+            (Some(primary), _) => Some(primary),
+            (None, [only]) => Some(only),
+            (None, _) => None,
+        }
+    }
+
+    /// The lease that the operator elects its leader by, if this shard has one.
+    pub fn leader_election_name(&self) -> Option<&str> {
+        self.controller
+            .as_ref()
+            .map(|controller| controller.leader_election_name.as_str())
+    }
+}
+
+/// Settings of the operator's controllers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ControllerConfig {
+    /// Name of the Lease that the operator elects its leader by. Each shard gets a lease of its own,
+    /// `<leaderElectionName>---<name of this object>`.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN)))]
+    pub leader_election_name: String,
+}
+
+/// Settings of the operator's webhook server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookConfig {
+    /// Directory of the serving certificate in the operator's container.
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
+    pub cert_dir: String,
+    /// TCP port the operator's webhook server listens on.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
+    pub port: i32,
+}
+
+/// Narrows resources to the objects that a selector matches.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectLimiter {
+    /// Which resources. Absent or empty: every resource.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
+    pub relate_resources: Vec<ResourceGroup>,
+    /// Which objects of them, by their labels. Absent: all, so the limit does not narrow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
+    pub selector: Option<LabelSelector>,
+}
+
+/// Resources: each of the groups with each of the resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceGroup {
+    /// API groups; "" is the core group, "*" is every group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        length(max = 64), inner(length(max = 253), regex(pattern = GROUP_OR_RESOURCE)),
+        extend("x-kubernetes-list-type" = "atomic"),
+    ))]
+    pub api_groups: Vec<String>,
+    /// Plural names of resources, such as "pods"; "*" is every resource. Subresources follow their resource.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        length(max = 256), inner(length(min = 1, max = 253), regex(pattern = GROUP_OR_RESOURCE)),
+        extend("x-kubernetes-list-type" = "atomic"),
+    ))]
+    pub resources: Vec<String>,
+}
+
+/// Member clusters and the namespaces in them that the shard owns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
+    ("has(self.name) != has(self.selector)", "set exactly one of name and selector"),
+    ("!has(self.namespaces) || !has(self.namespaceSelector)", "set namespaces or namespaceSelector, not both"),
+]))))]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterEntry {
+    /// Name of one MemberCluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 63), regex(pattern = DNS_LABEL)))]
+    pub name: Option<String>,
+    /// MemberClusters by the labels of their metadata; among themselves they rank by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
+    pub selector: Option<LabelSelector>,
+    /// Exact names of namespaces. Absent, with no namespaceSelector either: every namespace but the system ones
+    /// (kube-system, kube-public, kube-node-lease, portolan-system), which must be named here to be owned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        length(min = 1, max = 1024), inner(length(min = 1, max = 63), regex(pattern = DNS_LABEL)),
+        extend("x-kubernetes-list-type" = "set"),
+    ))]
+    pub namespaces: Vec<String>,
+    /// Namespaces by their labels in the member cluster, the system ones excepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
+    pub namespace_selector: Option<LabelSelector>,
+}
+
+/// Whether callers may use the explicit view of the shard's members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum ExplicitView {
+    /// Merged view only.
+    #[default]
+    Deny,
+    /// `/clusters/<name>/…` too, with no shard filter.
+    Allow,
+}
+
+/// What a merged LIST does while a member is unreachable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Unavailable {
+    /// Answers 429 until the member is back: a list is whole or not at all.
+    #[default]
+    Hold,
+    /// A first list is answered without the member, with a warning; its objects arrive later. Not served yet.
+    PartialStart,
+}
+
+/// What happens to single-object requests outside the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Enforcement {
+    /// Refused with 403.
+    Enforce,
+    /// Forwarded within the shard's members, counted, and answered with a warning.
+    Audit,
+}

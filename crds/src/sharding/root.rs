@@ -1,0 +1,71 @@
+//! `root`: one ShardingConfig that generates the others.
+
+use serde::{Deserialize, Serialize};
+
+use super::ObjectLimiter;
+#[cfg(feature = "schema")]
+use crate::schema::{DNS_LABEL, DNS_SUBDOMAIN};
+
+/// Generates child ShardingConfigs that share what the root owns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Root {
+    /// Stops generating. Children that exist stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disable: Option<bool>,
+    /// Beginning of the children's names.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 200), regex(pattern = DNS_SUBDOMAIN)))]
+    pub prefix: String,
+    /// StatefulSet whose Pods are shared out among the children, by ordinal.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN)))]
+    pub target_stateful_set: String,
+    /// A shard that tries changes first. What it takes is taken from the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
+    /// Shares what the canary leaves among shards of equal size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto: Option<Auto>,
+    /// The resources that are shared out, and which objects of them, as in limits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
+    pub resource_selector: Vec<ObjectLimiter>,
+}
+
+/// What the canary shard takes: namespaces that either list names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Canary {
+    /// Number of Pods of the StatefulSet that serve the canary shard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 10000)))]
+    pub replicas: Option<i32>,
+    /// Namespaces by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        length(max = 1024), inner(length(min = 1, max = 63), regex(pattern = DNS_LABEL)),
+        extend("x-kubernetes-list-type" = "atomic"),
+    ))]
+    pub in_namespaces: Vec<String>,
+    /// Namespaces by bucket, in decimal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        length(max = 1024), inner(length(max = 4), regex(pattern = "^(0|[1-9][0-9]{0,3})$")),
+        extend("x-kubernetes-list-type" = "atomic"),
+    ))]
+    pub in_shard_hash: Vec<String>,
+}
+
+/// Shares (cluster, bucket) pairs among shards of equal size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Auto {
+    /// Number of shards beside the canary.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1024)))]
+    pub sharding_size: i32,
+    /// Number of Pods of the StatefulSet that serve each shard.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10000)))]
+    pub every_shard_replicas: i32,
+}

@@ -1,0 +1,133 @@
+//! What the hub reports about a ShardingConfig, and the last spec that it accepted.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ShardingConfigSpec;
+#[cfg(feature = "schema")]
+use crate::schema;
+
+/// Most namespaces listed by name per cluster; `namespaceCount` always counts all. Keeps the object far below etcd's 1.5 MB.
+pub const STATUS_NAMESPACES_MAX: usize = 500;
+/// Most callers listed; `total` always counts all. Those that are not current come first.
+pub const STATUS_REPLICAS_MAX: usize = 200;
+
+/// What the hub reports about a ShardingConfig.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ShardingConfigStatus {
+    /// metadata.generation that the rest of the status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
+    pub conditions: Vec<Condition>,
+    /// Names of the child ShardingConfigs that a root generated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub children: Vec<String>,
+    /// What the shard owns, by member cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]),
+    ))]
+    pub clusters: Vec<ClusterShardStatus>,
+    /// Who owns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callers: Option<CallersStatus>,
+    /// The last spec that was accepted. It stays in force while a later one is refused, also across restarts of the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<AcceptedSpec>,
+}
+
+/// What the shard owns in one member cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterShardStatus {
+    /// Name of the MemberCluster.
+    pub name: String,
+    /// Number of namespaces owned there.
+    #[serde(default)]
+    pub namespace_count: i64,
+    /// Their names, the first 500 in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub namespaces: Vec<String>,
+    /// Number of labelled objects in them, as the agent last reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<i64>,
+    /// Whether every object in them has its labels, so that the router need not filter by namespace itself.
+    #[serde(default)]
+    pub labels_synced: bool,
+    /// Namespaces that exist here too but that the shard has in another cluster of spec.clusters; the first 500.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub shadowed: Vec<String>,
+}
+
+/// The callers of a shard and how far the current configuration has reached them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CallersStatus {
+    /// Number of callers.
+    pub total: i64,
+    /// Number of callers that run the current version.
+    pub current: i64,
+    /// The callers, the first 200, those that are not current first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub replicas: Vec<CallerReplica>,
+}
+
+/// One caller: a Pod of the operator in its home cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CallerReplica {
+    /// Home cluster.
+    pub cluster: String,
+    /// Namespace of the Pod.
+    pub namespace: String,
+    /// Name of the Pod.
+    pub pod: String,
+    /// UID of the Pod.
+    pub uid: String,
+    /// Version of the shard's configuration that its router serves it by; absent until the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Why its router refused the current version; the last good one stays in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nack: Option<String>,
+}
+
+/// A spec that was accepted, as it was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct AcceptedSpec {
+    /// metadata.generation of that spec.
+    pub generation: i64,
+    /// The spec. Kept untyped, so that a hub of another version does not lose fields or fail to read the object.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::any_object"))]
+    pub spec: Value,
+}
+
+impl AcceptedSpec {
+    /// Keeps `spec` of `generation`.
+    pub fn new(generation: i64, spec: &ShardingConfigSpec) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            generation,
+            spec: serde_json::to_value(spec)?,
+        })
+    }
+
+    /// The spec, as far as this version understands it.
+    pub fn decode(&self) -> Result<ShardingConfigSpec, serde_json::Error> {
+        ShardingConfigSpec::deserialize(&self.spec)
+    }
+}

@@ -1,0 +1,126 @@
+//! Validation of the specs, one function per kind, for webhook, index and router alike.
+//!
+//! Every problem is found at once, each names its field and the fix, and no input makes these functions panic. They see one
+//! object: what needs the others (does the cluster exist, do two shards overlap) is the index's.
+
+mod member;
+mod selectors;
+mod sharding;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub use member::validate_member;
+pub use sharding::validate_sharding;
+
+use crate::condition::ConditionReason;
+
+/// What kind of problem a field has. The words of [`Reason::cause`] are apimachinery's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// The value cannot be served.
+    Invalid,
+    /// The field is missing.
+    Required,
+    /// The value is there already.
+    Duplicate,
+    /// The field or value is understood, but this version does not serve it yet. Such an object is admitted and reported
+    /// in its condition; an admission webhook warns and does not refuse.
+    NotImplemented,
+}
+
+impl Reason {
+    /// The `reason` of a `StatusCause` (422 answers), as apimachinery's field errors have it.
+    pub const fn cause(self) -> &'static str {
+        match self {
+            Self::Invalid => "FieldValueInvalid",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::NotImplemented => "FieldValueNotSupported",
+        }
+    }
+}
+
+/// One thing wrong with a spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Path of the field, such as `spec.clusters[1].namespaces[0]`.
+    pub field: String,
+    /// What kind of problem it is.
+    pub reason: Reason,
+    /// What is wrong and how to mend it.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// The reason of condition `Accepted` that `problems` amount to: `Ok` for none, and `Invalid` before `NotImplemented`.
+pub fn accepted_reason(problems: &[Problem]) -> ConditionReason {
+    if problems.is_empty() {
+        ConditionReason::Ok
+    } else if problems.iter().all(|problem| problem.reason == Reason::NotImplemented) {
+        ConditionReason::NotImplemented
+    } else {
+        ConditionReason::Invalid
+    }
+}
+
+/// All `problems` in one line, for the message of a condition or a 422.
+pub fn summary(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Collects problems while the rules run.
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, field: impl Into<String>, reason: Reason, message: impl Into<String>) {
+        self.0.push(Problem {
+            field: field.into(),
+            reason,
+            message: message.into(),
+        });
+    }
+
+    fn invalid(&mut self, field: impl Into<String>, message: impl fmt::Display) {
+        self.add(field, Reason::Invalid, message.to_string());
+    }
+
+    fn required(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add(field, Reason::Required, message);
+    }
+
+    fn not_implemented(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add(field, Reason::NotImplemented, message);
+    }
+
+    /// Reports each item of `list` that an earlier one equals.
+    fn duplicates(&mut self, field: &str, list: &[String]) {
+        let mut seen = std::collections::BTreeSet::new();
+        for (index, item) in list.iter().enumerate() {
+            if !seen.insert(item) {
+                self.add(
+                    format!("{field}[{index}]"),
+                    Reason::Duplicate,
+                    format!("{item:?} is there already: remove one"),
+                );
+            }
+        }
+    }
+
+    /// Reports a number outside `range`.
+    fn within(&mut self, field: &str, value: i32, range: std::ops::RangeInclusive<i32>) {
+        if !range.contains(&value) {
+            self.invalid(
+                field,
+                format!("{value} must be from {} to {}", range.start(), range.end()),
+            );
+        }
+    }
+}

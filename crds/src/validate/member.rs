@@ -1,0 +1,158 @@
+//! The rules of a MemberCluster.
+
+use std::time::Duration as StdDuration;
+
+use rustls_pki_types::pem::{PemObject, SectionKind};
+
+use super::{Problem, Problems, Reason};
+use crate::cluster::{Access, Breaker, IdentityMode, MemberClusterSpec};
+use crate::duration::Duration;
+use crate::names::{is_dns_label, is_dns_subdomain};
+
+/// Longest time a breaker may look back or stay open.
+const BREAKER_TIME_MAX: StdDuration = StdDuration::from_hours(24);
+
+/// Everything wrong with the MemberCluster `name`; empty if it can be served.
+pub fn validate_member(name: &str, spec: &MemberClusterSpec) -> Vec<Problem> {
+    let mut problems = Problems::default();
+    if !is_dns_label(name) {
+        let message = "must be a DNS label of at most 63 characters, because it is a segment of /clusters/<name>";
+        problems.invalid(
+            "metadata.name",
+            format!("{name:?} {message}: register the cluster under another name"),
+        );
+    }
+    check_endpoints(&mut problems, spec);
+    match &spec.ca_bundle {
+        Some(bundle) => check_bundle(&mut problems, &bundle.0),
+        None => problems.not_implemented(
+            "spec.caBundle",
+            "the agent does not report its API server's CA yet: give its certificates, as portolanctl join does",
+        ),
+    }
+    if let Some(breaker) = &spec.breaker {
+        check_breaker(&mut problems, breaker);
+    }
+    if spec.access == Access::Tunnel {
+        problems.not_implemented("spec.access", "Tunnel is not served yet: use Direct");
+    }
+    if spec.identity.mode == IdentityMode::ServiceAccount {
+        problems.not_implemented(
+            "spec.identity.mode",
+            "ServiceAccount is not served yet: use Impersonate",
+        );
+    }
+    problems.0
+}
+
+fn check_endpoints(problems: &mut Problems, spec: &MemberClusterSpec) {
+    if spec.endpoints.is_empty() {
+        problems.not_implemented(
+            "spec.endpoints",
+            "the agent does not report the address of its API server yet: give at least one, as portolanctl join does",
+        );
+    }
+    let urls: Vec<String> = spec.endpoints.iter().map(|endpoint| endpoint.url.clone()).collect();
+    for (index, endpoint) in spec.endpoints.iter().enumerate() {
+        let field = format!("spec.endpoints[{index}]");
+        if let Err(error) = endpoint.address() {
+            problems.invalid(format!("{field}.url"), error);
+        }
+        if urls[..index].contains(&endpoint.url) {
+            let message = format!("{:?} is there already: remove one", endpoint.url);
+            problems.add(format!("{field}.url"), Reason::Duplicate, message);
+        }
+        if let Some(name) = endpoint.tls_server_name.as_ref().filter(|name| !is_dns_subdomain(name)) {
+            let message = format!("{name:?} must be a DNS name that the server's certificate carries");
+            problems.invalid(format!("{field}.tlsServerName"), message);
+        }
+    }
+}
+
+/// A bundle holds certificates and nothing else: a key in it would be readable by everyone who reads MemberClusters.
+fn check_bundle(problems: &mut Problems, bundle: &[u8]) {
+    const FIELD: &str = "spec.caBundle";
+    let mut certificates = 0;
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(bundle) {
+        match section {
+            Ok((SectionKind::Certificate, der)) if is_der_sequence(&der) => certificates += 1,
+            Ok((SectionKind::Certificate, _)) => {
+                problems.invalid(
+                    FIELD,
+                    format!("certificate {} is not DER in PEM: paste it again", certificates + 1),
+                );
+                return;
+            }
+            Ok(_) => {
+                problems.invalid(
+                    FIELD,
+                    "contains something other than certificates: leave keys and requests out of it",
+                );
+                return;
+            }
+            Err(error) => {
+                problems.invalid(
+                    FIELD,
+                    format!("is not PEM ({error:?}): give base64 of PEM certificates"),
+                );
+                return;
+            }
+        }
+    }
+    if certificates == 0 {
+        problems.invalid(
+            FIELD,
+            "contains no certificate: give base64 of PEM certificates, as in a kubeconfig",
+        );
+    }
+}
+
+/// Whether `der` is one whole ASN.1 SEQUENCE: a cut or pasted-over certificate is not. X.509 itself is TLS's to judge.
+fn is_der_sequence(der: &[u8]) -> bool {
+    let [0x30, length, rest @ ..] = der else { return false };
+    let octets = usize::from(length & 0x7f);
+    match length {
+        0..=0x7f => rest.len() == octets,
+        _ if octets > size_of::<usize>() || rest.len() < octets => false,
+        _ => {
+            let (head, body) = rest.split_at(octets);
+            head.iter().fold(0, |length, octet| length << 8 | usize::from(*octet)) == body.len()
+        }
+    }
+}
+
+fn check_breaker(problems: &mut Problems, breaker: &Breaker) {
+    if let Some(failures) = breaker.consecutive_failures {
+        problems.within("spec.breaker.consecutiveFailures", failures, 1..=100_000);
+    }
+    if let Some(requests) = breaker.min_requests {
+        problems.within("spec.breaker.minRequests", requests, 1..=1_000_000);
+    }
+    // NaN is in no range.
+    if let Some(ratio) = breaker.failure_ratio.filter(|ratio| !(0.001..=1.0).contains(ratio)) {
+        problems.invalid("spec.breaker.failureRatio", format!("{ratio} must be from 0.001 to 1"));
+    }
+    check_time(problems, "spec.breaker.window", breaker.window.as_ref());
+    let open = check_time(problems, "spec.breaker.openFor", breaker.open_for.as_ref());
+    let most = check_time(problems, "spec.breaker.maxOpenFor", breaker.max_open_for.as_ref());
+    if open.zip(most).is_some_and(|(open, most)| most < open) {
+        problems.invalid(
+            "spec.breaker.maxOpenFor",
+            "must not be shorter than openFor, which grows to it",
+        );
+    }
+}
+
+fn check_time(problems: &mut Problems, field: &str, time: Option<&Duration>) -> Option<StdDuration> {
+    match time?.parse() {
+        Ok(time) if !time.is_zero() && time <= BREAKER_TIME_MAX => Some(time),
+        Ok(_) => {
+            problems.invalid(field, "must be longer than nothing and at most 24h");
+            None
+        }
+        Err(error) => {
+            problems.invalid(field, error);
+            None
+        }
+    }
+}

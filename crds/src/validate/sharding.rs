@@ -1,0 +1,181 @@
+//! The rules of a ShardingConfig.
+
+use std::collections::BTreeMap;
+
+use super::selectors::{check_limits, check_selector};
+use super::{Problem, Problems, Reason};
+use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
+use crate::shard::MAX_BUCKETS;
+use crate::sharding::{ClusterEntry, Root, ShardingConfigSpec, Unavailable};
+
+/// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
+pub fn validate_sharding(name: &str, namespace: &str, spec: &ShardingConfigSpec) -> Vec<Problem> {
+    let mut problems = Problems::default();
+    check_callers(&mut problems, spec);
+    check_lease(&mut problems, name, namespace, spec);
+    check_limits(&mut problems, "spec.limits", &spec.limits);
+    check_clusters(&mut problems, &spec.clusters);
+    check_primary(&mut problems, spec);
+    if let Some(root) = &spec.root {
+        check_root(&mut problems, root);
+    }
+    check_unserved(&mut problems, spec);
+    problems.0
+}
+
+fn check_callers(problems: &mut Problems, spec: &ShardingConfigSpec) {
+    match &spec.selector {
+        Some(selector) => check_selector(problems, "spec.selector", selector),
+        None if spec.root.is_some() => {}
+        None => problems.required(
+            "spec.selector",
+            "say by their labels which Pods are this shard's callers",
+        ),
+    }
+    if !spec.clusters.is_empty() && spec.caller_clusters.is_empty() {
+        let message = "required with clusters: name the member cluster where this shard's operator runs";
+        problems.required("spec.callerClusters", message);
+    }
+    for (index, cluster) in spec.caller_clusters.iter().enumerate() {
+        check_label(problems, &format!("spec.callerClusters[{index}]"), cluster);
+    }
+    problems.duplicates("spec.callerClusters", &spec.caller_clusters);
+}
+
+fn check_lease(problems: &mut Problems, name: &str, namespace: &str, spec: &ShardingConfigSpec) {
+    let shard = match ShardName::new(namespace, name) {
+        Ok(shard) => shard,
+        Err(error) => return problems.invalid("metadata.name", error),
+    };
+    if let Some(Err(error)) = spec.leader_election_name().map(|lease| lease_name(lease, &shard)) {
+        problems.invalid("spec.controller.leaderElectionName", error);
+    }
+}
+
+fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
+    let mut named = BTreeMap::<&str, usize>::new();
+    for (index, entry) in clusters.iter().enumerate() {
+        let field = format!("spec.clusters[{index}]");
+        check_entry(problems, &field, entry);
+        let Some(name) = entry.name.as_deref() else { continue };
+        let first = *named.entry(name).or_insert(index);
+        if first != index {
+            let message = format!("{name:?} is named by spec.clusters[{first}] already: merge their namespaces");
+            problems.add(format!("{field}.name"), Reason::Duplicate, message);
+        }
+    }
+}
+
+fn check_entry(problems: &mut Problems, field: &str, entry: &ClusterEntry) {
+    match (&entry.name, &entry.selector) {
+        (Some(_), Some(_)) => problems.invalid(field, "has both name and selector: keep one"),
+        (None, None) => problems.required(field, "set name, or selector to choose MemberClusters by their labels"),
+        (Some(name), None) => check_label(problems, &format!("{field}.name"), name),
+        (None, Some(selector)) => check_selector(problems, &format!("{field}.selector"), selector),
+    }
+    if let Some(selector) = &entry.namespace_selector {
+        if !entry.namespaces.is_empty() {
+            problems.invalid(field, "has both namespaces and namespaceSelector: keep one");
+        }
+        check_selector(problems, &format!("{field}.namespaceSelector"), selector);
+    }
+    let namespaces = format!("{field}.namespaces");
+    for (index, namespace) in entry.namespaces.iter().enumerate() {
+        check_label(problems, &format!("{namespaces}[{index}]"), namespace);
+    }
+    problems.duplicates(&namespaces, &entry.namespaces);
+}
+
+fn check_primary(problems: &mut Problems, spec: &ShardingConfigSpec) {
+    const FIELD: &str = "spec.primaryCluster";
+    let Some(primary) = &spec.primary_cluster else {
+        if spec.caller_clusters.len() > 1 {
+            let message = "required with more than one callerCluster: name the member cluster that holds the leases";
+            problems.required(FIELD, message);
+        }
+        return;
+    };
+    check_label(problems, FIELD, primary);
+    // A selector may match it; the index knows.
+    let chosen = |entry: &ClusterEntry| entry.selector.is_some() || entry.name.as_ref() == Some(primary);
+    if !spec.caller_clusters.contains(primary) && !spec.clusters.iter().any(chosen) {
+        problems.invalid(
+            FIELD,
+            format!("{primary:?} must be one of clusters[].name or callerClusters: add it there"),
+        );
+    }
+}
+
+fn check_root(problems: &mut Problems, root: &Root) {
+    for (field, name) in [
+        ("prefix", &root.prefix),
+        ("targetStatefulSet", &root.target_stateful_set),
+    ] {
+        if !is_dns_subdomain(name) {
+            problems.invalid(
+                format!("spec.root.{field}"),
+                format!("{name:?} must be a DNS subdomain, as names of objects are"),
+            );
+        }
+    }
+    if let Some(auto) = &root.auto {
+        problems.within(
+            "spec.root.auto.shardingSize",
+            auto.sharding_size,
+            1..=i32::from(MAX_BUCKETS),
+        );
+        problems.within(
+            "spec.root.auto.everyShardReplicas",
+            auto.every_shard_replicas,
+            1..=10_000,
+        );
+    }
+    if let Some(canary) = &root.canary {
+        if let Some(replicas) = canary.replicas {
+            problems.within("spec.root.canary.replicas", replicas, 0..=10_000);
+        }
+        for (index, namespace) in canary.in_namespaces.iter().enumerate() {
+            check_label(problems, &format!("spec.root.canary.inNamespaces[{index}]"), namespace);
+        }
+        for (index, bucket) in canary.in_shard_hash.iter().enumerate() {
+            if !bucket
+                .parse::<u16>()
+                .is_ok_and(|number| number < MAX_BUCKETS && number.to_string() == *bucket)
+            {
+                let message =
+                    format!("{bucket:?} is no bucket: write a number from 0 to one less than the hub's buckets");
+                problems.invalid(format!("spec.root.canary.inShardHash[{index}]"), message);
+            }
+        }
+    }
+    check_limits(problems, "spec.root.resourceSelector", &root.resource_selector);
+}
+
+/// What this version understands and does not serve: said here, never ignored.
+fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
+    if let Some(webhook) = &spec.webhook {
+        problems.within("spec.webhook.port", webhook.port, 1..=65_535);
+        let message = "sharded webhooks are not served yet: remove webhook, and the operator's webhook server is reached unsharded";
+        problems.not_implemented("spec.webhook", message);
+    }
+    if spec.root.is_some() {
+        let message = "generated shards are not served yet: write one ShardingConfig per shard";
+        problems.not_implemented("spec.root", message);
+    }
+    if spec.unavailable == Unavailable::PartialStart {
+        problems.not_implemented("spec.unavailable", "PartialStart is not served yet: use Hold");
+    }
+    if spec.write_fence.is_some() {
+        problems.not_implemented(
+            "spec.writeFence",
+            "the write fence is not served yet: remove writeFence",
+        );
+    }
+}
+
+fn check_label(problems: &mut Problems, field: &str, name: &str) {
+    if !is_dns_label(name) {
+        let message = "at most 63 characters of a-z, 0-9 and '-', beginning and ending with a letter or digit";
+        problems.invalid(field, format!("{name:?} must be a DNS label: {message}"));
+    }
+}

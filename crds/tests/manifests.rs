@@ -1,0 +1,128 @@
+//! The manifests are what the types say, and the examples are what users may rely on.
+#![cfg(feature = "schema")]
+#![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
+
+use std::fs;
+use std::path::PathBuf;
+
+use portolan_crds::schema::manifests;
+use portolan_crds::{
+    ConditionReason, Enforcement, ShardingConfig, accepted_reason, effective_limit, validate_sharding,
+};
+use serde::Deserialize;
+
+fn repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// The ShardingConfig of an example file.
+fn example(file: &str) -> ShardingConfig {
+    let text = fs::read_to_string(repository("examples").join(file)).unwrap();
+    let mut documents = serde_yaml_ng::Deserializer::from_str(&text)
+        .map(|document| serde_yaml_ng::Value::deserialize(document).unwrap());
+    let config = documents.find(|document| document["kind"] == "ShardingConfig").unwrap();
+    serde_yaml_ng::from_value(config).unwrap()
+}
+
+fn problems(config: &ShardingConfig) -> Vec<portolan_crds::Problem> {
+    let metadata = &config.metadata;
+    let (name, namespace) = (
+        metadata.name.as_deref().unwrap(),
+        metadata.namespace.as_deref().unwrap(),
+    );
+    validate_sharding(name, namespace, &config.spec)
+}
+
+#[test]
+fn manifests_are_fresh() {
+    let kept = fs::read_dir(repository("crds/manifests")).unwrap().count();
+    assert_eq!(kept, manifests().len(), "a manifest that no type stands for");
+    for (file, text) in manifests() {
+        let kept = fs::read_to_string(repository("crds/manifests").join(&file)).unwrap_or_default();
+        assert!(kept == text, "{file} is stale: run `make bless`");
+    }
+}
+
+#[test]
+fn every_field_is_described() {
+    fn check(path: &str, schema: &serde_json::Value, missing: &mut Vec<String>) {
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            if property["description"].as_str().is_none_or(str::is_empty) {
+                missing.push(path.clone());
+            }
+            check(&path, property, missing);
+            check(&path, &property["items"], missing);
+        }
+    }
+    let mut missing = Vec::new();
+    for definition in portolan_crds::schema::definitions() {
+        for version in &definition.spec.versions {
+            let schema = version
+                .schema
+                .as_ref()
+                .and_then(|schema| schema.open_api_v3_schema.as_ref())
+                .unwrap();
+            let schema = serde_json::to_value(schema).unwrap();
+            for part in ["spec", "status"] {
+                check(
+                    &format!("{}.{part}", definition.spec.names.kind),
+                    &schema["properties"][part],
+                    &mut missing,
+                );
+            }
+            let text = schema.to_string();
+            assert!(
+                !text.contains("nullable") && !text.contains("anyOf"),
+                "not what CEL's has() expects"
+            );
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_federated_example_is_served() {
+    let config = example("federated-shardingconfig.yaml");
+    assert_eq!(problems(&config), vec![]);
+    assert_eq!(config.spec.enforcement(), Enforcement::Enforce);
+    assert_eq!(config.spec.primary_cluster(), Some("east"));
+    assert_eq!(config.spec.leader_election_name(), Some("operator-leader"));
+    assert_eq!(config.spec.clusters[1].namespaces, ["ns-c"]);
+}
+
+#[test]
+fn the_original_example_keeps_its_meaning() {
+    let config = example("original-shardingconfig.yaml");
+    let found = problems(&config);
+    assert_eq!(
+        found.iter().map(|problem| problem.field.as_str()).collect::<Vec<_>>(),
+        ["spec.webhook"]
+    );
+    assert_eq!(accepted_reason(&found), ConditionReason::NotImplemented);
+    assert_eq!(config.spec.enforcement(), Enforcement::Audit);
+    assert_eq!(config.spec.primary_cluster(), None);
+    let limit = effective_limit(&config.spec, "", "pods").unwrap();
+    assert_eq!(
+        limit.to_string(),
+        "app=foo,ctrlmesh.kusionstack.io/namespace in (ns-a,ns-b)"
+    );
+
+    let without_webhook = portolan_crds::ShardingConfigSpec {
+        webhook: None,
+        ..config.spec.clone()
+    };
+    assert_eq!(
+        validate_sharding("sharding-demo", "operator-demo", &without_webhook),
+        vec![]
+    );
+}
+
+#[test]
+fn an_accepted_spec_comes_back() {
+    let config = example("original-shardingconfig.yaml");
+    let accepted = portolan_crds::AcceptedSpec::new(3, &config.spec).unwrap();
+    let stored = serde_json::to_value(&accepted).unwrap();
+    let read: portolan_crds::AcceptedSpec = serde_json::from_value(stored).unwrap();
+    assert_eq!((read.generation, read.decode().unwrap()), (3, config.spec));
+}

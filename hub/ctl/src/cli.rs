@@ -1,0 +1,253 @@
+//! The command line of `portolanctl`: what a user may type. Meaning is in the module of each command.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use portolan_runtime::duration::parse_duration;
+
+/// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
+///
+/// Installed as `kubectl-portolan` on the PATH it is also `kubectl portolan`.
+#[derive(Debug, Parser)]
+#[command(name = "portolanctl", version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Install the CustomResourceDefinitions and the hub's RBAC into the hub cluster
+    Install(HubArgs),
+    /// Register a member cluster: its half and the hub's half of the opt-in
+    Join(JoinArgs),
+    /// Let the router act as more ServiceAccounts or users in a member cluster
+    Allow(AllowArgs),
+    /// Write a kubeconfig with a client certificate of the hub CA, for a person
+    Kubeconfig(KubeconfigArgs),
+    /// Make a bootstrap token for a gateway router
+    RouterToken(RouterTokenArgs),
+    /// Show members, shards or callers
+    Get(GetArgs),
+    /// Print the plan of a request and why
+    Explain(ExplainArgs),
+    /// Run hub, agents and one gateway router as local processes against existing clusters
+    Dev {
+        #[command(subcommand)]
+        command: DevCommand,
+    },
+}
+
+/// Which cluster is the hub.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HubArgs {
+    /// Kubeconfig of the hub cluster; its current context is used [default: as kubectl finds it]
+    #[arg(long, env = "PORTOLAN_HUB_KUBECONFIG", value_name = "FILE")]
+    pub(crate) hub_kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct JoinArgs {
+    /// Name of the member cluster: the word in ShardingConfigs and in /clusters/<NAME>
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    /// Kubeconfig of the member cluster; used once and not kept
+    #[arg(long, value_name = "FILE")]
+    pub(crate) member_kubeconfig: PathBuf,
+    /// Address at which the agent reaches the hub
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) hub_address: String,
+    /// URL at which routers reach the member's API server [default: the one in its kubeconfig]
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// Also accept the member on the hub; without it somebody sets spec.accept later
+    #[arg(long)]
+    pub(crate) accept: bool,
+    /// Label of the MemberCluster, matched by clusters[].selector; repeatable
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Kind that the agent may label beside the usual ones, as kubectl writes it; needed for kinds that limits or the
+    /// hub's --label-kinds name; repeatable
+    #[arg(long = "label-kind", value_name = "RESOURCE.GROUP")]
+    pub(crate) label_kinds: Vec<String>,
+    /// How long the bootstrap token is good for
+    #[arg(long, default_value = "1h", value_parser = parse_duration)]
+    pub(crate) token_ttl: Duration,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
+}
+
+/// Whom the member lets the router act as. Nobody by default.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct GrantArgs {
+    /// ServiceAccount the router may act as in this member; repeatable
+    #[arg(long = "allow", value_name = "NAMESPACE/SERVICEACCOUNT")]
+    pub(crate) service_accounts: Vec<String>,
+    /// User (a person's certificate name) the router may act as in this member; repeatable
+    #[arg(long = "allow-user", value_name = "USER")]
+    pub(crate) users: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AllowArgs {
+    /// Kubeconfig of the member cluster
+    #[arg(long, value_name = "FILE")]
+    pub(crate) member_kubeconfig: PathBuf,
+    /// ServiceAccounts the router may act as
+    #[arg(value_name = "NAMESPACE/SERVICEACCOUNT")]
+    pub(crate) service_accounts: Vec<String>,
+    /// User (a person's certificate name) the router may act as; repeatable
+    #[arg(long = "user", value_name = "USER")]
+    pub(crate) users: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct KubeconfigArgs {
+    /// User name: the certificate's CN, checked by the hub's RBAC (verb proxy on memberclusters)
+    pub(crate) user: String,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    /// Address of the router
+    #[arg(long, value_name = "https://HOST:PORT")]
+    pub(crate) router: String,
+    /// Member clusters to write a context for; repeatable
+    #[arg(long = "cluster", value_name = "NAME", required = true)]
+    pub(crate) clusters: Vec<String>,
+    /// How long the certificate is good for
+    #[arg(long, default_value = "24h", value_parser = parse_duration)]
+    pub(crate) ttl: Duration,
+    /// File to write, mode 0600
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RouterTokenArgs {
+    /// Name of the router
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    /// Host name or address that callers reach the router at, for its certificate; repeatable
+    #[arg(long = "san", value_name = "HOST", required = true)]
+    pub(crate) sans: Vec<String>,
+    /// How long the token is good for
+    #[arg(long, default_value = "1h", value_parser = parse_duration)]
+    pub(crate) token_ttl: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GetArgs {
+    /// What to show
+    #[arg(value_enum)]
+    pub(crate) what: GetWhat,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum GetWhat {
+    /// Member clusters: conditions, version, latency, breakers
+    Clusters,
+    /// ShardingConfigs: conditions, who owns which namespaces
+    Shards,
+    /// Callers: replicas of operators, their shard and version
+    Callers,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ExplainArgs {
+    /// Verb: get, list, watch, create, update, patch, delete or deletecollection
+    pub(crate) verb: String,
+    /// Path and query of the request, as in /api/v1/namespaces/ns-a/pods?labelSelector=app
+    pub(crate) path: String,
+    /// The caller: <home cluster>/<namespace>/<pod>, as `get callers` lists it
+    #[arg(long = "as", value_name = "CALLER")]
+    pub(crate) caller: String,
+    /// Admin address of a router [default: the one of --dir]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8444")]
+    pub(crate) router_admin: String,
+    /// Folder of a running `dev up`, to take the router's admin address from
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Print the router's JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DevCommand {
+    /// Start hub, agents and one gateway router; wait until all is ready; write kubeconfigs
+    Up(DevUpArgs),
+    /// Show what runs and whether it is well
+    Status(DevDirArgs),
+    /// Stop everything and remove what `dev up` installed
+    Down(DevDownArgs),
+    /// Renew the tokens of a running `dev up` (started by it)
+    #[command(hide = true)]
+    Renew(DevDirArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DevUpArgs {
+    /// Kubeconfig of the hub cluster
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hub: PathBuf,
+    /// Member cluster and its kubeconfig; repeatable
+    #[arg(long = "member", value_name = "NAME=FILE", required = true, value_parser = parse_member)]
+    pub(crate) members: Vec<(String, PathBuf)>,
+    /// Manifests to apply to the hub once it runs (ShardingConfigs); repeatable
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// OTLP gRPC endpoint for the traces of all programs
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
+    /// Folder for kubeconfigs, logs and state
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Address the router listens on
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    pub(crate) router_bind: SocketAddr,
+    /// ClusterRole that callers of merged-NAME.kubeconfig get in the members of their shard
+    #[arg(long, value_name = "CLUSTERROLE", default_value = "cluster-admin")]
+    pub(crate) caller_role: String,
+    /// How long to wait until all is ready
+    #[arg(long, default_value = "120s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DevDirArgs {
+    /// Folder given to `dev up`
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DevDownArgs {
+    #[command(flatten)]
+    pub(crate) fleet: DevDirArgs,
+    /// Only end the programs and remove the folder's files, for clusters that no longer exist
+    #[arg(long)]
+    pub(crate) local_only: bool,
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn parse_member(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not NAME=FILE"))?;
+    let name: portolan_crds::ClusterName = name.parse().map_err(|error| format!("{error}"))?;
+    Ok((name.to_string(), PathBuf::from(file)))
+}

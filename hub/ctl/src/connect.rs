@@ -1,0 +1,89 @@
+//! From a kubeconfig to a client and to what a MemberCluster says of its endpoint. Called by every command.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt as _};
+
+/// A cluster that does not answer within this is reported, not waited for.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_mins(1);
+const CLUSTER_UID_NAMESPACE: &str = "kube-system";
+/// Characters to a line (RFC 7468).
+const PEM_LINE: usize = 64;
+
+/// A cluster reached by a kubeconfig.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    /// Its API server as the kubeconfig names it.
+    pub(crate) url: String,
+    /// PEM bundle of the kubeconfig; empty when it relies on the system's roots.
+    pub(crate) ca_pem: String,
+    pub(crate) tls_server_name: Option<String>,
+}
+
+impl Cluster {
+    /// What a cluster is known by, whatever it is called: the UID of its kube-system namespace.
+    pub(crate) async fn uid(&self) -> anyhow::Result<String> {
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let namespace = namespaces.get(CLUSTER_UID_NAMESPACE).await;
+        let namespace = namespace.with_context(|| format!("cannot read namespace {CLUSTER_UID_NAMESPACE}"))?;
+        namespace.uid().context("a namespace has a uid")
+    }
+}
+
+/// Connects with the current context of `file`, or of kubectl's default kubeconfig.
+pub(crate) async fn connect(what: &str, file: Option<&Path>) -> anyhow::Result<Cluster> {
+    let from = || {
+        file.map_or_else(
+            || "the default kubeconfig".to_owned(),
+            |file| file.display().to_string(),
+        )
+    };
+    let kubeconfig = match file {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    }
+    .with_context(|| format!("cannot read the kubeconfig of {what} from {}", from()))?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("kubeconfig of {what} ({}) has no usable current context", from()))?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    let ca_pem = pem_bundle(config.root_cert.as_deref().unwrap_or_default());
+    let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let tls_server_name = config.tls_server_name.clone();
+    let client = Client::try_from(config).with_context(|| format!("cannot make a client for {what}"))?;
+    let version = tokio::time::timeout(CONNECT_TIMEOUT, client.apiserver_version()).await;
+    match version {
+        Ok(Ok(_)) => Ok(Cluster {
+            client,
+            url,
+            ca_pem,
+            tls_server_name,
+        }),
+        Ok(Err(error)) => Err(anyhow!(error)).with_context(|| format!("{what} at {url} does not answer")),
+        Err(_) => bail!("{what} at {url} does not answer within {} s", CONNECT_TIMEOUT.as_secs()),
+    }
+}
+
+/// kube keeps a bundle as DER; a MemberCluster wants PEM.
+fn pem_bundle(certificates: &[Vec<u8>]) -> String {
+    let mut pem = String::new();
+    for der in certificates {
+        let text = STANDARD.encode(der);
+        pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        for line in text.as_bytes().chunks(PEM_LINE) {
+            pem.push_str(&String::from_utf8_lossy(line));
+            pem.push('\n');
+        }
+        pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    pem
+}

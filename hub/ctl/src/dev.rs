@@ -1,0 +1,17 @@
+//! `portolanctl dev`: hub, agents and one gateway router as local processes, against any existing clusters.
+//!
+//! `up` starts and records, `status` and `down` read the record (`fleet.json`), `renew` runs beside the fleet and keeps
+//! its tokens fresh. It is for trying things: callers get the role `--caller-role` in every member.
+
+pub(crate) mod callers;
+pub(crate) mod check;
+pub(crate) mod down;
+pub(crate) mod fleet;
+pub(crate) mod ledger;
+pub(crate) mod process;
+pub(crate) mod programs;
+pub(crate) mod ready;
+pub(crate) mod renew;
+pub(crate) mod status;
+pub(crate) mod token;
+pub(crate) mod up;

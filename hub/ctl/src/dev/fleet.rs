@@ -1,0 +1,83 @@
+//! The record of a running fleet, `fleet.json` in its folder: what was started, what was created, what is renewed.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use portolan_runtime::files;
+use serde::{Deserialize, Serialize};
+
+use crate::dev::ledger::Created;
+use crate::dev::process::Process;
+use crate::dev::token::TokenSource;
+
+const FILE: &str = "fleet.json";
+
+/// Everything `status`, `renew` and `down` need. Written after every step of `up`, so that a failed `up` can be undone.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Fleet {
+    #[serde(skip)]
+    pub(crate) dir: PathBuf,
+    pub(crate) hub_kubeconfig: PathBuf,
+    pub(crate) members: Vec<Member>,
+    pub(crate) otlp: Option<String>,
+    pub(crate) hub_address: String,
+    pub(crate) router_url: String,
+    pub(crate) router_admin: String,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) tokens: Vec<TokenSource>,
+    pub(crate) created: Vec<Created>,
+    /// `namespace/name` of the ShardingConfigs that have a merged kubeconfig.
+    pub(crate) shards: Vec<Shard>,
+}
+
+/// A member cluster and the kubeconfig it was given with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) kubeconfig: PathBuf,
+}
+
+/// A shard with a placeholder caller.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Shard {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) kubeconfig: PathBuf,
+}
+
+impl Fleet {
+    /// Reads the record of a folder.
+    pub(crate) fn read(dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join(FILE);
+        let bytes = match files::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_not_found() => bail!(
+                "no fleet in {}: start one with `portolanctl dev up --dir {0}`",
+                dir.display()
+            ),
+            Err(error) => return Err(error.into()),
+        };
+        let mut fleet: Self =
+            serde_json::from_slice(&bytes).with_context(|| format!("{} is not a fleet record", path.display()))?;
+        fleet.dir = dir.to_path_buf();
+        Ok(fleet)
+    }
+
+    /// Whether a folder holds a record.
+    pub(crate) fn exists(dir: &Path) -> bool {
+        dir.join(FILE).exists()
+    }
+
+    pub(crate) fn write(&self) -> anyhow::Result<()> {
+        files::write_private(self.dir.join(FILE), serde_json::to_vec_pretty(self)?).context("cannot record the fleet")
+    }
+
+    pub(crate) fn remove(&self) -> anyhow::Result<()> {
+        std::fs::remove_file(self.dir.join(FILE)).context("cannot remove the fleet's record")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}

@@ -1,0 +1,455 @@
+//! `portolanctl dev up`: from kubeconfigs to a running fleet, step by step, each recorded before the next.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use futures::future::try_join_all;
+use kube::api::DynamicObject;
+use portolan_crds::labels;
+use portolan_runtime::files;
+use serde_json::json;
+
+use crate::apply;
+use crate::bootstrap::{self, Subject};
+use crate::cli::{DevUpArgs, GrantArgs};
+use crate::connect::{Cluster, connect};
+use crate::dev::callers::{Placeholder, objects};
+use crate::dev::fleet::{Fleet, Member};
+use crate::dev::programs::text;
+use crate::dev::token::TokenSource;
+use crate::dev::{check, process, ready};
+use crate::grant::Grants;
+use crate::install;
+use crate::join::{Join, hub_ca, member_rbac};
+use crate::kubeconfig::{self, TokenConfig};
+use crate::label_kinds::{self, LabelKinds};
+
+/// The person of `explicit.kubeconfig`.
+const DEV_USER: &str = "portolan:dev";
+const DEV_TTL: Duration = Duration::from_hours(7 * 24);
+const TOKEN_TTL: Duration = Duration::from_mins(10);
+const HUB_SERVICE_ACCOUNT: &str = "portolan-hub";
+const ROUTER: &str = "gateway";
+
+pub(crate) async fn run(args: &DevUpArgs) -> anyhow::Result<()> {
+    let mut up = Up::prepare(args).await?;
+    match up.start().await {
+        Ok(()) => {
+            up.print_summary();
+            Ok(())
+        }
+        Err(error) => {
+            eprintln!(
+                "what was started is recorded: stop it with `portolanctl dev down --dir {}`",
+                args.dir.display()
+            );
+            Err(error)
+        }
+    }
+}
+
+struct Up {
+    fleet: Fleet,
+    hub: Cluster,
+    members: BTreeMap<String, Cluster>,
+    manifests: Vec<DynamicObject>,
+    placeholders: Vec<Placeholder>,
+    label_kinds: LabelKinds,
+    deadline: Instant,
+    args: DevUpArgs,
+}
+
+impl Up {
+    /// Reads and checks everything that can be checked before anything is changed.
+    async fn prepare(args: &DevUpArgs) -> anyhow::Result<Self> {
+        if Fleet::exists(&args.dir) {
+            bail!(
+                "{} holds a fleet already: `portolanctl dev status` shows it, `portolanctl dev down` ends it",
+                args.dir.display()
+            );
+        }
+        let names = check::member_names(&args.members)?;
+        let mut manifests = Vec::new();
+        for file in &args.files {
+            let yaml = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            manifests.extend(apply::parse(&file.display().to_string(), &yaml)?);
+        }
+        let configs = check::sharding_configs(&manifests)?;
+        let placeholders = check::placeholders(&configs, &names)?;
+        let hub = connect("the hub", Some(&args.hub)).await?;
+        let connected = try_join_all(args.members.iter().map(|(name, file)| async move {
+            connect(&format!("member cluster {name}"), Some(file))
+                .await
+                .map(|cluster| (name.clone(), cluster))
+        }));
+        let members = connected.await?.into_iter().collect();
+        check::distinct(&members).await?;
+        check::unattended(&hub.client, &names).await?;
+        check::clusters_named(&hub.client, &configs, &names).await?;
+        check::kinds_served(&hub.client, &manifests).await?;
+        let fleet = Self::begin(args)?;
+        Ok(Self {
+            fleet,
+            hub,
+            members,
+            manifests,
+            placeholders,
+            label_kinds: LabelKinds::of_limits(&configs),
+            deadline: Instant::now() + args.timeout,
+            args: args.clone(),
+        })
+    }
+
+    /// The folder and its record: the first things that are made.
+    fn begin(args: &DevUpArgs) -> anyhow::Result<Fleet> {
+        let member = |(name, file): &(String, PathBuf)| {
+            Ok(Member {
+                name: name.clone(),
+                kubeconfig: absolute(file)?,
+            })
+        };
+        let members = args.members.iter().map(member).collect::<anyhow::Result<_>>()?;
+        let hub_kubeconfig = absolute(&args.hub)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&args.dir)
+            .with_context(|| format!("cannot make the fleet's folder {}", args.dir.display()))?;
+        let fleet = Fleet {
+            dir: args.dir.canonicalize().context("cannot find the fleet's folder")?,
+            hub_kubeconfig,
+            members,
+            otlp: args.otlp.clone(),
+            ..Default::default()
+        };
+        fleet.write()?;
+        Ok(fleet)
+    }
+
+    async fn start(&mut self) -> anyhow::Result<()> {
+        step("hub: installing kinds and RBAC");
+        self.install_hub().await?;
+        self.start_hub().await?;
+        for (name, member) in self.members.clone() {
+            step(&format!("member {name}: joining"));
+            self.join(&name, &member).await?;
+            self.start_agent(&name, &member).await?;
+        }
+        step("router: starting");
+        self.start_router().await?;
+        if !self.manifests.is_empty() {
+            step("applying manifests to the hub");
+            self.apply_manifests().await?;
+        }
+        self.write_kubeconfigs().await?;
+        step("waiting until members are labelled and shards are served");
+        self.start_renewal()?;
+        ready::wait(&self.hub.client, &self.fleet, self.deadline).await?;
+        self.fleet.wait_ready(self.deadline).await?;
+        self.probe().await
+    }
+
+    async fn install_hub(&mut self) -> anyhow::Result<()> {
+        let hub = self.hub.client.clone();
+        for crd in portolan_crds::schema::definitions() {
+            let mut object: DynamicObject = serde_json::from_value(serde_json::to_value(&crd)?)?;
+            object.types = Some(kube::core::TypeMeta::resource::<
+                k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+            >());
+            self.fleet.record(None, &hub, &object).await?;
+        }
+        for object in install::rbac()?.iter().chain(&dev_user_on_hub()?) {
+            self.fleet.record(None, &hub, object).await?;
+        }
+        install::install(&hub).await?;
+        apply::apply(&hub, &dev_user_on_hub()?).await
+    }
+
+    async fn start_hub(&mut self) -> anyhow::Result<()> {
+        let hub = self.hub.clone();
+        let kubeconfig = self
+            .program_kubeconfig("hub", &hub, &self.fleet.hub_kubeconfig.clone(), HUB_SERVICE_ACCOUNT)
+            .await?;
+        let arguments = [
+            "--kubeconfig",
+            &kubeconfig,
+            "--bind",
+            "127.0.0.1:0",
+            "--advertise",
+            "127.0.0.1:0",
+            "--advertise",
+            "localhost:0",
+        ];
+        let addresses = self
+            .fleet
+            .start("hub", "portolan-hub", owned(&arguments), self.deadline)
+            .await?;
+        self.fleet.hub_address = addresses.bind;
+        self.fleet.write()?;
+        files::write_private(self.fleet.path("hub-ca.crt"), hub_ca(&self.hub.client).await?)?;
+        self.fleet.wait_ready(self.deadline).await
+    }
+
+    async fn join(&mut self, name: &str, member: &Cluster) -> anyhow::Result<()> {
+        let mut wanted = member_rbac()?;
+        for placeholder in &self.placeholders {
+            wanted.extend(placeholder.member_objects(&self.args.caller_role)?);
+        }
+        wanted.extend(dev_user_in_member()?);
+        self.fleet.apply(Some(name), &member.client, &wanted).await?;
+        for object in self.grant_objects(name)? {
+            let (cluster, client) = if object.types.as_ref().is_some_and(|types| types.kind == "MemberCluster") {
+                (None, &self.hub.client)
+            } else {
+                (Some(name), &member.client)
+            };
+            self.fleet.record(cluster, client, &object).await?;
+        }
+        let grants = Grants::parse(&GrantArgs {
+            service_accounts: self.placeholders.iter().map(Placeholder::service_account).collect(),
+            users: vec![DEV_USER.into()],
+        })?;
+        let address = self.fleet.hub_address.clone();
+        let join = Join {
+            name,
+            hub_address: &address,
+            endpoint: None,
+            accept: true,
+            labels: &[],
+            token_ttl: TOKEN_TTL,
+            grants: &grants,
+            label_kinds: &self.label_kinds,
+        };
+        join.run(&self.hub, member).await
+    }
+
+    /// What join writes beside the RBAC of `member_rbac`, for the record.
+    fn grant_objects(&self, name: &str) -> anyhow::Result<Vec<DynamicObject>> {
+        let rbac = |kind: &str, name: &str, namespace: Option<&str>| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}});
+        let mut manifests = vec![
+            json!({"apiVersion": format!("{}/{}", labels::GROUP, labels::VERSION), "kind": "MemberCluster", "metadata": {"name": name}}),
+            rbac("ClusterRole", "portolan-router-impersonate-users", None),
+            rbac("ClusterRoleBinding", "portolan-router-impersonate-users", None),
+            rbac("ClusterRole", label_kinds::ROLE, None),
+            rbac("ClusterRoleBinding", label_kinds::ROLE, None),
+        ];
+        for placeholder in &self.placeholders {
+            manifests.push(rbac("Role", labels::ROLE_IMPERSONATE, Some(&placeholder.namespace)));
+            manifests.push(rbac(
+                "RoleBinding",
+                labels::ROLE_IMPERSONATE,
+                Some(&placeholder.namespace),
+            ));
+        }
+        objects(manifests)
+    }
+
+    async fn start_agent(&mut self, name: &str, member: &Cluster) -> anyhow::Result<()> {
+        let source = self
+            .fleet
+            .members
+            .iter()
+            .find(|known| known.name == name)
+            .context("a member")?
+            .kubeconfig
+            .clone();
+        let program = format!("agent-{name}");
+        let kubeconfig = self
+            .program_kubeconfig(&program, member, &source, labels::SERVICE_ACCOUNT_AGENT)
+            .await?;
+        self.fleet
+            .start(
+                &program,
+                "portolan-agent",
+                owned(&["--kubeconfig", &kubeconfig]),
+                self.deadline,
+            )
+            .await
+            .map(|_| ())
+    }
+
+    async fn start_router(&mut self) -> anyhow::Result<()> {
+        let sans = ["localhost".to_owned(), self.args.router_bind.ip().to_string()];
+        let token = bootstrap::create(
+            &self.hub.client,
+            &Subject::Router {
+                name: ROUTER,
+                sans: &sans,
+            },
+            TOKEN_TTL,
+        )
+        .await?;
+        let token_file = self.fleet.path("router.bootstrap");
+        files::write_private(&token_file, token)?;
+        let bind = self.args.router_bind.to_string();
+        let address = self.fleet.hub_address.clone();
+        let arguments = [
+            "--bind",
+            &bind,
+            "--hub",
+            &address,
+            "--hub-ca",
+            &text(&self.fleet.path("hub-ca.crt")),
+            "--bootstrap-token-file",
+            &text(&token_file),
+            "--state-dir",
+            &text(&self.fleet.path("router-state")),
+        ];
+        let addresses = self
+            .fleet
+            .start("router", "portolan-router", owned(&arguments), self.deadline)
+            .await?;
+        self.fleet.router_url = format!("https://{}", addresses.bind);
+        self.fleet.router_admin = addresses.admin;
+        self.fleet.write()
+    }
+
+    async fn apply_manifests(&mut self) -> anyhow::Result<()> {
+        let hub = self.hub.client.clone();
+        let namespaces = self.placeholders.iter().map(
+            |placeholder| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": placeholder.namespace}}),
+        );
+        let namespaces = objects(namespaces.collect())?;
+        self.fleet.apply(None, &hub, &namespaces).await?;
+        let manifests = self.manifests.clone();
+        self.fleet.apply(None, &hub, &manifests).await
+    }
+
+    async fn write_kubeconfigs(&mut self) -> anyhow::Result<()> {
+        let person = kubeconfig::person(&self.hub.client, DEV_USER, DEV_TTL).await?;
+        let names: Vec<String> = self.members.keys().cloned().collect();
+        kubeconfig::explicit(
+            &person,
+            &self.fleet.router_url,
+            &names,
+            DEV_USER,
+            &self.fleet.path("explicit.kubeconfig"),
+        )?;
+        let ca = hub_ca(&self.hub.client).await?;
+        for placeholder in &self.placeholders {
+            let home = self.members.get(&placeholder.home).context("home is a member")?;
+            self.fleet.place(placeholder, home, &ca).await?;
+        }
+        Ok(())
+    }
+
+    fn start_renewal(&mut self) -> anyhow::Result<()> {
+        let program = std::env::current_exe().context("cannot tell where portolanctl is")?;
+        let arguments = owned(&["dev", "renew", "--dir", &text(&self.fleet.dir)]);
+        let process = process::spawn("renew", &program, &arguments, &self.fleet.path("renew.log"))?;
+        self.fleet.processes.push(process);
+        self.fleet.write()
+    }
+
+    /// One request through the router by each kubeconfig: ready means that this works.
+    async fn probe(&self) -> anyhow::Result<()> {
+        let files = self
+            .fleet
+            .shards
+            .iter()
+            .map(|shard| shard.kubeconfig.clone())
+            .chain([self.fleet.path("explicit.kubeconfig")]);
+        for file in files {
+            loop {
+                match connect("the router", Some(&file)).await {
+                    Ok(_) => break,
+                    Err(error) if Instant::now() > self.deadline => return Err(error),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A kubeconfig that is a program's own ServiceAccount and nothing more, its token in a renewed file.
+    async fn program_kubeconfig(
+        &mut self,
+        program: &str,
+        cluster: &Cluster,
+        source: &std::path::Path,
+        service_account: &str,
+    ) -> anyhow::Result<String> {
+        let token = TokenSource {
+            file: self.fleet.path(&format!("{program}.token")),
+            kubeconfig: source.to_path_buf(),
+            namespace: labels::SYSTEM_NAMESPACE.into(),
+            service_account: service_account.into(),
+            audiences: Vec::new(),
+            pod: None,
+        };
+        token.mint(&cluster.client).await?;
+        let file = self.fleet.path(&format!("{program}.kubeconfig"));
+        TokenConfig {
+            name: program,
+            server: &cluster.url,
+            ca_pem: &cluster.ca_pem,
+            tls_server_name: cluster.tls_server_name.as_deref(),
+            token_file: &token.file,
+            namespace: labels::SYSTEM_NAMESPACE,
+        }
+        .write(&file)?;
+        self.fleet.tokens.push(token);
+        self.fleet.write()?;
+        Ok(text(&file))
+    }
+
+    fn print_summary(&self) {
+        println!("router    {}", self.fleet.router_url);
+        println!(
+            "explicit  {} (contexts {})",
+            self.fleet.path("explicit.kubeconfig").display(),
+            self.members.keys().cloned().collect::<Vec<_>>().join(", ")
+        );
+        for shard in &self.fleet.shards {
+            println!(
+                "merged    {} (shard {}/{})",
+                shard.kubeconfig.display(),
+                shard.namespace,
+                shard.name
+            );
+        }
+        println!("stop it   portolanctl dev down --dir {}", self.fleet.dir.display());
+    }
+}
+
+/// The dev user may use the explicit view of every member.
+fn dev_user_on_hub() -> anyhow::Result<Vec<DynamicObject>> {
+    let group = "rbac.authorization.k8s.io";
+    objects(vec![
+        json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "portolan-dev"},
+            "rules": [{"apiGroups": [labels::GROUP], "resources": ["memberclusters"], "verbs": ["proxy"]}],
+        }),
+        json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "portolan-dev"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "portolan-dev"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": DEV_USER}],
+        }),
+    ])
+}
+
+/// The dev user is an administrator of the members: it is whoever ran `dev up` with their kubeconfigs.
+fn dev_user_in_member() -> anyhow::Result<Vec<DynamicObject>> {
+    let group = "rbac.authorization.k8s.io";
+    objects(vec![json!({
+        "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "portolan-dev"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": DEV_USER}],
+    })])
+}
+
+fn owned(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|argument| (*argument).to_owned()).collect()
+}
+
+fn absolute(file: &std::path::Path) -> anyhow::Result<PathBuf> {
+    file.canonicalize()
+        .with_context(|| format!("cannot find {}", file.display()))
+}
+
+fn step(text: &str) {
+    println!("- {text}");
+}

@@ -1,0 +1,217 @@
+//! `portolanctl get clusters|shards|callers`: what the hub decided, from the status of its objects.
+
+use anyhow::Context as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
+use portolan_crds::{BreakerState, MemberCluster, ShardingConfig};
+use serde::Serialize;
+
+use crate::cli::{GetArgs, GetWhat};
+use crate::connect::connect;
+use crate::table::Table;
+
+/// Longest list of names in one cell; the rest is counted.
+const NAMES_SHOWN: usize = 6;
+
+pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
+    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
+    match args.what {
+        GetWhat::Clusters => clusters(&hub.client, args.json).await,
+        GetWhat::Shards => shards(&hub.client, args.json).await,
+        GetWhat::Callers => callers(&hub.client, args.json).await,
+    }
+}
+
+async fn clusters(hub: &Client, json: bool) -> anyhow::Result<()> {
+    let api: Api<MemberCluster> = Api::all(hub.clone());
+    let clusters = api
+        .list(&ListParams::default())
+        .await
+        .context("cannot list MemberClusters")?
+        .items;
+    if json {
+        return print_json(&clusters);
+    }
+    let mut table = Table::new(&[
+        "NAME",
+        "ACCEPTED",
+        "JOINED",
+        "AVAILABLE",
+        "CREDENTIALS",
+        "LABELS",
+        "VERSION",
+        "LATENCY",
+        "NAMESPACES",
+        "BREAKERS",
+    ]);
+    for cluster in &clusters {
+        table.row(cluster_row(cluster));
+    }
+    table.print();
+    for cluster in &clusters {
+        let conditions = cluster
+            .status
+            .as_ref()
+            .map(|status| status.conditions.as_slice())
+            .unwrap_or_default();
+        explain_false("MemberCluster", &cluster.name_any(), conditions);
+    }
+    Ok(())
+}
+
+fn cluster_row(cluster: &MemberCluster) -> Vec<String> {
+    let status = cluster.status.clone().unwrap_or_default();
+    let condition = |type_: &str| condition(&status.conditions, type_);
+    let not_closed = status
+        .breakers
+        .iter()
+        .filter(|breaker| breaker.state != BreakerState::Closed);
+    let breakers: Vec<String> = not_closed
+        .map(|breaker| format!("{:?} {:?}", breaker.traffic_class, breaker.state))
+        .collect();
+    vec![
+        cluster.name_any(),
+        condition("Accepted"),
+        condition("Joined"),
+        condition("Available"),
+        condition("CredentialsReady"),
+        condition("LabelsSynced"),
+        status.kubernetes_version.clone().unwrap_or_default(),
+        status
+            .api_latency_milliseconds
+            .map(|ms| format!("{ms}ms"))
+            .unwrap_or_default(),
+        status.namespaces.map(|count| count.to_string()).unwrap_or_default(),
+        if breakers.is_empty() {
+            "closed".into()
+        } else {
+            breakers.join(", ")
+        },
+    ]
+}
+
+async fn shards(hub: &Client, json: bool) -> anyhow::Result<()> {
+    let configs = list_shards(hub).await?;
+    if json {
+        return print_json(&configs);
+    }
+    let mut table = Table::new(&[
+        "NAMESPACE",
+        "NAME",
+        "ACCEPTED",
+        "DISTRIBUTED",
+        "DISJOINT",
+        "RESOLVED",
+        "CALLERS",
+        "CLUSTER",
+        "OWNS",
+    ]);
+    for config in &configs {
+        let status = config.status.clone().unwrap_or_default();
+        let condition = |type_: &str| condition(&status.conditions, type_);
+        let callers = status
+            .callers
+            .as_ref()
+            .map(|callers| format!("{}/{}", callers.current, callers.total))
+            .unwrap_or_default();
+        let mut left = vec![
+            config.namespace().unwrap_or_default(),
+            config.name_any(),
+            condition("Accepted"),
+            condition("Distributed"),
+            condition("Disjoint"),
+            condition("NamespacesResolved"),
+            callers,
+        ];
+        if status.clusters.is_empty() {
+            left.extend([String::new(), String::new()]);
+            table.row(left);
+            continue;
+        }
+        for (at, cluster) in status.clusters.iter().enumerate() {
+            let mut row = if at == 0 {
+                left.clone()
+            } else {
+                vec![" ".to_owned(); left.len()]
+            };
+            row.extend([cluster.name.clone(), short_list(&cluster.namespaces)]);
+            table.row(row);
+        }
+    }
+    table.print();
+    for config in &configs {
+        let name = format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any());
+        explain_false(
+            "ShardingConfig",
+            &name,
+            &config.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default(),
+        );
+    }
+    Ok(())
+}
+
+async fn callers(hub: &Client, json: bool) -> anyhow::Result<()> {
+    let configs = list_shards(hub).await?;
+    let mut table = Table::new(&["CALLER", "SHARD", "UID", "VERSION", "REJECTED"]);
+    let mut all = Vec::new();
+    for config in &configs {
+        let shard = format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any());
+        for replica in config
+            .status
+            .iter()
+            .flat_map(|status| &status.callers)
+            .flat_map(|callers| &callers.replicas)
+        {
+            let value = serde_json::to_value(replica)?;
+            let text = |key: &str| value[key].as_str().map_or_else(String::new, ToOwned::to_owned);
+            let caller = format!("{}/{}/{}", text("cluster"), text("namespace"), text("pod"));
+            table.row(vec![caller, shard.clone(), text("uid"), text("version"), text("nack")]);
+            all.push(value);
+        }
+    }
+    if json {
+        return print_json(&all);
+    }
+    table.print();
+    Ok(())
+}
+
+async fn list_shards(hub: &Client) -> anyhow::Result<Vec<ShardingConfig>> {
+    let api: Api<ShardingConfig> = Api::all(hub.clone());
+    Ok(api
+        .list(&ListParams::default())
+        .await
+        .context("cannot list ShardingConfigs")?
+        .items)
+}
+
+fn condition(conditions: &[Condition], type_: &str) -> String {
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == type_)
+        .map_or_else(String::new, |condition| condition.status.clone())
+}
+
+/// Under the table: why a condition does not hold, in the hub's words.
+fn explain_false(kind: &str, name: &str, conditions: &[Condition]) {
+    for condition in conditions.iter().filter(|condition| condition.status != "True") {
+        println!(
+            "{kind} {name}: {}={} {}: {}",
+            condition.type_, condition.status, condition.reason, condition.message
+        );
+    }
+}
+
+fn short_list(names: &[String]) -> String {
+    let shown = names.iter().take(NAMES_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(NAMES_SHOWN) {
+        Some(rest) if rest > 0 => format!("{shown} and {rest} more"),
+        _ => shown,
+    }
+}
+
+fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! `portolanctl kubeconfig`: a client certificate of the hub CA for a person, and the one writer of kubeconfig files.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::{Api, Client};
+use portolan_crds::MemberCluster;
+use portolan_runtime::files;
+use portolan_runtime::pki::{CertificateAuthority, Issued};
+use portolan_runtime::secret::Secret;
+use portolan_wire::identity::Identity;
+use serde_json::{Value, json};
+
+use crate::cli::KubeconfigArgs;
+use crate::connect::connect;
+use crate::join::{ca_secret, text_of};
+
+pub(crate) async fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
+    if !args.router.starts_with("https://") {
+        bail!("--router {:?} is not https://HOST:PORT", args.router);
+    }
+    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
+    for cluster in &args.clusters {
+        let known = Api::<MemberCluster>::all(hub.client.clone())
+            .get_metadata_opt(cluster)
+            .await;
+        if known.context("cannot read MemberClusters")?.is_none() {
+            bail!("--cluster {cluster:?}: the hub has no MemberCluster of that name");
+        }
+    }
+    let person = person(&hub.client, &args.user, args.ttl).await?;
+    explicit(&person, &args.router, &args.clusters, &args.user, &args.output)?;
+    println!("wrote {}: contexts {}", args.output.display(), args.clusters.join(", "));
+    println!(
+        "{} needs the verb proxy on memberclusters in the hub's RBAC, and `portolanctl allow --user {}` in each member",
+        args.user, args.user
+    );
+    Ok(())
+}
+
+/// A certificate and what verifies the router.
+pub(crate) struct Person {
+    issued: Issued,
+    ca_pem: String,
+}
+
+/// Issues a client certificate; names of programs are refused.
+pub(crate) async fn person(hub: &Client, user: &str, ttl: Duration) -> anyhow::Result<Person> {
+    if !matches!(Identity::from_subject(user, &[]), Some(Identity::Person { .. })) || user.starts_with("system:") {
+        bail!("{user:?} cannot be a person's name: empty, or reserved for programs");
+    }
+    let secret = ca_secret(hub).await?;
+    let ca_pem = text_of(&secret, "tls.crt")?;
+    let key = Secret::new(text_of(&secret, "tls.key")?);
+    let authority = CertificateAuthority::from_pem(&ca_pem, &key).context("the hub's CA Secret is unreadable")?;
+    let issued = authority.issue_client(user, None, ttl)?;
+    Ok(Person { issued, ca_pem })
+}
+
+/// Writes one context per member, each on its explicit view.
+pub(crate) fn explicit(
+    person: &Person,
+    router: &str,
+    clusters: &[String],
+    user: &str,
+    file: &Path,
+) -> anyhow::Result<()> {
+    let router = router.trim_end_matches('/');
+    let ca = STANDARD.encode(&person.ca_pem);
+    let named = |name: &str| json!({"name": name, "cluster": {"server": format!("{router}/clusters/{name}"), "certificate-authority-data": ca}});
+    let context = |name: &str| json!({"name": name, "context": {"cluster": name, "user": user}});
+    let credentials = json!({
+        "client-certificate-data": STANDARD.encode(&person.issued.cert_pem),
+        "client-key-data": STANDARD.encode(person.issued.key_pem.expose()),
+    });
+    write(
+        file,
+        &json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": clusters.first(),
+            "clusters": clusters.iter().map(|name| named(name)).collect::<Vec<_>>(),
+            "contexts": clusters.iter().map(|name| context(name)).collect::<Vec<_>>(),
+            "users": [{"name": user, "user": credentials}],
+        }),
+    )
+}
+
+/// A cluster reached with a token kept in a file of its own, which clients read again as it is renewed.
+pub(crate) struct TokenConfig<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) server: &'a str,
+    pub(crate) ca_pem: &'a str,
+    pub(crate) tls_server_name: Option<&'a str>,
+    pub(crate) token_file: &'a Path,
+    pub(crate) namespace: &'a str,
+}
+
+impl TokenConfig<'_> {
+    pub(crate) fn write(&self, file: &Path) -> anyhow::Result<()> {
+        let mut cluster = json!({"server": self.server, "certificate-authority-data": STANDARD.encode(self.ca_pem)});
+        if let Some(name) = self.tls_server_name {
+            cluster["tls-server-name"] = json!(name);
+        }
+        write(
+            file,
+            &json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": self.name,
+                "clusters": [{"name": self.name, "cluster": cluster}],
+                "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": self.name, "namespace": self.namespace}}],
+                "users": [{"name": self.name, "user": {"tokenFile": self.token_file}}],
+            }),
+        )
+    }
+}
+
+fn write(file: &Path, kubeconfig: &Value) -> anyhow::Result<()> {
+    let yaml = serde_yaml_ng::to_string(kubeconfig).context("a kubeconfig is plain data")?;
+    files::write_private(file, yaml).context("cannot write the kubeconfig")
+}

@@ -1,0 +1,56 @@
+//! `portolanctl`, also `kubectl portolan`: joins members, shows what the hub decided, runs a local fleet.
+//!
+//! It talks to hub and members by kubeconfig and to a router's admin port; it holds no rules of its own.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool answers on stdout"
+)]
+
+mod apply;
+mod bootstrap;
+mod cli;
+mod connect;
+mod dev;
+mod explain;
+mod get;
+mod grant;
+mod install;
+mod join;
+mod kubeconfig;
+mod label_kinds;
+mod table;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command, DevCommand};
+
+#[tokio::main]
+async fn main() -> std::process::ExitCode {
+    portolan_runtime::tls::install_crypto_provider();
+    match run(Cli::parse().command).await {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("portolanctl: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Install(args) => install::run(&args).await,
+        Command::Join(args) => join::run(&args).await,
+        Command::Allow(args) => grant::run(&args).await,
+        Command::Kubeconfig(args) => kubeconfig::run(&args).await,
+        Command::RouterToken(args) => bootstrap::run_router_token(&args).await,
+        Command::Get(args) => get::run(&args).await,
+        Command::Explain(args) => explain::run(&args).await,
+        Command::Dev { command } => match command {
+            DevCommand::Up(args) => dev::up::run(&args).await,
+            DevCommand::Status(args) => dev::status::run(&args).await,
+            DevCommand::Down(args) => dev::down::run(&args).await,
+            DevCommand::Renew(args) => dev::renew::run(&args).await,
+        },
+    }
+}

@@ -1,0 +1,139 @@
+//! What each router is known to hold, to have refused, and to have seen: the way back from sessions.
+//!
+//! Read by `distribute` (what may be freed) and `status` (n of m). A router that disconnects goes on serving what it
+//! holds, so it goes on counting until it is forgotten.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use portolan_wire::v1;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::compile::Ref;
+
+/// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+/// After a start of the hub, routers that held something before get this long to come back and say so.
+const RETURN_GRACE: Duration = Duration::from_mins(1);
+
+/// One router.
+#[derive(Debug, Clone)]
+pub(crate) struct RouterState {
+    pub(crate) epoch: u64,
+    pub(crate) version: String,
+    /// `None` while connected.
+    pub(crate) left: Option<Instant>,
+    pub(crate) held: BTreeMap<Ref, String>,
+    /// Refused version and reason, until a later version is taken.
+    pub(crate) rejected: BTreeMap<Ref, (String, String)>,
+    /// The last compile run whose outcome it serves whole.
+    pub(crate) acked_run: u64,
+    pub(crate) breakers: Vec<v1::BreakerState>,
+}
+
+/// All routers of this process's life, by name.
+#[derive(Debug)]
+pub(crate) struct Acks {
+    // A lock: sessions write one entry each, readers take one pass.
+    routers: RwLock<BTreeMap<String, RouterState>>,
+    changed: watch::Sender<u64>,
+    /// Until then, routers of an earlier life of the hub may come back that still act on what they hold.
+    returning_until: RwLock<Instant>,
+}
+
+impl Default for Acks {
+    fn default() -> Self {
+        Self {
+            routers: RwLock::default(),
+            changed: watch::Sender::new(0),
+            returning_until: RwLock::new(Instant::now()),
+        }
+    }
+}
+
+impl Acks {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&BTreeMap<String, RouterState>) -> T) -> T {
+        look(&self.routers.read())
+    }
+
+    /// There was a hub before this one, and routers may hold what it granted.
+    pub(crate) fn expect_returns(&self) {
+        *self.returning_until.write() = Instant::now() + RETURN_GRACE;
+    }
+
+    /// A stream begins, with what the router says it holds.
+    pub(crate) fn connected(&self, router: &str, epoch: u64, version: String, held: BTreeMap<Ref, String>) {
+        let state = RouterState {
+            epoch,
+            version,
+            left: None,
+            held,
+            rejected: BTreeMap::new(),
+            acked_run: 0,
+            breakers: Vec::new(),
+        };
+        self.routers.write().insert(router.to_owned(), state);
+        self.wake();
+    }
+
+    /// Changes a router's state, as long as no later stream of it has begun.
+    pub(crate) fn update(&self, router: &str, epoch: u64, change: impl FnOnce(&mut RouterState)) {
+        if let Some(state) = self
+            .routers
+            .write()
+            .get_mut(router)
+            .filter(|state| state.epoch == epoch)
+        {
+            change(state);
+        }
+        self.wake();
+    }
+
+    /// The last run that everyone has seen who might still act on an earlier one.
+    pub(crate) fn released_up_to(&self) -> u64 {
+        if Instant::now() < *self.returning_until.read() {
+            return 0;
+        }
+        let mut routers = self.routers.write();
+        routers.retain(|_, state| state.left.is_none_or(|left| left.elapsed() < FORGOTTEN_AFTER));
+        routers.values().map(|state| state.acked_run).min().unwrap_or(u64::MAX)
+    }
+
+    fn wake(&self) {
+        self.changed.send_modify(|generation| *generation += 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_slowest_router_counts_until_it_is_forgotten() {
+        let acks = Acks::default();
+        assert_eq!(acks.released_up_to(), u64::MAX, "nobody was ever there");
+        acks.expect_returns();
+        assert_eq!(acks.released_up_to(), 0, "routers may come back");
+        tokio::time::advance(RETURN_GRACE).await;
+        assert_eq!(acks.released_up_to(), u64::MAX, "nobody is there");
+        acks.connected("a", 1, String::new(), BTreeMap::new());
+        acks.connected("b", 2, String::new(), BTreeMap::new());
+        acks.update("a", 1, |state| state.acked_run = 7);
+        assert_eq!(acks.released_up_to(), 0);
+        acks.update("b", 1, |state| state.acked_run = 9);
+        assert_eq!(acks.released_up_to(), 0, "an earlier stream of b has no say");
+        acks.update("b", 2, |state| {
+            state.acked_run = 5;
+            state.left = Some(Instant::now());
+        });
+        assert_eq!(acks.released_up_to(), 5);
+        tokio::time::advance(FORGOTTEN_AFTER).await;
+        assert_eq!(acks.released_up_to(), 7);
+    }
+}

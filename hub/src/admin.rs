@@ -1,0 +1,109 @@
+//! What `/configz` shows: settings, members, shards, routers; no token, key or other secret.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::acks::Acks;
+use crate::args::Config;
+use crate::compile::World;
+use crate::distribute::Worlds;
+use crate::facts::Facts;
+use crate::index::Index;
+
+/// Makes the dump, at each request.
+pub(crate) fn configz(
+    config: &Config,
+    index: Arc<Index>,
+    acks: Arc<Acks>,
+    worlds: Worlds,
+) -> impl Fn() -> Value + Send + Sync + 'static {
+    let settings = json!({
+        "bind": config.bind.to_string(),
+        "namespace": config.namespace,
+        "advertise": config.advertise,
+        "labelPrefix": config.settings.keys.prefix(),
+        "buckets": config.settings.bucketing.buckets(),
+    });
+    move || {
+        let world = worlds.borrow().as_ref().map(|published| published.world.clone());
+        json!({
+            "settings": settings,
+            "members": index.read(members),
+            "routers": routers(&acks),
+            "world": world.as_deref().map(self::world),
+        })
+    }
+}
+
+fn members(facts: &Facts) -> Value {
+    let member = |cluster: &String| {
+        let agent = facts.agents.get(cluster);
+        json!({
+            "accepted": facts.members.get(cluster).is_some_and(|member| member.accept),
+            "joined": facts.joined(cluster).is_some(),
+            "agentConnected": agent.is_some_and(|agent| agent.connected),
+            "namespaces": agent.and_then(|agent| agent.namespaces.as_ref()).map(std::collections::BTreeMap::len),
+            "callers": agent.and_then(|agent| agent.callers.as_ref()).map(std::collections::BTreeMap::len),
+            "hasToken": agent.is_some_and(|agent| agent.token.is_some()),
+        })
+    };
+    facts
+        .members
+        .keys()
+        .map(|cluster| (cluster.clone(), member(cluster)))
+        .collect()
+}
+
+fn routers(acks: &Acks) -> Value {
+    acks.read(|routers| {
+        let router = |state: &crate::acks::RouterState| {
+            json!({
+                "connected": state.left.is_none(),
+                "version": state.version,
+                "ackedRun": state.acked_run,
+                "holds": names(state.held.iter().map(|(name, version)| (name, version.as_str()))),
+                "refused": names(state.rejected.iter().map(|(name, (_, reason))| (name, reason.as_str()))),
+            })
+        };
+        routers
+            .iter()
+            .map(|(name, state)| (name.clone(), router(state)))
+            .collect()
+    })
+}
+
+fn names<'a>(entries: impl Iterator<Item = (&'a crate::compile::Ref, &'a str)>) -> Value {
+    entries
+        .map(|(name, text)| {
+            let wire = name.to_wire();
+            (format!("{:?}/{}", wire.kind(), wire.name), Value::from(text))
+        })
+        .collect()
+}
+
+fn world(world: &World) -> Value {
+    let versions = world
+        .resources
+        .iter()
+        .map(|(name, compiled)| (name, compiled.resource.version.as_str()));
+    let ledger = |cluster: &str| -> Value {
+        let entries = world.state.ledger.in_cluster(cluster);
+        entries
+            .map(|(namespace, entry)| {
+                let entry = json!({
+                    "owner": entry.owner.as_ref().map(ToString::to_string),
+                    "generation": entry.generation,
+                    "releasing": entry.releasing_since.is_some(),
+                });
+                (namespace.to_owned(), entry)
+            })
+            .collect()
+    };
+    let clusters = world.state.ledger.clusters();
+    json!({
+        "run": world.state.run,
+        "resources": names(versions),
+        "ledger": clusters.map(|cluster| (cluster.to_owned(), ledger(cluster))).collect::<Value>(),
+    })
+}

@@ -1,0 +1,279 @@
+//! Puts the hub together: one function per part, nothing bound before [`build`].
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use portolan_runtime::admin::{AdminPages, AdminServer};
+use portolan_runtime::metrics::Registry;
+use portolan_runtime::pki::CertificateAuthority;
+use portolan_runtime::tasks::ShutdownReport;
+use portolan_runtime::tls::{self, ClientAuth, IdentityStore, TrustStore};
+use portolan_runtime::{Backoff, Readiness, ReadyHandle, Tasks, Telemetry, files};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use crate::access::Access;
+use crate::acks::Acks;
+use crate::admin;
+use crate::args::Config;
+use crate::bootstrap::Tokens;
+use crate::ca;
+use crate::distribute::{Distributor, Published};
+use crate::enroll::{Enroller, MAX_ENROLMENTS};
+use crate::index::Index;
+use crate::metrics::Metrics;
+use crate::pins::Pins;
+use crate::server::{self, Services};
+use crate::status::StatusWriter;
+use crate::stream::{AgentService, AgentSessions, RouterService};
+use crate::vouched::Vouched;
+use crate::watch::Watch;
+
+/// A hub API server that has not answered a request by then is down. Watches have a client without it.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// A hub API server that has not connected by then is tried again.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait between two tries of something that the start needs.
+const START_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// The running hub.
+#[derive(Debug)]
+pub struct Bound {
+    /// Address of the gRPC port.
+    pub bind: std::net::SocketAddr,
+    /// Address of the admin server.
+    pub admin: std::net::SocketAddr,
+    work: Tasks,
+    tasks: Tasks,
+    readiness: Readiness,
+}
+
+impl Bound {
+    /// Ends streams, then the admin server.
+    pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
+        self.readiness.begin_shutdown();
+        self.work.shutdown(deadline).await;
+        self.tasks.shutdown(deadline).await
+    }
+}
+
+/// What the parts share.
+struct Parts {
+    config: Config,
+    /// For requests with one answer.
+    client: Client,
+    /// For watches, which are silent for minutes.
+    watching: Client,
+    index: Arc<Index>,
+    acks: Arc<Acks>,
+    worlds: watch::Sender<Option<Published>>,
+    metrics: Metrics,
+    readiness: Readiness,
+    tasks: Tasks,
+}
+
+/// Binds both ports, answers on admin at once, and starts everything else. `tasks` is the whole program's.
+pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyhow::Result<Bound> {
+    let admin = AdminServer::bind(config.admin_bind).await?;
+    let listener = TcpListener::bind(config.bind)
+        .await
+        .with_context(|| format!("cannot bind the hub to {}", config.bind))?;
+    let (bind, admin_addr) = (listener.local_addr()?, admin.addr);
+    let (client, watching) = clients(config.kubeconfig.as_deref()).await?;
+    let registry = Registry::new("hub");
+    let metrics = Metrics::default();
+    registry.root(|root| metrics.register(root));
+
+    let parts = Parts {
+        client,
+        watching,
+        index: Arc::default(),
+        acks: Arc::default(),
+        worlds: watch::Sender::new(None),
+        metrics,
+        readiness: Readiness::new(),
+        tasks: tasks.child(),
+        config,
+    };
+    let pages = AdminPages::new(parts.readiness.clone(), registry, telemetry).remote(parts.config.admin_remote);
+    let dump = admin::configz(
+        &parts.config,
+        parts.index.clone(),
+        parts.acks.clone(),
+        parts.worlds.subscribe(),
+    );
+    admin.serve(tasks, pages.configz(dump));
+    if let Some(path) = &parts.config.addresses_file {
+        write_addresses(path, bind, admin_addr)?;
+    }
+    tracing::info!(%bind, admin = %admin_addr, "bound");
+
+    let bound = Bound {
+        bind,
+        admin: admin_addr,
+        work: parts.tasks.clone(),
+        tasks: tasks.clone(),
+        readiness: parts.readiness.clone(),
+    };
+    let work = parts.tasks.clone();
+    let token = work.token();
+    work.spawn_critical("start", async move {
+        match token.run_until_cancelled(Box::pin(parts.start(listener))).await {
+            Some(outcome) => outcome,
+            None => Ok(()),
+        }
+    });
+    Ok(bound)
+}
+
+impl Parts {
+    /// In order: watches, CA, pins; then streams, and once the facts are complete the compiler. Runs until the end.
+    async fn start(self, listener: TcpListener) -> anyhow::Result<()> {
+        let facts_ready = self.start_watches();
+        let ca = Arc::new(self.load_ca().await);
+        let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
+        self.load_pins(&pins).await;
+        let tls = self.serving_tls(&ca)?;
+        facts_ready.wait_ready().await;
+        let distributor = Distributor {
+            index: self.index.clone(),
+            acks: self.acks.clone(),
+            settings: self.config.settings.clone(),
+            metrics: self.metrics.clone(),
+            worlds: self.worlds.clone(),
+        };
+        self.spawn("distribute", distributor.run());
+        let status = StatusWriter::new(self.client.clone(), self.index.clone(), self.acks.clone());
+        self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
+        let serving = self.readiness.task("grpc");
+        let services = self.services(ca, pins);
+        serving.ready();
+        tracing::info!("serving");
+        server::serve(listener, tls, services, self.tasks.clone()).await
+    }
+
+    /// Both watches; the returned readiness is theirs alone.
+    fn start_watches(&self) -> Readiness {
+        let facts_ready = Readiness::new();
+        for (name, watch) in [
+            ("memberclusters", Watch::members(self.watching.clone())),
+            ("shardingconfigs", Watch::shards(self.watching.clone())),
+        ] {
+            let ready = [facts_ready.task(name), self.readiness.task(name)];
+            self.spawn("watch", watch.run(self.index.clone(), ready, self.metrics.clone()));
+        }
+        facts_ready
+    }
+
+    async fn load_ca(&self) -> CertificateAuthority {
+        let ready = self.readiness.task("ca");
+        let load = || ca::load_or_create(&self.client, &self.config.namespace);
+        let ca = retry("load or make the hub CA", &ready, load).await;
+        ready.ready();
+        ca
+    }
+
+    async fn load_pins(&self, pins: &Pins) {
+        let ready = self.readiness.task("pins");
+        retry("read the members' pins", &ready, || pins.load()).await;
+        ready.ready();
+    }
+
+    fn serving_tls(&self, ca: &Arc<CertificateAuthority>) -> anyhow::Result<Arc<rustls::ServerConfig>> {
+        let hosts = self.config.serving_hosts();
+        let identity = IdentityStore::new(ca::serving_identity(ca, &hosts)?);
+        let trust = TrustStore::from_pem(ca.pem())?;
+        let tls = tls::server_config(identity.clone(), ClientAuth::Optional(trust), tls::ALPN_GRPC)?;
+        let renewal = ca::keep_serving_identity(ca.clone(), hosts, identity, self.tasks.clone());
+        self.tasks.spawn("serving-certificate", renewal);
+        Ok(tls)
+    }
+
+    fn services(&self, ca: Arc<CertificateAuthority>, pins: Pins) -> Services<Enroller, RouterService, AgentService> {
+        let sessions = Arc::<AgentSessions>::default();
+        let vouched = Vouched::new(self.index.clone(), self.config.routers_of.iter().cloned());
+        Services {
+            enrollment: Enroller {
+                ca,
+                index: self.index.clone(),
+                tokens: Tokens::new(self.client.clone(), &self.config.namespace),
+                pins: pins.clone(),
+                agents: sessions.clone(),
+                vouched: vouched.clone(),
+                metrics: self.metrics.clone(),
+                permits: Arc::new(Semaphore::new(MAX_ENROLMENTS)),
+            },
+            routers: RouterService {
+                worlds: self.worlds.subscribe(),
+                acks: self.acks.clone(),
+                access: Access::new(self.client.clone()),
+                vouched,
+                metrics: self.metrics.clone(),
+                tasks: self.tasks.clone(),
+            },
+            agents: AgentService {
+                index: self.index.clone(),
+                worlds: self.worlds.subscribe(),
+                sessions,
+                pins,
+                metrics: self.metrics.clone(),
+                tasks: self.tasks.clone(),
+            },
+        }
+    }
+
+    /// A task that must run as long as the hub does.
+    fn spawn(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        let token = self.tasks.token();
+        self.tasks.spawn_critical(name, async move {
+            token.run_until_cancelled(work).await;
+            Ok(())
+        });
+    }
+}
+
+/// Tries until it works: at a cluster's first start namespaces, permissions and API servers come in any order.
+async fn retry<T, E, F>(what: &'static str, ready: &ReadyHandle, attempt: impl Fn() -> F) -> T
+where
+    E: std::error::Error + Send + Sync + 'static,
+    F: Future<Output = Result<T, E>>,
+{
+    let mut backoff = Backoff::new(Duration::from_millis(200), START_RETRY_MAX);
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                tracing::warn!(error = format!("{error:#}"), "cannot {what}");
+                ready.not_ready(format!("a chance to {what}: {error:#}"));
+            }
+        }
+        backoff.sleep().await;
+    }
+}
+
+async fn clients(kubeconfig: Option<&Path>) -> anyhow::Result<(Client, Client)> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(path)?;
+            kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("cannot use kubeconfig {}", path.display()))?
+        }
+        None => kube::Config::incluster().context("no --kubeconfig, and not in a cluster's Pod")?,
+    };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    let make = |config| Client::try_from(config).context("cannot make a client of the hub's API server");
+    let watching = make(config.clone())?;
+    config.read_timeout = Some(READ_TIMEOUT);
+    Ok((make(config)?, watching))
+}
+
+fn write_addresses(path: &Path, bind: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Result<()> {
+    let text = serde_json::json!({"bind": bind.to_string(), "admin": admin.to_string()});
+    Ok(files::write_public(path, format!("{text}\n"))?)
+}

@@ -1,0 +1,185 @@
+//! Flags → checked [`Config`]. Binds nothing, reads no file.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use portolan_crds::{BucketAlgorithm, Bucketing, LabelKeys};
+use portolan_runtime::TelemetryArgs;
+use portolan_runtime::admin::AdminArgs;
+
+use crate::settings::{DEFAULT_LABEL_KINDS, Settings, parse_kinds};
+
+/// Port of the admin server unless told otherwise.
+const DEFAULT_ADMIN_PORT: u16 = 7444;
+
+/// The control plane of Portolan: registers member clusters, compiles ShardingConfigs, feeds routers and agents
+#[derive(Debug, Clone, Parser)]
+#[command(name = "portolan-hub", version)]
+pub struct Args {
+    /// Kubeconfig of the hub cluster; default: the Pod's own ServiceAccount
+    #[arg(long, env = "PORTOLAN_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Address for agents and routers (gRPC over TLS)
+    #[arg(long, env = "PORTOLAN_BIND", value_name = "IP:PORT", default_value = "0.0.0.0:7443")]
+    pub bind: SocketAddr,
+
+    /// host or host:port that agents and routers reach the hub at; repeat for several. Names of its serving certificate
+    #[arg(long, env = "PORTOLAN_ADVERTISE", value_name = "HOST:PORT", value_delimiter = ',')]
+    pub advertise: Vec<String>,
+
+    /// Namespace of the hub's own Secrets and ConfigMaps
+    #[arg(long, env = "PORTOLAN_NAMESPACE", default_value = portolan_crds::labels::SYSTEM_NAMESPACE)]
+    pub namespace: String,
+
+    /// Kinds that agents label, as kubectl writes them (resource or resource.group, * for all), comma-separated.
+    /// Those that accepted limits name are added
+    #[arg(long, env = "PORTOLAN_LABEL_KINDS", default_value = DEFAULT_LABEL_KINDS)]
+    pub label_kinds: String,
+
+    /// How a namespace's name becomes a bucket
+    #[arg(long, env = "PORTOLAN_BUCKET_ALGORITHM", value_enum, default_value = "xxh3")]
+    pub bucket_algorithm: Algorithm,
+
+    /// Number of buckets, 1 to 1024; the legacy algorithm has 32
+    #[arg(long, env = "PORTOLAN_BUCKETS", default_value_t = portolan_crds::shard::DEFAULT_BUCKETS)]
+    pub buckets: u16,
+
+    /// What the keys of shard labels begin with
+    #[arg(long, env = "PORTOLAN_LABEL_PREFIX", default_value = portolan_crds::labels::DEFAULT_PREFIX)]
+    pub label_prefix: String,
+
+    /// Member clusters whose agents may vouch for routers that run there (a router acts in all members); repeat for several.
+    /// Others enrol with the token of portolanctl router-token
+    #[arg(long, env = "PORTOLAN_ROUTERS_OF", value_name = "CLUSTER", value_delimiter = ',')]
+    pub routers_of: Vec<String>,
+
+    /// File to write the bound addresses to, as JSON, once they are bound
+    #[arg(long, env = "PORTOLAN_ADDRESSES_FILE", value_name = "FILE")]
+    pub addresses_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub admin: AdminArgs,
+
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
+}
+
+/// The bucket algorithms by their names on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Algorithm {
+    /// xxh3-64 of the name
+    Xxh3,
+    /// Sum of code points modulo 32, for fleets labelled by the original
+    Legacy,
+}
+
+/// Checked flags. Holds no secrets.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub(crate) kubeconfig: Option<PathBuf>,
+    pub(crate) bind: SocketAddr,
+    pub(crate) admin_bind: SocketAddr,
+    pub(crate) admin_remote: bool,
+    pub(crate) advertise: Vec<String>,
+    pub(crate) namespace: String,
+    pub(crate) routers_of: Vec<String>,
+    pub(crate) settings: Settings,
+    pub(crate) addresses_file: Option<PathBuf>,
+}
+
+impl TryFrom<Args> for Config {
+    type Error = anyhow::Error;
+
+    /// Reports everything wrong at once.
+    fn try_from(args: Args) -> anyhow::Result<Self> {
+        let mut faults = Vec::new();
+        let algorithm = match args.bucket_algorithm {
+            Algorithm::Xxh3 => BucketAlgorithm::Xxh3,
+            Algorithm::Legacy => BucketAlgorithm::Legacy,
+        };
+        let bucketing =
+            Bucketing::new(algorithm, args.buckets).map_err(|error| faults.push(format!("--buckets: {error}")));
+        let keys = LabelKeys::new(&args.label_prefix).map_err(|error| faults.push(format!("--label-prefix: {error}")));
+        let kinds = parse_kinds(&args.label_kinds).map_err(|error| faults.push(format!("--label-kinds: {error}")));
+        if !portolan_crds::names::is_dns_label(&args.namespace) {
+            faults.push(format!("--namespace: {:?} is no namespace", args.namespace));
+        }
+        let (Ok(bucketing), Ok(keys), Ok(label_kinds), true) = (bucketing, keys, kinds, faults.is_empty()) else {
+            anyhow::bail!("{}", faults.join("; "));
+        };
+        let admin_default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_ADMIN_PORT);
+        Ok(Self {
+            kubeconfig: args.kubeconfig,
+            bind: args.bind,
+            admin_bind: args.admin.admin_bind.unwrap_or(admin_default),
+            admin_remote: args.admin.admin_remote,
+            advertise: args
+                .advertise
+                .iter()
+                .map(|address| host_of(address).to_owned())
+                .collect(),
+            namespace: args.namespace,
+            routers_of: args.routers_of,
+            settings: Settings {
+                keys,
+                bucketing,
+                label_kinds,
+            },
+            addresses_file: args.addresses_file,
+        })
+    }
+}
+
+impl Config {
+    /// Names of the serving certificate: what is advertised, and this machine.
+    pub(crate) fn serving_hosts(&self) -> Vec<String> {
+        let local = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let bound = Some(self.bind.ip())
+            .filter(|ip| !ip.is_unspecified())
+            .map(|ip| ip.to_string());
+        let mut hosts: Vec<_> = self.advertise.iter().cloned().chain(local).chain(bound).collect();
+        hosts.sort();
+        hosts.dedup();
+        hosts
+    }
+}
+
+/// The host of `host`, `host:port`, `[v6]:port` or a bare IPv6 address.
+fn host_of(address: &str) -> &str {
+    if address.parse::<IpAddr>().is_ok() {
+        return address;
+    }
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_addresses() {
+        for (address, host) in [
+            ("hub.example:7443", "hub.example"),
+            ("hub.example", "hub.example"),
+            ("10.0.0.1:7443", "10.0.0.1"),
+            ("10.0.0.1", "10.0.0.1"),
+            ("[::1]:7443", "::1"),
+            ("::1", "::1"),
+        ] {
+            assert_eq!(host_of(address), host, "{address}");
+        }
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once() {
+        let flags = ["hub", "--buckets", "0", "--label-prefix", "x", "--label-kinds", "Pods"];
+        let error = Config::try_from(Args::parse_from(flags)).unwrap_err().to_string();
+        for flag in ["--buckets", "--label-prefix", "--label-kinds"] {
+            assert!(error.contains(flag), "{error}");
+        }
+        assert!(Config::try_from(Args::parse_from(["hub"])).is_ok());
+    }
+}

@@ -1,0 +1,199 @@
+//! Facts → what every router and agent must know. Pure: no IO, no clock, no randomness; same facts, same hashes.
+//!
+//! Order of things: *draft* what each shard wants (`wanted`), *judge* the drafts by age against who holds what
+//! (`judge`), *settle* the ledger of (cluster, namespace) pairs (`ledger`), and *print* resources for the wire
+//! (`resources`, `callers`). The ledger is the only thing carried from one run to the next, beside the accepted specs:
+//! it is what keeps every pair with one owner while specs and inventories change. Caller: `distribute`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_crds::{ShardName, ShardingConfigSpec};
+use portolan_wire::v1;
+
+use crate::facts::Facts;
+use crate::settings::Settings;
+
+mod agent_config;
+mod callers;
+mod judge;
+mod ledger;
+mod resources;
+#[cfg(test)]
+mod tests;
+mod wanted;
+
+pub(crate) use judge::Verdict;
+pub(crate) use ledger::Ledger;
+pub(crate) use wanted::{Wanted, WantedMember};
+
+/// What the compiler carries over: who holds which pair, and which spec of each shard is in force.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct State {
+    /// Number of the run that made it.
+    pub(crate) run: u64,
+    pub(crate) accepted: BTreeMap<ShardName, Accepted>,
+    pub(crate) ledger: Ledger,
+}
+
+/// A spec in force.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Accepted {
+    /// Of the object: one re-created under the same name starts anew.
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) spec: Arc<ShardingConfigSpec>,
+}
+
+/// Name and kind of a resource on the wire. Ordered so that targets and credentials go before the views that use them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Ref {
+    Target(String),
+    Credential(String),
+    View { home: String, pod_uid: String },
+}
+
+/// One resource as it is sent.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Compiled {
+    pub(crate) resource: v1::Resource,
+    /// Made without all facts: for routers that hold nothing under this name, no replacement of what they hold.
+    pub(crate) provisional: bool,
+}
+
+/// The outcome of one run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct World {
+    pub(crate) state: State,
+    pub(crate) resources: BTreeMap<Ref, Compiled>,
+    pub(crate) unknown: Unknown,
+    pub(crate) shards: BTreeMap<ShardName, Verdict>,
+    /// Callers by shard, by resource name of their view.
+    pub(crate) callers: BTreeMap<ShardName, BTreeSet<Ref>>,
+    pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
+}
+
+/// What cannot be said yet, so that absence from `resources` is no reason to take it from a router.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    /// Members whose agents have minted no token for this process.
+    pub(crate) credentials: BTreeSet<String>,
+    /// Members that are there, but of which no target can be made.
+    pub(crate) targets: BTreeSet<String>,
+    /// Members whose agents have not told which callers run there.
+    pub(crate) homes: BTreeSet<String>,
+}
+
+impl World {
+    /// Whether the two differ in nothing but the number of their run.
+    pub(crate) fn same_outcome(&self, other: &Self) -> bool {
+        self.state.accepted == other.state.accepted
+            && self.state.ledger == other.state.ledger
+            && self.resources == other.resources
+            && self.unknown == other.unknown
+            && self.shards == other.shards
+            && self.callers == other.callers
+            && self.agent_configs == other.agent_configs
+    }
+
+    /// Whether a router that holds `known` must give it up.
+    pub(crate) fn is_gone(&self, known: &Ref) -> bool {
+        let unknown = match known {
+            Ref::Target(cluster) => self.unknown.targets.contains(cluster),
+            Ref::Credential(cluster) => self.unknown.credentials.contains(cluster),
+            Ref::View { home, .. } => self.unknown.homes.contains(home),
+        };
+        !unknown && !self.resources.contains_key(known)
+    }
+}
+
+impl Ref {
+    /// Whether it grants namespaces.
+    pub(crate) fn is_view(&self) -> bool {
+        matches!(self, Self::View { .. })
+    }
+
+    /// The name on the wire.
+    pub(crate) fn to_wire(&self) -> v1::ResourceRef {
+        let (kind, name) = match self {
+            Self::Target(cluster) => (v1::ResourceKind::Target, cluster.clone()),
+            Self::Credential(cluster) => (v1::ResourceKind::Credential, cluster.clone()),
+            Self::View { home, pod_uid } => (v1::ResourceKind::CallerView, format!("{home}/{pod_uid}")),
+        };
+        v1::ResourceRef {
+            kind: kind.into(),
+            name,
+        }
+    }
+
+    /// `None` for what no hub of this protocol sent.
+    pub(crate) fn from_wire(wire: &v1::ResourceRef) -> Option<Self> {
+        match wire.kind() {
+            v1::ResourceKind::Target => Some(Self::Target(wire.name.clone())),
+            v1::ResourceKind::Credential => Some(Self::Credential(wire.name.clone())),
+            v1::ResourceKind::CallerView => {
+                let (home, pod_uid) = wire.name.split_once('/')?;
+                Some(Self::View {
+                    home: home.to_owned(),
+                    pod_uid: pod_uid.to_owned(),
+                })
+            }
+            v1::ResourceKind::Unspecified => None,
+        }
+    }
+}
+
+impl State {
+    /// What was in force before this process started, as far as the objects' statuses tell.
+    pub(crate) fn recover(facts: &Facts) -> Self {
+        let mut state = Self::default();
+        for (name, shard) in by_age(facts) {
+            let accepted = shard.status.accepted.as_ref();
+            let Some((generation, spec)) =
+                accepted.and_then(|accepted| Some((accepted.generation, accepted.decode().ok()?)))
+            else {
+                continue;
+            };
+            let accepted = Accepted {
+                uid: shard.uid.clone(),
+                generation,
+                spec: Arc::new(spec),
+            };
+            state.accepted.insert(name.clone(), accepted);
+            for cluster in &shard.status.clusters {
+                state.ledger.recover(name, cluster);
+            }
+        }
+        state
+    }
+}
+
+/// Compiles everything. `released_up_to`: the last run that every router has acknowledged.
+pub(crate) fn compile(facts: &Facts, settings: &Settings, before: &State, released_up_to: u64) -> World {
+    let run = before.run + 1;
+    let mut ledger = before.ledger.clone();
+    ledger.free(released_up_to);
+    let judged = judge::judge(facts, &before.accepted, &ledger);
+    ledger.settle(&judged.claims, run);
+
+    let mut world = World {
+        state: State {
+            run,
+            accepted: judged.accepted,
+            ledger,
+        },
+        shards: judged.verdicts,
+        ..World::default()
+    };
+    resources::print(&mut world, facts);
+    callers::print(&mut world, facts, settings);
+    world.agent_configs = agent_config::print(facts, settings, &world.state.accepted);
+    world
+}
+
+/// Shards, oldest first: the order in which they may claim.
+fn by_age(facts: &Facts) -> Vec<(&ShardName, &crate::facts::ShardObject)> {
+    let mut shards: Vec<_> = facts.shards.iter().collect();
+    shards.sort_by(|(a_name, a), (b_name, b)| (a.created, a_name).cmp(&(b.created, b_name)));
+    shards
+}

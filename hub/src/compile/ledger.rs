@@ -1,0 +1,142 @@
+//! Who holds which (cluster, namespace) pair, how often it changed hands, and what is on its way back.
+//!
+//! A pair is *held*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
+//! write) or *free*. Only a free pair can be claimed by another shard. Callers: `judge` asks, `compile` moves it on.
+
+use std::collections::BTreeMap;
+
+use portolan_crds::{ClusterShardStatus, ShardName};
+
+/// Claims of one run: cluster → namespace → shard.
+pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
+
+/// Where each namespace that a shard has is: shard → namespace → cluster.
+pub(super) type Homes<'a> = BTreeMap<&'a ShardName, BTreeMap<&'a str, &'a str>>;
+
+/// All pairs that ever had an owner, by cluster and namespace.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Ledger {
+    pairs: BTreeMap<String, BTreeMap<String, Entry>>,
+}
+
+/// One pair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// `None`: free.
+    pub(crate) owner: Option<ShardName>,
+    /// Number of owners it has had.
+    pub(crate) generation: u64,
+    /// The run in which its owner stopped wanting it.
+    pub(crate) releasing_since: Option<u64>,
+}
+
+impl Ledger {
+    pub(crate) fn get(&self, cluster: &str, namespace: &str) -> Option<&Entry> {
+        self.pairs.get(cluster)?.get(namespace)
+    }
+
+    /// Pairs of one cluster, free ones included.
+    pub(crate) fn in_cluster(&self, cluster: &str) -> impl Iterator<Item = (&str, &Entry)> {
+        self.pairs
+            .get(cluster)
+            .into_iter()
+            .flatten()
+            .map(|(namespace, entry)| (namespace.as_str(), entry))
+    }
+
+    /// Whether anything is on its way back.
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.pairs
+            .values()
+            .flat_map(BTreeMap::values)
+            .any(|entry| entry.releasing_since.is_some())
+    }
+
+    /// Clusters with pairs of any state.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = &str> {
+        self.pairs.keys().map(String::as_str)
+    }
+
+    /// Namespaces of `cluster` that `shard` holds, releasing ones excepted.
+    pub(super) fn held_in(&self, cluster: &str, shard: &ShardName) -> impl Iterator<Item = &str> {
+        let held = |entry: &Entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none();
+        self.in_cluster(cluster)
+            .filter(move |(_, entry)| held(entry))
+            .map(|(namespace, _)| namespace)
+    }
+
+    /// The cluster where each shard has a namespace, releasing ones included: until every router has let go of it, callers
+    /// may still write there. Of several, the one that is not being released.
+    pub(super) fn homes(&self) -> Homes<'_> {
+        let mut homes = Homes::new();
+        for (cluster, namespaces) in &self.pairs {
+            for (namespace, entry) in namespaces {
+                let Some(owner) = &entry.owner else { continue };
+                let of_shard = homes.entry(owner).or_default();
+                if entry.releasing_since.is_none() {
+                    of_shard.insert(namespace, cluster);
+                } else {
+                    of_shard.entry(namespace).or_insert(cluster);
+                }
+            }
+        }
+        homes
+    }
+
+    /// Takes back what a status says was held before this process started. The first to say so keeps it.
+    pub(super) fn recover(&mut self, shard: &ShardName, status: &ClusterShardStatus) {
+        let cluster = self.pairs.entry(status.name.clone()).or_default();
+        for namespace in &status.namespaces {
+            cluster.entry(namespace.clone()).or_insert(Entry {
+                owner: Some(shard.clone()),
+                generation: 1,
+                releasing_since: None,
+            });
+        }
+    }
+
+    /// Frees what was being released in a run that every router has acknowledged.
+    pub(super) fn free(&mut self, released_up_to: u64) {
+        let entries = self.pairs.values_mut().flat_map(BTreeMap::values_mut);
+        for entry in entries.filter(|entry| entry.releasing_since.is_some_and(|since| since <= released_up_to)) {
+            entry.owner = None;
+            entry.releasing_since = None;
+        }
+    }
+
+    /// Moves on to the claims of `run`: what is claimed is held, what is no longer claimed is being released.
+    pub(super) fn settle(&mut self, claims: &Claims, run: u64) {
+        for (cluster, namespaces) in claims {
+            for (namespace, shard) in namespaces {
+                self.claim(cluster, namespace, shard);
+            }
+        }
+        for (cluster, namespaces) in &mut self.pairs {
+            for (namespace, entry) in namespaces {
+                let claimed = claims.get(cluster).is_some_and(|claims| claims.contains_key(namespace));
+                if entry.owner.is_some() && !claimed {
+                    entry.releasing_since.get_or_insert(run);
+                }
+            }
+        }
+    }
+
+    fn claim(&mut self, cluster: &str, namespace: &str, shard: &ShardName) {
+        let namespaces = self.pairs.entry(cluster.to_owned()).or_default();
+        let entry = namespaces.entry(namespace.to_owned()).or_insert(Entry {
+            owner: None,
+            generation: 0,
+            releasing_since: None,
+        });
+        match &entry.owner {
+            // `judge` lets nobody claim what another shard holds.
+            Some(owner) if owner != shard => return,
+            Some(_) => {}
+            None => {
+                entry.owner = Some(shard.clone());
+                entry.generation += 1;
+            }
+        }
+        entry.releasing_since = None;
+    }
+}

@@ -1,0 +1,487 @@
+//! Laws of the compiler: one owner per pair whatever happens, order does not matter, same facts give same hashes; and
+//! the rules of acceptance by example.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use portolan_crds::{
+    AcceptedSpec, ClusterEntry, ClusterShardStatus, ConditionReason, Endpoint, ExplicitView, MemberClusterSpec,
+    ShardingConfigSpec, ShardingConfigStatus,
+};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::facts::{AgentReport, Member, Namespace, Pin, ShardObject, Token};
+
+mod laws;
+
+/// Facts under construction.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fleet {
+    pub(super) facts: Facts,
+    pub(super) state: State,
+}
+
+pub(super) fn shard_name(name: &str) -> ShardName {
+    ShardName::new("ops", name).unwrap()
+}
+
+/// `entries`: cluster and its exact namespaces; none: all of them.
+pub(super) fn spec(entries: &[(&str, &[&str])]) -> ShardingConfigSpec {
+    let entry = |(cluster, namespaces): &(&str, &[&str])| ClusterEntry {
+        name: Some((*cluster).to_owned()),
+        namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+        ..ClusterEntry::default()
+    };
+    ShardingConfigSpec {
+        selector: Some(serde_json::from_value(json!({"matchLabels": {"app": "op"}})).unwrap()),
+        caller_clusters: vec!["east".to_owned()],
+        clusters: entries.iter().map(entry).collect(),
+        ..ShardingConfigSpec::default()
+    }
+}
+
+impl Fleet {
+    /// Members east and west with agents that have reported `namespaces`.
+    pub(super) fn new(namespaces: &[&str]) -> Self {
+        let mut fleet = Self::default();
+        for cluster in ["east", "west"] {
+            fleet.member(cluster);
+            fleet.inventory(cluster, namespaces);
+            fleet.agent(cluster).callers = Some(BTreeMap::new());
+        }
+        fleet
+    }
+
+    fn member(&mut self, cluster: &str) {
+        let spec = MemberClusterSpec {
+            accept: true,
+            endpoints: vec![Endpoint {
+                url: format!("https://{cluster}.example"),
+                tls_server_name: None,
+            }],
+            ..MemberClusterSpec::default()
+        };
+        let member = Member {
+            uid: format!("object-{cluster}"),
+            generation: 1,
+            labels: BTreeMap::from([("region".to_owned(), cluster.to_owned())]),
+            accept: true,
+            problems: Vec::new(),
+            in_force: Some(Arc::new(spec)),
+            first_generation: 1,
+            status: portolan_crds::MemberClusterStatus::default(),
+        };
+        let pin = Pin {
+            member_uid: member.uid.clone(),
+            cluster_uid: format!("uid-{cluster}"),
+            signing_keys: vec![format!(r#"{{"kty":"RSA","n":"{cluster}","e":"AQAB"}}"#)],
+            agent_keys: Vec::new(),
+        };
+        self.facts.members.insert(cluster.to_owned(), member);
+        self.facts.pins.insert(cluster.to_owned(), pin);
+    }
+
+    pub(super) fn agent(&mut self, cluster: &str) -> &mut AgentReport {
+        self.facts.agents.entry(cluster.to_owned()).or_default()
+    }
+
+    pub(super) fn inventory(&mut self, cluster: &str, namespaces: &[&str]) {
+        let namespaces = namespaces.iter().map(|name| ((*name).to_owned(), Namespace::default()));
+        self.agent(cluster).namespaces = Some(namespaces.collect());
+    }
+
+    fn caller(&mut self, cluster: &str, uid: &str, app: &str) {
+        let fact = v1::CallerFact {
+            namespace: "ops".to_owned(),
+            pod: format!("pod-{uid}"),
+            uid: uid.to_owned(),
+            service_account: "op".to_owned(),
+            labels: [("app".to_owned(), app.to_owned())].into(),
+            phase: "Running".to_owned(),
+        };
+        self.agent(cluster)
+            .callers
+            .get_or_insert_default()
+            .insert(uid.to_owned(), fact);
+    }
+
+    /// Creates a shard, or edits it.
+    pub(super) fn apply(&mut self, name: &str, spec: ShardingConfigSpec) {
+        let age = i64::try_from(self.facts.shards.len()).unwrap();
+        let object = self
+            .facts
+            .shards
+            .entry(shard_name(name))
+            .or_insert_with(|| ShardObject {
+                uid: format!("object-{name}"),
+                generation: 0,
+                created: Timestamp::from_second(age).unwrap(),
+                spec: Err(String::new()),
+                status: ShardingConfigStatus::default(),
+            });
+        object.generation += 1;
+        object.spec = Ok(Arc::new(spec));
+    }
+
+    pub(super) fn delete(&mut self, name: &str) {
+        self.facts.shards.remove(&shard_name(name));
+    }
+
+    /// Compiles; `released_up_to` 0 means that no router has acknowledged anything.
+    pub(super) fn compile(&mut self, released_up_to: u64) -> World {
+        let world = compile(&self.facts, &Settings::default(), &self.state, released_up_to);
+        self.state = world.state.clone();
+        world
+    }
+}
+
+impl World {
+    fn refusal(&self, name: &str) -> Option<ConditionReason> {
+        self.shards[&shard_name(name)]
+            .refusal
+            .as_ref()
+            .map(|refusal| refusal.reason)
+    }
+
+    fn message(&self, name: &str) -> &str {
+        let refusal = self.shards[&shard_name(name)].refusal.as_ref();
+        refusal.map(|refusal| refusal.message.as_str()).unwrap_or_default()
+    }
+
+    fn owner(&self, cluster: &str, namespace: &str) -> Option<&str> {
+        self.state
+            .ledger
+            .get(cluster, namespace)?
+            .owner
+            .as_ref()
+            .map(ShardName::name)
+    }
+
+    fn view(&self, home: &str, uid: &str) -> Option<&v1::CallerView> {
+        let name = Ref::View {
+            home: home.to_owned(),
+            pod_uid: uid.to_owned(),
+        };
+        match self.resources.get(&name)?.resource.body.as_ref()? {
+            v1::resource::Body::CallerView(view) => Some(view),
+            _ => None,
+        }
+    }
+
+    fn target(&self, cluster: &str) -> Option<&v1::Target> {
+        match self
+            .resources
+            .get(&Ref::Target(cluster.to_owned()))?
+            .resource
+            .body
+            .as_ref()?
+        {
+            v1::resource::Body::Target(target) => Some(target),
+            _ => None,
+        }
+    }
+}
+
+/// The design's example: two members, exact namespaces.
+#[test]
+fn a_federated_shard_reaches_its_callers() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b", "ns-c", "kube-system"]);
+    fleet.caller("east", "p1", "op");
+    fleet.caller("east", "p2", "other");
+    fleet.caller("west", "p3", "op");
+    let spec = ShardingConfigSpec {
+        explicit_view: ExplicitView::Allow,
+        ..spec(&[("east", &["ns-a", "ns-b"]), ("west", &["ns-c"])])
+    };
+    fleet.apply("shard", spec);
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("shard"), None);
+    let view = world.view("east", "p1").unwrap();
+    assert_eq!(view.shards, ["ops/shard"]);
+    let shard = view.shard.as_ref().unwrap();
+    assert_eq!((shard.primary_cluster.as_str(), shard.explicit_view), ("east", true));
+    let grants: Vec<_> = shard
+        .members
+        .iter()
+        .map(|member| {
+            (
+                member.cluster.as_str(),
+                member
+                    .namespaces
+                    .iter()
+                    .map(|n| n.namespace.as_str())
+                    .collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    assert_eq!(grants, [("east", vec!["ns-a", "ns-b"]), ("west", vec!["ns-c"])]);
+    assert!(
+        shard.members[0]
+            .namespaces
+            .iter()
+            .all(|n| n.generation == 1 && n.state() == v1::GrantState::Granted)
+    );
+    assert_eq!(world.view("east", "p2"), None, "the selector does not match it");
+    assert_eq!(world.view("west", "p3"), None, "west is no caller cluster");
+    assert_eq!(world.target("west").unwrap().namespace_owners["ns-c"], "ops/shard");
+    assert_eq!(world.agent_configs["east"].caller_selectors[0].selector, "app=op");
+    assert!(world.agent_configs["west"].caller_selectors.is_empty());
+}
+
+#[test]
+fn an_original_manifest_has_its_home_cluster() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    fleet.caller("west", "p", "op");
+    fleet.apply(
+        "shard",
+        ShardingConfigSpec {
+            caller_clusters: Vec::new(),
+            ..spec(&[])
+        },
+    );
+    let world = fleet.compile(0);
+    let shard = world.view("west", "p").unwrap().shard.clone().unwrap();
+    assert_eq!(shard.primary_cluster, "west");
+    assert!(shard.members.len() == 1 && shard.members[0].all_namespaces);
+    assert_eq!(shard.enforcement(), v1::Enforcement::Audit);
+    assert_eq!(world.owner("west", "ns-a"), None, "it divides objects, not namespaces");
+}
+
+#[test]
+fn a_pod_in_two_shards_is_told_so() {
+    let mut fleet = Fleet::new(&[]);
+    fleet.caller("east", "p", "op");
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.apply("b", spec(&[("east", &["ns-b"])]));
+    let world = fleet.compile(0);
+    let view = world.view("east", "p").unwrap();
+    assert_eq!(view.shards, ["ops/a", "ops/b"]);
+    assert_eq!(view.shard, None);
+}
+
+#[test]
+fn all_namespaces_are_those_of_the_inventory_but_the_systems() {
+    let mut fleet = Fleet::new(&["ns-a", "kube-system"]);
+    fleet.apply("shard", spec(&[("east", &[])]));
+    fleet.compile(0);
+    fleet.inventory("east", &["ns-a", "ns-b", "kube-system"]);
+    let world = fleet.compile(0);
+    assert_eq!(world.owner("east", "ns-b"), Some("shard"));
+    assert_eq!(world.owner("east", "kube-system"), None);
+}
+
+#[test]
+fn the_first_cluster_owns_and_the_others_are_shadowed() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("shard", spec(&[("west", &["ns-a"]), ("east", &[])]));
+    let world = fleet.compile(0);
+    assert_eq!(world.owner("west", "ns-a"), Some("shard"));
+    assert_eq!(world.owner("east", "ns-a"), None);
+    let members = &world.shards[&shard_name("shard")].wanted.members;
+    assert_eq!(members[1].shadowed, BTreeSet::from(["ns-a".to_owned()]));
+}
+
+#[test]
+fn a_newcomer_of_the_same_name_is_shadowed_until_the_namespace_is_released() {
+    let mut fleet = Fleet::new(&[]);
+    fleet.inventory("west", &["ns-a"]);
+    fleet.apply("shard", spec(&[("east", &[]), ("west", &[])]));
+    assert_eq!(fleet.compile(0).owner("west", "ns-a"), Some("shard"));
+    fleet.inventory("east", &["ns-a"]);
+    let world = fleet.compile(u64::MAX);
+    assert_eq!(world.owner("west", "ns-a"), Some("shard"), "a live namespace stays");
+    assert_eq!(world.owner("east", "ns-a"), None);
+    let members = &world.shards[&shard_name("shard")].wanted.members;
+    assert_eq!(members[0].shadowed, BTreeSet::from(["ns-a".to_owned()]));
+    assert!(members[1].shadowed.is_empty());
+
+    // The namespace of west goes: routers let go of it first.
+    fleet.inventory("west", &[]);
+    let world = fleet.compile(0);
+    let run = world.state.run;
+    assert_eq!(world.owner("east", "ns-a"), None, "some router may still write to west");
+    let world = fleet.compile(run);
+    assert_eq!(world.owner("west", "ns-a"), None);
+    assert_eq!(world.owner("east", "ns-a"), Some("shard"));
+    assert!(world.shards[&shard_name("shard")].wanted.members[0].shadowed.is_empty());
+}
+
+#[test]
+fn an_overlap_goes_to_the_older() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("old", spec(&[("east", &["ns-a"])]));
+    fleet.apply("new", spec(&[("east", &["ns-a", "ns-b"])]));
+    let world = fleet.compile(u64::MAX);
+    assert_eq!(world.refusal("old"), None);
+    assert_eq!(world.refusal("new"), Some(ConditionReason::Overlap));
+    assert!(
+        world.message("new").contains("east/ns-a (of ops/old)"),
+        "{}",
+        world.message("new")
+    );
+    assert_eq!(
+        world.owner("east", "ns-b"),
+        None,
+        "a spec is taken as a whole or not at all"
+    );
+    fleet.delete("old");
+    fleet.compile(0);
+    let world = fleet.compile(u64::MAX);
+    assert_eq!(world.refusal("new"), None, "once it is free it is had");
+    assert_eq!(world.state.ledger.get("east", "ns-a").unwrap().generation, 2);
+}
+
+#[test]
+fn a_live_namespace_does_not_change_hands_before_it_is_released() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.caller("east", "p", "op");
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    fleet.compile(0);
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.apply("b", spec(&[("west", &["ns-a"]), ("east", &["ns-b"])]));
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("a"), None);
+    assert_eq!(world.refusal("b"), Some(ConditionReason::OwnerChangeUnsupported));
+    assert!(
+        world.message("b").contains("east/ns-b (of ops/a)"),
+        "{}",
+        world.message("b")
+    );
+    assert_eq!(world.owner("west", "ns-a"), None);
+    let releasing = world.state.run;
+    // Still unseen by some router: nothing moves.
+    let world = fleet.compile(releasing - 1);
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    let world = fleet.compile(releasing);
+    assert_eq!(world.refusal("b"), None);
+    assert_eq!(world.owner("east", "ns-b"), Some("b"));
+    assert_eq!(world.state.ledger.get("east", "ns-b").unwrap().generation, 2);
+}
+
+#[test]
+fn a_bad_edit_keeps_the_last_accepted_spec() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    fleet.caller("east", "p", "op");
+    fleet.apply("shard", spec(&[("east", &["ns-a"])]));
+    let good = fleet.compile(0);
+    let bad_edits: [(ShardingConfigSpec, ConditionReason, &str); 4] = [
+        (
+            spec(&[("nowhere", &["ns-a"])]),
+            ConditionReason::UnknownCluster,
+            "spec.clusters[0].name",
+        ),
+        (
+            ShardingConfigSpec {
+                selector: None,
+                ..spec(&[("east", &[])])
+            },
+            ConditionReason::Invalid,
+            "spec.selector",
+        ),
+        (
+            ShardingConfigSpec {
+                write_fence: Some(true),
+                ..spec(&[("east", &[])])
+            },
+            ConditionReason::NotImplemented,
+            "spec.writeFence",
+        ),
+        (
+            ShardingConfigSpec {
+                caller_clusters: vec!["mars".to_owned()],
+                ..spec(&[("east", &[])])
+            },
+            ConditionReason::UnknownCluster,
+            "spec.callerClusters[0]",
+        ),
+    ];
+    for (edit, reason, field) in bad_edits {
+        fleet.apply("shard", edit);
+        let world = fleet.compile(0);
+        assert_eq!(world.refusal("shard"), Some(reason));
+        assert!(world.message("shard").contains(field), "{}", world.message("shard"));
+        assert_eq!(world.view("east", "p"), good.view("east", "p"));
+    }
+}
+
+/// A hub that restarts knows objects with their statuses, and nothing of agents.
+#[test]
+fn a_restart_gives_the_same_world_and_takes_nothing_away() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.caller("east", "p", "op");
+    fleet.agent("east").token = Some(Token {
+        token: "t".into(),
+        expires_unix_seconds: 1,
+    });
+    fleet.apply("shard", spec(&[("east", &[])]));
+    let before = fleet.compile(0);
+
+    let mut facts = fleet.facts.clone();
+    facts.agents.clear();
+    let object = facts.shards.get_mut(&shard_name("shard")).unwrap();
+    let accepted = object.spec.clone().unwrap();
+    object.status.accepted = Some(AcceptedSpec::new(object.generation, &accepted).unwrap());
+    object.status.clusters = vec![ClusterShardStatus {
+        name: "east".to_owned(),
+        namespaces: vec!["ns-a".to_owned(), "ns-b".to_owned()],
+        ..ClusterShardStatus::default()
+    }];
+    // Meanwhile a bad edit came in.
+    object.generation += 1;
+    object.spec = Ok(Arc::new(spec(&[("nowhere", &[])])));
+    let mut restarted = Fleet {
+        state: State::recover(&facts),
+        facts,
+    };
+    let world = restarted.compile(0);
+    assert_eq!(world.owner("east", "ns-b"), Some("shard"));
+    let gone: Vec<_> = before.resources.keys().filter(|name| world.is_gone(name)).collect();
+    assert!(gone.is_empty(), "{gone:?}");
+    assert!(world.resources[&Ref::Target("east".to_owned())].provisional);
+
+    restarted.facts.agents = fleet.facts.agents.clone();
+    let world = restarted.compile(0);
+    assert_eq!(world.resources, before.resources);
+}
+
+#[test]
+fn a_cordoned_member_takes_no_new_shards_and_keeps_the_old() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("old", spec(&[("west", &["ns-a"])]));
+    fleet.compile(0);
+    let member = fleet.facts.members.get_mut("west").unwrap();
+    let spec_in_force = MemberClusterSpec {
+        cordoned: true,
+        ..(**member.in_force.as_ref().unwrap()).clone()
+    };
+    member.in_force = Some(Arc::new(spec_in_force));
+    fleet.apply("new", spec(&[("west", &["ns-b"])]));
+    fleet.apply("old", spec(&[("west", &["ns-a"]), ("east", &["ns-a"])]));
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("new"), Some(ConditionReason::Cordoned));
+    assert_eq!(world.refusal("old"), None);
+    assert_eq!(world.owner("west", "ns-a"), Some("old"));
+}
+
+#[test]
+fn a_key_of_two_members_is_in_no_target() {
+    let mut fleet = Fleet::new(&[]);
+    let shared = fleet.facts.pins["east"].signing_keys.clone();
+    fleet.facts.pins.get_mut("west").unwrap().signing_keys.extend(shared);
+    let world = fleet.compile(0);
+    assert!(world.target("east").unwrap().signing_keys.is_empty());
+    assert_eq!(world.target("west").unwrap().signing_keys.len(), 1);
+}
+
+#[test]
+fn a_member_that_is_no_longer_accepted_is_taken_from_routers() {
+    let mut fleet = Fleet::new(&[]);
+    fleet.compile(0);
+    fleet.facts.members.get_mut("west").unwrap().accept = false;
+    let world = fleet.compile(0);
+    assert!(world.is_gone(&Ref::Target("west".to_owned())));
+    assert!(world.is_gone(&Ref::Credential("west".to_owned())));
+    assert!(!world.agent_configs.contains_key("west"));
+}

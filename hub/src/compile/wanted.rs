@@ -1,0 +1,181 @@
+//! Which (cluster, namespace) pairs a spec asks for, given the members and their last known inventories.
+//!
+//! Decides nothing about other shards: that is `judge`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_crds::{ClusterEntry, Selector, ShardName, ShardingConfigSpec, system_namespace};
+
+use super::Ledger;
+use super::ledger::Homes;
+use crate::facts::Facts;
+
+/// What one spec asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// In `clusters[]` order; of several members of one entry, by name.
+    pub(crate) members: Vec<WantedMember>,
+    /// `field: message` for each member that the spec names and that does not exist.
+    pub(crate) unknown_clusters: Vec<String>,
+}
+
+/// What it asks for in one member.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct WantedMember {
+    pub(crate) cluster: String,
+    pub(crate) namespaces: BTreeSet<String>,
+    /// Named exactly, but not in the member's inventory.
+    pub(crate) absent: BTreeSet<String>,
+    /// Asked for and there, but the shard has it in another member: where it was first, else the earlier in the order.
+    pub(crate) shadowed: BTreeSet<String>,
+    /// The inventory is unknown and is asked for: what the shard held before stands in for it.
+    pub(crate) guessed: bool,
+}
+
+impl Wanted {
+    /// All pairs, in order.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.members.iter().flat_map(|member| {
+            member
+                .namespaces
+                .iter()
+                .map(|namespace| (member.cluster.as_str(), namespace.as_str()))
+        })
+    }
+}
+
+/// What `spec` of `shard` asks for. `homes`: of `ledger`.
+pub(super) fn wanted(
+    facts: &Facts,
+    (ledger, homes): (&Ledger, &Homes<'_>),
+    shard: &ShardName,
+    spec: &ShardingConfigSpec,
+) -> Wanted {
+    let mut wanted = Wanted {
+        members: Vec::new(),
+        unknown_clusters: unknown_clusters(facts, spec),
+    };
+    for entry in &spec.clusters {
+        for cluster in clusters_of(facts, entry) {
+            let found = in_member(facts, ledger, (shard, cluster), entry);
+            match wanted.members.iter_mut().find(|member| member.cluster == cluster) {
+                Some(member) => member.merge(found),
+                None => wanted.members.push(found),
+            }
+        }
+    }
+    wanted.shadow(facts, homes.get(shard).unwrap_or(&BTreeMap::new()));
+    wanted
+}
+
+/// Members of one entry that exist, by name.
+fn clusters_of<'a>(facts: &'a Facts, entry: &ClusterEntry) -> Vec<&'a str> {
+    let selector = entry
+        .selector
+        .as_ref()
+        .and_then(|selector| Selector::from_label_selector(selector).ok());
+    let chosen = |name: &str, labels: &BTreeMap<String, String>| match (&entry.name, &selector) {
+        (Some(wanted), _) => wanted == name,
+        (None, Some(selector)) => selector.matches(labels),
+        (None, None) => false,
+    };
+    let members = facts
+        .members
+        .iter()
+        .filter(|(name, member)| chosen(name, &member.labels));
+    members.map(|(name, _)| name.as_str()).collect()
+}
+
+fn in_member(
+    facts: &Facts,
+    ledger: &Ledger,
+    (shard, cluster): (&ShardName, &str),
+    entry: &ClusterEntry,
+) -> WantedMember {
+    let inventory = facts.inventory(cluster);
+    let mut member = WantedMember {
+        cluster: cluster.to_owned(),
+        ..WantedMember::default()
+    };
+    if !entry.namespaces.is_empty() {
+        member.namespaces.extend(entry.namespaces.iter().cloned());
+        let absent = entry
+            .namespaces
+            .iter()
+            .filter(|name| inventory.is_some_and(|all| !all.contains_key(*name)));
+        member.absent.extend(absent.cloned());
+        return member;
+    }
+    let selector = match &entry.namespace_selector {
+        Some(selector) => Selector::from_label_selector(selector).unwrap_or(Selector::nothing()),
+        None => Selector::everything(),
+    };
+    if let Some(inventory) = inventory {
+        let chosen = inventory
+            .iter()
+            .filter(|(name, namespace)| !system_namespace(name) && selector.matches(&namespace.labels));
+        member.namespaces.extend(chosen.map(|(name, _)| name.clone()));
+    } else {
+        member.guessed = true;
+        member
+            .namespaces
+            .extend(ledger.held_in(cluster, shard).map(str::to_owned));
+    }
+    member
+}
+
+fn unknown_clusters(facts: &Facts, spec: &ShardingConfigSpec) -> Vec<String> {
+    let mut unknown = Vec::new();
+    let mut check = |field: String, name: &str| {
+        if !facts.members.contains_key(name) {
+            unknown.push(format!(
+                "{field}: no MemberCluster is named {name:?}: join it with portolanctl, or correct the name"
+            ));
+        }
+    };
+    for (index, entry) in spec.clusters.iter().enumerate() {
+        if let Some(name) = &entry.name {
+            check(format!("spec.clusters[{index}].name"), name);
+        }
+    }
+    for (index, name) in spec.caller_clusters.iter().enumerate() {
+        check(format!("spec.callerClusters[{index}]"), name);
+    }
+    if let Some(name) = &spec.primary_cluster {
+        check("spec.primaryCluster".to_owned(), name);
+    }
+    unknown
+}
+
+impl WantedMember {
+    fn merge(&mut self, other: Self) {
+        self.namespaces.extend(other.namespaces);
+        self.absent.extend(other.absent);
+        self.guessed |= other.guessed;
+    }
+}
+
+impl Wanted {
+    /// A namespace belongs to one member of a shard: the one where the shard has it already, else the first that is asked
+    /// for it. Otherwise whoever makes a namespace of that name in an earlier member would draw the writes to it.
+    fn shadow(&mut self, facts: &Facts, homes: &BTreeMap<&str, &str>) {
+        let mut taken = BTreeSet::new();
+        for member in &mut self.members {
+            let inventory = facts.inventory(&member.cluster);
+            let is_mine = |name: &String| match homes.get(name.as_str()) {
+                Some(home) => *home == member.cluster,
+                None => !taken.contains(name),
+            };
+            let (mine, others): (BTreeSet<_>, BTreeSet<_>) =
+                std::mem::take(&mut member.namespaces).into_iter().partition(is_mine);
+            member.absent.retain(|name| mine.contains(name));
+            // What is not there cannot be missed in merged answers, so it is not worth a warning.
+            let there = others
+                .into_iter()
+                .filter(|name| inventory.is_none_or(|all| all.contains_key(name)));
+            member.shadowed = there.collect();
+            taken.extend(mine.iter().cloned());
+            member.namespaces = mine;
+        }
+    }
+}

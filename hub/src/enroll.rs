@@ -1,0 +1,354 @@
+//! Enrolment: a proof in, a certificate out.
+//!
+//! The subject follows from the proof and never from the CSR. Agents prove themselves by a bootstrap token and are pinned
+//! here; routers by a bootstrap token, or by a bound token of a member's router ServiceAccount that this member's agent
+//! reviews. Renewal needs the certificate it replaces, and the standing it was given for. Texts of refusals name the
+//! field and the fix; logs never show a token. Served by `server`.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+use portolan_crds::ConditionReason;
+use portolan_crds::labels::{SERVICE_ACCOUNT_ROUTER, SYSTEM_NAMESPACE};
+use portolan_runtime::Secret;
+use portolan_runtime::pki::{CertificateAuthority, LeafSpec, PkiError, Usage, subject_of};
+use portolan_wire::identity::Identity;
+use portolan_wire::v1;
+use portolan_wire::v1::enroll_request::Proof as WireProof;
+use portolan_wire::v1::enroll_response::Outcome;
+use portolan_wire::v1::enrollment_server::Enrollment;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+
+use crate::bootstrap::{Grant, Proof, TokenError, Tokens};
+use crate::facts::{Member, Pin};
+use crate::index::Index;
+use crate::jwks;
+use crate::metrics::{EnrollOutcome, Metrics};
+use crate::pins::{AgentKey, PinError, Pins};
+use crate::server::Peer;
+use crate::stream::AgentSessions;
+use crate::vouched::Vouched;
+
+mod csr;
+#[cfg(test)]
+mod tests;
+
+use csr::Csr;
+
+/// Life of an agent's or router's certificate; they renew at half of it, so a hub may be away for days.
+const IDENTITY_TTL: Duration = Duration::from_hours(7 * 24);
+/// How long an agent waits before it asks again whether it has been accepted.
+const PENDING_RETRY_SECONDS: u32 = 2;
+/// How long an answer is held back for the acceptance to come; well below what callers wait for an answer.
+const ACCEPT_WAIT: Duration = Duration::from_secs(5);
+/// Audience of the tokens that routers inside a member enrol with.
+const ROUTER_AUDIENCE: &str = "portolan";
+
+/// The service.
+pub(crate) struct Enroller {
+    pub(crate) ca: Arc<CertificateAuthority>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) tokens: Tokens,
+    pub(crate) pins: Pins,
+    pub(crate) agents: Arc<AgentSessions>,
+    pub(crate) vouched: Vouched,
+    pub(crate) metrics: Metrics,
+    /// A semaphore: whoever can reach the port can ask, and each question costs the API server a read.
+    pub(crate) permits: Arc<Semaphore>,
+}
+
+/// Most characters of a refusal in the log: it may quote what anybody sent.
+const LOGGED_MAX: usize = 256;
+/// Enrolments under way; more are told to come again.
+pub(crate) const MAX_ENROLMENTS: usize = 128;
+
+#[tonic::async_trait]
+impl Enrollment for Enroller {
+    async fn enroll(&self, request: Request<v1::EnrollRequest>) -> Result<Response<v1::EnrollResponse>, Status> {
+        let remote = Peer::of(&request)?.remote;
+        let permit = self.permits.try_acquire();
+        let _permit = permit.map_err(|_| Status::resource_exhausted("too many enrolments under way: ask again"))?;
+        let outcome = self.try_enroll(request.into_inner()).await;
+        match &outcome {
+            Ok(Outcome::Issued(_)) => self.metrics.enrolled(EnrollOutcome::Issued),
+            Ok(Outcome::Pending(pending)) => {
+                self.metrics.enrolled(EnrollOutcome::Pending);
+                tracing::info!(%remote, reason = for_log(&pending.reason), "enrolment is pending");
+            }
+            Err(status) => {
+                self.metrics.enrolled(EnrollOutcome::Refused);
+                tracing::warn!(%remote, code = ?status.code(), reason = for_log(status.message()), "enrolment refused");
+            }
+        }
+        outcome.map(|outcome| Response::new(v1::EnrollResponse { outcome: Some(outcome) }))
+    }
+
+    async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::EnrollResponse>, Status> {
+        let peer = Peer::of(&request)?;
+        let identity = peer.identity()?;
+        let csr = Csr::read(&request.get_ref().csr)?;
+        let usage = match &identity {
+            Identity::Agent(cluster) => {
+                standing(&self.index, cluster)?;
+                let moved = self.pins.renew(cluster, &peer.key_hash()?, &csr.key_hash).await;
+                moved.map_err(|error| not_pinned(cluster, &error))?;
+                Usage::Client
+            }
+            Identity::Router(name) => {
+                self.vouched.check_router(name)?;
+                Usage::Both
+            }
+            Identity::Person { .. } => {
+                return Err(Status::permission_denied(
+                    "people's certificates are made by portolanctl kubeconfig, not renewed",
+                ));
+            }
+        };
+        // The names were vouched for when the certificate was issued, and it chains to our CA.
+        let hosts = peer
+            .certificate
+            .as_deref()
+            .map(csr::hosts_of_certificate)
+            .unwrap_or_default();
+        let issued = self.issue(&csr, &identity, hosts, usage)?;
+        tracing::info!(%identity, "certificate renewed");
+        self.metrics.enrolled(EnrollOutcome::Renewed);
+        Ok(Response::new(v1::EnrollResponse {
+            outcome: Some(Outcome::Issued(issued)),
+        }))
+    }
+}
+
+impl Enroller {
+    async fn try_enroll(&self, request: v1::EnrollRequest) -> Result<Outcome, Status> {
+        let csr = Csr::read(&request.csr)?;
+        match request.proof {
+            Some(WireProof::BootstrapToken(token)) => {
+                let proof = self
+                    .tokens
+                    .check(&Secret::new(token), Timestamp::now())
+                    .await
+                    .map_err(token_refused)?;
+                match proof.grant.clone() {
+                    Grant::Agent { cluster } => self.enroll_agent(&proof, &cluster, &csr, request.member).await,
+                    Grant::Router { name, sans } => {
+                        self.tokens.spend(&proof, &csr.key_hash).await.map_err(token_refused)?;
+                        let hosts = csr.hosts_within(&sans);
+                        let identity = Identity::Router(name);
+                        self.issue(&csr, &identity, hosts, Usage::Both).map(Outcome::Issued)
+                    }
+                }
+            }
+            Some(WireProof::BoundToken(bound)) => self.enroll_bound(bound, &csr).await.map(Outcome::Issued),
+            None => Err(Status::invalid_argument("proof: send bootstrapToken or boundToken")),
+        }
+    }
+
+    async fn enroll_agent(
+        &self,
+        proof: &Proof,
+        cluster: &str,
+        csr: &Csr,
+        facts: Option<v1::MemberFacts>,
+    ) -> Result<Outcome, Status> {
+        let facts =
+            facts.ok_or_else(|| Status::invalid_argument("member: agents must tell their cluster's UID and keys"))?;
+        if facts.cluster_uid.is_empty() {
+            return Err(Status::invalid_argument(
+                "member.clusterUID: is empty: send the UID of namespace kube-system",
+            ));
+        }
+        let signing_keys =
+            jwks::parse(&facts.jwks).map_err(|error| Status::invalid_argument(format!("member.{error}")))?;
+        // Before anything that can keep the agent waiting: from here on no other key is served.
+        self.tokens.spend(proof, &csr.key_hash).await.map_err(token_refused)?;
+        let member = match self.accepted(cluster).await {
+            Ok(member) => member,
+            Err(reason) => return Ok(pending(reason)),
+        };
+        let pin = Pin {
+            member_uid: member.uid,
+            cluster_uid: facts.cluster_uid,
+            signing_keys,
+            agent_keys: Vec::new(),
+        };
+        pin_or_note(
+            &self.pins,
+            &self.index,
+            cluster,
+            &pin,
+            AgentKey::Enrolled(&csr.key_hash),
+        )
+        .await?;
+        let identity = Identity::Agent(cluster.to_owned());
+        let issued = self.issue(csr, &identity, Vec::new(), Usage::Client)?;
+        tracing::info!(cluster, "agent enrolled");
+        Ok(Outcome::Issued(issued))
+    }
+
+    /// The MemberCluster once it is accepted; waits a little, as it is often made in the same breath. Else why not.
+    async fn accepted(&self, cluster: &str) -> Result<Member, String> {
+        let mut changes = self.index.compile_changes();
+        let deadline = Instant::now() + ACCEPT_WAIT;
+        loop {
+            let member = self.index.read(|facts| facts.members.get(cluster).cloned());
+            let reason = match member {
+                Some(member) if member.accept => return Ok(member),
+                Some(_) => format!(
+                    "spec.accept of MemberCluster {cluster} is false: set it to true on the hub to let the cluster join"
+                ),
+                None => format!("MemberCluster {cluster} does not exist on the hub: create it, with spec.accept: true"),
+            };
+            if !matches!(tokio::time::timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
+                return Err(reason);
+            }
+        }
+    }
+
+    /// A router inside a member: the member's own agent says whose token it is.
+    async fn enroll_bound(&self, bound: v1::BoundToken, csr: &Csr) -> Result<v1::Issued, Status> {
+        self.vouched.check_member(&bound.cluster)?;
+        let review = self.agents.review(
+            &bound.cluster,
+            Secret::new(bound.token),
+            vec![ROUTER_AUDIENCE.to_owned()],
+        );
+        let review = review
+            .await
+            .map_err(|error| Status::unavailable(format!("boundToken: {error}")))?;
+        if !review.authenticated {
+            return Err(Status::unauthenticated(format!(
+                "boundToken.token: cluster {} does not know this token (audience {ROUTER_AUDIENCE}): {}",
+                bound.cluster, review.error
+            )));
+        }
+        let wanted = format!("system:serviceaccount:{SYSTEM_NAMESPACE}:{SERVICE_ACCOUNT_ROUTER}");
+        if review.username != wanted {
+            return Err(Status::permission_denied(format!(
+                "boundToken.token: is of {}, and only {wanted} may enrol as a router",
+                review.username
+            )));
+        }
+        let Some(name) = Vouched::name(&bound.cluster, &review.pod) else {
+            return Err(Status::permission_denied(
+                "boundToken.token: is bound to no Pod: project it into the router's Pod with audience portolan",
+            ));
+        };
+        let identity = Identity::Router(name);
+        // No names beyond what the Pod proves about itself.
+        let issued = self.issue(csr, &identity, Vec::new(), Usage::Both)?;
+        tracing::info!(%identity, "router enrolled by its bound token");
+        Ok(issued)
+    }
+
+    fn issue(&self, csr: &Csr, identity: &Identity, hosts: Vec<String>, usage: Usage) -> Result<v1::Issued, Status> {
+        let leaf = LeafSpec {
+            common_name: identity.common_name(),
+            organization: identity.organizations().into_iter().next(),
+            hosts,
+            uris: Vec::new(),
+            ttl: IDENTITY_TTL,
+            usage,
+        };
+        let certificate_pem = self.ca.sign_csr(&csr.pem, &leaf).map_err(|error| match error {
+            PkiError::Csr(_) | PkiError::CsrTooLarge(_) | PkiError::Name { .. } => {
+                Status::invalid_argument(format!("csr: {error}"))
+            }
+            error => {
+                tracing::error!(%error, "cannot issue a certificate");
+                Status::internal("the hub cannot issue certificates, see its log")
+            }
+        })?;
+        let not_after = not_after(&certificate_pem).unwrap_or_default();
+        Ok(v1::Issued {
+            certificate_pem,
+            ca_pem: self.ca.pem().to_owned(),
+            not_after_unix_seconds: not_after,
+        })
+    }
+}
+
+/// Whether a member is in good standing: accepted, and pinned.
+pub(crate) fn standing(index: &Index, cluster: &str) -> Result<(), Status> {
+    let joined = index.read(|facts| facts.joined(cluster).is_some());
+    joined.then_some(()).ok_or_else(|| {
+        Status::permission_denied(format!(
+            "cluster {cluster} is no accepted member: check spec.accept of its MemberCluster, or join it anew"
+        ))
+    })
+}
+
+/// Pins, and keeps a refusal for the MemberCluster's status.
+pub(crate) async fn pin_or_note(
+    pins: &Pins,
+    index: &Index,
+    cluster: &str,
+    pin: &Pin,
+    key: AgentKey<'_>,
+) -> Result<(), Status> {
+    match pins.pin(cluster, pin, key).await {
+        Ok(()) => {
+            index.write(|facts| facts.note_refusal(cluster, None));
+            Ok(())
+        }
+        Err(PinError::Refused(message)) => {
+            let reason = if message.contains("is pinned to") {
+                ConditionReason::ClusterUidChanged
+            } else {
+                ConditionReason::DuplicateCluster
+            };
+            index.write(|facts| facts.note_refusal(cluster, Some((reason, message.clone()))));
+            Err(Status::permission_denied(message))
+        }
+        Err(error) => Err(not_pinned(cluster, &error)),
+    }
+}
+
+fn not_pinned(cluster: &str, error: &PinError) -> Status {
+    match error {
+        PinError::Refused(message) | PinError::Stranger(message) => {
+            tracing::warn!(cluster, reason = for_log(message), "agent refused");
+            Status::permission_denied(message)
+        }
+        PinError::Kube(_) | PinError::Contended => {
+            tracing::error!(cluster, %error, "cannot pin");
+            Status::unavailable("the hub cannot record what it must pin: try again")
+        }
+    }
+}
+
+fn for_log(text: &str) -> &str {
+    text.char_indices()
+        .nth(LOGGED_MAX)
+        .map_or(text, |(end, _)| &text[..end])
+}
+
+fn pending(reason: String) -> Outcome {
+    Outcome::Pending(v1::Pending {
+        reason,
+        retry_after_seconds: PENDING_RETRY_SECONDS,
+    })
+}
+
+fn token_refused(error: TokenError) -> Status {
+    match &error {
+        TokenError::Unknown | TokenError::Expired(_) => Status::unauthenticated(error.to_string()),
+        TokenError::Spent => Status::permission_denied(error.to_string()),
+        TokenError::Malformed { .. } => Status::failed_precondition(error.to_string()),
+        TokenError::Kube { secret, source } => {
+            tracing::error!(secret, error = %source, "cannot check a bootstrap token");
+            Status::unavailable("the hub cannot check bootstrap tokens now: try again")
+        }
+    }
+}
+
+fn not_after(certificate_pem: &str) -> Option<i64> {
+    let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes()).ok()?;
+    let since: SystemTime = subject_of(&der).ok()?.not_after;
+    i64::try_from(since.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
+}

@@ -1,0 +1,156 @@
+//! A certificate signing request: its key, the names it asks for, and nothing else of it.
+
+use std::net::IpAddr;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use portolan_runtime::pki::MAX_CSR_BYTES;
+use rcgen::CertificateSigningRequestParams;
+use tonic::Status;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::bootstrap::key_hash;
+
+/// A request whose signature proved possession of the key.
+#[derive(Debug)]
+pub(super) struct Csr {
+    pub(super) pem: String,
+    /// What a bootstrap token is spent on.
+    pub(super) key_hash: String,
+    hosts: Vec<String>,
+}
+
+impl Csr {
+    /// Reads PKCS#10 DER.
+    pub(super) fn read(der: &[u8]) -> Result<Self, Status> {
+        if der.is_empty() || der.len() > MAX_CSR_BYTES {
+            let message = format!(
+                "csr: has {} bytes, expected a PKCS#10 request in DER of at most {MAX_CSR_BYTES}",
+                der.len()
+            );
+            return Err(Status::invalid_argument(message));
+        }
+        let unreadable = |why: &str| Status::invalid_argument(format!("csr: {why}: send PKCS#10 in DER"));
+        let (rest, request) = X509CertificationRequest::from_der(der).map_err(|_| unreadable("cannot be read"))?;
+        if !rest.is_empty() {
+            return Err(unreadable("has bytes after its end"));
+        }
+        let pem = pem_of(der);
+        // Verifies the signature over itself: whoever sent it has the private key.
+        CertificateSigningRequestParams::from_pem(&pem)
+            .map_err(|_| unreadable("is not signed by the key it is for"))?;
+        Ok(Self {
+            pem,
+            key_hash: key_hash(request.certification_request_info.subject_pki.raw),
+            hosts: hosts_of(&request),
+        })
+    }
+
+    /// The names asked for, as far as they are allowed; all allowed ones if none are asked for.
+    pub(super) fn hosts_within(&self, allowed: &[String]) -> Vec<String> {
+        if self.hosts.is_empty() {
+            return allowed.to_vec();
+        }
+        allowed
+            .iter()
+            .filter(|name| self.hosts.contains(name))
+            .cloned()
+            .collect()
+    }
+}
+
+fn hosts_of(request: &X509CertificationRequest<'_>) -> Vec<String> {
+    let extensions = request.requested_extensions().into_iter().flatten();
+    let names = extensions.filter_map(|extension| match extension {
+        ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
+        _ => None,
+    });
+    names.flatten().filter_map(host).collect()
+}
+
+/// The DNS names and IP addresses of a certificate that a handshake accepted.
+pub(super) fn hosts_of_certificate(der: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else {
+        return Vec::new();
+    };
+    let names = certificate.subject_alternative_name().ok().flatten();
+    names
+        .iter()
+        .flat_map(|names| &names.value.general_names)
+        .filter_map(host)
+        .collect()
+}
+
+fn host(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address(bytes).map(|address| address.to_string()),
+        _ => None,
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+fn pem_of(der: &[u8]) -> String {
+    let text = BASE64_STANDARD.encode(der);
+    let lines: Vec<_> = text
+        .as_bytes()
+        .chunks(64)
+        .map(|line| String::from_utf8_lossy(line))
+        .collect();
+    format!(
+        "-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n",
+        lines.join("\n")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_runtime::pki::new_key_and_csr;
+    use rustls_pki_types::CertificateSigningRequestDer;
+    use rustls_pki_types::pem::PemObject;
+
+    use super::*;
+
+    fn der() -> Vec<u8> {
+        let (_, pem) = new_key_and_csr("whoever").unwrap();
+        CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
+            .unwrap()
+            .to_vec()
+    }
+
+    #[test]
+    fn reads_good_requests_only() {
+        let good = der();
+        let csr = Csr::read(&good).unwrap();
+        assert_eq!(csr.key_hash.len(), 64);
+        assert_eq!(csr.hosts_within(&["a".to_owned()]), ["a"]);
+        let mut forged = good.clone();
+        *forged.last_mut().unwrap() ^= 1;
+        let mut longer = good.clone();
+        longer.push(0);
+        for bad in [Vec::new(), vec![0x30], forged, longer, vec![0; MAX_CSR_BYTES + 1]] {
+            let status = Csr::read(&bad).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::InvalidArgument);
+            assert!(status.message().starts_with("csr: "), "{}", status.message());
+        }
+    }
+
+    #[test]
+    fn names_are_granted_within_what_is_allowed() {
+        let csr = Csr {
+            pem: String::new(),
+            key_hash: String::new(),
+            hosts: vec!["a".into(), "evil".into()],
+        };
+        assert_eq!(csr.hosts_within(&["a".to_owned(), "b".to_owned()]), ["a"]);
+    }
+}

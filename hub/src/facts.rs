@@ -1,0 +1,170 @@
+//! What the hub knows, as plain data: members, shards, pins and agents' reports.
+//!
+//! No rules and no IO. `index` writes it (one lock), `compile` and `status` read it. Everything optional in
+//! [`AgentReport`] is *unknown* while `None`, which is not the same as empty: after a restart of the hub nothing may be
+//! taken from routers because an agent has not spoken yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use portolan_crds::{
+    ConditionReason, MemberClusterSpec, MemberClusterStatus, Problem, ShardName, ShardingConfigSpec,
+    ShardingConfigStatus,
+};
+use portolan_runtime::Secret;
+use portolan_wire::v1;
+
+/// All facts. Keys of members, agents and pins are names of member clusters.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Facts {
+    pub(crate) members: BTreeMap<String, Member>,
+    pub(crate) shards: BTreeMap<ShardName, ShardObject>,
+    pub(crate) pins: BTreeMap<String, Pin>,
+    pub(crate) agents: BTreeMap<String, AgentReport>,
+    /// Why the last attempt of a cluster to join or to connect was refused.
+    pub(crate) join_refusals: BTreeMap<String, (ConditionReason, String)>,
+}
+
+/// A MemberCluster object.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Member {
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Read from the raw object, so that a withdrawn opt-in counts even if the rest of the spec is bad.
+    pub(crate) accept: bool,
+    /// What is wrong with the present spec.
+    pub(crate) problems: Vec<Problem>,
+    /// The last spec without problems.
+    pub(crate) in_force: Option<Arc<MemberClusterSpec>>,
+    /// Generation when this process first saw the object.
+    pub(crate) first_generation: i64,
+    pub(crate) status: MemberClusterStatus,
+}
+
+/// A ShardingConfig object.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ShardObject {
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) created: Timestamp,
+    /// The present spec, or why it cannot be read.
+    pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
+    pub(crate) status: ShardingConfigStatus,
+}
+
+/// What was learnt of a member when it joined; kept by the hub in a ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pin {
+    /// UID of the MemberCluster object: a new object of the same name has to join anew.
+    pub(crate) member_uid: String,
+    /// UID of the member's kube-system namespace.
+    pub(crate) cluster_uid: String,
+    /// The member's token-signing keys, one JSON Web Key each.
+    pub(crate) signing_keys: Vec<String>,
+    /// Hashes of the agent's own keys: the one that was certified last, and the one before, which it still has while the
+    /// answer to a renewal is on its way. Empty in pins of an earlier release, until the agent is next seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) agent_keys: Vec<String>,
+}
+
+/// What the agent of a member has reported to this process. Kept when it disconnects.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct AgentReport {
+    /// Which stream it is; a later one replaces an earlier one.
+    pub(crate) epoch: u64,
+    pub(crate) connected: bool,
+    pub(crate) version: String,
+    pub(crate) kubernetes_version: String,
+    pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
+    pub(crate) coverage: Option<BTreeMap<Kind, Coverage>>,
+    /// By Pod uid.
+    pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
+    pub(crate) token: Option<Token>,
+    pub(crate) allowed: Option<v1::Allowed>,
+    pub(crate) heartbeat: Option<Heartbeat>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Namespace {
+    pub(crate) uid: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) terminating: bool,
+}
+
+/// A kind of objects that agents label.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Kind {
+    pub(crate) group: String,
+    pub(crate) resource: String,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    pub(crate) labelled: u64,
+    pub(crate) total: u64,
+    pub(crate) complete: bool,
+}
+
+impl Coverage {
+    /// What routers are told: figures only while something is missing. Objects come and go all the time, and a router
+    /// has no use for their number.
+    pub(crate) fn told(self) -> Self {
+        if self.complete {
+            return Self {
+                complete: true,
+                ..Self::default()
+            };
+        }
+        self
+    }
+}
+
+/// A token of the member's router ServiceAccount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) token: Secret,
+    pub(crate) expires_unix_seconds: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Heartbeat {
+    pub(crate) at: Timestamp,
+    pub(crate) api_ready: bool,
+    pub(crate) latency_milliseconds: u32,
+    pub(crate) message: String,
+}
+
+impl Facts {
+    /// The pin of `cluster`, if it belongs to the MemberCluster that has this name now and that is accepted.
+    pub(crate) fn joined(&self, cluster: &str) -> Option<(&Member, &Pin)> {
+        let member = self.members.get(cluster).filter(|member| member.accept)?;
+        let pin = self.pins.get(cluster).filter(|pin| pin.member_uid == member.uid)?;
+        Some((member, pin))
+    }
+
+    /// The last known inventory of a member; `None` while its agent has not reported one to this process.
+    pub(crate) fn inventory(&self, cluster: &str) -> Option<&BTreeMap<String, Namespace>> {
+        self.agents.get(cluster)?.namespaces.as_ref()
+    }
+}
+
+impl From<v1::KindRef> for Kind {
+    fn from(kind: v1::KindRef) -> Self {
+        Self {
+            group: kind.group,
+            resource: kind.resource,
+        }
+    }
+}
+
+impl From<&Kind> for v1::KindRef {
+    fn from(kind: &Kind) -> Self {
+        Self {
+            group: kind.group.clone(),
+            resource: kind.resource.clone(),
+        }
+    }
+}

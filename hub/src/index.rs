@@ -1,0 +1,195 @@
+//! Folds watch events and agents' messages into [`Facts`], and says who has to look again.
+//!
+//! Every change goes through one lock, held for no `.await`; a change wakes either the compiler (routers may have to
+//! know) or only the status writer. Not here: any rule about what follows from the facts (`compile`). Callers:
+//! `watch`, `enroll`, agent sessions; readers are `distribute`, `status` and admin pages.
+
+use std::collections::BTreeMap;
+
+use kube::api::DynamicObject;
+use parking_lot::RwLock;
+use portolan_crds::ConditionReason;
+use tokio::sync::watch;
+
+use crate::facts::{Facts, Pin};
+
+mod agents;
+mod objects;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use agents::Report;
+pub(crate) use objects::{member_from, shard_from};
+
+/// How far a change reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Change {
+    Nothing,
+    /// Conditions and figures may differ; what routers know does not.
+    Status,
+    /// What routers must know may differ.
+    Compile,
+}
+
+/// The facts and their two alarms.
+#[derive(Debug)]
+pub(crate) struct Index {
+    // A lock, not an ArcSwap: writers are many and touch one entry each; readers hold it for one pass.
+    facts: RwLock<Facts>,
+    // Watches: readers skip what they missed, and nothing queues.
+    compile: watch::Sender<u64>,
+    status: watch::Sender<u64>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            facts: RwLock::default(),
+            compile: watch::Sender::new(0),
+            status: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Index {
+    /// Looks at the facts. The closure must be quick and cannot await.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&Facts) -> T) -> T {
+        look(&self.facts.read())
+    }
+
+    /// Changes whenever routers may have to know something else.
+    pub(crate) fn compile_changes(&self) -> watch::Receiver<u64> {
+        self.compile.subscribe()
+    }
+
+    /// Changes whenever anything did.
+    pub(crate) fn status_changes(&self) -> watch::Receiver<u64> {
+        self.status.subscribe()
+    }
+
+    /// Applies one change and wakes whom it concerns.
+    pub(crate) fn write(&self, apply: impl FnOnce(&mut Facts) -> Change) {
+        let change = apply(&mut self.facts.write());
+        if change >= Change::Compile {
+            self.compile.send_modify(|generation| *generation += 1);
+        }
+        if change >= Change::Status {
+            self.status.send_modify(|generation| *generation += 1);
+        }
+    }
+
+    /// Reports of one agent stream, as long as no later stream of the cluster has replaced it.
+    pub(crate) fn report(&self, cluster: &str, epoch: u64, report: Report) {
+        self.write(|facts| facts.apply_report(cluster, epoch, report));
+    }
+}
+
+impl Facts {
+    pub(crate) fn apply_member(&mut self, object: &DynamicObject) -> Change {
+        let Some(name) = object.metadata.name.clone() else {
+            return Change::Nothing;
+        };
+        let before = self.members.get(&name);
+        let member = member_from(object, before);
+        let change = match before {
+            Some(before) if *before == member => Change::Nothing,
+            Some(before) if same_but_status(before, &member) => Change::Status,
+            _ => Change::Compile,
+        };
+        let replaced = before.is_some_and(|before| before.uid != member.uid);
+        if replaced {
+            self.delete_member(&name);
+        }
+        self.members.insert(name, member);
+        change
+    }
+
+    pub(crate) fn delete_member(&mut self, name: &str) -> Change {
+        // What its agent said goes too: a cluster that comes back under this name joins anew.
+        let known = self.members.remove(name).is_some() | self.agents.remove(name).is_some();
+        self.join_refusals.remove(name);
+        if known { Change::Compile } else { Change::Nothing }
+    }
+
+    /// Replaces all members by a complete list.
+    pub(crate) fn reset_members(&mut self, objects: &[DynamicObject]) -> Change {
+        let names: Vec<_> = objects
+            .iter()
+            .filter_map(|object| object.metadata.name.as_deref())
+            .collect();
+        let gone: Vec<_> = self
+            .members
+            .keys()
+            .filter(|name| !names.contains(&name.as_str()))
+            .cloned()
+            .collect();
+        let deleted = gone.iter().map(|name| self.delete_member(name)).max();
+        let applied = objects.iter().map(|object| self.apply_member(object)).max();
+        deleted.max(applied).unwrap_or(Change::Nothing)
+    }
+
+    pub(crate) fn apply_shard(&mut self, object: &DynamicObject) -> Change {
+        let Some((name, shard)) = shard_from(object) else {
+            return Change::Nothing;
+        };
+        let before = self.shards.get(&name);
+        let change = match before {
+            Some(before) if *before == shard => Change::Nothing,
+            Some(before)
+                if before.uid == shard.uid && before.spec == shard.spec && before.generation == shard.generation =>
+            {
+                Change::Status
+            }
+            _ => Change::Compile,
+        };
+        self.shards.insert(name, shard);
+        change
+    }
+
+    pub(crate) fn delete_shard(&mut self, object: &DynamicObject) -> Change {
+        let gone = shard_from(object).is_some_and(|(name, _)| self.shards.remove(&name).is_some());
+        if gone { Change::Compile } else { Change::Nothing }
+    }
+
+    /// Replaces all shards by a complete list.
+    pub(crate) fn reset_shards(&mut self, objects: &[DynamicObject]) -> Change {
+        let listed: Vec<_> = objects
+            .iter()
+            .filter_map(|object| shard_from(object).map(|(name, _)| name))
+            .collect();
+        let known = self.shards.len();
+        self.shards.retain(|name, _| listed.contains(name));
+        let deleted = (self.shards.len() < known).then_some(Change::Compile);
+        let applied = objects.iter().map(|object| self.apply_shard(object)).max();
+        deleted.max(applied).unwrap_or(Change::Nothing)
+    }
+
+    /// Keeps or forgets why `cluster` was not let in, for its status.
+    pub(crate) fn note_refusal(&mut self, cluster: &str, refusal: Option<(ConditionReason, String)>) -> Change {
+        let before = match refusal.clone() {
+            Some(refusal) => self.join_refusals.insert(cluster.to_owned(), refusal),
+            None => self.join_refusals.remove(cluster),
+        };
+        if before == refusal {
+            Change::Nothing
+        } else {
+            Change::Status
+        }
+    }
+
+    pub(crate) fn set_pins(&mut self, pins: BTreeMap<String, Pin>) -> Change {
+        if self.pins == pins {
+            return Change::Nothing;
+        }
+        self.pins = pins;
+        Change::Compile
+    }
+}
+
+fn same_but_status(before: &crate::facts::Member, after: &crate::facts::Member) -> bool {
+    before.uid == after.uid
+        && before.generation == after.generation
+        && before.labels == after.labels
+        && before.in_force == after.in_force
+        && before.accept == after.accept
+}

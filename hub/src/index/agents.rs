@@ -1,0 +1,160 @@
+//! Agents' messages as changes of the facts.
+//!
+//! A report of a stream that has been replaced is dropped: two agents of one cluster must not take turns.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use portolan_runtime::Secret;
+use portolan_wire::v1;
+
+use super::Change;
+use crate::facts::{AgentReport, Coverage, Facts, Heartbeat, Kind, Namespace, Token};
+
+/// One message of an agent, judged and timed.
+#[derive(Debug, Clone)]
+pub(crate) enum Report {
+    Heartbeat(v1::Heartbeat, Timestamp),
+    Namespaces(v1::NamespaceDelta),
+    Coverage(v1::CoverageDelta),
+    Callers(v1::CallerDelta),
+    Token(v1::MemberToken),
+    Allowed(v1::Allowed),
+    Disconnected,
+}
+
+impl Facts {
+    /// A stream begins: what earlier ones reported stays until it is replaced.
+    pub(crate) fn agent_connected(&mut self, cluster: &str, epoch: u64, hello: &v1::AgentHello) -> Change {
+        let agent = self.agents.entry(cluster.to_owned()).or_default();
+        agent.epoch = epoch;
+        agent.connected = true;
+        agent.version.clone_from(&hello.version);
+        agent.kubernetes_version.clone_from(&hello.kubernetes_version);
+        Change::Status
+    }
+
+    pub(super) fn apply_report(&mut self, cluster: &str, epoch: u64, report: Report) -> Change {
+        match self.agents.get_mut(cluster).filter(|agent| agent.epoch == epoch) {
+            Some(agent) => agent.apply(report),
+            None => Change::Nothing,
+        }
+    }
+}
+
+impl AgentReport {
+    fn apply(&mut self, report: Report) -> Change {
+        match report {
+            Report::Heartbeat(beat, at) => self.beat(beat, at),
+            Report::Namespaces(delta) => self.namespaces(delta),
+            Report::Coverage(delta) => self.coverage(delta),
+            Report::Callers(delta) => self.callers(delta),
+            Report::Token(token) => replace(
+                &mut self.token,
+                Token {
+                    token: Secret::new(token.token),
+                    expires_unix_seconds: token.expires_unix_seconds,
+                },
+            ),
+            Report::Allowed(mut allowed) => {
+                allowed.service_accounts.sort();
+                allowed.users.sort();
+                replace(&mut self.allowed, allowed)
+            }
+            Report::Disconnected => {
+                self.connected = false;
+                Change::Status
+            }
+        }
+    }
+
+    fn beat(&mut self, beat: v1::Heartbeat, at: Timestamp) -> Change {
+        if !beat.kubernetes_version.is_empty() {
+            self.kubernetes_version = beat.kubernetes_version;
+        }
+        self.heartbeat = Some(Heartbeat {
+            at,
+            api_ready: beat.api_ready,
+            latency_milliseconds: beat.latency_milliseconds,
+            message: beat.message,
+        });
+        Change::Status
+    }
+
+    fn namespaces(&mut self, delta: v1::NamespaceDelta) -> Change {
+        let upserted = delta.upserted.into_iter().map(|fact| {
+            let namespace = Namespace {
+                uid: fact.uid,
+                labels: fact.labels.into_iter().collect(),
+                terminating: fact.terminating,
+            };
+            (fact.name, namespace)
+        });
+        fold(&mut self.namespaces, delta.reset, upserted, delta.removed)
+    }
+
+    fn coverage(&mut self, delta: v1::CoverageDelta) -> Change {
+        let upserted = delta.upserted.into_iter().filter_map(|fact| {
+            let coverage = Coverage {
+                labelled: fact.labelled,
+                total: fact.total,
+                complete: fact.complete,
+            };
+            Some((Kind::from(fact.kind?), coverage))
+        });
+        let removed = delta.removed.into_iter().map(Kind::from);
+        let before = self.coverage.as_ref().map(told);
+        match fold(&mut self.coverage, delta.reset, upserted, removed) {
+            Change::Compile if before == self.coverage.as_ref().map(told) => Change::Status,
+            change => change,
+        }
+    }
+
+    fn callers(&mut self, delta: v1::CallerDelta) -> Change {
+        let upserted = delta.upserted.into_iter().map(|fact| (fact.uid.clone(), fact));
+        fold(&mut self.callers, delta.reset, upserted, delta.removed)
+    }
+}
+
+/// As routers see it.
+fn told(coverage: &BTreeMap<Kind, Coverage>) -> BTreeMap<Kind, Coverage> {
+    coverage
+        .iter()
+        .map(|(kind, known)| (kind.clone(), known.told()))
+        .collect()
+}
+
+fn replace<T: PartialEq>(slot: &mut Option<T>, value: T) -> Change {
+    if slot.as_ref() == Some(&value) {
+        return Change::Nothing;
+    }
+    *slot = Some(value);
+    Change::Compile
+}
+
+/// Applies a delta; the first one makes the subject known, also when it is empty.
+fn fold<K: Ord, V: PartialEq>(
+    slot: &mut Option<BTreeMap<K, V>>,
+    reset: bool,
+    upserted: impl IntoIterator<Item = (K, V)>,
+    removed: impl IntoIterator<Item = K>,
+) -> Change {
+    let mut changed = slot.is_none();
+    let map = slot.get_or_insert_default();
+    if reset {
+        let fresh: BTreeMap<K, V> = upserted.into_iter().collect();
+        changed |= *map != fresh;
+        *map = fresh;
+    } else {
+        for (key, value) in upserted {
+            if map.get(&key) != Some(&value) {
+                changed = true;
+                map.insert(key, value);
+            }
+        }
+    }
+    for key in removed {
+        changed |= map.remove(&key).is_some();
+    }
+    if changed { Change::Compile } else { Change::Nothing }
+}

@@ -1,0 +1,70 @@
+//! Reads MemberClusters and ShardingConfigs out of untyped objects, so that a malformed one is an entry with a problem
+//! and never an error of the watch that brought it.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::api::DynamicObject;
+use portolan_crds::{MemberClusterSpec, Problem, Reason, ShardName, ShardingConfigSpec, validate_member};
+use serde::de::DeserializeOwned;
+
+use crate::facts::{Member, ShardObject};
+
+/// Reads a MemberCluster. `before`: the entry it replaces, whose good spec stays in force if this one is bad.
+pub(crate) fn member_from(object: &DynamicObject, before: Option<&Member>) -> Member {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let uid = object.metadata.uid.clone().unwrap_or_default();
+    let generation = object.metadata.generation.unwrap_or_default();
+    let before = before.filter(|before| before.uid == uid);
+    let (spec, problems) = match section::<MemberClusterSpec>(object, "spec") {
+        Ok(spec) => {
+            let problems = validate_member(name, &spec);
+            (Some(Arc::new(spec)), problems)
+        }
+        Err(message) => (None, vec![unreadable(message)]),
+    };
+    let good = spec.filter(|_| problems.is_empty());
+    Member {
+        accept: object.data["spec"]["accept"].as_bool().unwrap_or_default(),
+        labels: object.metadata.labels.clone().unwrap_or_default(),
+        in_force: good.or_else(|| before.and_then(|before| before.in_force.clone())),
+        first_generation: before.map_or(generation, |before| before.first_generation),
+        status: section(object, "status").unwrap_or_default(),
+        uid,
+        generation,
+        problems,
+    }
+}
+
+/// Reads a ShardingConfig; `None` for an object without a usable name.
+pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObject)> {
+    let metadata = &object.metadata;
+    let name = ShardName::new(metadata.namespace.clone()?, metadata.name.clone()?).ok()?;
+    let shard = ShardObject {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        generation: metadata.generation.unwrap_or_default(),
+        created: metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::MIN, |time| time.0),
+        spec: section::<ShardingConfigSpec>(object, "spec").map(Arc::new),
+        status: section(object, "status").unwrap_or_default(),
+    };
+    Some((name, shard))
+}
+
+/// A spec that is not even of the right types. The API server's schema refuses such objects; older schemas may not have.
+pub(crate) fn unreadable(message: String) -> Problem {
+    Problem {
+        field: "spec".to_owned(),
+        reason: Reason::Invalid,
+        message,
+    }
+}
+
+fn section<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Result<T, String> {
+    match object.data.get(name) {
+        None => Ok(T::default()),
+        Some(value) => T::deserialize(value).map_err(|error| format!("cannot be read: {error}")),
+    }
+}

@@ -1,0 +1,223 @@
+//! Order of arrival does not matter, a bad object is an entry with a problem, and an old stream has no say.
+
+use jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject};
+use portolan_crds::{MemberCluster, ShardingConfig};
+use portolan_wire::v1;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn object(kind: &ApiResource, name: &str, spec: Value) -> DynamicObject {
+    let mut object = DynamicObject::new(name, kind).data(json!({"spec": spec}));
+    object.metadata.uid = Some(format!("uid-{name}"));
+    object.metadata.generation = Some(1);
+    object
+}
+
+fn member(name: &str, spec: Value) -> DynamicObject {
+    object(&ApiResource::erase::<MemberCluster>(&()), name, spec)
+}
+
+fn shard(name: &str, spec: Value) -> DynamicObject {
+    object(&ApiResource::erase::<ShardingConfig>(&()), name, spec).within("ops")
+}
+
+fn good() -> Value {
+    json!({"accept": true, "endpoints": [{"url": "https://east.example"}], "caBundle": crate::testing::CA_BUNDLE})
+}
+
+#[derive(Debug, Clone)]
+enum Arrival {
+    Member(DynamicObject),
+    Shard(DynamicObject),
+    Agent(&'static str, Report),
+}
+
+fn arrivals() -> Vec<Arrival> {
+    let namespaces = |name: &str| {
+        Report::Namespaces(v1::NamespaceDelta {
+            reset: true,
+            upserted: vec![v1::NamespaceFact {
+                name: name.into(),
+                ..Default::default()
+            }],
+            removed: Vec::new(),
+        })
+    };
+    let allowed = Report::Allowed(v1::Allowed {
+        service_accounts: vec!["b/b".into(), "a/a".into()],
+        users: Vec::new(),
+    });
+    vec![
+        Arrival::Member(member("east", good())),
+        Arrival::Member(member("west", json!({"accept": "yes"}))),
+        Arrival::Shard(shard("a", json!({"clusters": 7}))),
+        Arrival::Shard(shard("b", json!({"callerClusters": ["east"]}))),
+        Arrival::Agent("east", namespaces("ns-a")),
+        Arrival::Agent("east", allowed),
+        Arrival::Agent("west", namespaces("ns-b")),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn order_does_not_matter(order in Just(arrivals()).prop_shuffle()) {
+        let fold = |arrivals: Vec<Arrival>| {
+            let index = Index::default();
+            for cluster in ["east", "west"] {
+                index.write(|facts| facts.agent_connected(cluster, 1, &v1::AgentHello::default()));
+            }
+            for arrival in arrivals {
+                match arrival {
+                    Arrival::Member(object) => index.write(|facts| facts.apply_member(&object)),
+                    Arrival::Shard(object) => index.write(|facts| facts.apply_shard(&object)),
+                    Arrival::Agent(cluster, report) => index.report(cluster, 1, report),
+                }
+            }
+            index.read(Clone::clone)
+        };
+        prop_assert_eq!(fold(order), fold(arrivals()));
+    }
+}
+
+#[test]
+fn a_malformed_object_is_an_entry_with_a_problem() {
+    let mut facts = Facts::default();
+    assert_eq!(facts.apply_member(&member("east", good())), Change::Compile);
+    assert_eq!(facts.apply_member(&member("east", good())), Change::Nothing);
+    let mut broken = member("east", json!({"accept": true, "endpoints": "none"}));
+    broken.metadata.generation = Some(2);
+    assert_eq!(facts.apply_member(&broken), Change::Compile);
+    let east = &facts.members["east"];
+    assert!(east.accept && east.in_force.is_some(), "the good spec stays in force");
+    assert!(
+        east.problems[0].message.contains("cannot be read"),
+        "{:?}",
+        east.problems
+    );
+    facts.apply_shard(&shard("a", json!({"clusters": 7})));
+    assert!(facts.shards.values().next().unwrap().spec.is_err());
+}
+
+#[test]
+fn a_list_replaces_what_was_there() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    facts.apply_member(&member("west", good()));
+    assert_eq!(facts.reset_members(&[member("west", good())]), Change::Compile);
+    assert_eq!(facts.members.keys().collect::<Vec<_>>(), ["west"]);
+    assert_eq!(facts.reset_members(&[member("west", good())]), Change::Nothing);
+    facts.apply_shard(&shard("a", json!({})));
+    assert_eq!(facts.reset_shards(&[]), Change::Compile);
+}
+
+#[test]
+fn another_object_of_the_same_name_inherits_nothing_of_its_agent() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let token = v1::MemberToken {
+        token: "of-the-old-cluster".into(),
+        expires_unix_seconds: 1,
+    };
+    facts.apply_report("east", 1, Report::Token(token));
+    facts.note_refusal("east", Some((ConditionReason::DuplicateCluster, "no".into())));
+    let mut again = member("east", good());
+    assert_eq!(facts.apply_member(&again), Change::Nothing);
+    assert!(facts.agents["east"].token.is_some());
+    again.metadata.uid = Some("another".into());
+    assert_eq!(facts.reset_members(&[again]), Change::Compile);
+    assert!(facts.agents.is_empty() && facts.join_refusals.is_empty());
+    assert_eq!(facts.members["east"].uid, "another");
+}
+
+#[test]
+fn status_alone_does_not_wake_the_compiler() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    let mut with_status = member("east", good());
+    with_status.data["status"] = json!({"kubernetesVersion": "v1"});
+    assert_eq!(facts.apply_member(&with_status), Change::Status);
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let beat = Report::Heartbeat(v1::Heartbeat::default(), Timestamp::UNIX_EPOCH);
+    assert_eq!(facts.apply_report("east", 1, beat), Change::Status);
+}
+
+#[test]
+fn deltas_add_up_and_a_replaced_stream_has_no_say() {
+    let mut facts = Facts::default();
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let delta = |reset, upserted: &[&str], removed: &[&str]| {
+        Report::Callers(v1::CallerDelta {
+            reset,
+            upserted: upserted
+                .iter()
+                .map(|uid| v1::CallerFact {
+                    uid: (*uid).into(),
+                    ..Default::default()
+                })
+                .collect(),
+            removed: removed.iter().map(|uid| (*uid).to_owned()).collect(),
+        })
+    };
+    assert_eq!(facts.agents["east"].callers, None, "unknown is not empty");
+    assert_eq!(facts.apply_report("east", 1, delta(true, &[], &[])), Change::Compile);
+    assert_eq!(
+        facts.apply_report("east", 1, delta(false, &["p", "q"], &[])),
+        Change::Compile
+    );
+    assert_eq!(
+        facts.apply_report("east", 1, delta(false, &["p"], &["x"])),
+        Change::Nothing
+    );
+    facts.agent_connected("east", 2, &v1::AgentHello::default());
+    assert_eq!(
+        facts.agents["east"].callers.as_ref().unwrap().len(),
+        2,
+        "kept until the new stream reports"
+    );
+    assert_eq!(facts.apply_report("east", 1, delta(true, &[], &[])), Change::Nothing);
+    assert_eq!(facts.apply_report("east", 1, Report::Disconnected), Change::Nothing);
+    assert!(facts.agents["east"].connected);
+    assert_eq!(facts.apply_report("east", 2, delta(true, &["r"], &[])), Change::Compile);
+    assert_eq!(
+        facts.agents["east"]
+            .callers
+            .as_ref()
+            .unwrap()
+            .keys()
+            .collect::<Vec<_>>(),
+        ["r"]
+    );
+}
+
+#[test]
+fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
+    let mut facts = Facts::default();
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let mut report = |labelled, total| {
+        let kind = v1::KindRef {
+            group: String::new(),
+            resource: "pods".into(),
+        };
+        let fact = v1::CoverageFact {
+            kind: Some(kind),
+            labelled,
+            total,
+            complete: labelled == total,
+        };
+        let delta = v1::CoverageDelta {
+            reset: false,
+            upserted: vec![fact],
+            removed: Vec::new(),
+        };
+        facts.apply_report("east", 1, Report::Coverage(delta))
+    };
+    assert_eq!(report(1, 2), Change::Compile);
+    assert_eq!(report(2, 3), Change::Compile, "people are told how far it is");
+    assert_eq!(report(3, 3), Change::Compile);
+    assert_eq!(report(4, 4), Change::Status, "one object more is nothing to a router");
+    assert_eq!(report(4, 4), Change::Nothing);
+}

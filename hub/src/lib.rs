@@ -1,0 +1,33 @@
+//! The hub: registers member clusters, compiles ShardingConfigs, feeds routers and agents, and reports.
+//!
+//! How a change travels: `watch` and agent sessions (`stream`) write facts into `index`; `distribute` runs `compile`
+//! (pure) whenever facts or acknowledgements changed and publishes one `World`; each router session (`stream`) sends
+//! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
+//! `status` prints facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out.
+
+mod access;
+mod acks;
+mod admin;
+mod app;
+mod args;
+mod bootstrap;
+mod ca;
+mod compile;
+mod distribute;
+mod enroll;
+mod facts;
+mod index;
+mod jwks;
+mod metrics;
+mod pins;
+mod server;
+mod settings;
+mod status;
+mod stream;
+#[cfg(test)]
+mod testing;
+mod vouched;
+mod watch;
+
+pub use app::{Bound, build};
+pub use args::{Args, Config};

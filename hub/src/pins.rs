@@ -1,0 +1,306 @@
+//! What identifies each member for good: its cluster UID, its token-signing keys and its agent's key, pinned at join.
+//!
+//! One ConfigMap for all members, written with a resourceVersion precondition: "no two members share a UID or a key" is
+//! then one atomic write, also with several hubs. Public keys are no secrets. Callers: `enroll` and agent sessions pin,
+//! `app` loads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Client, Error as KubeError};
+use thiserror::Error;
+
+use crate::facts::{Facts, Pin};
+use crate::index::Index;
+use crate::jwks;
+
+/// Name of the ConfigMap, in the hub's namespace.
+pub(crate) const CONFIG_MAP_PINS: &str = "portolan-pins";
+/// Attempts against concurrent writers before giving up; each loss means that another hub's write went through.
+const ATTEMPTS: usize = 5;
+
+#[derive(Debug, Error)]
+pub(crate) enum PinError {
+    /// The facts belong to another member, or another cluster has this name. For the caller to see.
+    #[error("{0}")]
+    Refused(String),
+    /// The agent's key is not the pinned one. Says nothing about the member, and so nothing in its status.
+    #[error("{0}")]
+    Stranger(String),
+    #[error("cannot read or write ConfigMap {CONFIG_MAP_PINS}")]
+    Kube(#[from] KubeError),
+    #[error("ConfigMap {CONFIG_MAP_PINS} is changed too often by others")]
+    Contended,
+}
+
+/// By what an agent shows that it is the member's. Hashes of its key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AgentKey<'a> {
+    /// By a bootstrap token: this key and no other from now on.
+    Enrolled(&'a str),
+    /// By the certificate of a connection.
+    Presented(&'a str),
+    /// By the certificate that it replaces.
+    Renewed { presented: &'a str, issued: &'a str },
+}
+
+/// Reads and writes pins, and tells the index.
+#[derive(Clone)]
+pub(crate) struct Pins {
+    api: Api<ConfigMap>,
+    index: Arc<Index>,
+}
+
+impl Pins {
+    pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            index,
+        }
+    }
+
+    /// Reads all pins into the index. Done once, before anything is compiled.
+    pub(crate) async fn load(&self) -> Result<(), KubeError> {
+        let pins = self
+            .api
+            .get_opt(CONFIG_MAP_PINS)
+            .await?
+            .map(|map| decode(&map))
+            .unwrap_or_default();
+        self.index.write(|facts| facts.set_pins(pins));
+        Ok(())
+    }
+
+    /// Pins `cluster`, or finds that it is pinned just so, or refuses. The agent's keys follow from `key`.
+    pub(crate) async fn pin(&self, cluster: &str, wanted: &Pin, key: AgentKey<'_>) -> Result<(), PinError> {
+        let change = |before: Option<&Pin>| {
+            let agent_keys = agent_keys(cluster, before, key)?;
+            Ok(Pin {
+                agent_keys,
+                ..wanted.clone()
+            })
+        };
+        self.update(cluster, change).await
+    }
+
+    /// Moves the pin on to the key that is about to be certified.
+    pub(crate) async fn renew(&self, cluster: &str, presented: &str, issued: &str) -> Result<(), PinError> {
+        let change = |before: Option<&Pin>| {
+            let agent_keys = agent_keys(cluster, before, AgentKey::Renewed { presented, issued })?;
+            let before = before.cloned().ok_or_else(|| stranger(cluster))?;
+            Ok(Pin { agent_keys, ..before })
+        };
+        self.update(cluster, change).await
+    }
+
+    async fn update(
+        &self,
+        cluster: &str,
+        change: impl Fn(Option<&Pin>) -> Result<Pin, PinError>,
+    ) -> Result<(), PinError> {
+        for _ in 0..ATTEMPTS {
+            let map = self.api.get_opt(CONFIG_MAP_PINS).await?;
+            let mut pins = map.as_ref().map(decode).unwrap_or_default();
+            self.index.read(|facts| prune(facts, &mut pins));
+            let wanted = &change(pins.get(cluster))?;
+            check(cluster, wanted, &pins).map_err(PinError::Refused)?;
+            if pins.get(cluster) != Some(wanted) {
+                pins.insert(cluster.to_owned(), wanted.clone());
+                match self.store(map, &pins).await {
+                    Ok(()) => tracing::info!(cluster, cluster_uid = wanted.cluster_uid, "pinned"),
+                    Err(KubeError::Api(status)) if status.is_conflict() || status.is_already_exists() => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            self.index.write(|facts| facts.set_pins(pins));
+            return Ok(());
+        }
+        Err(PinError::Contended)
+    }
+
+    async fn store(&self, before: Option<ConfigMap>, pins: &BTreeMap<String, Pin>) -> Result<(), KubeError> {
+        let data = pins.iter().map(|(cluster, pin)| {
+            (
+                cluster.clone(),
+                serde_json::to_string(pin).expect("a pin is plain text"),
+            )
+        });
+        let data = Some(data.collect());
+        if let Some(before) = before {
+            let map = ConfigMap { data, ..before };
+            self.api.replace(CONFIG_MAP_PINS, &PostParams::default(), &map).await?;
+        } else {
+            let metadata = ObjectMeta {
+                name: Some(CONFIG_MAP_PINS.to_owned()),
+                ..ObjectMeta::default()
+            };
+            let map = ConfigMap {
+                metadata,
+                data,
+                ..ConfigMap::default()
+            };
+            self.api.create(&PostParams::default(), &map).await?;
+        }
+        Ok(())
+    }
+}
+
+fn decode(map: &ConfigMap) -> BTreeMap<String, Pin> {
+    let entries = map.data.iter().flatten();
+    entries
+        .filter_map(|(cluster, text)| match serde_json::from_str(text) {
+            Ok(pin) => Some((cluster.clone(), pin)),
+            Err(error) => {
+                tracing::error!(cluster, %error, "unreadable pin: the member must join anew");
+                None
+            }
+        })
+        .collect()
+}
+
+/// Forgets members that are gone or were replaced by an object of the same name.
+fn prune(facts: &Facts, pins: &mut BTreeMap<String, Pin>) {
+    pins.retain(|cluster, pin| {
+        facts
+            .members
+            .get(cluster)
+            .is_some_and(|member| member.uid == pin.member_uid)
+    });
+}
+
+/// The keys that are the agent's from now on, or why this one is not. The name in a certificate alone says too little: one
+/// of an agent that was replaced names the same cluster.
+fn agent_keys(cluster: &str, before: Option<&Pin>, key: AgentKey<'_>) -> Result<Vec<String>, PinError> {
+    let (presented, issued) = match key {
+        AgentKey::Enrolled(issued) => return Ok(vec![issued.to_owned()]),
+        AgentKey::Presented(presented) => (presented, None),
+        AgentKey::Renewed { presented, issued } => (presented, Some(issued)),
+    };
+    let known = &before.ok_or_else(|| stranger(cluster))?.agent_keys;
+    if !known.is_empty() && !known.iter().any(|known| known == presented) {
+        return Err(stranger(cluster));
+    }
+    match issued {
+        Some(issued) if issued != presented => Ok(vec![issued.to_owned(), presented.to_owned()]),
+        None if !known.is_empty() => Ok(known.clone()),
+        _ => Ok(vec![presented.to_owned()]),
+    }
+}
+
+fn stranger(cluster: &str) -> PinError {
+    PinError::Stranger(format!(
+        "the certificate's key is not the one that the agent of cluster {cluster} enrolled or renewed with last: \
+         if this is its agent, run portolanctl join for {cluster} again"
+    ))
+}
+
+/// Whether `wanted` may be pinned for `cluster`. The text names what is in the way and the fix.
+fn check(cluster: &str, wanted: &Pin, pins: &BTreeMap<String, Pin>) -> Result<(), String> {
+    if let Some(pin) = pins.get(cluster)
+        && pin.cluster_uid != wanted.cluster_uid
+    {
+        return Err(format!(
+            "member.clusterUid: MemberCluster {cluster} is pinned to the cluster with UID {}, this one has UID {}: \
+             delete the MemberCluster and join again to replace the cluster",
+            pin.cluster_uid, wanted.cluster_uid
+        ));
+    }
+    let prints: Vec<_> = wanted
+        .signing_keys
+        .iter()
+        .filter_map(|key| jwks::thumbprint_of(key))
+        .collect();
+    for (other, pin) in pins.iter().filter(|(other, _)| *other != cluster) {
+        if pin.cluster_uid == wanted.cluster_uid {
+            return Err(format!(
+                "member.clusterUid: the cluster with UID {} is a member already, as {other}: \
+                 a cluster joins once; delete MemberCluster {other} first, or use it",
+                wanted.cluster_uid
+            ));
+        }
+        let theirs = pin.signing_keys.iter().filter_map(|key| jwks::thumbprint_of(key));
+        if theirs.into_iter().any(|print| prints.contains(&print)) {
+            return Err(format!(
+                "member.jwks: member {other} publishes the same token-signing key, so tokens would not tell which \
+                 cluster they are from: give the cluster a ServiceAccount signing key of its own"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pin(cluster_uid: &str, key: &str) -> Pin {
+        Pin {
+            member_uid: format!("object-of-{cluster_uid}"),
+            cluster_uid: cluster_uid.to_owned(),
+            signing_keys: vec![format!(r#"{{"kty":"RSA","n":"{key}","e":"AQAB"}}"#)],
+            agent_keys: Vec::new(),
+        }
+    }
+
+    /// Keys before, what is shown, and keys after.
+    type Case<'a> = (&'a [&'a str], AgentKey<'a>, Option<&'a [&'a str]>);
+
+    #[test]
+    fn an_agent_has_the_key_that_was_certified_last_and_the_one_before() {
+        let with = |keys: &[&str]| Pin {
+            agent_keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            ..pin("uid", "k")
+        };
+        let renewed = AgentKey::Renewed {
+            presented: "a",
+            issued: "b",
+        };
+        let cases: [Case<'_>; 9] = [
+            (&[], AgentKey::Presented("a"), Some(&["a"])),
+            (&["a"], AgentKey::Presented("a"), Some(&["a"])),
+            (&["b", "a"], AgentKey::Presented("a"), Some(&["b", "a"])),
+            (&["b", "c"], AgentKey::Presented("a"), None),
+            (&["b", "a"], AgentKey::Enrolled("c"), Some(&["c"])),
+            (&[], renewed, Some(&["b", "a"])),
+            (&["a"], renewed, Some(&["b", "a"])),
+            (&["c", "a"], renewed, Some(&["b", "a"])),
+            (&["b"], renewed, None),
+        ];
+        for (before, key, after) in cases {
+            let keys = agent_keys("east", Some(&with(before)), key);
+            assert_eq!(
+                keys.ok(),
+                after.map(|after| with(after).agent_keys),
+                "{before:?} {key:?}"
+            );
+        }
+        assert!(agent_keys("east", None, AgentKey::Presented("a")).is_err());
+    }
+
+    #[test]
+    fn a_cluster_joins_once_and_a_name_stays_with_its_cluster() {
+        let pins = BTreeMap::from([
+            ("east".to_owned(), pin("uid-e", "ke")),
+            ("west".to_owned(), pin("uid-w", "kw")),
+        ]);
+        assert_eq!(check("east", &pin("uid-e", "ke"), &pins), Ok(()));
+        assert_eq!(
+            check("east", &pin("uid-e", "rotated"), &pins),
+            Ok(()),
+            "a member may rotate its keys"
+        );
+        assert_eq!(check("north", &pin("uid-n", "kn"), &pins), Ok(()));
+        let cases = [
+            ("east", pin("uid-x", "kx"), "pinned to the cluster with UID uid-e"),
+            ("north", pin("uid-w", "kn"), "as west"),
+            ("north", pin("uid-n", "kw"), "member west publishes the same"),
+            ("east", pin("uid-e", "kw"), "member west publishes the same"),
+        ];
+        for (cluster, wanted, text) in cases {
+            let refusal = check(cluster, &wanted, &pins).unwrap_err();
+            assert!(refusal.contains(text), "{refusal}");
+        }
+    }
+}

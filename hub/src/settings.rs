@@ -1,0 +1,101 @@
+//! Hub-wide settings that agents and routers must agree on: label keys, buckets, kinds to label.
+//!
+//! Pure. `args` builds it from flags, `compile` prints it into what is sent.
+
+use portolan_crds::{BucketAlgorithm, Bucketing, LabelKeys};
+use portolan_wire::v1;
+use thiserror::Error;
+
+use crate::facts::Kind;
+
+/// Kinds that agents label unless told otherwise: namespaced built-in kinds that operators commonly watch. Not among
+/// them: Secrets (an agent would have to read them all), Events and Leases (short-lived and many), EndpointSlices (they
+/// copy their Service's labels). Kinds that accepted limits name are added by themselves; custom kinds by `--label-kinds`.
+pub(crate) const DEFAULT_LABEL_KINDS: &str = "pods,services,configmaps,serviceaccounts,persistentvolumeclaims,\
+    deployments.apps,statefulsets.apps,daemonsets.apps,replicasets.apps,jobs.batch,cronjobs.batch,\
+    ingresses.networking.k8s.io,networkpolicies.networking.k8s.io,poddisruptionbudgets.policy,\
+    horizontalpodautoscalers.autoscaling";
+
+/// Checked settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) keys: LabelKeys,
+    pub(crate) bucketing: Bucketing,
+    pub(crate) label_kinds: Vec<Kind>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            keys: LabelKeys::default(),
+            bucketing: Bucketing::default(),
+            label_kinds: parse_kinds(DEFAULT_LABEL_KINDS).expect("the default list is well-formed"),
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn algorithm(&self) -> v1::BucketAlgorithm {
+        match self.bucketing.algorithm() {
+            BucketAlgorithm::Xxh3 => v1::BucketAlgorithm::Xxh3,
+            BucketAlgorithm::Legacy => v1::BucketAlgorithm::Legacy,
+        }
+    }
+}
+
+/// A kind that cannot be read.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0:?} is no kind: write resource or resource.group, as in pods or deployments.apps; * stands for all")]
+pub(crate) struct KindError(String);
+
+/// Reads `pods,deployments.apps,*.example.com,*`, as kubectl writes resources. A lone `*` is everything.
+pub(crate) fn parse_kinds(text: &str) -> Result<Vec<Kind>, KindError> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    words.map(parse_kind).collect()
+}
+
+fn parse_kind(word: &str) -> Result<Kind, KindError> {
+    let (resource, group) = word
+        .split_once('.')
+        .unwrap_or((word, if word == "*" { "*" } else { "" }));
+    let plain = |part: &str, more: &str| {
+        part == "*"
+            || part
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || more.contains(c))
+    };
+    if resource.is_empty() || word.ends_with('.') || !plain(resource, "-") || !plain(group, "-.") {
+        return Err(KindError(word.to_owned()));
+    }
+    Ok(Kind {
+        group: group.to_owned(),
+        resource: resource.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_written_as_kubectl_does() {
+        let kind = |group: &str, resource: &str| Kind {
+            group: group.into(),
+            resource: resource.into(),
+        };
+        let read = parse_kinds("pods, deployments.apps,*.example.com,*,").unwrap();
+        assert_eq!(
+            read,
+            [
+                kind("", "pods"),
+                kind("apps", "deployments"),
+                kind("example.com", "*"),
+                kind("*", "*")
+            ]
+        );
+        for bad in ["Pods", "pods.", ".apps", "a b", "pods/status"] {
+            assert_eq!(parse_kinds(bad), Err(KindError(bad.to_owned())), "{bad}");
+        }
+        assert!(!Settings::default().label_kinds.is_empty());
+    }
+}

@@ -1,0 +1,275 @@
+//! Facts, world and acknowledgements → the objects' statuses.
+//!
+//! What a status says is pure (`member`, `shard`); this file decides when it is worth a write: at once when something
+//! material changed, every ten seconds when only figures did, never when nothing did. Written by server-side apply under
+//! a field manager of its own. One replica writes; with several, only the leader would.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, Resource};
+use portolan_crds::labels::MANAGER_HUB_STATUS;
+use portolan_crds::{MemberCluster, MemberClusterStatus, ShardName, ShardingConfig, ShardingConfigStatus};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::acks::Acks;
+use crate::distribute::Worlds;
+use crate::index::Index;
+use crate::metrics::Metrics;
+
+mod member;
+mod shard;
+
+/// Changes come in bursts; one pass for all of them.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Time alone makes heartbeats too old and tokens expire.
+const TICK: Duration = Duration::from_secs(1);
+/// Heartbeats, latencies and counts are written this often.
+const FIGURES_PERIOD: Duration = Duration::from_secs(10);
+/// What we wrote counts as the object's status until the watch has had time to bring it back.
+const TRUST_WRITTEN: Duration = Duration::from_secs(5);
+/// After a failed write its object is left alone this long: a status that is refused would be sent again every second.
+const RETRY_FAILED: Duration = Duration::from_secs(5);
+/// Writes under way at once: enough for a fleet, few for an API server.
+const CONCURRENCY: usize = 8;
+/// A write that takes longer has failed; the next pass tries again.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The writer.
+pub(crate) struct StatusWriter {
+    client: Client,
+    index: Arc<Index>,
+    acks: Arc<Acks>,
+    written: BTreeMap<Object, Written>,
+    failed: BTreeMap<Object, Instant>,
+}
+
+/// Whose status.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Object {
+    Member(String),
+    Shard(ShardName),
+}
+
+/// A status of either kind.
+#[derive(Debug, Clone, PartialEq)]
+enum Status {
+    Member(Box<MemberClusterStatus>),
+    Shard(Box<ShardingConfigStatus>),
+}
+
+#[derive(Debug)]
+struct Written {
+    status: Status,
+    at: Instant,
+}
+
+impl StatusWriter {
+    pub(crate) fn new(client: Client, index: Arc<Index>, acks: Arc<Acks>) -> Self {
+        Self {
+            client,
+            index,
+            acks,
+            written: BTreeMap::new(),
+            failed: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until cancelled.
+    pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
+        let (mut facts, mut acks) = (self.index.status_changes(), self.acks.changes());
+        loop {
+            tokio::select! {
+                _ = facts.changed() => {}
+                _ = acks.changed() => {}
+                _ = worlds.changed() => {}
+                () = tokio::time::sleep(TICK) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+            facts.mark_unchanged();
+            acks.mark_unchanged();
+            worlds.mark_unchanged();
+            let due = self.due(&worlds);
+            self.write(due, &metrics).await;
+        }
+    }
+
+    /// Statuses that are worth a write now.
+    fn due(&mut self, worlds: &Worlds) -> Vec<(Object, Status)> {
+        let Some(world) = worlds.borrow().as_ref().map(|published| published.world.clone()) else {
+            return Vec::new();
+        };
+        let routers = self.acks.read(Clone::clone);
+        let now = Timestamp::now();
+        let wanted: Vec<_> = self.index.read(|facts| {
+            let members = facts.members.iter().map(|(cluster, object)| {
+                let wanted = member::status(facts, (cluster, object), &routers, now);
+                let observed = Status::Member(Box::new(object.status.clone()));
+                (
+                    Object::Member(cluster.clone()),
+                    Status::Member(Box::new(wanted)),
+                    observed,
+                )
+            });
+            let shards = facts.shards.iter().filter_map(|(name, object)| {
+                let wanted = shard::status(facts, &world, (name, object), &routers, now)?;
+                let observed = Status::Shard(Box::new(object.status.clone()));
+                Some((Object::Shard(name.clone()), Status::Shard(Box::new(wanted)), observed))
+            });
+            members.chain(shards).collect()
+        });
+        let known: BTreeSet<_> = wanted.iter().map(|(object, _, _)| object).collect();
+        self.written.retain(|object, _| known.contains(object));
+        self.failed
+            .retain(|object, at| known.contains(object) && at.elapsed() < RETRY_FAILED);
+        let due = wanted.into_iter().filter(|(object, wanted, observed)| {
+            !self.failed.contains_key(object) && is_due(self.written.get(object), wanted, observed)
+        });
+        due.map(|(object, wanted, _)| (object, wanted)).collect()
+    }
+
+    async fn write(&mut self, due: Vec<(Object, Status)>, metrics: &Metrics) {
+        let client = &self.client;
+        let writes = futures::stream::iter(due).map(|(object, status)| async move {
+            let write = tokio::time::timeout(WRITE_TIMEOUT, write(client, &object, &status)).await;
+            (object, status, write)
+        });
+        let mut writes = std::pin::pin!(writes.buffer_unordered(CONCURRENCY));
+        while let Some((object, status, outcome)) = writes.next().await {
+            match outcome {
+                Ok(Ok(())) => {
+                    metrics.status_written(true);
+                    let at = Instant::now();
+                    self.written.insert(object, Written { status, at });
+                }
+                // Deleted a moment ago.
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                    self.failed.insert(object, Instant::now());
+                }
+                Ok(Err(error)) => {
+                    metrics.status_written(false);
+                    tracing::warn!(?object, %error, "cannot write a status");
+                    self.failed.insert(object, Instant::now());
+                }
+                Err(_) => {
+                    metrics.status_written(false);
+                    tracing::warn!(?object, "a status was not written in time");
+                    self.failed.insert(object, Instant::now());
+                }
+            }
+        }
+    }
+}
+
+impl Status {
+    /// Without what changes all the time.
+    fn material(&self) -> Self {
+        match self {
+            Self::Member(status) => {
+                let mut status = status.clone();
+                status.last_heartbeat = None;
+                status.api_latency_milliseconds = None;
+                status.labelled_objects = None;
+                status.total_objects = None;
+                Self::Member(status)
+            }
+            Self::Shard(status) => Self::Shard(status.clone()),
+        }
+    }
+}
+
+/// Whether `wanted` is worth a write, given what was written last and what the watch shows.
+fn is_due(written: Option<&Written>, wanted: &Status, observed: &Status) -> bool {
+    let present = written
+        .filter(|written| written.at.elapsed() < TRUST_WRITTEN)
+        .map_or(observed, |written| &written.status);
+    if wanted == present {
+        return false;
+    }
+    wanted.material() != present.material() || written.is_none_or(|written| written.at.elapsed() >= FIGURES_PERIOD)
+}
+
+async fn write(client: &Client, object: &Object, status: &Status) -> kube::Result<()> {
+    let params = PatchParams::apply(MANAGER_HUB_STATUS).force();
+    match (object, status) {
+        (Object::Member(name), Status::Member(status)) => {
+            let api = Api::<MemberCluster>::all(client.clone());
+            let patch = patch::<MemberCluster>(json!({"name": name}), json!(status));
+            api.patch_status(name, &params, &Patch::Apply(patch)).await.map(drop)
+        }
+        (Object::Shard(name), Status::Shard(status)) => {
+            let api = Api::<ShardingConfig>::namespaced(client.clone(), name.namespace());
+            let metadata = json!({"name": name.name(), "namespace": name.namespace()});
+            let patch = patch::<ShardingConfig>(metadata, json!(status));
+            api.patch_status(name.name(), &params, &Patch::Apply(patch))
+                .await
+                .map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn patch<K: Resource<DynamicType = ()>>(metadata: Value, status: Value) -> Value {
+    json!({
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
+        "metadata": metadata,
+        "status": status,
+    })
+}
+
+/// The first few names, and how many more: messages are for people.
+fn named<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    const NAMED_MAX: usize = 10;
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let text = names.take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        return format!("{text} and {more} more");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::api::{ApiResource, DynamicObject};
+    use kube::client::Body;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::distribute::Published;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_status_is_not_sent_again_at_once() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        let refuse = tower::service_fn(move |_: http::Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422});
+                let body = Body::from(status.to_string().into_bytes());
+                Ok::<_, Infallible>(http::Response::builder().status(422).body(body).unwrap())
+            }
+        });
+        let index = Arc::<Index>::default();
+        let object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(json!({"spec": {}}));
+        index.write(|facts| facts.apply_member(&object));
+        let (_worlds, published) = watch::channel(Some(Published::default()));
+        let mut writer = StatusWriter::new(Client::new(refuse, "default"), index, Arc::default());
+        let mut pass = async || {
+            let due = writer.due(&published);
+            writer.write(due, &Metrics::default()).await;
+            asked.load(Ordering::Relaxed)
+        };
+        assert_eq!((pass().await, pass().await), (1, 1));
+        tokio::time::advance(RETRY_FAILED).await;
+        assert_eq!(pass().await, 2);
+    }
+}

@@ -1,0 +1,300 @@
+//! What the hub says about a ShardingConfig. Pure.
+//!
+//! `accepted` and the namespaces in `clusters` are more than news: after a restart the compiler starts from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use portolan_crds::{
+    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, ConditionReason, ConditionType, Finding,
+    STATUS_NAMESPACES_MAX, STATUS_REPLICAS_MAX, ShardName, ShardingConfigSpec, ShardingConfigStatus, set_condition,
+};
+use portolan_wire::v1::resource::Body;
+
+use super::member::whole_seconds;
+use super::named;
+use crate::acks::RouterState;
+use crate::compile::{Ref, Verdict, World};
+use crate::facts::{Facts, ShardObject};
+
+type Routers = BTreeMap<String, RouterState>;
+type Found = (ConditionType, (Option<bool>, ConditionReason, String));
+
+/// Message of conditions about a spec that there is not.
+const NOTHING_IN_FORCE: &str = "no spec is in force, see Accepted";
+
+/// The status that the shard ought to have; `None` while the world does not know its present generation.
+pub(super) fn status(
+    facts: &Facts,
+    world: &World,
+    (name, object): (&ShardName, &ShardObject),
+    routers: &Routers,
+    now: Timestamp,
+) -> Option<ShardingConfigStatus> {
+    let verdict = world
+        .shards
+        .get(name)
+        .filter(|verdict| verdict.generation == object.generation)?;
+    let accepted = world.state.accepted.get(name);
+    let callers = callers(world, name, routers);
+    let mut status = ShardingConfigStatus {
+        observed_generation: Some(object.generation),
+        conditions: object.status.conditions.clone(),
+        children: Vec::new(),
+        clusters: clusters(facts, world, name, verdict),
+        accepted: accepted.and_then(|accepted| AcceptedSpec::new(accepted.generation, &accepted.spec).ok()),
+        callers: None,
+    };
+    let findings = [
+        is_accepted(verdict, accepted.is_some()),
+        distributed(
+            &callers,
+            routers,
+            accepted.map(|accepted| silent_homes(world, &accepted.spec)),
+        ),
+        complete(),
+        disjoint(verdict),
+        resolved(facts, verdict, accepted.is_some()),
+    ];
+    status.callers = Some(callers);
+    for (type_, (holds, reason, message)) in findings {
+        let finding = Finding {
+            type_,
+            status: holds,
+            reason,
+            message,
+            observed_generation: Some(object.generation),
+        };
+        set_condition(&mut status.conditions, finding, &whole_seconds(now));
+    }
+    Some(status)
+}
+
+fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
+    let ledger = &world.state.ledger;
+    let wanted = verdict.wanted.members.iter().map(|member| member.cluster.as_str());
+    let all: BTreeSet<_> = wanted.chain(ledger.clusters()).collect();
+    let labelled = |cluster: &str| {
+        let coverage = facts.agents.get(cluster).and_then(|agent| agent.coverage.as_ref());
+        coverage.is_some_and(|coverage| coverage.values().all(|kind| kind.complete))
+    };
+    all.into_iter()
+        .filter_map(|cluster| {
+            let owned = ledger
+                .in_cluster(cluster)
+                .filter(|(_, entry)| entry.owner.as_ref() == Some(name));
+            let namespaces: Vec<_> = owned.map(|(namespace, _)| namespace.to_owned()).collect();
+            let member = verdict.wanted.members.iter().find(|member| member.cluster == cluster);
+            if namespaces.is_empty() && member.is_none() {
+                return None;
+            }
+            let shadowed = member.into_iter().flat_map(|member| &member.shadowed);
+            Some(ClusterShardStatus {
+                name: cluster.to_owned(),
+                namespace_count: i64::try_from(namespaces.len()).unwrap_or(i64::MAX),
+                namespaces: namespaces.into_iter().take(STATUS_NAMESPACES_MAX).collect(),
+                objects: None,
+                labels_synced: labelled(cluster),
+                shadowed: shadowed.take(STATUS_NAMESPACES_MAX).cloned().collect(),
+            })
+        })
+        .collect()
+}
+
+/// How far the callers' views have come. A caller is current when every connected router serves it by the present view.
+fn callers(world: &World, name: &ShardName, routers: &Routers) -> CallersStatus {
+    let connected: Vec<_> = routers.values().filter(|router| router.left.is_none()).collect();
+    let views = world.callers.get(name).into_iter().flatten();
+    let mut replicas: Vec<_> = views.filter_map(|view| replica(world, view, &connected)).collect();
+    let current = replicas.iter().filter(|(current, _)| *current).count();
+    // Those that are not current first; the list is cut.
+    replicas.sort_by(|a, b| (a.0, &a.1.cluster, &a.1.pod).cmp(&(b.0, &b.1.cluster, &b.1.pod)));
+    CallersStatus {
+        total: i64::try_from(replicas.len()).unwrap_or(i64::MAX),
+        current: i64::try_from(current).unwrap_or(i64::MAX),
+        replicas: replicas
+            .into_iter()
+            .map(|(_, replica)| replica)
+            .take(STATUS_REPLICAS_MAX)
+            .collect(),
+    }
+}
+
+fn replica(world: &World, view: &Ref, connected: &[&RouterState]) -> Option<(bool, CallerReplica)> {
+    let compiled = world.resources.get(view)?;
+    let Some(Body::CallerView(body)) = &compiled.resource.body else {
+        return None;
+    };
+    let version = &compiled.resource.version;
+    let held: Vec<_> = connected.iter().map(|router| router.held.get(view)).collect();
+    let serves = |held: Option<&String>| held == Some(version) || (compiled.provisional && held.is_some());
+    let current = !held.is_empty() && held.iter().all(|held| serves(*held));
+    // Of several routers the one that lags is told of.
+    let lagging = held.iter().find(|held| !serves(**held)).or(held.first());
+    let nack = connected.iter().find_map(|router| {
+        let (refused, reason) = router.rejected.get(view)?;
+        (refused == version).then(|| reason.clone())
+    });
+    let replica = CallerReplica {
+        cluster: body.home_cluster.clone(),
+        namespace: body.namespace.clone(),
+        pod: body.pod.clone(),
+        uid: body.pod_uid.clone(),
+        version: lagging.and_then(|held| held.cloned()),
+        nack,
+    };
+    Some((current, replica))
+}
+
+fn is_accepted(verdict: &Verdict, in_force: bool) -> Found {
+    let found = match &verdict.refusal {
+        None => (
+            Some(true),
+            ConditionReason::Ok,
+            "the spec is valid and in force".to_owned(),
+        ),
+        Some(refusal) => {
+            let rest = if in_force {
+                "the last accepted spec stays in force"
+            } else {
+                "nothing is in force"
+            };
+            (Some(false), refusal.reason, format!("{}; {rest}", refusal.message))
+        }
+    };
+    (ConditionType::Accepted, found)
+}
+
+/// Caller clusters whose agents have not told this process of any Pods.
+fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str> {
+    let homes = spec.caller_clusters.iter().map(String::as_str);
+    homes.filter(|home| world.unknown.homes.contains(*home)).collect()
+}
+
+/// `silent`: see [`silent_homes`]; `None` if no spec is in force.
+fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&str>>) -> Found {
+    let connected = routers.values().filter(|router| router.left.is_none()).count();
+    let refused = callers
+        .replicas
+        .iter()
+        .find_map(|replica| Some((replica, replica.nack.as_ref()?)));
+    let progress = format!(
+        "{} of {} callers are served by the present version",
+        callers.current, callers.total
+    );
+    let Some(silent) = silent else {
+        let found = (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned());
+        return (ConditionType::Distributed, found);
+    };
+    let found = if let Some((replica, reason)) = refused {
+        let message = format!(
+            "{progress}; a router refused that of Pod {}/{} in {}: {reason}",
+            replica.namespace, replica.pod, replica.cluster
+        );
+        (Some(false), ConditionReason::Rejected, message)
+    } else if callers.total == 0 && !silent.is_empty() {
+        let message = format!(
+            "the agent of {} has not reported its Pods since the hub started: routers go on with the callers they have",
+            silent.join(", ")
+        );
+        (None, ConditionReason::WaitingForAgent, message)
+    } else if callers.total == 0 {
+        let message = "no running Pod in this namespace of the caller clusters matches spec.selector";
+        (Some(false), ConditionReason::NoCallers, message.to_owned())
+    } else if connected == 0 {
+        let message = format!("{progress}: no router is connected to the hub");
+        (Some(false), ConditionReason::Progressing, message)
+    } else if callers.current < callers.total {
+        (Some(false), ConditionReason::Progressing, progress)
+    } else {
+        (
+            Some(true),
+            ConditionReason::Ok,
+            format!("{progress}, on {connected} routers"),
+        )
+    };
+    (ConditionType::Distributed, found)
+}
+
+/// Only a root can be incomplete, and roots are not served yet.
+fn complete() -> Found {
+    let message = "the spec names its namespaces itself";
+    (
+        ConditionType::Complete,
+        (Some(true), ConditionReason::Ok, message.to_owned()),
+    )
+}
+
+fn disjoint(verdict: &Verdict) -> Found {
+    let found = if verdict.conflicts.is_empty() {
+        let message = "no pair of cluster and namespace is another shard's";
+        (Some(true), ConditionReason::Ok, message.to_owned())
+    } else {
+        let pairs: Vec<_> = verdict
+            .conflicts
+            .iter()
+            .map(|(pair, owner)| format!("{pair} (of {owner})"))
+            .collect();
+        let message = format!("owned by other shards: {}", named(pairs.iter().map(String::as_str)));
+        (Some(false), ConditionReason::Overlap, message)
+    };
+    (ConditionType::Disjoint, found)
+}
+
+fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Found {
+    let members = &verdict.wanted.members;
+    let strangers = members.iter().map(|member| member.cluster.as_str());
+    let strangers: Vec<_> = strangers.filter(|cluster| facts.joined(cluster).is_none()).collect();
+    let pairs = |of: fn(&crate::compile::WantedMember) -> &BTreeSet<String>| {
+        let pairs = members
+            .iter()
+            .flat_map(|member| of(member).iter().map(|name| format!("{}/{name}", member.cluster)));
+        pairs.collect::<Vec<_>>()
+    };
+    let list = |pairs: &[String]| named(pairs.iter().map(String::as_str));
+    let (absent, shadowed) = (pairs(|member| &member.absent), pairs(|member| &member.shadowed));
+    let guessed: Vec<_> = members
+        .iter()
+        .filter(|member| member.guessed)
+        .map(|member| member.cluster.as_str())
+        .collect();
+    let found = if !in_force {
+        (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned())
+    } else if !verdict.wanted.unknown_clusters.is_empty() {
+        (
+            Some(false),
+            ConditionReason::UnknownCluster,
+            verdict.wanted.unknown_clusters.join("; "),
+        )
+    } else if !strangers.is_empty() {
+        let message = format!(
+            "MemberCluster {} has not joined, or is not accepted: nothing is served from there",
+            strangers.join(", ")
+        );
+        (Some(false), ConditionReason::ClusterNotJoined, message)
+    } else if !shadowed.is_empty() {
+        let message = format!(
+            "{} exist too, but the namespace of that name is served from another cluster: from where it was first, \
+             else from the earlier in spec.clusters",
+            list(&shadowed)
+        );
+        (Some(false), ConditionReason::Shadowed, message)
+    } else if !absent.is_empty() {
+        let message = format!(
+            "{} do not exist yet: create them, or correct spec.clusters[].namespaces",
+            list(&absent)
+        );
+        (Some(false), ConditionReason::NamespaceMissing, message)
+    } else if !guessed.is_empty() {
+        let message = format!("the inventory of {} has not been reported yet", guessed.join(", "));
+        (None, ConditionReason::WaitingForAgent, message)
+    } else {
+        let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
+        (
+            Some(true),
+            ConditionReason::Ok,
+            format!("{count} namespaces in {} clusters", members.len()),
+        )
+    };
+    (ConditionType::NamespacesResolved, found)
+}

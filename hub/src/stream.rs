@@ -1,0 +1,55 @@
+//! The streams that routers and agents hold open: one session each, of the identity that their certificate names.
+//!
+//! `routers` sends worlds and collects acknowledgements; `agents` collects facts and asks for reviews; `transaction`
+//! is the pure part of the former. The only place beside `enroll` that makes `tonic::Status`es. Served by `server`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::Stream;
+use portolan_wire::PROTOCOL;
+use tonic::Status;
+
+mod agents;
+mod reviews;
+mod routers;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+pub(crate) use agents::AgentService;
+pub(crate) use reviews::AgentSessions;
+pub(crate) use routers::RouterService;
+
+/// The first message must come within this time.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages to one peer that wait for the network; beyond it the session waits.
+const OUTBOUND: usize = 16;
+/// A peer that takes nothing for this long is gone, whatever its connection says.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Numbers streams across both services, so that a later one of the same peer is told from an earlier one.
+static EPOCHS: AtomicU64 = AtomicU64::new(1);
+
+fn next_epoch() -> u64 {
+    EPOCHS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The first message of a stream, in time.
+async fn first<T>(inbound: &mut (impl Stream<Item = Result<T, Status>> + Unpin)) -> Result<T, Status> {
+    use futures::StreamExt;
+    match tokio::time::timeout(HELLO_TIMEOUT, inbound.next()).await {
+        Ok(Some(message)) => message,
+        Ok(None) => Err(Status::invalid_argument("the stream ended before its hello")),
+        Err(_) => Err(Status::deadline_exceeded("no hello came in time")),
+    }
+}
+
+fn check_protocol(protocol: u32) -> Result<(), Status> {
+    if protocol == PROTOCOL {
+        return Ok(());
+    }
+    Err(Status::failed_precondition(format!(
+        "protocol {protocol} is not spoken here, only {PROTOCOL}: install programs of one release"
+    )))
+}

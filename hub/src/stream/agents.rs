@@ -1,0 +1,249 @@
+//! Sessions of agents: configuration and review questions out, facts in.
+//!
+//! The cluster is the one that the certificate names; it must be accepted, pinned, and still the cluster it was, and the
+//! certificate's key the one that is pinned. Tokens pass through here into the index and are never logged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use portolan_runtime::Tasks;
+use portolan_wire::identity::Identity;
+use portolan_wire::v1;
+use portolan_wire::v1::agent_control_server::AgentControl;
+use portolan_wire::v1::agent_message::Kind as Said;
+use portolan_wire::v1::agent_update::Kind as Told;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::reviews::{AgentSessions, Question, Registered};
+use super::{OUTBOUND, SEND_TIMEOUT, check_protocol, first, next_epoch};
+use crate::distribute::Worlds;
+use crate::enroll::pin_or_note;
+use crate::facts::Pin;
+use crate::index::{Index, Report};
+use crate::jwks;
+use crate::metrics::{Metrics, Program};
+use crate::pins::{AgentKey, Pins};
+use crate::server::Peer;
+
+type Outbound = mpsc::Sender<Result<v1::AgentUpdate, Status>>;
+
+/// The service. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct AgentService {
+    pub(crate) index: Arc<Index>,
+    pub(crate) worlds: Worlds,
+    pub(crate) sessions: Arc<AgentSessions>,
+    pub(crate) pins: Pins,
+    pub(crate) metrics: Metrics,
+    pub(crate) tasks: Tasks,
+}
+
+#[tonic::async_trait]
+impl AgentControl for AgentService {
+    type ConnectStream = ReceiverStream<Result<v1::AgentUpdate, Status>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<v1::AgentMessage>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let peer = Peer::of(&request)?;
+        let Identity::Agent(cluster) = peer.identity()? else {
+            return Err(Status::permission_denied(
+                "only an agent's certificate opens this stream",
+            ));
+        };
+        let mut inbound = request.into_inner();
+        let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
+            return Err(Status::invalid_argument("the first message must be a hello"));
+        };
+        check_protocol(hello.protocol)?;
+        self.check_standing(&cluster, &peer.key_hash()?, &hello).await?;
+
+        let epoch = next_epoch();
+        let registered = self.sessions.register(&cluster, epoch);
+        self.index.write(|facts| facts.agent_connected(&cluster, epoch, &hello));
+        tracing::info!(cluster, remote = %peer.remote, version = hello.version, "agent connected");
+        let (outbound, stream) = mpsc::channel(OUTBOUND);
+        let session = Session {
+            service: self.clone(),
+            cluster,
+            epoch,
+            outbound,
+            reviews: BTreeMap::new(),
+            next_review: 1,
+        };
+        let token = self.tasks.token();
+        self.tasks.spawn("agent-session", async move {
+            token.run_until_cancelled(session.serve(inbound, registered)).await;
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+impl AgentService {
+    /// Accepted, pinned, and the cluster that was pinned; keys that were rotated are pinned anew.
+    async fn check_standing(&self, cluster: &str, key: &str, hello: &v1::AgentHello) -> Result<(), Status> {
+        let found = self.index.read(|facts| {
+            let member = facts.members.get(cluster).cloned();
+            let joined = facts.joined(cluster).map(|(_, pin)| pin.clone());
+            (member, joined)
+        });
+        let pin = match found {
+            (None, _) => {
+                return Err(Status::permission_denied(format!(
+                    "MemberCluster {cluster} does not exist on the hub"
+                )));
+            }
+            (Some(member), _) if !member.accept => {
+                return Err(Status::permission_denied(format!(
+                    "spec.accept of MemberCluster {cluster} is false"
+                )));
+            }
+            (Some(_), None) => {
+                return Err(Status::permission_denied(format!(
+                    "cluster {cluster} has not joined as the present MemberCluster {cluster}: run portolanctl join"
+                )));
+            }
+            (Some(_), Some(pin)) => pin,
+        };
+        // An agent that cannot reach its API server may not know its keys; then the pinned ones stay.
+        let signing_keys = match jwks::parse(&hello.jwks) {
+            Ok(keys) => keys,
+            Err(_) if hello.jwks.is_empty() => pin.signing_keys.clone(),
+            Err(error) => return Err(Status::invalid_argument(error.to_string())),
+        };
+        let present = Pin {
+            member_uid: pin.member_uid.clone(),
+            cluster_uid: hello.cluster_uid.clone(),
+            signing_keys,
+            agent_keys: pin.agent_keys.clone(),
+        };
+        if present == pin && pin.agent_keys.iter().any(|known| known == key) {
+            self.index.write(|facts| facts.note_refusal(cluster, None));
+            return Ok(());
+        }
+        pin_or_note(&self.pins, &self.index, cluster, &present, AgentKey::Presented(key)).await
+    }
+}
+
+struct Session {
+    service: AgentService,
+    cluster: String,
+    epoch: u64,
+    outbound: Outbound,
+    /// Questions that the agent has not answered. Bounded by their queue: one is removed before the next is asked.
+    reviews: BTreeMap<u64, oneshot::Sender<v1::TokenReviewed>>,
+    next_review: u64,
+}
+
+impl Session {
+    async fn serve(mut self, inbound: Streaming<v1::AgentMessage>, registered: Registered) {
+        let _stream = self.service.metrics.stream(Program::Agent);
+        let Err(status) = self.run(inbound, registered).await;
+        self.service.sessions.unregister(&self.cluster, self.epoch);
+        self.service
+            .index
+            .report(&self.cluster, self.epoch, Report::Disconnected);
+        tracing::info!(cluster = self.cluster, reason = status.message(), "agent disconnected");
+        let _ = tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Err(status))).await;
+    }
+
+    async fn run(
+        &mut self,
+        mut inbound: Streaming<v1::AgentMessage>,
+        mut registered: Registered,
+    ) -> Result<std::convert::Infallible, Status> {
+        let mut worlds = self.service.worlds.clone();
+        worlds.mark_changed();
+        let mut configured = None;
+        loop {
+            tokio::select! {
+                message = inbound.next() => match message {
+                    Some(message) => self.hear(message?)?,
+                    None => return Err(Status::cancelled("the agent closed the stream")),
+                },
+                changed = worlds.changed() => {
+                    changed.map_err(|_| Status::unavailable("the hub is stopping"))?;
+                    let world = worlds.borrow_and_update().as_ref().map(|published| published.world.clone());
+                    let Some(world) = world else { continue };
+                    self.check_known()?;
+                    let config = world.agent_configs.get(&self.cluster).cloned().ok_or_else(|| {
+                        Status::permission_denied(format!("MemberCluster {} is gone or no longer accepted", self.cluster))
+                    })?;
+                    if configured.as_ref() != Some(&config) {
+                        self.send(Told::Config(config.clone())).await?;
+                        configured = Some(config);
+                    }
+                }
+                Some(question) = registered.questions.recv() => self.ask(question).await?,
+                () = registered.replaced.cancelled() => {
+                    return Err(Status::aborted("another agent of this cluster has connected"));
+                }
+            }
+        }
+    }
+
+    /// A MemberCluster that was deleted takes its agent's reports along, also if another has its name by now.
+    fn check_known(&self) -> Result<(), Status> {
+        let epoch = |agent: &crate::facts::AgentReport| agent.epoch >= self.epoch;
+        let known = self
+            .service
+            .index
+            .read(|facts| facts.agents.get(&self.cluster).is_some_and(epoch));
+        known.then_some(()).ok_or_else(|| {
+            Status::permission_denied(format!(
+                "MemberCluster {} was deleted, or made anew: run portolanctl join",
+                self.cluster
+            ))
+        })
+    }
+
+    async fn send(&self, kind: Told) -> Result<(), Status> {
+        let message = v1::AgentUpdate { kind: Some(kind) };
+        match tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Ok(message))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the agent's end of the stream is gone")),
+            Err(_) => Err(Status::deadline_exceeded("the agent takes nothing")),
+        }
+    }
+
+    async fn ask(&mut self, question: Question) -> Result<(), Status> {
+        // Whoever asked may have given up.
+        self.reviews.retain(|_, answer| !answer.is_closed());
+        let id = self.next_review;
+        self.next_review += 1;
+        self.reviews.insert(id, question.answer);
+        self.send(Told::ReviewToken(v1::ReviewToken {
+            id,
+            token: question.token.expose().clone(),
+            audiences: question.audiences,
+        }))
+        .await
+    }
+
+    fn hear(&mut self, message: v1::AgentMessage) -> Result<(), Status> {
+        let report = match message.kind {
+            Some(Said::Heartbeat(beat)) => Report::Heartbeat(beat, Timestamp::now()),
+            Some(Said::Namespaces(delta)) => Report::Namespaces(delta),
+            Some(Said::Coverage(delta)) => Report::Coverage(delta),
+            Some(Said::Callers(delta)) => Report::Callers(delta),
+            Some(Said::MemberToken(token)) => Report::Token(token),
+            Some(Said::Allowed(allowed)) => Report::Allowed(allowed),
+            Some(Said::TokenReviewed(reviewed)) => {
+                if let Some(answer) = self.reviews.remove(&reviewed.id) {
+                    let _ = answer.send(reviewed);
+                }
+                return Ok(());
+            }
+            Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
+            // Of a later release of this protocol.
+            None => return Ok(()),
+        };
+        self.service.index.report(&self.cluster, self.epoch, report);
+        Ok(())
+    }
+}

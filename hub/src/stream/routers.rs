@@ -1,0 +1,280 @@
+//! Sessions of routers: worlds out, acknowledgements, breaker reports and access questions in.
+//!
+//! One transaction is under way at a time; while it is, newer worlds wait, and the next transaction skips what was
+//! missed. Every router is a gateway in this version and is sent everything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use portolan_runtime::Tasks;
+use portolan_wire::identity::Identity;
+use portolan_wire::v1;
+use portolan_wire::v1::router_control_server::RouterControl;
+use portolan_wire::v1::router_message::Kind as Said;
+use portolan_wire::v1::router_update::Kind as Told;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::transaction::{Holding, Transaction};
+use super::{OUTBOUND, SEND_TIMEOUT, check_protocol, first, next_epoch};
+use crate::access::Access;
+use crate::acks::Acks;
+use crate::compile::Ref;
+use crate::distribute::{Worlds, continue_trace};
+use crate::metrics::{Answer, Metrics, Program};
+use crate::server::Peer;
+use crate::vouched::Vouched;
+
+/// A router that does not answer a transaction by then is not following; its stream is ended, and it comes back.
+const ACK_TIMEOUT: Duration = Duration::from_mins(1);
+/// Breakers of one report that are kept; a router has three per member.
+const MAX_BREAKERS: usize = 4096;
+
+type Outbound = mpsc::Sender<Result<v1::RouterUpdate, Status>>;
+
+/// The service. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct RouterService {
+    pub(crate) worlds: Worlds,
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) access: Access,
+    pub(crate) vouched: Vouched,
+    pub(crate) metrics: Metrics,
+    pub(crate) tasks: Tasks,
+}
+
+#[tonic::async_trait]
+impl RouterControl for RouterService {
+    type ConnectStream = ReceiverStream<Result<v1::RouterUpdate, Status>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<v1::RouterMessage>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let peer = Peer::of(&request)?;
+        let Identity::Router(router) = peer.identity()? else {
+            return Err(Status::permission_denied(
+                "only a router's certificate opens this stream",
+            ));
+        };
+        self.vouched.check_router(&router)?;
+        let mut inbound = request.into_inner();
+        let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
+            return Err(Status::invalid_argument("the first message must be a hello"));
+        };
+        check_protocol(hello.protocol)?;
+        let (outbound, stream) = mpsc::channel(OUTBOUND);
+        let session = Session::begin(self, router, hello, outbound);
+        tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
+        let token = self.tasks.token();
+        self.tasks.spawn("router-session", async move {
+            let stream = session.service.metrics.stream(Program::Router);
+            let (router, acks, epoch) = (session.router.clone(), session.service.acks.clone(), session.epoch);
+            let ended = token.run_until_cancelled(session.run(inbound)).await;
+            acks.update(&router, epoch, |state| state.left = Some(Instant::now()));
+            drop(stream);
+            if let Some(Err(error)) = ended {
+                tracing::info!(router, %error, "router disconnected");
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// A transaction that was sent and not answered.
+struct Pending {
+    nonce: u64,
+    transaction: Transaction,
+    sent: Instant,
+}
+
+struct Session {
+    service: RouterService,
+    router: String,
+    epoch: u64,
+    outbound: Outbound,
+    holding: Holding,
+    pending: Option<Pending>,
+    nonce: u64,
+}
+
+impl Session {
+    fn begin(service: &RouterService, router: String, hello: v1::RouterHello, outbound: Outbound) -> Self {
+        let known = hello
+            .known
+            .iter()
+            .filter_map(|known| Some((Ref::from_wire(known.r#ref.as_ref()?)?, known.version.clone())));
+        let held: BTreeMap<_, _> = known.collect();
+        let epoch = next_epoch();
+        service.acks.connected(&router, epoch, hello.version, held.clone());
+        Self {
+            service: service.clone(),
+            router,
+            epoch,
+            outbound,
+            holding: Holding {
+                held,
+                rejected: BTreeMap::new(),
+            },
+            pending: None,
+            nonce: 0,
+        }
+    }
+
+    async fn run(mut self, mut inbound: Streaming<v1::RouterMessage>) -> Result<(), Status> {
+        let mut worlds = self.service.worlds.clone();
+        worlds.mark_changed();
+        loop {
+            let answer_by = self
+                .pending
+                .as_ref()
+                .map_or_else(Instant::now, |pending| pending.sent + ACK_TIMEOUT);
+            let idle = self.pending.is_none();
+            tokio::select! {
+                message = inbound.next() => match message {
+                    Some(message) => {
+                        self.hear(message?)?;
+                        if idle != self.pending.is_none() {
+                            // What was missed meanwhile, and what a refusal left undone.
+                            worlds.mark_changed();
+                        }
+                    }
+                    None => return Err(Status::cancelled("the router closed the stream")),
+                },
+                changed = worlds.changed(), if idle => {
+                    changed.map_err(|_| Status::unavailable("the hub is stopping"))?;
+                    self.service.vouched.check_router(&self.router)?;
+                    let published = worlds.borrow_and_update().clone();
+                    if let Some(published) = published {
+                        self.offer(&published.world, &published.traceparent).await?;
+                    }
+                }
+                () = tokio::time::sleep_until(answer_by), if !idle => {
+                    return Err(self.end(Status::deadline_exceeded("a transaction was not answered in time")).await);
+                }
+            }
+        }
+    }
+
+    /// Sends the difference, if there is one.
+    async fn offer(&mut self, world: &crate::compile::World, traceparent: &str) -> Result<(), Status> {
+        let transaction = Transaction::between(&self.holding, world);
+        // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
+        if transaction.is_empty() && self.nonce > 0 {
+            self.settled(&transaction);
+            return Ok(());
+        }
+        self.nonce += 1;
+        let span = tracing::info_span!(
+            "push",
+            upserted = transaction.upserts.len(),
+            removed = transaction.removals.len()
+        );
+        let traceparent = continue_trace(&span, traceparent);
+        for message in transaction.messages(self.nonce, &traceparent) {
+            self.send(message).await?;
+        }
+        self.pending = Some(Pending {
+            nonce: self.nonce,
+            transaction,
+            sent: Instant::now(),
+        });
+        Ok(())
+    }
+
+    async fn send(&self, message: v1::RouterUpdate) -> Result<(), Status> {
+        let sent = tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Ok(message))).await;
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the router's end of the stream is gone")),
+            Err(_) => Err(Status::deadline_exceeded("the router takes nothing")),
+        }
+    }
+
+    async fn end(&self, status: Status) -> Status {
+        let _ = tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Err(status.clone()))).await;
+        status
+    }
+
+    fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
+        match message.kind {
+            Some(Said::Ack(ack)) => {
+                let pending = self.answered(ack.nonce, Answer::Ack)?;
+                self.holding.acked(&pending.transaction);
+                self.settled(&pending.transaction);
+            }
+            Some(Said::Nack(nack)) => {
+                let pending = self.answered(nack.nonce, Answer::Nack)?;
+                for rejected in &nack.rejected {
+                    let name = rejected
+                        .r#ref
+                        .as_ref()
+                        .map(|name| name.name.as_str())
+                        .unwrap_or_default();
+                    tracing::warn!(
+                        router = self.router,
+                        entry = name,
+                        reason = rejected.reason,
+                        "a router refused an entry"
+                    );
+                }
+                if !self.holding.nacked(&pending.transaction, &nack) {
+                    // It comes back with a pause and says what it holds.
+                    return Err(Status::aborted(
+                        "a removal was refused: what this router holds is unclear",
+                    ));
+                }
+                self.settled(&pending.transaction.refused(&nack));
+            }
+            Some(Said::Breakers(report)) => {
+                let mut breakers = report.breakers;
+                breakers.truncate(MAX_BREAKERS);
+                self.service
+                    .acks
+                    .update(&self.router, self.epoch, |state| state.breakers = breakers);
+            }
+            Some(Said::AccessReview(review)) => self.review(review),
+            Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
+            // Of a later release of this protocol.
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, nonce: u64, answer: Answer) -> Result<Pending, Status> {
+        let pending = self.pending.take().filter(|pending| pending.nonce == nonce);
+        let pending = pending
+            .ok_or_else(|| Status::invalid_argument(format!("answer to transaction {nonce}, which is not open")))?;
+        self.service
+            .metrics
+            .answered(answer, pending.sent.elapsed().as_secs_f64());
+        Ok(pending)
+    }
+
+    /// Tells the rest of the hub what this router holds now.
+    fn settled(&self, transaction: &Transaction) {
+        let Holding { held, rejected } = self.holding.clone();
+        let run = transaction.whole.then_some(transaction.run);
+        self.service.acks.update(&self.router, self.epoch, move |state| {
+            state.held = held;
+            state.rejected = rejected;
+            state.acked_run = run.unwrap_or(state.acked_run);
+        });
+    }
+
+    /// Asks the hub's API server, beside the session.
+    fn review(&self, review: v1::AccessReview) {
+        let (access, outbound) = (self.service.access.clone(), self.outbound.clone());
+        self.service.tasks.spawn("access-review", async move {
+            let decision = access.review(review).await;
+            let message = v1::RouterUpdate {
+                kind: Some(Told::AccessDecision(decision)),
+            };
+            let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Ok(message))).await;
+        });
+    }
+}

@@ -1,0 +1,469 @@
+//! Sessions over the real port: who may open which, what is sent, what an answer changes.
+
+use portolan_runtime::Secret;
+use portolan_wire::identity::Identity;
+use portolan_wire::v1;
+use portolan_wire::v1::agent_message::Kind as AgentSaid;
+use portolan_wire::v1::agent_update::Kind as AgentTold;
+use portolan_wire::v1::enrollment_client::EnrollmentClient;
+use portolan_wire::v1::router_message::Kind as RouterSaid;
+use portolan_wire::v1::router_update::Kind as RouterTold;
+use serde_json::json;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::compile::Ref;
+use crate::testing::{Received, TestAgent, TestHub, facts_of, hello_of, key_and_csr};
+
+fn shard(hub: &TestHub, name: &str, generation: i64, clusters: serde_json::Value) {
+    use kube::api::{ApiResource, DynamicObject};
+    let kind = ApiResource::erase::<portolan_crds::ShardingConfig>(&());
+    let spec = json!({
+        "selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": clusters,
+    });
+    let mut object = DynamicObject::new(name, &kind)
+        .within("ops")
+        .data(json!({"spec": spec}));
+    object.metadata.uid = Some(format!("object-{name}"));
+    object.metadata.generation = Some(generation);
+    hub.index.write(|facts| facts.apply_shard(&object));
+}
+
+async fn report(agent: &TestAgent, callers: &[&str]) {
+    let upserted = callers.iter().map(|uid| v1::CallerFact {
+        namespace: "ops".into(),
+        pod: format!("pod-{uid}"),
+        uid: (*uid).to_owned(),
+        service_account: "op".into(),
+        labels: [("app".to_owned(), "op".to_owned())].into(),
+        phase: "Running".into(),
+    });
+    agent
+        .say(AgentSaid::Callers(v1::CallerDelta {
+            reset: true,
+            upserted: upserted.collect(),
+            removed: vec![],
+        }))
+        .await;
+    agent
+        .say(AgentSaid::Namespaces(v1::NamespaceDelta {
+            reset: true,
+            ..Default::default()
+        }))
+        .await;
+    agent
+        .say(AgentSaid::Coverage(v1::CoverageDelta {
+            reset: true,
+            ..Default::default()
+        }))
+        .await;
+    agent.say(AgentSaid::Allowed(v1::Allowed::default())).await;
+    agent
+        .say(AgentSaid::MemberToken(v1::MemberToken {
+            token: "t".into(),
+            expires_unix_seconds: i64::MAX,
+        }))
+        .await;
+}
+
+/// Takes transactions until the hub has nothing more to say for the world that `enough` describes.
+async fn settle(hub: &TestHub, router: &mut crate::testing::TestRouter, holds: &[&str]) -> Vec<Received> {
+    let mut all = Vec::new();
+    loop {
+        let received = router.transaction().await;
+        router.ack(received.nonce).await;
+        all.push(received);
+        let last = all.len();
+        let wanted: Vec<_> = holds.iter().map(|name| (*name).to_owned()).collect();
+        let held = hub.acks.read(|routers| {
+            let held = routers.values().flat_map(|router| router.held.keys());
+            held.map(|name| name.to_wire().name).collect::<Vec<_>>()
+        });
+        // The ack may not have been heard yet: what was sent counts.
+        let mut held: std::collections::BTreeSet<_> = held.into_iter().collect();
+        held.extend(all[last - 1].upserted.iter().filter_map(name_of));
+        if wanted.iter().all(|name| held.contains(name)) {
+            return all;
+        }
+    }
+}
+
+fn name_of(resource: &v1::Resource) -> Option<String> {
+    Some(match resource.body.as_ref()? {
+        v1::resource::Body::Target(target) => target.cluster.clone(),
+        v1::resource::Body::Credential(credential) => credential.cluster.clone(),
+        v1::resource::Body::CallerView(view) => format!("{}/{}", view.home_cluster, view.pod_uid),
+    })
+}
+
+#[tokio::test]
+async fn streams_are_for_those_whose_certificate_says_so() {
+    let hub = TestHub::start().await;
+    let good = v1::RouterHello {
+        protocol: portolan_wire::PROTOCOL,
+        ..Default::default()
+    };
+    for identity in [
+        Identity::Agent("east".into()),
+        Identity::Person {
+            user: "ada".into(),
+            groups: vec!["portolan:routers-not".into()],
+        },
+    ] {
+        let status = hub.router_as(&identity, good.clone()).await.err().unwrap();
+        assert_eq!(status.code(), Code::PermissionDenied, "{identity}");
+    }
+    let old = v1::RouterHello {
+        protocol: 99,
+        ..Default::default()
+    };
+    let status = hub.router_as(&Identity::Router("r".into()), old).await.err().unwrap();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+
+    let _east = hub.join("east").await;
+    let cases = [
+        ("west", hello_of("west"), "has not joined"),
+        ("mars", hello_of("mars"), "does not exist"),
+        (
+            "east",
+            v1::AgentHello {
+                cluster_uid: "uid-mars".into(),
+                ..hello_of("east")
+            },
+            "is pinned to",
+        ),
+    ];
+    for (cluster, hello, text) in cases {
+        let status = hub.agent(cluster, hello).await.err().unwrap();
+        assert_eq!(status.code(), Code::PermissionDenied);
+        assert!(status.message().contains(text), "{}", status.message());
+    }
+    hub.member("east", false);
+    let status = hub.agent("east", hello_of("east")).await.err().unwrap();
+    assert!(status.message().contains("spec.accept"), "{}", status.message());
+}
+
+#[tokio::test]
+async fn what_agents_report_reaches_routers_and_only_differences_do() {
+    let hub = TestHub::start().await;
+    shard(&hub, "shard", 1, json!([{"name": "east", "namespaces": ["ns-a"]}]));
+    let mut agent = hub.join("east").await;
+    let AgentTold::Config(config) = agent.hear().await.unwrap() else {
+        panic!("config first")
+    };
+    assert_eq!(config.buckets, 32);
+    let selectors = |config: &v1::AgentConfig| {
+        config
+            .caller_selectors
+            .iter()
+            .map(|s| s.selector.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(selectors(&config), ["app=op"]);
+    report(&agent, &["p"]).await;
+
+    let mut router = hub.router("gateway", Vec::new()).await;
+    let all = settle(&hub, &mut router, &["east", "east/p"]).await;
+    assert!(all.iter().all(|received| received.removed.is_empty()));
+    hub.until("the acks are known", |hub| {
+        hub.acks
+            .read(|routers| (routers["gateway"].held.len() == 3 && routers["gateway"].acked_run > 0).then_some(()))
+    })
+    .await;
+
+    // Back with all that it holds: one empty commit says that it is up to date.
+    let held = hub.acks.read(|routers| routers["gateway"].held.clone());
+    let known = held.iter().map(|(name, version)| v1::KnownResource {
+        r#ref: Some(name.to_wire()),
+        version: version.clone(),
+    });
+    let mut router = hub.router("gateway", known.collect()).await;
+    let first = router.transaction().await;
+    assert!(first.upserted.is_empty() && first.removed.is_empty());
+    router.ack(first.nonce).await;
+
+    // The Pod goes: its view goes, and nothing else is said.
+    agent
+        .say(AgentSaid::Callers(v1::CallerDelta {
+            removed: vec!["p".into()],
+            ..Default::default()
+        }))
+        .await;
+    let second = router.transaction().await;
+    assert_eq!(
+        second.removed.iter().map(|name| name.name.as_str()).collect::<Vec<_>>(),
+        ["east/p"]
+    );
+    assert!(second.upserted.is_empty());
+}
+
+#[tokio::test]
+async fn a_silent_agent_takes_nothing_from_routers() {
+    let hub = TestHub::start().await;
+    let agent = hub.join("east").await;
+    drop(agent);
+    hub.until("east is known to have joined", |hub| {
+        let worlds = hub.worlds.borrow();
+        let unknown = &worlds.as_ref()?.world.unknown;
+        unknown.credentials.contains("east").then_some(())
+    })
+    .await;
+    let known = |name: Ref| v1::KnownResource {
+        r#ref: Some(name.to_wire()),
+        version: "of an earlier hub".into(),
+    };
+    let view = Ref::View {
+        home: "east".into(),
+        pod_uid: "p".into(),
+    };
+    let held = [
+        Ref::Target("east".into()),
+        Ref::Credential("east".into()),
+        view,
+        Ref::Target("gone".into()),
+    ];
+    let mut router = hub.router("gateway", held.map(known).to_vec()).await;
+    let first = router.transaction().await;
+    assert_eq!(
+        first.removed.iter().map(|name| name.name.as_str()).collect::<Vec<_>>(),
+        ["gone"]
+    );
+    assert!(
+        first.upserted.is_empty(),
+        "{:?}",
+        first.upserted.iter().filter_map(name_of).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn a_refused_view_is_told_and_not_repeated() {
+    let hub = TestHub::start().await;
+    shard(&hub, "shard", 1, json!([{"name": "east", "namespaces": ["ns-a"]}]));
+    let agent = hub.join("east").await;
+    report(&agent, &["p"]).await;
+    let view = Ref::View {
+        home: "east".into(),
+        pod_uid: "p".into(),
+    };
+    hub.until("the view is compiled", |hub| {
+        let worlds = hub.worlds.borrow();
+        worlds.as_ref()?.world.resources.contains_key(&view).then_some(())
+    })
+    .await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    let received = router.transaction().await;
+    let nack = v1::Nack {
+        nonce: received.nonce,
+        rejected: vec![v1::Rejected {
+            r#ref: Some(view.to_wire()),
+            version: String::new(),
+            reason: "no such thing".into(),
+        }],
+        rest_applied: true,
+    };
+    router.say(RouterSaid::Nack(nack)).await;
+    hub.until("the refusal is known", |hub| {
+        hub.acks
+            .read(|routers| (routers["gateway"].rejected.get(&view)?.1 == "no such thing").then_some(()))
+    })
+    .await;
+    // An edit makes a new version, which is offered.
+    shard(
+        &hub,
+        "shard",
+        2,
+        json!([{"name": "east", "namespaces": ["ns-a", "ns-b"]}]),
+    );
+    let received = router.transaction().await;
+    assert!(
+        received
+            .upserted
+            .iter()
+            .filter_map(name_of)
+            .any(|name| name == "east/p")
+    );
+}
+
+#[tokio::test]
+async fn a_namespace_moves_only_after_its_release_was_acknowledged() {
+    let hub = TestHub::start().await;
+    shard(&hub, "a", 1, json!([{"name": "east", "namespaces": ["ns-a", "ns-b"]}]));
+    let agent = hub.join("east").await;
+    report(&agent, &["p"]).await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    settle(&hub, &mut router, &["east", "east/p"]).await;
+    shard(&hub, "a", 2, json!([{"name": "east", "namespaces": ["ns-a"]}]));
+    shard(&hub, "b", 1, json!([{"name": "east", "namespaces": ["ns-b"]}]));
+    let grant_of = |received: &Received| {
+        received.upserted.iter().find_map(|resource| match &resource.body {
+            Some(v1::resource::Body::CallerView(view)) => {
+                let grants = view.shard.as_ref()?.members[0].namespaces.iter();
+                Some(
+                    grants
+                        .map(|grant| (grant.namespace.clone(), grant.state()))
+                        .collect::<Vec<_>>(),
+                )
+            }
+            _ => None,
+        })
+    };
+    let mut released = router.transaction().await;
+    while grant_of(&released).is_none_or(|grants| grants[1].1 != v1::GrantState::Releasing) {
+        router.ack(released.nonce).await;
+        released = router.transaction().await;
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let owner = |hub: &TestHub| {
+        let worlds = hub.worlds.borrow();
+        let entry = worlds.as_ref()?.world.state.ledger.get("east", "ns-b")?.clone();
+        entry.owner.map(|owner| owner.name().to_owned())
+    };
+    assert_eq!(owner(&hub).as_deref(), Some("a"), "not acknowledged yet");
+    router.ack(released.nonce).await;
+    let refusal = |hub: &TestHub| {
+        let worlds = hub.worlds.borrow();
+        let verdict = worlds
+            .as_ref()?
+            .world
+            .shards
+            .iter()
+            .find(|(name, _)| name.name() == "b")?
+            .1
+            .clone();
+        verdict.refusal.map(|refusal| refusal.reason)
+    };
+    assert_eq!(
+        refusal(&hub),
+        Some(portolan_crds::ConditionReason::OwnerChangeUnsupported)
+    );
+    hub.until("b has it", |hub| (owner(hub).as_deref() == Some("b")).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_second_agent_replaces_the_first() {
+    let hub = TestHub::start().await;
+    let mut first = hub.join("east").await;
+    let _second = hub.agent("east", hello_of("east")).await.unwrap();
+    let ended = loop {
+        if let Err(status) = first.hear().await {
+            break status;
+        }
+    };
+    assert_eq!(ended.code(), Code::Aborted);
+    assert!(hub.index.read(|facts| facts.agents["east"].connected));
+}
+
+/// Renews the identity that the channel is opened with.
+async fn renew(channel: Channel) -> Result<(v1::Issued, Secret<String>), Status> {
+    let (key, csr) = key_and_csr();
+    let answer = EnrollmentClient::new(channel).renew(v1::RenewRequest { csr }).await?;
+    match answer.into_inner().outcome {
+        Some(v1::enroll_response::Outcome::Issued(issued)) => Ok((issued, key)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_agent_is_its_key_and_not_its_name() {
+    let hub = TestHub::start().await;
+    let (first, first_key) = hub.enroll_agent("east").await;
+    let as_first = || hub.channel_as(&first, &first_key);
+    let connect = async |channel: Channel| hub.agent_over(channel, hello_of("east")).await.map(drop);
+    connect(as_first()).await.unwrap();
+
+    // Of the hub's CA and of the right name, but not what was issued to the agent.
+    let by_name = || hub.channel(Some(&Identity::Agent("east".into())));
+    let refused = [
+        connect(by_name()).await.unwrap_err(),
+        renew(by_name()).await.map(drop).unwrap_err(),
+    ];
+    for status in refused {
+        assert_eq!(status.code(), Code::PermissionDenied);
+        assert!(
+            status.message().contains("run portolanctl join"),
+            "{}",
+            status.message()
+        );
+    }
+    assert!(
+        hub.index.read(|facts| facts.join_refusals.is_empty()),
+        "a stranger says nothing about the member"
+    );
+
+    let (second, second_key) = renew(as_first()).await.unwrap();
+    let as_second = || hub.channel_as(&second, &second_key);
+    connect(as_second()).await.unwrap();
+    connect(as_first()).await.expect("the answer to a renewal may be lost");
+    let _third = renew(as_second()).await.unwrap();
+    connect(as_second()).await.unwrap();
+    assert!(connect(as_first()).await.is_err() && renew(as_first()).await.is_err());
+
+    // Joined anew, the agents before are nobody.
+    let (anew, anew_key) = hub.enroll_agent("east").await;
+    assert!(connect(as_second()).await.is_err() && renew(as_second()).await.is_err());
+    connect(hub.channel_as(&anew, &anew_key)).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_a_pin_without_a_key_the_first_agent_seen_is_the_one() {
+    let hub = TestHub::start().await;
+    let (issued, key) = hub.enroll_agent("east").await;
+    let mut pins = hub.index.read(|facts| facts.pins.clone());
+    pins.get_mut("east").unwrap().agent_keys.clear();
+    let path = "/api/v1/namespaces/portolan-system/configmaps/portolan-pins";
+    hub.objects.lock().get_mut(path).unwrap()["data"]["east"] = json!(serde_json::to_string(&pins["east"]).unwrap());
+    hub.index.write(|facts| facts.set_pins(pins));
+    hub.agent_over(hub.channel_as(&issued, &key), hello_of("east"))
+        .await
+        .map(drop)
+        .unwrap();
+    let status = hub.agent("east", hello_of("east")).await.err().unwrap();
+    assert_eq!(status.code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn rotated_keys_are_pinned_and_stolen_ones_are_not() {
+    let hub = TestHub::start().await;
+    let _east = hub.join("east").await;
+    let _west = hub.join("west").await;
+    let rotated = v1::AgentHello {
+        jwks: facts_of("east-2").jwks,
+        ..hello_of("east")
+    };
+    let _rotated = hub.agent("east", rotated).await.unwrap();
+    let pinned = hub.index.read(|facts| facts.pins["east"].signing_keys.clone());
+    assert_eq!(pinned, crate::jwks::parse(&facts_of("east-2").jwks).unwrap());
+    let stolen = v1::AgentHello {
+        jwks: facts_of("west").jwks,
+        ..hello_of("east")
+    };
+    let status = hub.agent("east", stolen).await.err().unwrap();
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert!(
+        status.message().contains("member west publishes"),
+        "{}",
+        status.message()
+    );
+}
+
+#[tokio::test]
+async fn access_is_decided_by_the_hub() {
+    let hub = TestHub::start().await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    for (id, user) in [(1, "ada"), (2, "eve")] {
+        let review = v1::AccessReview {
+            id,
+            user: user.into(),
+            groups: vec![],
+            cluster: "east".into(),
+        };
+        router.say(RouterSaid::AccessReview(review)).await;
+        let decision = loop {
+            if let RouterTold::AccessDecision(decision) = router.hear().await.unwrap() {
+                break decision;
+            }
+        };
+        assert_eq!((decision.id, decision.allowed), (id, user == "ada"));
+    }
+}

@@ -1,0 +1,469 @@
+//! A hub in one process for tests: the real gRPC port, services, index and compiler; of the API server only a scripted
+//! store of objects. What a real API server does is tested in `tests/`.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use kube::Client;
+use kube::api::{ApiResource, DynamicObject};
+use kube::client::Body;
+use parking_lot::Mutex;
+use portolan_crds::MemberCluster;
+use portolan_runtime::pki::{CertificateAuthority, new_key_and_csr};
+use portolan_runtime::tls::{self, ClientAuth, Identity as TlsIdentity, IdentityStore, TrustStore};
+use portolan_runtime::{Secret, Tasks, grpc};
+use portolan_wire::identity::Identity;
+use portolan_wire::v1;
+use portolan_wire::v1::agent_control_client::AgentControlClient;
+use portolan_wire::v1::enrollment_client::EnrollmentClient;
+use portolan_wire::v1::router_control_client::RouterControlClient;
+use rustls_pki_types::CertificateSigningRequestDer;
+use rustls_pki_types::pem::PemObject;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use crate::access::Access;
+use crate::acks::Acks;
+use crate::bootstrap::{SECRET_TYPE, Tokens};
+use crate::ca;
+use crate::distribute::{Distributor, Published};
+use crate::enroll::{Enroller, MAX_ENROLMENTS};
+use crate::index::Index;
+use crate::metrics::Metrics;
+use crate::pins::Pins;
+use crate::server::{self, Services};
+use crate::settings::Settings;
+use crate::stream::{AgentService, AgentSessions, RouterService};
+use crate::vouched::Vouched;
+
+/// Everything in tests happens at once or never.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const NAMESPACE: &str = "portolan-system";
+/// A bundle as far as validation looks: PEM of SEQUENCE { INTEGER 1 }, in base64.
+pub(crate) const CA_BUNDLE: &str =
+    "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BTUNBUUU9Ci0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K";
+
+pub(crate) type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
+
+/// The running hub.
+pub(crate) struct TestHub {
+    pub(crate) ca: Arc<CertificateAuthority>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) worlds: watch::Sender<Option<Published>>,
+    pub(crate) sessions: Arc<AgentSessions>,
+    /// By path, as the scripted API server keeps them.
+    pub(crate) objects: Objects,
+    /// Permits of enrolments.
+    pub(crate) enrolments: Arc<Semaphore>,
+    /// Of agents that joined.
+    identities: Mutex<BTreeMap<String, Arc<IdentityStore>>>,
+    address: String,
+    tasks: Tasks,
+}
+
+impl Drop for TestHub {
+    fn drop(&mut self) {
+        self.tasks.cancel();
+    }
+}
+
+impl TestHub {
+    /// With members east and west, accepted and not joined.
+    pub(crate) async fn start() -> Self {
+        let objects = Objects::default();
+        let client = scripted_api(objects.clone());
+        let ca = Arc::new(CertificateAuthority::generate("test CA").unwrap());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let hub = Self {
+            ca: ca.clone(),
+            index: Arc::default(),
+            acks: Arc::default(),
+            worlds: watch::Sender::new(None),
+            sessions: Arc::default(),
+            objects,
+            enrolments: Arc::new(Semaphore::new(MAX_ENROLMENTS)),
+            identities: Mutex::default(),
+            address: listener.local_addr().unwrap().to_string(),
+            tasks: Tasks::new(),
+        };
+        for cluster in ["east", "west"] {
+            hub.member(cluster, true);
+        }
+        let serving = IdentityStore::new(ca::serving_identity(&ca, &["127.0.0.1".to_owned()]).unwrap());
+        let trust = TrustStore::from_pem(ca.pem()).unwrap();
+        let tls = tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_GRPC).unwrap();
+        let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
+        hub.tasks.spawn_critical("grpc", serve);
+        let distributor = Distributor {
+            index: hub.index.clone(),
+            acks: hub.acks.clone(),
+            settings: Settings::default(),
+            metrics: Metrics::default(),
+            worlds: hub.worlds.clone(),
+        };
+        hub.tasks.spawn("distribute", distributor.run());
+        hub
+    }
+
+    fn services(&self, client: &Client) -> Services<Enroller, RouterService, AgentService> {
+        let pins = Pins::new(client.clone(), NAMESPACE, self.index.clone());
+        let vouched = Vouched::new(self.index.clone(), ["east".to_owned(), "west".to_owned()]);
+        Services {
+            enrollment: Enroller {
+                ca: self.ca.clone(),
+                index: self.index.clone(),
+                tokens: Tokens::new(client.clone(), NAMESPACE),
+                pins: pins.clone(),
+                agents: self.sessions.clone(),
+                vouched: vouched.clone(),
+                metrics: Metrics::default(),
+                permits: self.enrolments.clone(),
+            },
+            routers: RouterService {
+                worlds: self.worlds.subscribe(),
+                acks: self.acks.clone(),
+                access: Access::new(client.clone()),
+                vouched,
+                metrics: Metrics::default(),
+                tasks: self.tasks.clone(),
+            },
+            agents: AgentService {
+                index: self.index.clone(),
+                worlds: self.worlds.subscribe(),
+                sessions: self.sessions.clone(),
+                pins,
+                metrics: Metrics::default(),
+                tasks: self.tasks.clone(),
+            },
+        }
+    }
+
+    pub(crate) fn member(&self, cluster: &str, accept: bool) {
+        let endpoint = json!({"url": format!("https://{cluster}.example")});
+        let spec = json!({"accept": accept, "endpoints": [endpoint], "caBundle": CA_BUNDLE});
+        let kind = ApiResource::erase::<MemberCluster>(&());
+        let mut object = DynamicObject::new(cluster, &kind).data(json!({"spec": spec}));
+        object.metadata.uid = Some(format!("object-{cluster}"));
+        self.index.write(|facts| facts.apply_member(&object));
+    }
+
+    /// Makes a bootstrap token.
+    pub(crate) fn token(&self, kind: &str, name: &str, expires: &str) -> String {
+        let id = format!("tok{:03}", self.objects.lock().len());
+        let half = "0123456789abcdef0123456789abcdef";
+        let hash = Sha256::digest(half.as_bytes())
+            .iter()
+            .fold(String::new(), |t, b| format!("{t}{b:02x}"));
+        let encode = |text: &str| base64::Engine::encode(&base64::prelude::BASE64_STANDARD, text);
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
+            "metadata": {"name": format!("portolan-bootstrap-{id}"), "namespace": NAMESPACE, "resourceVersion": "1"},
+            "data": {
+                "kind": encode(kind), "name": encode(name), "token-hash": encode(&hash), "expires": encode(expires),
+                "sans": encode("gateway.example,127.0.0.1"),
+            },
+        });
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/secrets/portolan-bootstrap-{id}");
+        self.objects.lock().insert(path, object);
+        format!("{id}.{half}")
+    }
+
+    pub(crate) fn good_token(&self, kind: &str, name: &str) -> String {
+        let hour = jiff::SignedDuration::from_hours(1);
+        self.token(kind, name, &(Timestamp::now() + hour).to_string())
+    }
+
+    /// A channel; with a certificate of the hub CA if an identity is given.
+    pub(crate) fn channel(&self, identity: Option<&Identity>) -> Channel {
+        let store = identity.map(|identity| {
+            let organization = identity.organizations().into_iter().next();
+            let issued = self
+                .ca
+                .issue_client(
+                    &identity.common_name(),
+                    organization.as_deref(),
+                    Duration::from_hours(1),
+                )
+                .unwrap();
+            IdentityStore::new(TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap())
+        });
+        self.channel_with(store)
+    }
+
+    /// As an enrolled program: with the certificate it was issued and its key.
+    pub(crate) fn channel_as(&self, issued: &v1::Issued, key: &Secret<String>) -> Channel {
+        let identity = TlsIdentity::from_pem(&issued.certificate_pem, key).unwrap();
+        self.channel_with(Some(IdentityStore::new(identity)))
+    }
+
+    fn channel_with(&self, store: Option<Arc<IdentityStore>>) -> Channel {
+        let trust = TrustStore::from_pem(self.ca.pem()).unwrap();
+        let config = tls::client_config(trust, store, tls::ALPN_GRPC).unwrap();
+        grpc::channel(&self.address, None, config).unwrap()
+    }
+
+    pub(crate) async fn enroll(&self, request: v1::EnrollRequest) -> Result<v1::enroll_response::Outcome, Status> {
+        let mut client = EnrollmentClient::new(self.channel(None));
+        let answer = client.enroll(request).await?.into_inner();
+        Ok(answer.outcome.expect("an answer has an outcome"))
+    }
+
+    /// Pins a cluster and opens its agent's stream.
+    pub(crate) async fn join(&self, cluster: &str) -> TestAgent {
+        let (issued, key) = self.enroll_agent(cluster).await;
+        let identity = TlsIdentity::from_pem(&issued.certificate_pem, &key).unwrap();
+        let store = IdentityStore::new(identity);
+        self.identities.lock().insert(cluster.to_owned(), store);
+        self.agent(cluster, hello_of(cluster)).await.unwrap()
+    }
+
+    pub(crate) async fn enroll_agent(&self, cluster: &str) -> (v1::Issued, Secret<String>) {
+        let (key, csr) = key_and_csr();
+        let request = enroll_request(self.good_token("agent", cluster), &csr, Some(facts_of(cluster)));
+        match self.enroll(request).await.unwrap() {
+            v1::enroll_response::Outcome::Issued(issued) => (issued, key),
+            v1::enroll_response::Outcome::Pending(pending) => panic!("pending: {}", pending.reason),
+        }
+    }
+
+    /// By the identity that the cluster's agent got at its [`Self::join`], else by one of the hub CA.
+    pub(crate) async fn agent(&self, cluster: &str, hello: v1::AgentHello) -> Result<TestAgent, Status> {
+        let store = self.identities.lock().get(cluster).cloned();
+        let channel = match store {
+            Some(store) => self.channel_with(Some(store)),
+            None => self.channel(Some(&Identity::Agent(cluster.to_owned()))),
+        };
+        self.agent_over(channel, hello).await
+    }
+
+    pub(crate) async fn agent_over(&self, channel: Channel, hello: v1::AgentHello) -> Result<TestAgent, Status> {
+        let (outbox, messages) = mpsc::channel(16);
+        let said = v1::agent_message::Kind::Hello(hello);
+        outbox.send(v1::AgentMessage { kind: Some(said) }).await.unwrap();
+        let updates = AgentControlClient::new(channel)
+            .connect(ReceiverStream::new(messages))
+            .await?
+            .into_inner();
+        Ok(TestAgent { outbox, updates })
+    }
+
+    pub(crate) async fn router(&self, name: &str, known: Vec<v1::KnownResource>) -> TestRouter {
+        let hello = v1::RouterHello {
+            protocol: portolan_wire::PROTOCOL,
+            known,
+            ..v1::RouterHello::default()
+        };
+        self.router_as(&Identity::Router(name.to_owned()), hello).await.unwrap()
+    }
+
+    pub(crate) async fn router_as(&self, identity: &Identity, hello: v1::RouterHello) -> Result<TestRouter, Status> {
+        let (outbox, messages) = mpsc::channel(16);
+        let said = v1::router_message::Kind::Hello(hello);
+        outbox.send(v1::RouterMessage { kind: Some(said) }).await.unwrap();
+        let channel = self.channel(Some(identity));
+        let updates = RouterControlClient::new(channel)
+            .connect(ReceiverStream::new(messages))
+            .await?
+            .into_inner();
+        Ok(TestRouter { outbox, updates })
+    }
+
+    /// Looks until it is so.
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
+        let found = async {
+            loop {
+                if let Some(found) = look(self) {
+                    return found;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, found)
+            .await
+            .unwrap_or_else(|_| panic!("never: {what}"))
+    }
+}
+
+/// An agent's end of a stream.
+pub(crate) struct TestAgent {
+    pub(crate) outbox: mpsc::Sender<v1::AgentMessage>,
+    updates: Streaming<v1::AgentUpdate>,
+}
+
+impl TestAgent {
+    pub(crate) async fn say(&self, kind: v1::agent_message::Kind) {
+        self.outbox.send(v1::AgentMessage { kind: Some(kind) }).await.unwrap();
+    }
+
+    pub(crate) async fn hear(&mut self) -> Result<v1::agent_update::Kind, Status> {
+        let update = tokio::time::timeout(PATIENCE, self.updates.message())
+            .await
+            .expect("an update in time")?;
+        Ok(update
+            .expect("a stream that goes on")
+            .kind
+            .expect("an update of some kind"))
+    }
+}
+
+/// A router's end of a stream.
+pub(crate) struct TestRouter {
+    pub(crate) outbox: mpsc::Sender<v1::RouterMessage>,
+    updates: Streaming<v1::RouterUpdate>,
+}
+
+/// What came up to a commit.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) nonce: u64,
+    pub(crate) upserted: Vec<v1::Resource>,
+    pub(crate) removed: Vec<v1::ResourceRef>,
+}
+
+impl TestRouter {
+    pub(crate) async fn say(&self, kind: v1::router_message::Kind) {
+        self.outbox.send(v1::RouterMessage { kind: Some(kind) }).await.unwrap();
+    }
+
+    pub(crate) async fn hear(&mut self) -> Result<v1::router_update::Kind, Status> {
+        let update = tokio::time::timeout(PATIENCE, self.updates.message())
+            .await
+            .expect("an update in time")?;
+        Ok(update
+            .expect("a stream that goes on")
+            .kind
+            .expect("an update of some kind"))
+    }
+
+    /// One transaction, not answered.
+    pub(crate) async fn transaction(&mut self) -> Received {
+        let mut received = Received::default();
+        loop {
+            match self.hear().await.unwrap() {
+                v1::router_update::Kind::Resource(resource) => received.upserted.push(resource),
+                v1::router_update::Kind::Removed(name) => received.removed.push(name),
+                v1::router_update::Kind::Commit(commit) => {
+                    received.nonce = commit.nonce;
+                    return received;
+                }
+                v1::router_update::Kind::AccessDecision(_) => {}
+            }
+        }
+    }
+
+    pub(crate) async fn ack(&self, nonce: u64) {
+        self.say(v1::router_message::Kind::Ack(v1::Ack { nonce })).await;
+    }
+}
+
+/// A key and a CSR in DER.
+pub(crate) fn key_and_csr() -> (Secret<String>, Vec<u8>) {
+    let (key, pem) = new_key_and_csr("whoever").unwrap();
+    (
+        key,
+        CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
+            .unwrap()
+            .to_vec(),
+    )
+}
+
+pub(crate) fn enroll_request(token: String, csr: &[u8], member: Option<v1::MemberFacts>) -> v1::EnrollRequest {
+    v1::EnrollRequest {
+        proof: Some(v1::enroll_request::Proof::BootstrapToken(token)),
+        csr: csr.to_vec(),
+        member,
+    }
+}
+
+pub(crate) fn facts_of(cluster: &str) -> v1::MemberFacts {
+    let modulus = base64::Engine::encode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, cluster);
+    v1::MemberFacts {
+        cluster_uid: format!("uid-{cluster}"),
+        jwks: format!(r#"{{"keys":[{{"kty":"RSA","kid":"k","n":"{modulus}","e":"AQAB"}}]}}"#),
+        kubernetes_version: "v1.36.3".to_owned(),
+    }
+}
+
+pub(crate) fn hello_of(cluster: &str) -> v1::AgentHello {
+    let facts = facts_of(cluster);
+    v1::AgentHello {
+        protocol: portolan_wire::PROTOCOL,
+        version: "test".to_owned(),
+        cluster_uid: facts.cluster_uid,
+        kubernetes_version: facts.kubernetes_version,
+        jwks: facts.jwks,
+        ..v1::AgentHello::default()
+    }
+}
+
+/// Objects by path; resourceVersions that count and are checked; SubjectAccessReviews that know one user.
+pub(crate) fn scripted_api(objects: Objects) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let objects = objects.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body
+                .collect()
+                .await
+                .map(http_body_util::Collected::to_bytes)
+                .unwrap_or_default();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let (code, answer) = answer(&objects, &head, body);
+            let answer = http::Response::builder()
+                .status(code)
+                .body(Body::from(answer.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u16, Value) {
+    let path = head.uri.path().to_owned();
+    let refuse = |code: u16, reason: &str| {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": reason});
+        (code, status)
+    };
+    if path.ends_with("/subjectaccessreviews") {
+        body["status"] = json!({"allowed": body["spec"]["user"] == "ada", "reason": "scripted"});
+        return (201, body);
+    }
+    let mut objects = objects.lock();
+    match head.method.as_str() {
+        "GET" => objects
+            .get(&path)
+            .map_or_else(|| refuse(404, "NotFound"), |object| (200, object.clone())),
+        "POST" => {
+            let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
+            body["metadata"]["resourceVersion"] = json!("1");
+            objects.insert(path, body.clone());
+            (201, body)
+        }
+        "PUT" => {
+            let Some(present) = objects.get(&path) else {
+                return refuse(404, "NotFound");
+            };
+            let version = |object: &Value| {
+                object["metadata"]["resourceVersion"]
+                    .as_str()
+                    .and_then(|v| v.parse::<u64>().ok())
+            };
+            if version(&body) != version(present) {
+                return refuse(409, "Conflict");
+            }
+            body["metadata"]["resourceVersion"] = json!((version(&body).unwrap_or_default() + 1).to_string());
+            objects.insert(path, body.clone());
+            (200, body)
+        }
+        _ => refuse(405, "MethodNotAllowed"),
+    }
+}

@@ -1,0 +1,107 @@
+//! Watches of the hub's own objects: MemberClusters and ShardingConfigs, into the index.
+//!
+//! Objects are read untyped, so that a malformed one is an entry with a problem and not the end of its watch. A broken
+//! watch starts again with back-off; a complete list replaces what was there. Waits first for the CRDs, saying which is
+//! missing. Caller: `app`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Error as KubeError, Resource};
+use portolan_crds::{MemberCluster, ShardingConfig};
+use portolan_runtime::{Backoff, ReadyHandle};
+
+use crate::facts::Facts;
+use crate::index::{Change, Index};
+use crate::metrics::{Metrics, Watched};
+
+/// How often a missing CRD is looked for.
+const CRD_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// One kind that is watched.
+pub(crate) struct Watch {
+    api: Api<DynamicObject>,
+    resource: ApiResource,
+    watched: Watched,
+    apply: fn(&mut Facts, &DynamicObject) -> Change,
+    delete: fn(&mut Facts, &DynamicObject) -> Change,
+    reset: fn(&mut Facts, &[DynamicObject]) -> Change,
+}
+
+impl Watch {
+    pub(crate) fn members(client: Client) -> Self {
+        let resource = ApiResource::erase::<MemberCluster>(&());
+        Self {
+            api: Api::all_with(client, &resource),
+            resource,
+            watched: Watched::MemberClusters,
+            apply: Facts::apply_member,
+            delete: |facts, object| facts.delete_member(object.meta().name.as_deref().unwrap_or_default()),
+            reset: Facts::reset_members,
+        }
+    }
+
+    pub(crate) fn shards(client: Client) -> Self {
+        let resource = ApiResource::erase::<ShardingConfig>(&());
+        Self {
+            api: Api::all_with(client, &resource),
+            resource,
+            watched: Watched::ShardingConfigs,
+            apply: Facts::apply_shard,
+            delete: Facts::delete_shard,
+            reset: Facts::reset_shards,
+        }
+    }
+
+    /// Feeds the index until cancelled. `ready` are all set at the first complete list.
+    pub(crate) async fn run(self, index: Arc<Index>, ready: [ReadyHandle; 2], metrics: Metrics) {
+        self.wait_for_crd(&ready).await;
+        let mut events = std::pin::pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let mut listed = Vec::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => listed.push(object),
+                Ok(Event::InitDone) => {
+                    index.write(|facts| (self.reset)(facts, &listed));
+                    tracing::info!(kind = self.resource.kind, objects = listed.len(), "listed");
+                    listed = Vec::new();
+                    ready.iter().for_each(ReadyHandle::ready);
+                }
+                Ok(Event::Apply(object)) => index.write(|facts| (self.apply)(facts, &object)),
+                Ok(Event::Delete(object)) => index.write(|facts| (self.delete)(facts, &object)),
+                Err(error) => {
+                    metrics.watch_failed(self.watched);
+                    tracing::warn!(kind = self.resource.kind, %error, "watch broke");
+                }
+            }
+        }
+    }
+
+    async fn wait_for_crd(&self, ready: &[ReadyHandle]) {
+        let waiting = |reason: String| ready.iter().for_each(|part| part.not_ready(reason.clone()));
+        let mut backoff = Backoff::new(Duration::from_millis(500), CRD_RETRY_MAX);
+        loop {
+            match self.api.list_metadata(&ListParams::default().limit(1)).await {
+                Ok(_) => return,
+                Err(KubeError::Api(status)) if status.code == 404 => {
+                    let message = format!(
+                        "CustomResourceDefinition {}.{}: install the CRDs with portolanctl install",
+                        self.resource.plural, self.resource.group
+                    );
+                    tracing::warn!("waiting for {message}");
+                    waiting(message);
+                }
+                Err(error) => {
+                    tracing::warn!(kind = self.resource.kind, %error, "cannot list");
+                    waiting("the hub's API server".to_owned());
+                }
+            }
+            backoff.sleep().await;
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The admin server of every program: health, metrics, configuration dump, log filter.
+//!
+//! Plain HTTP/1.1, bounded in every direction. What a kubelet or Prometheus needs is served to all; the rest, and a
+//! program's own routes, to this machine only (`kubectl port-forward` counts as that) unless `--admin-remote`.
+//! Not here: what the pages say. Callers: `app.rs` of every program.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::accept::{Limit, accept_each};
+use crate::metrics::Registry;
+use crate::readiness::Readiness;
+use crate::tasks::Tasks;
+use crate::telemetry::Telemetry;
+
+mod pages;
+
+pub use pages::Configz;
+
+/// A client that has not sent its headers by then is cut off, idle kept-alive connections included.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections beyond this wait in the kernel's queue: an admin port never starves the program.
+const MAX_CONNECTIONS: usize = 256;
+
+/// Flags of every program with an admin server, flattened into its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Admin server")]
+pub struct AdminArgs {
+    /// Address of the admin server (health, metrics, configuration dump, log level)
+    #[arg(long, env = "PORTOLAN_ADMIN_BIND", value_name = "IP:PORT")]
+    pub admin_bind: Option<SocketAddr>,
+
+    /// Serve everything on the admin server to other machines too, not only /livez, /readyz and /metrics
+    #[arg(long, env = "PORTOLAN_ADMIN_REMOTE", value_parser = BoolishValueParser::new())]
+    pub admin_remote: bool,
+}
+
+impl AdminArgs {
+    /// The address given, or all interfaces on the program's own default port: the kubelet probes from outside.
+    pub fn bind_or(&self, default_port: u16) -> SocketAddr {
+        self.admin_bind
+            .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), default_port))
+    }
+}
+
+/// The admin address cannot be had.
+#[derive(Debug, Error)]
+#[error("cannot bind the admin server to {addr}")]
+pub struct AdminBindError {
+    pub addr: SocketAddr,
+    #[source]
+    pub source: io::Error,
+}
+
+/// Where to start: [`AdminServer::bind`].
+#[derive(Debug)]
+pub struct AdminServer;
+
+/// A bound admin server that does not answer yet.
+#[derive(Debug)]
+pub struct Bound {
+    /// The address with its real port.
+    pub addr: SocketAddr,
+    listener: TcpListener,
+}
+
+/// What the admin server shows.
+#[derive(Clone)]
+pub struct AdminPages {
+    pub readiness: Readiness,
+    pub registry: Registry,
+    pub telemetry: Telemetry,
+    /// Configuration and state without secrets, made at each request.
+    pub configz: Configz,
+    /// The program's own routes. Served to this machine only unless `remote`.
+    pub extra: Router,
+    /// `AdminArgs::admin_remote`.
+    pub remote: bool,
+}
+
+impl AdminPages {
+    /// Pages with an empty `/configz` and no routes of the program.
+    pub fn new(readiness: Readiness, registry: Registry, telemetry: Telemetry) -> Self {
+        let configz: Configz = Arc::new(|| serde_json::json!({}));
+        Self {
+            readiness,
+            registry,
+            telemetry,
+            configz,
+            extra: Router::new(),
+            remote: false,
+        }
+    }
+
+    pub fn configz(mut self, dump: impl Fn() -> serde_json::Value + Send + Sync + 'static) -> Self {
+        self.configz = Arc::new(dump);
+        self
+    }
+
+    pub fn extra(mut self, routes: Router) -> Self {
+        self.extra = routes;
+        self
+    }
+
+    pub fn remote(mut self, remote: bool) -> Self {
+        self.remote = remote;
+        self
+    }
+}
+
+impl AdminServer {
+    /// Takes the address and answers nothing yet. Port 0 picks one: see [`Bound::addr`].
+    pub async fn bind(addr: SocketAddr) -> Result<Bound, AdminBindError> {
+        let failed = |source| AdminBindError { addr, source };
+        let listener = TcpListener::bind(addr).await.map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        Ok(Bound { addr, listener })
+    }
+}
+
+impl Bound {
+    /// Serves until `tasks` are cancelled and a little beyond: `/readyz` must be seen to fail, so give it a set
+    /// of tasks that is shut down last. Registers the metrics every program has.
+    pub fn serve(self, tasks: &Tasks, pages: AdminPages) {
+        pages.registry.standard(tasks, &pages.telemetry);
+        let (local, public) = pages::routers(pages);
+        tracing::info!(address = %self.addr, "admin server listening");
+        let connections = tasks.clone();
+        let serve = move |stream, peer: SocketAddr| {
+            let router = if is_local(peer.ip()) { &local } else { &public }.clone();
+            serve_connection(stream, router, connections.token())
+        };
+        let limit = Limit {
+            task: "admin-connection",
+            at_once: MAX_CONNECTIONS,
+        };
+        tasks.spawn_critical("admin-accept", accept_each(self.listener, tasks.clone(), limit, serve));
+    }
+}
+
+async fn serve_connection(stream: TcpStream, router: Router, stop: CancellationToken) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let outcome = tokio::select! {
+        outcome = &mut connection => outcome,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "admin connection ended");
+    }
+}
+
+fn is_local(peer: IpAddr) -> bool {
+    peer.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests;

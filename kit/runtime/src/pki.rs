@@ -1,0 +1,389 @@
+//! A small certificate authority: the hub's own CA, leaf certificates, CSRs, and reading of certificates.
+//!
+//! The subject and the names of an issued certificate follow from the caller alone, never from the CSR; of a CSR
+//! only the public key is used, after its signature proved possession of the private key. Not here: who may have
+//! which subject (the hub decides), TLS itself (`tls`). Callers: hub enrolment and webhooks, agent and router
+//! enrolment, `portolanctl`, tests.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType, SerialNumber, SubjectPublicKeyInfo,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use crate::secret::Secret;
+
+/// Life of a CA made here.
+pub const CA_TTL: Duration = Duration::from_hours(10 * 365 * 24);
+/// Certificates are valid from this long before now, for clocks that are behind.
+pub const BACKDATE: Duration = Duration::from_mins(5);
+/// A CSR is some hundred bytes; nobody may make us parse more.
+pub const MAX_CSR_BYTES: usize = 16 * 1024;
+
+/// What can be wrong with a certificate, a key or a request.
+#[derive(Debug, Error)]
+pub enum PkiError {
+    #[error("cannot {action}")]
+    Generate {
+        action: &'static str,
+        #[source]
+        source: rcgen::Error,
+    },
+    #[error("unreadable CA key")]
+    CaKey(#[source] rcgen::Error),
+    #[error("the CA's key does not belong to its certificate")]
+    CaMismatch,
+    #[error("the CA's certificate has expired")]
+    CaExpired,
+    #[error("the certificate is not one of a CA")]
+    NotACa,
+    #[error("unreadable certificate signing request: {0}")]
+    Csr(String),
+    #[error("the certificate signing request is not signed by its own key")]
+    CsrSignature,
+    #[error("the CA's subject has more than one {0}, which cannot be written as an issuer")]
+    CaSubject(String),
+    #[error("the certificate signing request has {0} bytes, more than {MAX_CSR_BYTES}")]
+    CsrTooLarge(usize),
+    #[error("{name:?} cannot be a name in a certificate")]
+    Name {
+        name: String,
+        #[source]
+        source: rcgen::Error,
+    },
+    #[error("unreadable certificate: {0}")]
+    Certificate(String),
+}
+
+/// What an issued certificate may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    Client,
+    Server,
+    Both,
+}
+
+/// What an issued certificate shall say. Everything in it is vouched for by the caller.
+#[derive(Debug, Clone)]
+pub struct LeafSpec {
+    pub common_name: String,
+    /// One: rcgen writes each attribute type once.
+    pub organization: Option<String>,
+    /// DNS names and IP addresses, told apart by their form.
+    pub hosts: Vec<String>,
+    pub uris: Vec<String>,
+    /// Cut to the end of the CA.
+    pub ttl: Duration,
+    pub usage: Usage,
+}
+
+/// A certificate (leaf first, then its CA) with its private key, both PEM.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    pub cert_pem: String,
+    pub key_pem: Secret<String>,
+}
+
+/// What a certificate says of its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// Empty if there is none.
+    pub common_name: String,
+    pub organizations: Vec<String>,
+    pub dns_names: Vec<String>,
+    pub uris: Vec<String>,
+    pub not_before: SystemTime,
+    pub not_after: SystemTime,
+}
+
+/// A CA with its key. `Debug` shows the certificate's subject only.
+pub struct CertificateAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    cert_pem: String,
+    subject: Subject,
+}
+
+impl std::fmt::Debug for CertificateAuthority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CertificateAuthority")
+            .field("subject", &self.subject)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CertificateAuthority {
+    /// A new self-signed CA (P-256) that may sign leaves only, valid for [`CA_TTL`].
+    pub fn generate(common_name: &str) -> Result<Self, PkiError> {
+        let key = new_key()?;
+        let mut params = params(common_name, None);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        complete(&mut params, SystemTime::now() + CA_TTL);
+        let certificate = params
+            .self_signed(&key)
+            .map_err(generating("sign the CA certificate"))?;
+        Self::from_parts(certificate.pem(), certificate.der(), key)
+    }
+
+    /// A CA made before, or one of the user's. The first certificate must be the CA's and the key must fit it.
+    pub fn from_pem(cert_pem: &str, key_pem: &Secret<String>) -> Result<Self, PkiError> {
+        let der = first_certificate(cert_pem)?;
+        let key = KeyPair::from_pem(key_pem.expose()).map_err(PkiError::CaKey)?;
+        let certificate = parse(&der)?;
+        if certificate.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
+            return Err(PkiError::CaMismatch);
+        }
+        if !certificate.is_ca() {
+            return Err(PkiError::NotACa);
+        }
+        Self::from_parts(cert_pem.to_owned(), &der, key)
+    }
+
+    fn from_parts(cert_pem: String, der: &CertificateDer<'_>, key: KeyPair) -> Result<Self, PkiError> {
+        // rcgen would drop the second attribute of a type, and no leaf would chain to this CA.
+        let certificate = parse(der)?;
+        let mut seen = BTreeSet::new();
+        for attribute in certificate.subject().iter_attributes() {
+            let kind = attribute.attr_type().to_id_string();
+            if !seen.insert(kind.clone()) {
+                return Err(PkiError::CaSubject(kind));
+            }
+        }
+        let subject = subject_of(der)?;
+        let issuer = Issuer::from_ca_cert_der(der, key).map_err(generating("read the CA certificate"))?;
+        Ok(Self {
+            issuer,
+            cert_pem,
+            subject,
+        })
+    }
+
+    /// The CA's certificate (or chain, as given).
+    pub fn pem(&self) -> &str {
+        &self.cert_pem
+    }
+
+    pub fn key_pem(&self) -> Secret<String> {
+        Secret::new(self.issuer.key().serialize_pem())
+    }
+
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// A server certificate with a new key. `sans`: DNS names and IP addresses.
+    pub fn issue_server(&self, common_name: &str, sans: &[&str], ttl: Duration) -> Result<Issued, PkiError> {
+        self.issue(&LeafSpec {
+            common_name: common_name.to_owned(),
+            organization: None,
+            hosts: sans.iter().map(|&san| san.to_owned()).collect(),
+            uris: Vec::new(),
+            ttl,
+            usage: Usage::Server,
+        })
+    }
+
+    /// A client certificate with a new key, for Kubernetes' reading of it: CN is the user, O a group.
+    pub fn issue_client(
+        &self,
+        common_name: &str,
+        organization: Option<&str>,
+        ttl: Duration,
+    ) -> Result<Issued, PkiError> {
+        self.issue(&LeafSpec {
+            common_name: common_name.to_owned(),
+            organization: organization.map(str::to_owned),
+            hosts: Vec::new(),
+            uris: Vec::new(),
+            ttl,
+            usage: Usage::Client,
+        })
+    }
+
+    /// A certificate with a new key.
+    pub fn issue(&self, leaf: &LeafSpec) -> Result<Issued, PkiError> {
+        let key = new_key()?;
+        let certificate = self
+            .leaf_params(leaf)?
+            .signed_by(&key, &self.issuer)
+            .map_err(generating("sign a certificate"))?;
+        Ok(Issued {
+            cert_pem: self.chain(&certificate.pem()),
+            key_pem: Secret::new(key.serialize_pem()),
+        })
+    }
+
+    /// Signs the public key of a CSR, with the names of `leaf`: whatever else the CSR asks for is ignored.
+    /// Returns the chain as PEM, leaf first.
+    pub fn sign_csr(&self, csr_pem: &str, leaf: &LeafSpec) -> Result<String, PkiError> {
+        if csr_pem.len() > MAX_CSR_BYTES {
+            return Err(PkiError::CsrTooLarge(csr_pem.len()));
+        }
+        let public_key = verified_public_key(csr_pem)?;
+        let certificate = self
+            .leaf_params(leaf)?
+            .signed_by(&public_key, &self.issuer)
+            .map_err(generating("sign a certificate"))?;
+        Ok(self.chain(&certificate.pem()))
+    }
+
+    fn leaf_params(&self, leaf: &LeafSpec) -> Result<CertificateParams, PkiError> {
+        let mut params = params(&leaf.common_name, leaf.organization.as_deref());
+        for host in &leaf.hosts {
+            params.subject_alt_names.push(host_name(host)?);
+        }
+        for uri in &leaf.uris {
+            params.subject_alt_names.push(SanType::URI(ia5(uri)?));
+        }
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = match leaf.usage {
+            Usage::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Usage::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Usage::Both => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+        };
+        let (now, last) = (SystemTime::now(), self.subject.not_after);
+        if last <= now {
+            return Err(PkiError::CaExpired);
+        }
+        complete(&mut params, now.checked_add(leaf.ttl).map_or(last, |end| end.min(last)));
+        Ok(params)
+    }
+
+    fn chain(&self, leaf_pem: &str) -> String {
+        format!("{leaf_pem}{}", self.cert_pem)
+    }
+}
+
+/// A new P-256 key and a request for it, for enrolment: `(key_pem, csr_pem)`.
+pub fn new_key_and_csr(common_name: &str) -> Result<(Secret<String>, String), PkiError> {
+    let key = new_key()?;
+    let request = params(common_name, None)
+        .serialize_request(&key)
+        .map_err(generating("sign a request"))?;
+    let csr_pem = request.pem().map_err(generating("encode a request"))?;
+    Ok((Secret::new(key.serialize_pem()), csr_pem))
+}
+
+/// Reads what a certificate says. Verifies nothing: only for certificates that a handshake accepted, or our own.
+pub fn subject_of(cert_der: &[u8]) -> Result<Subject, PkiError> {
+    let certificate = parse(cert_der)?;
+    let texts = |names: &mut dyn Iterator<Item = &x509_parser::x509::AttributeTypeAndValue<'_>>| {
+        names
+            .filter_map(|name| name.as_str().ok().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    let mut subject = Subject {
+        common_name: texts(&mut certificate.subject().iter_common_name())
+            .into_iter()
+            .next()
+            .unwrap_or_default(),
+        organizations: texts(&mut certificate.subject().iter_organization()),
+        dns_names: Vec::new(),
+        uris: Vec::new(),
+        not_before: time_of(certificate.validity().not_before.timestamp()),
+        not_after: time_of(certificate.validity().not_after.timestamp()),
+    };
+    let names = certificate.subject_alternative_name().ok().flatten();
+    for name in names.iter().flat_map(|names| &names.value.general_names) {
+        match name {
+            GeneralName::DNSName(name) => subject.dns_names.push((*name).to_owned()),
+            GeneralName::URI(uri) => subject.uris.push((*uri).to_owned()),
+            _ => {}
+        }
+    }
+    Ok(subject)
+}
+
+/// `sha256:<hex>` of the SubjectPublicKeyInfo of the first certificate: what `kubeadm join
+/// --discovery-token-ca-cert-hash` takes.
+pub fn fingerprint(ca_pem: &str) -> Result<String, PkiError> {
+    fingerprint_der(&first_certificate(ca_pem)?)
+}
+
+/// As [`fingerprint`], of a DER certificate.
+pub fn fingerprint_der(cert_der: &[u8]) -> Result<String, PkiError> {
+    let digest = Sha256::digest(parse(cert_der)?.public_key().raw);
+    Ok(digest
+        .iter()
+        .fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}")))
+}
+
+/// The key of a CSR whose signature proves that the sender has the private half. Nothing else of it is read, so
+/// odd names and extensions in it are harmless.
+fn verified_public_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, PkiError> {
+    let unreadable = |error: &dyn std::fmt::Display| PkiError::Csr(error.to_string());
+    let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes()).map_err(|e| unreadable(&e))?;
+    let (_, request) = X509CertificationRequest::from_der(&der).map_err(|e| unreadable(&e))?;
+    request.verify_signature().map_err(|_| PkiError::CsrSignature)?;
+    SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw).map_err(|e| unreadable(&e))
+}
+
+fn new_key() -> Result<KeyPair, PkiError> {
+    KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(generating("generate a key"))
+}
+
+fn params(common_name: &str, organization: Option<&str>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    if let Some(name) = organization {
+        params.distinguished_name.push(DnType::OrganizationName, name);
+    }
+    params
+}
+
+/// What a certificate has and a request has not.
+fn complete(params: &mut CertificateParams, not_after: SystemTime) {
+    params.not_before = (SystemTime::now() - BACKDATE).into();
+    params.not_after = not_after.into();
+    // Random: the default is a hash of the key, and one key may be certified more than once.
+    let mut serial = rand::random::<[u8; 16]>();
+    // A positive number of full length.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+}
+
+fn host_name(host: &str) -> Result<SanType, PkiError> {
+    match host.parse::<IpAddr>() {
+        Ok(address) => Ok(SanType::IpAddress(address)),
+        Err(_) => Ok(SanType::DnsName(ia5(host)?)),
+    }
+}
+
+fn ia5(name: &str) -> Result<rcgen::string::Ia5String, PkiError> {
+    name.try_into().map_err(|source| PkiError::Name {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+fn first_certificate(pem: &str) -> Result<CertificateDer<'static>, PkiError> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| PkiError::Certificate(error.to_string()))
+}
+
+fn parse(der: &[u8]) -> Result<X509Certificate<'_>, PkiError> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|error| PkiError::Certificate(error.to_string()))?;
+    Ok(certificate)
+}
+
+fn time_of(timestamp: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(timestamp).unwrap_or(0))
+}
+
+fn generating(action: &'static str) -> impl FnOnce(rcgen::Error) -> PkiError {
+    move |source| PkiError::Generate { action, source }
+}
+
+#[cfg(test)]
+mod tests;

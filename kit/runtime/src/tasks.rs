@@ -1,0 +1,391 @@
+//! Every task of a program: named, counted, cancelled together, its end observed.
+//!
+//! The only caller of `tokio::spawn` (clippy bans it elsewhere). A task is *asked* to end through the token and
+//! drained up to a deadline; only then is it cut. A panic is caught, counted and logged; the end of a critical
+//! task ends the program. Not a supervisor: nothing is restarted. Callers: `app.rs` and whoever it hands a clone.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::task::TaskTracker;
+
+/// How long cut tasks get to run their destructors, after the deadline.
+const CUT_GRACE: Duration = Duration::from_millis(500);
+
+/// The tasks of a program, or of one part of it (see [`Tasks::child`]). Clones are the same set.
+#[derive(Debug, Clone)]
+pub struct Tasks {
+    scope: Arc<Scope>,
+    /// `None`: the runtime of the caller of `spawn`.
+    runtime: Option<Handle>,
+}
+
+#[derive(Debug)]
+struct Scope {
+    parent: Option<Arc<Scope>>,
+    tracker: TaskTracker,
+    /// Asks tasks to end.
+    stop: CancellationToken,
+    /// Ends tasks that did not, by dropping them at their next await.
+    cut: CancellationToken,
+    /// Running tasks by name, for the report on stragglers. A mutex: held for one map operation.
+    running: Mutex<BTreeMap<&'static str, usize>>,
+    shared: Arc<Shared>,
+}
+
+/// What all scopes of one program have in common.
+#[derive(Debug)]
+struct Shared {
+    program: CancellationToken,
+    panics: Counter,
+    /// [`Tasks::until_stopped`] was called: signals are ours.
+    listens: AtomicBool,
+    /// The first critical task that ended early. A mutex: written at most once, read at the end.
+    failure: Mutex<Option<TaskFailure>>,
+}
+
+/// A critical task that ended before shutdown, and so ended the program.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("task {task} ended the program: {reason}")]
+pub struct TaskFailure {
+    pub task: &'static str,
+    pub reason: String,
+}
+
+/// What asked the program to stop, as told by [`Tasks::until_stopped`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopCause {
+    /// SIGTERM: the kubelet, or a service manager.
+    Terminate,
+    /// SIGINT: a person at a terminal.
+    Interrupt,
+    /// The token was cancelled: a critical task ended, or a caller of [`Tasks::cancel`].
+    Cancelled,
+}
+
+/// How a shutdown went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShutdownReport {
+    /// Tasks that were still running at the deadline, by name and number, and were cut.
+    pub cut: BTreeMap<&'static str, usize>,
+    pub panics: u64,
+    pub failure: Option<TaskFailure>,
+    pub took: Duration,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tasks {
+    /// The root set of a program.
+    pub fn new() -> Self {
+        let stop = CancellationToken::new();
+        let shared = Shared {
+            program: stop.clone(),
+            panics: Counter::default(),
+            listens: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        };
+        Self {
+            scope: Scope::new(None, stop, CancellationToken::new(), Arc::new(shared)),
+            runtime: None,
+        }
+    }
+
+    /// A set that can be cancelled and drained alone, ends with this one, and is waited for by this one.
+    pub fn child(&self) -> Self {
+        let scope = &self.scope;
+        let child = Scope::new(
+            Some(scope.clone()),
+            scope.stop.child_token(),
+            scope.cut.child_token(),
+            scope.shared.clone(),
+        );
+        Self {
+            scope: child,
+            runtime: self.runtime.clone(),
+        }
+    }
+
+    /// The same set, spawning on another runtime: traffic apart from admin and control streams.
+    pub fn on(&self, runtime: Handle) -> Self {
+        Self {
+            scope: self.scope.clone(),
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Runs `future` to its end. It must end soon after [`Self::cancelled`]; a panic in it is counted and logged
+    /// and ends nothing else. The handle may be dropped.
+    pub fn spawn<F>(&self, name: &'static str, future: F) -> AbortHandle
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let shared = self.scope.shared.clone();
+        self.track(name, async move {
+            if let Err(panic) = AssertUnwindSafe(future).catch_unwind().await {
+                shared.count_panic(name, &panic_message(panic.as_ref()));
+            }
+        })
+    }
+
+    /// Runs `future`, whose end before shutdown, for whatever reason, cancels the whole program and is reported
+    /// as [`ShutdownReport::failure`]. After cancellation an `Ok` is an orderly end and an `Err` is logged.
+    pub fn spawn_critical<F>(&self, name: &'static str, future: F) -> AbortHandle
+    where
+        F: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let (shared, stop) = (self.scope.shared.clone(), self.scope.stop.clone());
+        self.track(name, async move {
+            let outcome = AssertUnwindSafe(future).catch_unwind().await;
+            let reason = match outcome {
+                Ok(Ok(())) => "returned before shutdown".to_owned(),
+                Ok(Err(error)) => format!("{error:#}"),
+                Err(panic) => {
+                    let message = panic_message(panic.as_ref());
+                    shared.count_panic(name, &message);
+                    shared.fail(TaskFailure {
+                        task: name,
+                        reason: format!("panicked: {message}"),
+                    });
+                    return;
+                }
+            };
+            if !stop.is_cancelled() {
+                shared.fail(TaskFailure { task: name, reason });
+            } else if reason != "returned before shutdown" {
+                tracing::warn!(task = name, error = reason, "task failed while stopping");
+            }
+        })
+    }
+
+    /// Resolves once tasks of this set shall end.
+    pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
+        self.scope.stop.cancelled()
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.scope.stop.is_cancelled()
+    }
+
+    /// The token behind [`Self::cancelled`], to pass on or to derive from.
+    pub fn token(&self) -> CancellationToken {
+        self.scope.stop.clone()
+    }
+
+    /// Asks the tasks of this set (and of its children) to end, and does not wait.
+    pub fn cancel(&self) {
+        self.scope.stop.cancel();
+    }
+
+    /// Tasks of this set that have not ended, children included.
+    pub fn running(&self) -> usize {
+        self.scope.tracker.len()
+    }
+
+    /// The critical task that ended early, if any.
+    pub fn failure(&self) -> Option<TaskFailure> {
+        self.scope.shared.failure.lock().clone()
+    }
+
+    /// Panics caught so far in all tasks of the program.
+    pub fn panics(&self) -> u64 {
+        self.scope.shared.panics.get()
+    }
+
+    /// Counts a panic caught outside of a task: by a request's catch-panic layer, for example.
+    pub fn count_panic(&self, place: &'static str, message: &str) {
+        self.scope.shared.count_panic(place, message);
+    }
+
+    /// Resolves at SIGTERM, SIGINT or cancellation, whichever is first. Called once, by `main`.
+    pub async fn until_stopped(&self) -> StopCause {
+        self.scope.shared.listens.store(true, Ordering::Relaxed);
+        tokio::select! {
+            cause = wait_for_signal() => cause,
+            () = self.cancelled() => StopCause::Cancelled,
+        }
+    }
+
+    /// Cancels, waits until all tasks have ended or `deadline` has passed, cuts the rest, and reports. A further
+    /// signal meanwhile counts as the deadline: who presses Ctrl-C twice means it.
+    /// A second call reports on what is left. Tasks spawned meanwhile are cancelled from their start.
+    pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
+        let started = Instant::now();
+        let scope = &self.scope;
+        scope.stop.cancel();
+        scope.tracker.close();
+        // Only where signals are listened to anyway: in a test Ctrl-C must keep its usual meaning.
+        let listened = scope.shared.listens.load(Ordering::Relaxed);
+        let patience = async {
+            tokio::select! {
+                () = tokio::time::sleep(deadline) => {}
+                signal = wait_for_signal(), if listened => {
+                    tracing::warn!(?signal, "told to stop a second time, not waiting");
+                }
+            }
+        };
+        let mut cut = BTreeMap::new();
+        let ended = tokio::select! {
+            biased;
+            () = scope.tracker.wait() => true,
+            () = patience => false,
+        };
+        if !ended {
+            cut.clone_from(&scope.running.lock());
+            tracing::warn!(tasks = ?cut, after = ?started.elapsed(), "cutting tasks that did not end in time");
+            scope.cut.cancel();
+            // An error: a task that blocks its thread. Nothing more can be done about it here.
+            let _ = tokio::time::timeout(CUT_GRACE, scope.tracker.wait()).await;
+        }
+        ShutdownReport {
+            cut,
+            panics: self.panics(),
+            failure: self.failure(),
+            took: started.elapsed(),
+        }
+    }
+
+    /// Registers the task metrics. Called once, by `metrics::Registry::standard`.
+    pub fn register(&self, registry: &mut Registry) {
+        let panics = self.scope.shared.panics.clone();
+        registry.register("panics", "Panics caught in tasks and requests", panics);
+    }
+
+    fn track(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let guard = self.scope.enter(name);
+        let cut = self.scope.cut.clone();
+        let tracked = async move {
+            // Dropped after the future, also when the task is aborted: the scope is empty only when it is gone.
+            let _guard = guard;
+            let _ = cut.run_until_cancelled(future).await;
+        };
+        #[allow(clippy::disallowed_methods)] // the one place
+        match &self.runtime {
+            Some(runtime) => runtime.spawn(tracked).abort_handle(),
+            None => tokio::spawn(tracked).abort_handle(),
+        }
+    }
+}
+
+impl Scope {
+    fn new(
+        parent: Option<Arc<Self>>,
+        stop: CancellationToken,
+        cut: CancellationToken,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            parent,
+            tracker: TaskTracker::new(),
+            stop,
+            cut,
+            running: Mutex::default(),
+            shared,
+        })
+    }
+
+    /// Counts one task here and in every ancestor, until the guard is dropped.
+    fn enter(self: &Arc<Self>, name: &'static str) -> Running {
+        let mut entered = Vec::with_capacity(2);
+        let mut next = Some(self);
+        while let Some(scope) = next {
+            *scope.running.lock().entry(name).or_default() += 1;
+            entered.push((scope.clone(), scope.tracker.token()));
+            next = scope.parent.as_ref();
+        }
+        Running { name, entered }
+    }
+
+    fn leave(&self, name: &'static str) {
+        let mut running = self.running.lock();
+        if let Some(count) = running.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(name);
+            }
+        }
+    }
+}
+
+struct Running {
+    name: &'static str,
+    entered: Vec<(Arc<Scope>, tokio_util::task::task_tracker::TaskTrackerToken)>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for (scope, _token) in self.entered.drain(..) {
+            scope.leave(self.name);
+        }
+    }
+}
+
+impl Shared {
+    fn count_panic(&self, place: &'static str, message: &str) {
+        self.panics.inc();
+        tracing::error!(task = place, error = message, "panicked");
+    }
+
+    fn fail(&self, failure: TaskFailure) {
+        tracing::error!(
+            task = failure.task,
+            error = failure.reason,
+            "critical task ended, stopping the program"
+        );
+        self.failure.lock().get_or_insert(failure);
+        self.program.cancel();
+    }
+}
+
+impl ShutdownReport {
+    /// All tasks ended by themselves and none of the critical ones did so early.
+    pub fn is_clean(&self) -> bool {
+        self.cut.is_empty() && self.failure.is_none()
+    }
+
+    /// For `main`: a critical task's early end is the program's error. Cut tasks are not: they were logged.
+    pub fn into_result(self) -> Result<(), TaskFailure> {
+        self.failure.map_or(Ok(()), Err)
+    }
+}
+
+/// Resolves at the first SIGTERM or SIGINT after the call; from then on neither kills the process by itself.
+#[allow(clippy::missing_panics_doc)]
+pub async fn wait_for_signal() -> StopCause {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).expect("a handler for SIGTERM can be installed");
+    let mut interrupt = signal(SignalKind::interrupt()).expect("a handler for SIGINT can be installed");
+    tokio::select! {
+        _ = terminate.recv() => StopCause::Terminate,
+        _ = interrupt.recv() => StopCause::Interrupt,
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a value that is no text").to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! W3C trace context on HTTP headers and gRPC metadata, both directions.
+//!
+//! Uses the W3C format always, whatever propagator is global. Callers: `edge` and `upstream` of the router, both
+//! ends of the control streams.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::Context;
+use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
+use opentelemetry::trace::TraceContextExt;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tonic::metadata::{KeyRef, MetadataKey, MetadataMap};
+use tracing::Span;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+/// The caller's context; an empty one if there is none or it is malformed.
+pub fn extract_context(headers: &HeaderMap) -> Context {
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
+}
+
+/// Writes `context` over whatever trace headers there are. An empty context leaves them as they are.
+pub fn inject_context(context: &Context, headers: &mut HeaderMap) {
+    TraceContextPropagator::new().inject_context(context, &mut HeadersMut(headers));
+}
+
+/// As [`extract_context`], of gRPC metadata.
+pub fn extract_metadata(metadata: &MetadataMap) -> Context {
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &Metadata(metadata))
+}
+
+/// As [`inject_context`], into gRPC metadata.
+pub fn inject_metadata(context: &Context, metadata: &mut MetadataMap) {
+    TraceContextPropagator::new().inject_context(context, &mut MetadataMut(metadata));
+}
+
+/// The context to send on from within `span`: its own if spans are recorded, else `received` untouched, so that a
+/// trace of our callers crosses a program that has no collector.
+pub fn context_of(span: &Span, received: &Context) -> Context {
+    let own = span.context();
+    if own.span().span_context().is_valid() {
+        own
+    } else {
+        received.clone()
+    }
+}
+
+/// Makes `span` a child of `received`. To be called before the span is entered.
+pub fn set_parent(span: &Span, received: Context) {
+    // It fails without span layer, or for a span that has begun; the trace is then cut here, no more.
+    let _ = span.set_parent(received);
+}
+
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(HeaderName::as_str).collect()
+    }
+}
+
+struct HeadersMut<'a>(&'a mut HeaderMap);
+
+impl Injector for HeadersMut<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        let (Ok(name), Ok(value)) = (HeaderName::try_from(key), HeaderValue::try_from(value)) else {
+            return;
+        };
+        if !value.is_empty() {
+            self.0.insert(name, value);
+        }
+    }
+}
+
+struct Metadata<'a>(&'a MetadataMap);
+
+impl Extractor for Metadata<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        let name = |key| match key {
+            KeyRef::Ascii(key) => key.as_str(),
+            KeyRef::Binary(key) => key.as_str(),
+        };
+        self.0.keys().map(name).collect()
+    }
+}
+
+struct MetadataMut<'a>(&'a mut MetadataMap);
+
+impl Injector for MetadataMut<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        let (Ok(name), Ok(value)) = (MetadataKey::from_bytes(key.as_bytes()), value.parse()) else {
+            return;
+        };
+        self.0.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn crosses_headers_and_metadata() {
+        let mut headers = HeaderMap::new();
+        headers.insert("traceparent", HeaderValue::from_static(PARENT));
+        headers.insert("tracestate", HeaderValue::from_static("vendor=1"));
+        let context = extract_context(&headers);
+        assert!(context.span().span_context().is_remote());
+
+        let mut metadata = MetadataMap::new();
+        inject_metadata(&context, &mut metadata);
+        let mut back = HeaderMap::new();
+        back.insert("traceparent", HeaderValue::from_static("overwritten"));
+        inject_context(&extract_metadata(&metadata), &mut back);
+        assert_eq!(back, headers);
+    }
+
+    #[test]
+    fn nothing_and_nonsense_are_no_context() {
+        for value in [
+            "",
+            "nonsense",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", HeaderValue::from_static(value));
+            let context = extract_context(&headers);
+            assert!(!context.span().span_context().is_valid(), "{value}");
+            let mut out = HeaderMap::new();
+            inject_context(&context, &mut out);
+            assert!(out.is_empty(), "{out:?}");
+        }
+    }
+
+    #[test]
+    fn without_span_layer_the_callers_context_goes_on() {
+        let mut headers = HeaderMap::new();
+        headers.insert("traceparent", HeaderValue::from_static(PARENT));
+        let received = extract_context(&headers);
+        let span = tracing::info_span!("request");
+        set_parent(&span, received.clone());
+        let mut out = HeaderMap::new();
+        inject_context(&context_of(&span, &received), &mut out);
+        assert_eq!(out["traceparent"], PARENT);
+    }
+}

@@ -1,0 +1,150 @@
+//! Export by OTLP gRPC: to a collector that is there, and to one that is not.
+
+use super::*;
+use crate::tasks::Tasks;
+use http::{HeaderMap, HeaderValue};
+use opentelemetry::trace::TraceContextExt;
+use std::convert::Infallible;
+use tokio::net::TcpListener;
+use tower::service_fn;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// A gRPC server that keeps the raw bytes of every export and takes them all.
+async fn collector(tasks: &Tasks) -> (String, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let sink = received.clone();
+    let take = service_fn(move |request: http::Request<axum::body::Body>| {
+        let sink = sink.clone();
+        async move {
+            let path = request.uri().path().to_owned();
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            sink.lock().extend_from_slice(path.as_bytes());
+            sink.lock().extend_from_slice(&body);
+            // An empty message in its gRPC frame, then the status as trailers-only headers would have it.
+            let mut response = http::Response::new(axum::body::Body::from(vec![0; 5]));
+            response
+                .headers_mut()
+                .insert("content-type", HeaderValue::from_static("application/grpc"));
+            response
+                .headers_mut()
+                .insert("grpc-status", HeaderValue::from_static("0"));
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let routes = axum::Router::new().fallback_service(take);
+    let stop = tasks.token();
+    let server = tonic::transport::Server::builder().add_routes(tonic::service::Routes::from(routes));
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    tasks.spawn("collector", async move {
+        server
+            .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
+            .await
+            .unwrap();
+    });
+    (endpoint, received)
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spans_reach_the_collector_as_children_of_the_callers_trace() {
+    let tasks = Tasks::new();
+    let (endpoint, received) = collector(&tasks).await;
+    let args = TelemetryArgs {
+        otlp_endpoint: Some(endpoint),
+        // A caller who records is followed whatever our own ratio is.
+        trace_sample_ratio: 0.0,
+        instance_id: Some("pod-7".into()),
+        ..TelemetryArgs::default()
+    };
+    let (telemetry, dispatch, buffer) = with_buffer(&args);
+    let mut headers = HeaderMap::new();
+    headers.insert("traceparent", HeaderValue::from_static(PARENT));
+    let onward = tracing::dispatcher::with_default(&dispatch, || {
+        let received = extract_context(&headers);
+        let span = tracing::info_span!("request", shard = 3);
+        set_parent(&span, received.clone());
+        let _entered = span.enter();
+        tracing::info!("routed");
+        let mut onward = HeaderMap::new();
+        inject_context(&context_of(&span, &received), &mut onward);
+        assert!(span.context().span().span_context().is_valid());
+        onward
+    });
+    telemetry.shutdown().await;
+    telemetry.shutdown().await;
+
+    let onward = onward["traceparent"].to_str().unwrap().to_owned();
+    assert_eq!((&onward[..36], &onward[52..]), (&PARENT[..36], "-01"));
+    assert_ne!(onward, PARENT, "our span is the parent of what follows");
+    let line: serde_json::Value = serde_json::from_str(&buffer.lines()[0]).unwrap();
+    assert_eq!(
+        (line["trace_id"].as_str().unwrap(), line["span_id"].as_str().unwrap()),
+        (&onward[3..35], &onward[36..52])
+    );
+
+    let received = received.lock().clone();
+    let expected: [&[u8]; 6] = [
+        b"TraceService/Export",
+        b"request",
+        b"portolan-test",
+        b"pod-7",
+        b"service.version",
+        &[0x4b, 0xf9, 0x2f, 0x35],
+    ];
+    for part in expected {
+        assert!(contains(&received, part), "{}", String::from_utf8_lossy(part));
+    }
+    let registry = crate::metrics::Registry::new("test");
+    registry.root(|root| telemetry.register(root));
+    assert!(
+        registry
+            .encode()
+            .unwrap()
+            .contains("portolan_test_trace_spans_exported_total 1\n")
+    );
+    assert!(tasks.shutdown(Duration::from_secs(5)).await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_not_there_costs_spans_and_one_warning() {
+    // Bound and dropped: nobody listens there.
+    let port = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let args = TelemetryArgs {
+        otlp_endpoint: Some(format!("http://127.0.0.1:{port}")),
+        trace_sample_ratio: 1.0,
+        ..TelemetryArgs::default()
+    };
+    let (telemetry, dispatch, _) = with_buffer(&args);
+    let started = std::time::Instant::now();
+    tracing::dispatcher::with_default(&dispatch, || {
+        for _ in 0..10_000 {
+            drop(tracing::info_span!("request").entered());
+        }
+    });
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "spans never wait: {:?}",
+        started.elapsed()
+    );
+    let started = std::time::Instant::now();
+    telemetry.shutdown().await;
+    assert!(
+        started.elapsed() <= SHUTDOWN_TIMEOUT + Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(telemetry.exports.lost.get() > 0);
+    assert_eq!(telemetry.exports.spans.get(), 0);
+}

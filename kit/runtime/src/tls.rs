@@ -1,0 +1,131 @@
+//! TLS as all programs speak it: one crypto provider, identities and CA bundles that reload, both kinds of config.
+//!
+//! A config is built once; it reads its stores on each handshake, so a rotated certificate or CA counts for the
+//! next connection without a restart. Session resumption is off everywhere: a resumed session would skip exactly
+//! the checks that a reload is for, and our connections are long. Not here: issuing (`pki`), who may do what.
+//! Callers: every listener and every client.
+
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::server::NoServerSessionStorage;
+use rustls::{ClientConfig, ServerConfig};
+use thiserror::Error;
+
+mod identity;
+mod incoming;
+mod pin;
+mod reload;
+mod trust;
+
+pub use identity::{Identity, IdentityStore};
+pub use incoming::TlsIncoming;
+pub use reload::{CaFile, DEFAULT_RELOAD_PERIOD, IdentityFiles};
+pub use trust::{ClientAuth, TrustStore};
+
+use identity::StoreResolver;
+
+/// HTTP/2 before HTTP/1.1.
+pub const ALPN_HTTP: &[&[u8]] = &[b"h2", b"http/1.1"];
+/// HTTP/2 only: gRPC.
+pub const ALPN_GRPC: &[&[u8]] = &[b"h2"];
+/// HTTP/1.1 only.
+pub const ALPN_HTTP1: &[&[u8]] = &[b"http/1.1"];
+
+/// What is wrong with TLS material. Names files, never contents.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    #[error("no certificate found in the PEM text")]
+    NoCertificate,
+    #[error("unreadable PEM text: {0}")]
+    Pem(String),
+    #[error("no private key found in the PEM text")]
+    NoKey,
+    #[error("the certificate and its key cannot be used")]
+    Identity(#[source] rustls::Error),
+    #[error("the CA bundle holds a certificate that cannot be used")]
+    Roots(#[source] rustls::Error),
+    #[error("{0:?} is no fingerprint; expected sha256:<64 hex digits>")]
+    Fingerprint(String),
+    #[error("the TLS configuration is not possible")]
+    Config(#[source] rustls::Error),
+    #[error(transparent)]
+    Certificate(#[from] crate::pki::PkiError),
+    #[error(transparent)]
+    File(#[from] crate::files::FileError),
+}
+
+/// Whom a client trusts as server.
+#[derive(Debug, Clone)]
+pub enum ServerTrust {
+    /// Servers whose certificate chains to this bundle and bears the name asked for.
+    Roots(Arc<TrustStore>),
+    /// Servers that send a CA with this `pki::fingerprint` in their chain, and chain to it: for the first contact
+    /// of an enrolment, when nothing but the fingerprint is known. The name is checked too.
+    Fingerprint(String),
+}
+
+impl From<Arc<TrustStore>> for ServerTrust {
+    fn from(store: Arc<TrustStore>) -> Self {
+        Self::Roots(store)
+    }
+}
+
+/// Installs aws-lc-rs as the process's only crypto provider. First call of `main`; later calls do nothing.
+pub fn install_crypto_provider() {
+    // An error means that one is installed already, and aws-lc-rs is the only one we build.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
+/// The provider, whether or not it is installed: library code and tests need no order.
+pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    install_crypto_provider();
+    rustls::crypto::CryptoProvider::get_default()
+        .expect("a provider was just installed")
+        .clone()
+}
+
+/// A server that reads `identity` on each handshake. While the store is empty handshakes fail.
+pub fn server_config(
+    identity: Arc<IdentityStore>,
+    client_auth: ClientAuth,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Config)?;
+    let mut config = builder
+        .with_client_cert_verifier(client_auth.into_verifier())
+        .with_cert_resolver(Arc::new(StoreResolver(identity)));
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// A client that reads trust and identity on each handshake. An empty identity store offers no certificate.
+pub fn client_config(
+    trust: impl Into<ServerTrust>,
+    identity: Option<Arc<IdentityStore>>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Config)?;
+    let verifier = match trust.into() {
+        ServerTrust::Roots(store) => store.server_verifier(),
+        ServerTrust::Fingerprint(fingerprint) => pin::verifier(&fingerprint)?,
+    };
+    // "dangerous" is rustls' word for a verifier of one's own; ours delegate to webpki's.
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(StoreResolver(identity))),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests;

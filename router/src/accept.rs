@@ -1,0 +1,210 @@
+//! The listener that operators and people connect to: TLS, HTTP/2 or HTTP/1.1 by ALPN, one tracked task per connection.
+//!
+//! Every bound on an unknown client is here: connections, time for the handshake and for a head, sizes of heads,
+//! streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain connections are told
+//! (GOAWAY, `connection: close`) and end when their requests have. Caller: `app`; each request goes to `edge`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use portolan_runtime::Tasks;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::task::TaskTracker;
+
+use crate::edge::{Edge, MAX_HEAD_BYTES};
+use crate::identify::PeerIdentity;
+use crate::upstream::socket;
+
+/// Streams of one HTTP/2 connection. An operator opens all its watches on one.
+const MAX_STREAMS: u32 = 4096;
+/// Streams that a client opened and cancelled before we took them; operators cancel many watches at once.
+const MAX_CANCELLED_STREAMS: usize = 256;
+/// Headers of a request.
+const MAX_HEADERS: usize = 128;
+/// Request bytes under way to us, per stream and per connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Answer bytes buffered per stream before the member is made to wait.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Between HTTP/2 pings, so that watches of a client that vanished do not stay; and for the answer to one.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// After an accept that failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bounds that users set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AcceptConfig {
+    pub(crate) max_connections: usize,
+    pub(crate) handshake_timeout: Duration,
+    /// For a request's head, and for the next one on an idle HTTP/1.1 connection.
+    pub(crate) head_timeout: Duration,
+}
+
+/// What connections share.
+#[derive(Clone)]
+struct Listener {
+    edge: Arc<Edge>,
+    tls: TlsAcceptor,
+    config: AcceptConfig,
+    tasks: Tasks,
+}
+
+/// Accepts until `tasks` is cancelled. Connections are tasks of it too: they then finish what they serve, and
+/// `Tasks::shutdown` cuts those that take too long.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    edge: Arc<Edge>,
+    tls: Arc<ServerConfig>,
+    config: AcceptConfig,
+    tasks: Tasks,
+) -> anyhow::Result<()> {
+    let connections = Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS)));
+    let shared = Listener {
+        edge,
+        tls: TlsAcceptor::from(tls),
+        config,
+        tasks: tasks.clone(),
+    };
+    loop {
+        let accepted = tokio::select! {
+            () = tasks.cancelled() => return Ok(()),
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                pause_after(&error).await;
+                continue;
+            }
+        };
+        // At the cap a connection is closed at once: a client behind a balancer goes elsewhere, one that waits cannot.
+        let Ok(permit) = connections.clone().try_acquire_owned() else {
+            tracing::debug!(%address, "as many connections as there may be");
+            continue;
+        };
+        tasks.spawn("connection", shared.clone().connection(stream, address, permit));
+    }
+}
+
+/// Errors of one connection that was gone before it was accepted are nothing; others last for a while.
+async fn pause_after(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+        return;
+    }
+    tracing::warn!(%error, "cannot accept connections");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+impl Listener {
+    async fn connection(self, stream: TcpStream, address: SocketAddr, _permit: OwnedSemaphorePermit) {
+        socket::tune(&stream);
+        let handshake = tokio::time::timeout(self.config.handshake_timeout, self.tls.accept(stream));
+        let stream = match handshake.await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%address, %error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!(%address, "TLS handshake took too long"),
+        };
+        let peer = stream
+            .get_ref()
+            .1
+            .peer_certificates()
+            .and_then(PeerIdentity::from_certificates)
+            .map(Arc::new);
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        // Boxed, each alone: an HTTP/2 connection must not be as large as an HTTP/1.1 one could be.
+        let served = if http2 {
+            Box::pin(self.http2(stream, peer)).await
+        } else {
+            Box::pin(self.http1(stream, peer)).await
+        };
+        if let Err(error) = served {
+            tracing::debug!(%address, %error, "client connection broke");
+        }
+    }
+
+    async fn http2(self, stream: TlsStream<TcpStream>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
+        let streams = TaskTracker::new();
+        let mut builder = http2::Builder::new(StreamTasks(streams.clone()));
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_pending_accept_reset_streams(MAX_CANCELLED_STREAMS)
+            .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER_BYTES)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT);
+        let edge = self.edge;
+        let service = service_fn(move |request: Request<Incoming>| {
+            let answer = Box::pin(edge.clone().serve(request, peer.clone()));
+            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        });
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.tasks.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        // The streams' tasks end with their connection; only then is this one's end observed.
+        streams.close();
+        streams.wait().await;
+        served
+    }
+
+    async fn http1(self, stream: TlsStream<TcpStream>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.config.head_timeout)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .max_headers(MAX_HEADERS);
+        let edge = self.edge;
+        let service = service_fn(move |request: Request<Incoming>| {
+            let answer = Box::pin(edge.clone().serve(request, peer.clone()));
+            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        });
+        let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let mut connection = pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.tasks.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
+}
+
+/// Spawns the streams of one HTTP/2 connection: counted by its own tracker, so that a request costs no entry in the
+/// program's list of tasks. They are children of the connection's task, which waits for them.
+#[derive(Clone)]
+struct StreamTasks(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for StreamTasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.spawn(stream);
+    }
+}
+
+#[cfg(test)]
+mod tests;

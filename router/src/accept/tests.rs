@@ -1,0 +1,149 @@
+//! What an unknown client can do to the listener.
+
+use std::time::Duration;
+
+use portolan_runtime::tls;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::edge::harness::{Bounds, Router};
+use crate::upstream::scripted::{Backend, plain};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Writes raw HTTP/1.1 and reads until the router closes, or has been silent for a moment.
+async fn raw(router: &Router, bytes: &[u8]) -> String {
+    let mut stream = router.connect(tls::ALPN_HTTP1).await;
+    stream.write_all(bytes).await.unwrap();
+    let mut all = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(Ok(read @ 1..)) = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut buffer)).await {
+        all.extend_from_slice(&buffer[..read]);
+    }
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+async fn start(bounds: Bounds) -> (Backend, Router) {
+    let backend = Backend::start(100, plain()).await;
+    let router = Router::start([backend.target("east")], bounds).await;
+    (backend, router)
+}
+
+#[tokio::test]
+async fn half_a_head_is_not_waited_for() {
+    let (_backend, router) = start(Bounds {
+        head_timeout: Duration::from_millis(100),
+        ..Bounds::default()
+    })
+    .await;
+    let mut stream = router.connect(tls::ALPN_HTTP1).await;
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: r").await.unwrap();
+    let mut answer = Vec::new();
+    let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+    assert!(closed.is_ok(), "the connection is closed");
+}
+
+#[tokio::test]
+async fn a_client_that_never_speaks_tls_is_let_go() {
+    let (_backend, router) = start(Bounds::default()).await;
+    let mut stream = TcpStream::connect(router.address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("closed");
+}
+
+#[tokio::test]
+async fn heads_are_bounded() {
+    let (backend, router) = start(Bounds::default()).await;
+    let long = format!("GET /livez HTTP/1.1\r\nHost: r\r\nx: {}\r\n\r\n", "y".repeat(100 << 10));
+    assert!(raw(&router, long.as_bytes()).await.starts_with("HTTP/1.1 431"));
+    let many = format!("GET /livez HTTP/1.1\r\nHost: r\r\n{}\r\n", "x: y\r\n".repeat(200));
+    assert!(raw(&router, many.as_bytes()).await.starts_with("HTTP/1.1 431"));
+    let path = format!("GET /livez?{} HTTP/1.1\r\nHost: r\r\n", "y".repeat(60 << 10));
+    let fits = raw(&router, format!("{path}\r\n").as_bytes()).await;
+    assert!(fits.starts_with("HTTP/1.1 200"), "{fits}");
+    let over = raw(&router, format!("{path}x: {}\r\n\r\n", "y".repeat(8 << 10)).as_bytes()).await;
+    assert!(over.starts_with("HTTP/1.1 4"), "{over}");
+    assert_eq!(backend.seen.requests(), 0);
+}
+
+#[tokio::test]
+async fn no_second_request_is_smuggled_to_a_member() {
+    const PATH: &str = "/clusters/east/api/v1/namespaces/ns/pods";
+    const SMUGGLED: &str = "GET /clusters/east/api/v1/secrets HTTP/1.1\r\nHost: r\r\n\r\n";
+    let (backend, router) = start(Bounds::default()).await;
+    for (what, head, most) in [
+        (
+            "length and chunks",
+            format!(
+                "POST {PATH} HTTP/1.1\r\nHost: r\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            ),
+            2,
+        ),
+        (
+            "two lengths",
+            format!("POST {PATH} HTTP/1.1\r\nHost: r\r\nContent-Length: 0\r\nContent-Length: 60\r\n\r\n"),
+            0,
+        ),
+        (
+            "a folded header",
+            format!("GET {PATH} HTTP/1.1\r\nHost: r\r\nx: a\r\n b\r\n\r\n"),
+            0,
+        ),
+        ("no host", format!("GET {PATH} HTTP/1.1\r\n\r\n"), 1),
+        (
+            "two hosts",
+            format!("GET {PATH} HTTP/1.1\r\nHost: r\r\nHost: s\r\n\r\n"),
+            1,
+        ),
+        (
+            "a foreign absolute form",
+            format!("GET http://foreign{PATH} HTTP/1.1\r\nHost: r\r\n\r\n"),
+            1,
+        ),
+    ] {
+        let before = backend.seen.requests();
+        let answer = raw(&router, format!("{head}{SMUGGLED}").as_bytes()).await;
+        let reached = backend.seen.requests() - before;
+        // What follows a whole request is the client's own next one, in its own name; inside one it is never split off.
+        assert!(
+            reached <= most,
+            "{what}: {reached} requests reached the member, {answer}"
+        );
+        assert!(
+            answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 2"),
+            "{what}: {answer:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn connections_are_capped() {
+    let (_backend, router) = start(Bounds {
+        max_connections: 1,
+        ..Bounds::default()
+    })
+    .await;
+    let held = router.connect(tls::ALPN_HTTP1).await;
+    let mut second = TcpStream::connect(router.address).await.unwrap();
+    let mut answer = [0; 1];
+    let read = tokio::time::timeout(PATIENCE, second.read(&mut answer))
+        .await
+        .expect("closed at once");
+    assert!(!matches!(read, Ok(1..)), "{read:?}");
+    drop(held);
+    let again = async {
+        loop {
+            let mut stream = TcpStream::connect(router.address).await.unwrap();
+            let read = tokio::time::timeout(Duration::from_millis(20), stream.read(&mut answer)).await;
+            if read.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("the place is free again");
+}

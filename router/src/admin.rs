@@ -1,0 +1,260 @@
+//! The router's own pages on the admin server: `/configz` (what is routed where, without a secret) and `/explain`
+//! (the plan of a request and why). Callers: `app`; `portolanctl explain` reads the latter.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+use http::{HeaderMap, Method, Uri};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::classify::{ApiRequest, View, classify};
+use crate::metrics::HubMetrics;
+use crate::plan::{Check, Forward, LocalAnswer, Plan, Planned, plan};
+use crate::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
+use crate::upstream::Upstreams;
+
+/// Callers named when the one asked for is unknown.
+const SUGGESTIONS: usize = 10;
+
+/// What the pages read.
+#[derive(Clone)]
+pub(crate) struct Pages {
+    pub(crate) store: Arc<SnapshotStore>,
+    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) hub: HubMetrics,
+    /// The configuration's `Debug`: it holds paths of secrets only.
+    pub(crate) config: String,
+}
+
+impl Pages {
+    /// `/configz`.
+    pub(crate) fn configz(&self) -> Value {
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "config": self.config,
+            "hubConnected": self.hub.is_connected(),
+            "snapshot": self.store.load().configz(),
+            "breakers": self.breakers(),
+        })
+    }
+
+    /// Routes beside those every program has.
+    pub(crate) fn routes(self) -> Router {
+        Router::new()
+            .route("/explain", get(explain))
+            .route(
+                "/breakers",
+                get(|State(pages): State<Self>| async move { Json(pages.breakers()) }),
+            )
+            .with_state(self)
+    }
+
+    fn breakers(&self) -> Value {
+        let breaker = |status: crate::upstream::BreakerStatus| {
+            json!({
+                "cluster": &*status.cluster,
+                "class": status.class.as_str(),
+                "state": status.report.state.as_str(),
+                "reason": status.report.reason,
+                "transitions": status.report.transitions,
+            })
+        };
+        self.upstreams.breakers().into_iter().map(breaker).collect()
+    }
+}
+
+/// `verb`: an HTTP method or a verb of Kubernetes. `as`: `<home cluster>/<namespace>/<pod>`, or `user:<name>`.
+#[derive(Debug, Deserialize)]
+struct Question {
+    verb: String,
+    path: String,
+    #[serde(rename = "as")]
+    caller: String,
+    /// Comma separated, for `user:`.
+    #[serde(default)]
+    groups: String,
+}
+
+type Refusal = (StatusCode, Json<Value>);
+
+fn refuse(code: StatusCode, message: impl Into<String>) -> Refusal {
+    (code, Json(json!({"error": message.into()})))
+}
+
+async fn explain(State(pages): State<Pages>, Query(question): Query<Question>) -> Result<Json<Value>, Refusal> {
+    let snapshot = pages.store.load();
+    let caller = find_caller(&question, &snapshot)?;
+    let (method, watch) = method_of(&question.verb)
+        .ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("verb {:?} is unknown", question.verb)))?;
+    let uri = uri_of(&question.path, watch)
+        .ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("path {:?} is not /…", question.path)))?;
+    let request = match classify(&method, &uri, &HeaderMap::new()) {
+        Ok(request) => request,
+        Err(fault) => {
+            return Ok(Json(json!({
+                "caller": describe_caller(&caller),
+                "request": {"method": method.as_str(), "path": question.path},
+                "plan": {"refuse": fault.to_string()},
+                "why": ["the request cannot be read"],
+            })));
+        }
+    };
+    let planned = plan(&caller, &request, &snapshot);
+    Ok(Json(json!({
+        "caller": describe_caller(&caller),
+        "request": describe_request(&request),
+        "plan": describe_plan(&planned),
+        "why": planned.why(),
+        "generation": snapshot.generation,
+    })))
+}
+
+fn find_caller(question: &Question, snapshot: &Snapshot) -> Result<Caller, Refusal> {
+    if let Some(user) = question.caller.strip_prefix("user:") {
+        let groups = question
+            .groups
+            .split(',')
+            .filter(|group| !group.is_empty())
+            .map(str::to_owned)
+            .collect();
+        return Ok(Caller::Person {
+            user: user.to_owned(),
+            groups,
+        });
+    }
+    let named = |view: &&Arc<CallerView>| name_of(view) == question.caller;
+    let by_uid = question.caller.split_once('/').and_then(|(home, uid)| {
+        snapshot.callers.get(&CallerKey {
+            home_cluster: home.into(),
+            pod_uid: uid.into(),
+        })
+    });
+    match by_uid.or_else(|| snapshot.callers.values().find(named)) {
+        Some(view) => Ok(Caller::Pod(view.clone())),
+        None => Err(refuse(StatusCode::NOT_FOUND, nobody(&question.caller, snapshot))),
+    }
+}
+
+fn nobody(asked: &str, snapshot: &Snapshot) -> String {
+    let mut known: Vec<_> = snapshot.callers.values().map(|view| name_of(view)).collect();
+    known.sort_unstable();
+    known.truncate(SUGGESTIONS);
+    let known = if known.is_empty() {
+        "none yet".to_owned()
+    } else {
+        known.join(", ")
+    };
+    format!(
+        "no caller {asked:?} in this router's snapshot; name one as <home cluster>/<namespace>/<pod> or user:<name>; \
+         callers: {known}"
+    )
+}
+
+fn name_of(view: &CallerView) -> String {
+    format!("{}/{}/{}", view.key.home_cluster, view.namespace, view.pod)
+}
+
+/// The HTTP method, and whether the query must say `watch`.
+fn method_of(verb: &str) -> Option<(Method, bool)> {
+    let method = match verb.to_ascii_lowercase().as_str() {
+        "get" | "list" => Method::GET,
+        "watch" => return Some((Method::GET, true)),
+        "create" | "post" => Method::POST,
+        "update" | "put" => Method::PUT,
+        "patch" => Method::PATCH,
+        "delete" | "deletecollection" => Method::DELETE,
+        "head" => Method::HEAD,
+        "options" => Method::OPTIONS,
+        _ => return None,
+    };
+    Some((method, false))
+}
+
+fn uri_of(path: &str, watch: bool) -> Option<Uri> {
+    let asks_already = path
+        .split_once('?')
+        .is_some_and(|(_, query)| query.split('&').any(|pair| pair.starts_with("watch")));
+    let path = match (watch && !asks_already, path.contains('?')) {
+        (false, _) => path.to_owned(),
+        (true, true) => format!("{path}&watch=true"),
+        (true, false) => format!("{path}?watch=true"),
+    };
+    path.starts_with('/').then(|| path.parse().ok()).flatten()
+}
+
+fn describe_caller(caller: &Caller) -> Value {
+    match caller {
+        Caller::Pod(view) => json!({
+            "homeCluster": &*view.key.home_cluster,
+            "namespace": &*view.namespace,
+            "pod": view.pod,
+            "serviceAccount": view.service_account,
+            "binding": match &view.binding {
+                crate::snapshot::Binding::None => json!(null),
+                crate::snapshot::Binding::One(shard) => json!(shard.config.to_string()),
+                crate::snapshot::Binding::Several(configs) => json!(configs),
+            },
+        }),
+        Caller::Person { user, groups } => json!({"user": user, "groups": groups}),
+    }
+}
+
+fn describe_request(request: &ApiRequest) -> Value {
+    let resource = request.resource.as_ref().map(|resource| {
+        json!({
+            "group": resource.group,
+            "version": resource.version,
+            "resource": resource.resource,
+            "subresource": resource.subresource,
+            "namespace": resource.namespace,
+            "name": resource.name,
+        })
+    });
+    json!({
+        "view": match &request.view {
+            View::Merged => "merged".to_owned(),
+            View::Explicit(cluster) => format!("explicit: {cluster}"),
+        },
+        "method": request.method.as_str(),
+        "verb": request.verb.as_str(),
+        "path": request.path,
+        "resource": resource,
+    })
+}
+
+fn describe_plan(planned: &Planned) -> Value {
+    let (kind, detail) = match &planned.plan {
+        Plan::Forward(forward) => ("forward", describe_forward(forward)),
+        Plan::Local(LocalAnswer::Live) => ("local", json!("live")),
+        Plan::Local(LocalAnswer::Ready) => ("local", json!("ready")),
+        Plan::Refuse(fault) => ("refuse", json!(fault.to_string())),
+    };
+    json!({ kind: detail })
+}
+
+fn describe_forward(forward: &Forward) -> Value {
+    let checks = forward.checks.iter().map(|check| match check {
+        Check::HubProxy { user, cluster, .. } => format!("hub: may {user} use member {cluster}?"),
+        Check::Impersonate {
+            cluster, user, wanted, ..
+        } => {
+            format!("member {cluster}: may {user} act as {}?", wanted.user)
+        }
+    });
+    json!({
+        "cluster": &*forward.target.cluster,
+        "class": forward.class.as_str(),
+        "actAs": forward.act_as.user,
+        "groups": forward.act_as.groups,
+        "selector": forward.rewrite.selector.as_ref().map(ToString::to_string),
+        "lease": forward.rewrite.lease.as_ref().map(|lease| json!({"client": lease.client, "member": lease.member})),
+        "guard": forward.guard.as_ref().map(|guard| guard.selector.to_string()),
+        "bodyRule": forward.body_rule.as_ref().map(|rule| rule.selector.to_string()),
+        "checks": checks.collect::<Vec<_>>(),
+        "warning": forward.warning,
+    })
+}

@@ -1,0 +1,263 @@
+//! Wiring: `build` takes the addresses and starts every part, `run` waits for the end and drains. One function per part,
+//! no rules. Caller: `main`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use portolan_runtime::admin::{self, AdminPages, AdminServer};
+use portolan_runtime::metrics::Registry;
+use portolan_runtime::tasks::ShutdownReport;
+use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
+use portolan_runtime::{Readiness, Tasks, Telemetry, files};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+
+use crate::accept::{self, AcceptConfig};
+use crate::access::{Access, HubReviews, MemberApi};
+use crate::admin::Pages;
+use crate::args::Config;
+use crate::dispatch::{Dispatcher, MemberReviews};
+use crate::edge::{Edge, EdgeParts};
+use crate::enroll::Enroller;
+use crate::identify::Identifier;
+use crate::metrics::Metrics;
+use crate::snapshot::SnapshotStore;
+use crate::subscribe::{Held, HubLink, Subscriber};
+use crate::upstream::Upstreams;
+
+/// For admin connections and the last writes, after the traffic is drained.
+const CONTROL_DRAIN: Duration = Duration::from_secs(3);
+
+/// Where a router can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// Operators and people.
+    pub bind: SocketAddr,
+    /// The admin server.
+    pub admin: SocketAddr,
+}
+
+/// A running router.
+pub struct Bound {
+    /// With their real ports.
+    pub addresses: Addresses,
+    shutdown: Shutdown,
+}
+
+/// What ends in which order.
+struct Shutdown {
+    readiness: Readiness,
+    /// The listener and its connections.
+    clients: Tasks,
+    /// Connections to members.
+    members: Tasks,
+    /// Everything, admin server and hub stream included.
+    all: Tasks,
+    drain: Duration,
+}
+
+/// What the parts share.
+struct Parts {
+    config: Config,
+    store: Arc<SnapshotStore>,
+    upstreams: Arc<Upstreams>,
+    reviews: HubReviews,
+    identity: Arc<IdentityStore>,
+    hub_ca: Arc<TrustStore>,
+    metrics: Metrics,
+    readiness: Readiness,
+}
+
+/// Runs a router to its end: SIGTERM, SIGINT, or a critical task that failed.
+pub async fn run(config: Config, tasks: Tasks, traffic: Handle, telemetry: Telemetry) -> anyhow::Result<()> {
+    let bound = build(config, &tasks, traffic, telemetry).await?;
+    let cause = tasks.until_stopped().await;
+    tracing::info!(?cause, "stopping");
+    let report = bound.shut_down().await;
+    tracing::info!(?report, "stopped");
+    Ok(report.into_result()?)
+}
+
+/// Takes the addresses, then starts everything. Clients run on `traffic`, all else on the caller's runtime.
+pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Telemetry) -> anyhow::Result<Bound> {
+    make_folder(&config.hub.state_dir)?;
+    let listener = listen(config.bind, &traffic).with_context(|| format!("cannot bind {}", config.bind))?;
+    let admin = AdminServer::bind(config.admin_bind).await?;
+    let addresses = Addresses {
+        bind: listener.local_addr()?,
+        admin: admin.addr,
+    };
+
+    let (clients, members) = (tasks.child(), tasks.child());
+    let parts = parts(config, tasks, members.on(traffic.clone()))?;
+    let registry = Registry::new("router");
+    parts.metrics.register(&registry);
+    registry.scope("hub", |part| parts.identity.register(part));
+    registry.scope("hub", |part| parts.hub_ca.register(part));
+    start_admin(admin, &parts, registry, telemetry, tasks);
+    start_hub(&parts, tasks)?;
+    start_clients(listener, &parts, &clients.on(traffic), tasks)?;
+    if let Some(file) = &parts.config.addresses_file {
+        write_addresses(file, addresses)?;
+    }
+    tracing::info!(bind = %addresses.bind, admin = %addresses.admin, "listening");
+    let drain = parts.config.timeouts.drain;
+    let shutdown = Shutdown {
+        readiness: parts.readiness,
+        clients,
+        members,
+        all: tasks.clone(),
+        drain,
+    };
+    Ok(Bound { addresses, shutdown })
+}
+
+impl Bound {
+    /// Not ready → no new clients → watches end → the rest has until the deadline → cut.
+    pub async fn shut_down(self) -> ShutdownReport {
+        let Shutdown {
+            readiness,
+            clients,
+            members,
+            all,
+            drain,
+        } = self.shutdown;
+        readiness.begin_shutdown();
+        clients.shutdown(drain).await;
+        members.shutdown(CONTROL_DRAIN).await;
+        all.shutdown(CONTROL_DRAIN).await
+    }
+}
+
+fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts> {
+    let hub_ca = CaFile(config.hub.ca.clone())
+        .follow(tasks, DEFAULT_RELOAD_PERIOD)
+        .context("--hub-ca")?;
+    let store = Arc::new(SnapshotStore::new());
+    let upstreams = Upstreams::new(config.timeouts.connect, members);
+    let metrics = Metrics::new(store.clone(), upstreams.clone());
+    Ok(Parts {
+        config,
+        store,
+        upstreams,
+        reviews: HubReviews::default(),
+        identity: IdentityStore::empty(),
+        hub_ca,
+        metrics,
+        readiness: Readiness::new(),
+    })
+}
+
+fn start_admin(admin: admin::Bound, parts: &Parts, registry: Registry, telemetry: Telemetry, tasks: &Tasks) {
+    let pages = Pages {
+        store: parts.store.clone(),
+        upstreams: parts.upstreams.clone(),
+        hub: parts.metrics.hub.clone(),
+        config: format!("{:?}", parts.config),
+    };
+    let configz = pages.clone();
+    let pages = AdminPages::new(parts.readiness.clone(), registry, telemetry)
+        .configz(move || configz.configz())
+        .extra(pages.routes())
+        .remote(parts.config.admin_remote);
+    admin.serve(tasks, pages);
+}
+
+/// Enrolment and the hub's stream. The state file is served before anything is asked of the hub.
+fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
+    let hub = &parts.config.hub;
+    let link = HubLink::new(&hub.endpoint, parts.hub_ca.clone(), parts.identity.clone())?;
+    let ready = parts.readiness.task("identity");
+    let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready);
+    let held = Held::new(parts.store.clone(), parts.upstreams.clone(), &hub.state_dir);
+    let ready = parts.readiness.task("snapshot");
+    let mut subscriber = Subscriber::new(link, held, parts.reviews.clone(), parts.metrics.hub.clone(), ready);
+    let known = enroller.load();
+    let serving = subscriber.load_last_good();
+    // Nothing to wait for would ever come; a router that can at least serve its last state does.
+    anyhow::ensure!(
+        known || serving || enroller.has_proof(),
+        "no identity in {} yet: give --bootstrap-token-file, or --token-file and --cluster",
+        hub.state_dir.display()
+    );
+    tasks.spawn_critical("enroll", enroller.run(tasks.clone()));
+    tasks.spawn_critical("subscribe", subscriber.run(tasks.clone()));
+    Ok(())
+}
+
+fn start_clients(listener: TcpListener, parts: &Parts, clients: &Tasks, tasks: &Tasks) -> anyhow::Result<()> {
+    let serving = match &parts.config.serving {
+        Some(files) => files
+            .follow(tasks, DEFAULT_RELOAD_PERIOD)
+            .context("--tls-cert and --tls-key")?,
+        None => parts.identity.clone(),
+    };
+    let tls = tls::server_config(serving, ClientAuth::Optional(parts.hub_ca.clone()), ALPN_HTTP)?;
+    let limits = AcceptConfig {
+        max_connections: parts.config.limits.connections,
+        handshake_timeout: parts.config.timeouts.handshake,
+        head_timeout: parts.config.timeouts.head,
+    };
+    let edge = edge(parts, clients.clone(), tasks);
+    clients.spawn_critical("accept", accept::serve(listener, edge, tls, limits, clients.clone()));
+    Ok(())
+}
+
+fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
+    let Parts {
+        config,
+        store,
+        upstreams,
+        metrics,
+        ..
+    } = parts;
+    let members: Arc<dyn MemberApi> = Arc::new(MemberReviews {
+        upstreams: upstreams.clone(),
+        snapshots: store.clone(),
+    });
+    let access = Access::new(parts.reviews.clone(), members.clone());
+    let folder = config.hub.state_dir.clone();
+    access.recall(&folder);
+    tasks.spawn("remember", access.clone().remember(folder, tasks.clone()));
+    Edge::new(EdgeParts {
+        snapshots: store.clone(),
+        identifier: Identifier::new(config.identity.clone(), members.clone(), metrics.identify.clone()),
+        access,
+        dispatcher: Dispatcher::new(upstreams.clone(), clients.clone()),
+        metrics: metrics.requests.clone(),
+        readiness: parts.readiness.clone(),
+        max_requests: config.limits.requests,
+        max_streams: config.limits.streams,
+        request_timeout: config.timeouts.request,
+        tasks: clients,
+    })
+}
+
+/// On the runtime that accepts from it: a listener is woken by the one it was made on.
+fn listen(address: SocketAddr, traffic: &Handle) -> std::io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let _on_traffic = traffic.enter();
+    TcpListener::from_std(listener)
+}
+
+fn make_folder(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder
+        .create(path)
+        .with_context(|| format!("cannot create the state folder {}", path.display()))
+}
+
+fn write_addresses(file: &Path, addresses: Addresses) -> anyhow::Result<()> {
+    let text = json!({"bind": addresses.bind.to_string(), "admin": addresses.admin.to_string()}).to_string();
+    Ok(files::write_public(file, text)?)
+}
+
+#[cfg(test)]
+mod tests;

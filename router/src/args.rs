@@ -1,0 +1,410 @@
+//! What a user types (`Args`) and what it means (`Config`). Checks everything and reports all faults at once; reads no
+//! file and binds nothing. Callers: `main`, and `app::build` takes the `Config`.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use portolan_runtime::TelemetryArgs;
+use portolan_runtime::admin::AdminArgs;
+use portolan_runtime::duration::parse_duration;
+use portolan_runtime::tls::IdentityFiles;
+use thiserror::Error;
+
+/// Loopback: what the admin server tells of callers and plans is for this machine.
+const DEFAULT_ADMIN_BIND: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8444));
+
+/// One API server endpoint for an operator, many member clusters behind it.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "portolan-router", version)]
+pub struct Args {
+    #[command(flatten)]
+    listen: ListenArgs,
+    #[command(flatten)]
+    hub: HubArgs,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
+    /// Logs and traces.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct ListenArgs {
+    /// Where operators and people connect (TLS).
+    #[arg(long, env = "PORTOLAN_BIND", default_value = "0.0.0.0:8443")]
+    bind: SocketAddr,
+    /// Write the bound addresses to this file as JSON: {"bind": "…", "admin": "…"}.
+    #[arg(long, env = "PORTOLAN_ADDRESSES_FILE", value_name = "FILE")]
+    addresses_file: Option<PathBuf>,
+    /// Serving certificate chain, PEM; followed when it changes. Default: the identity that the hub issued.
+    #[arg(long, env = "PORTOLAN_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Key of --tls-cert, PEM.
+    #[arg(long, env = "PORTOLAN_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct HubArgs {
+    /// The hub's gRPC endpoint, host:port.
+    #[arg(long, env = "PORTOLAN_HUB", value_name = "HOST:PORT")]
+    hub: String,
+    /// The hub's CA certificate, PEM: the only one trusted for the hub, and for the client certificates of people.
+    #[arg(long, env = "PORTOLAN_HUB_CA", value_name = "FILE")]
+    hub_ca: PathBuf,
+    /// Bootstrap token of this router; needed until it has its identity.
+    #[arg(long, env = "PORTOLAN_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
+    bootstrap_token_file: Option<PathBuf>,
+    /// Bound ServiceAccount token to enrol with instead, for a router inside the member --cluster.
+    #[arg(long, env = "PORTOLAN_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The member cluster that issued --token-file.
+    #[arg(long, env = "PORTOLAN_CLUSTER", value_name = "NAME")]
+    cluster: Option<String>,
+    /// Folder for the identity and the last good state, both with their secrets (mode 0600).
+    #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct IdentityArgs {
+    /// Audience that callers' tokens must be for.
+    #[arg(long, env = "PORTOLAN_AUDIENCE", default_value = "portolan")]
+    audience: String,
+    /// Take tokens for the API server's own audience too: such a token works at the member directly as well.
+    #[arg(long, env = "PORTOLAN_ACCEPT_API_AUDIENCE")]
+    accept_api_audience: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct LimitArgs {
+    /// Client connections held at a time.
+    #[arg(long, env = "PORTOLAN_MAX_CONNECTIONS", default_value_t = 20_000)]
+    max_connections: usize,
+    /// Requests served at a time, watches and upgrades apart.
+    #[arg(long, env = "PORTOLAN_MAX_REQUESTS", default_value_t = 4_000)]
+    max_requests: usize,
+    /// Watches and upgrades served at a time.
+    #[arg(long, env = "PORTOLAN_MAX_STREAMS", default_value_t = 50_000)]
+    max_streams: usize,
+    /// Time for a client's TLS handshake.
+    #[arg(long, env = "PORTOLAN_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
+    handshake_timeout: Duration,
+    /// Time for a request's head to arrive.
+    #[arg(long, env = "PORTOLAN_HEAD_TIMEOUT", default_value = "20s", value_parser = parse_duration)]
+    head_timeout: Duration,
+    /// Time for a member's answer to a request that is no watch and no upgrade.
+    #[arg(long, env = "PORTOLAN_REQUEST_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
+    request_timeout: Duration,
+    /// Time to connect to a member.
+    #[arg(long, env = "PORTOLAN_CONNECT_TIMEOUT", default_value = "5s", value_parser = parse_duration)]
+    connect_timeout: Duration,
+    /// Time that running requests get to end at shutdown.
+    #[arg(long, env = "PORTOLAN_DRAIN_TIMEOUT", default_value = "20s", value_parser = parse_duration)]
+    drain_timeout: Duration,
+}
+
+/// Checked settings. Holds paths of secrets, never a secret: its `Debug` is printed at start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where operators and people connect.
+    pub bind: SocketAddr,
+    /// Where the admin server listens.
+    pub admin_bind: SocketAddr,
+    /// Whether `/configz` and `/explain` answer other machines too.
+    pub admin_remote: bool,
+    /// Where to tell the bound addresses.
+    pub addresses_file: Option<PathBuf>,
+    /// Serving certificate of the user's own; `None`: the enrolment identity.
+    pub serving: Option<IdentityFiles>,
+    /// How to reach the hub and to become known to it.
+    pub hub: HubConfig,
+    /// Whose tokens are taken.
+    pub identity: IdentityConfig,
+    /// Bounds.
+    pub limits: Limits,
+    /// Deadlines.
+    pub timeouts: Timeouts,
+}
+
+/// How to reach the hub and to become known to it.
+#[derive(Debug, Clone)]
+pub struct HubConfig {
+    /// `host:port`.
+    pub endpoint: String,
+    /// PEM file of the hub CA.
+    pub ca: PathBuf,
+    /// What to enrol with; `None` works once the identity is in the state folder.
+    pub proof: Option<Proof>,
+    /// Identity and last good state.
+    pub state_dir: PathBuf,
+}
+
+/// What a router enrols with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// A file with a bootstrap token.
+    Bootstrap(PathBuf),
+    /// A file with a bound ServiceAccount token of a member.
+    Bound {
+        /// The member that issued it.
+        cluster: String,
+        /// The token.
+        file: PathBuf,
+    },
+}
+
+/// Whose tokens are taken.
+#[derive(Debug, Clone)]
+pub struct IdentityConfig {
+    /// Audience of callers' tokens.
+    pub audience: String,
+    /// The API server's own audience too.
+    pub accept_api_audience: bool,
+}
+
+/// Bounds of the data path.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Client connections.
+    pub connections: usize,
+    /// Requests in flight that are neither watch nor upgrade.
+    pub requests: usize,
+    /// Watches and upgrades in flight.
+    pub streams: usize,
+}
+
+/// Deadlines of the data path.
+#[derive(Debug, Clone)]
+pub struct Timeouts {
+    /// TLS handshake of a client.
+    pub handshake: Duration,
+    /// Head of a request.
+    pub head: Duration,
+    /// Answer to a unary request.
+    pub request: Duration,
+    /// Connection to a member.
+    pub connect: Duration,
+    /// Running requests at shutdown.
+    pub drain: Duration,
+}
+
+/// Every fault of a command line, together.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub struct ConfigFaults(Vec<String>);
+
+impl fmt::Display for ConfigFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} in the configuration: ",
+            if self.0.len() == 1 { "a fault" } else { "faults" }
+        )?;
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl TryFrom<Args> for Config {
+    type Error = ConfigFaults;
+
+    fn try_from(args: Args) -> Result<Self, ConfigFaults> {
+        let mut faults = Vec::new();
+        let serving = serving(args.listen.tls_cert, args.listen.tls_key, &mut faults);
+        let hub = hub(args.hub, &mut faults);
+        if args.identity.audience.is_empty() {
+            faults.push("--audience is empty".to_owned());
+        }
+        let (limits, timeouts) = bounds(&args.limits, &mut faults);
+        if !faults.is_empty() {
+            return Err(ConfigFaults(faults));
+        }
+        Ok(Self {
+            bind: args.listen.bind,
+            admin_bind: args.admin.admin_bind.unwrap_or(DEFAULT_ADMIN_BIND),
+            admin_remote: args.admin.admin_remote,
+            addresses_file: args.listen.addresses_file,
+            serving,
+            hub,
+            identity: IdentityConfig {
+                audience: args.identity.audience,
+                accept_api_audience: args.identity.accept_api_audience,
+            },
+            limits,
+            timeouts,
+        })
+    }
+}
+
+fn serving(cert: Option<PathBuf>, key: Option<PathBuf>, faults: &mut Vec<String>) -> Option<IdentityFiles> {
+    match (cert, key) {
+        (Some(cert), Some(key)) => return Some(IdentityFiles { cert, key }),
+        (None, None) => {}
+        (Some(_), None) => faults.push("--tls-cert needs --tls-key".to_owned()),
+        (None, Some(_)) => faults.push("--tls-key needs --tls-cert".to_owned()),
+    }
+    None
+}
+
+fn hub(args: HubArgs, faults: &mut Vec<String>) -> HubConfig {
+    if !is_host_and_port(&args.hub) {
+        faults.push(format!("--hub {:?} is not host:port", args.hub));
+    }
+    let proof = match (args.bootstrap_token_file, args.token_file, args.cluster) {
+        (Some(file), None, None) => Some(Proof::Bootstrap(file)),
+        (None, Some(file), Some(cluster)) => Some(Proof::Bound { cluster, file }),
+        (None, None, None) => None,
+        (Some(_), _, _) => {
+            faults.push("--bootstrap-token-file excludes --token-file and --cluster".to_owned());
+            None
+        }
+        (None, _, _) => {
+            faults.push("--token-file and --cluster need each other".to_owned());
+            None
+        }
+    };
+    HubConfig {
+        endpoint: args.hub,
+        ca: args.hub_ca,
+        proof,
+        state_dir: args.state_dir,
+    }
+}
+
+/// `name:1`, `10.0.0.1:1` or `[::1]:1`; no scheme, no path.
+fn is_host_and_port(text: &str) -> bool {
+    text.parse::<http::uri::Authority>()
+        .is_ok_and(|authority| authority.port_u16().is_some_and(|port| port != 0) && !text.contains('@'))
+}
+
+fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
+    let counts = [
+        ("--max-connections", args.max_connections),
+        ("--max-requests", args.max_requests),
+        ("--max-streams", args.max_streams),
+    ];
+    for (flag, value) in counts {
+        if value == 0 {
+            faults.push(format!("{flag} is 0: nothing could be served"));
+        }
+    }
+    let times = [
+        ("--handshake-timeout", args.handshake_timeout),
+        ("--head-timeout", args.head_timeout),
+        ("--request-timeout", args.request_timeout),
+        ("--connect-timeout", args.connect_timeout),
+    ];
+    for (flag, value) in times {
+        if value.is_zero() {
+            faults.push(format!("{flag} is 0: every request would fail"));
+        }
+    }
+    let limits = Limits {
+        connections: args.max_connections,
+        requests: args.max_requests,
+        streams: args.max_streams,
+    };
+    let timeouts = Timeouts {
+        handshake: args.handshake_timeout,
+        head: args.head_timeout,
+        request: args.request_timeout,
+        connect: args.connect_timeout,
+        drain: args.drain_timeout,
+    };
+    (limits, timeouts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDED: [&str; 7] = [
+        "portolan-router",
+        "--hub",
+        "hub.example:7443",
+        "--hub-ca",
+        "ca.crt",
+        "--state-dir",
+        "state",
+    ];
+
+    fn config(more: &[&str]) -> Result<Config, ConfigFaults> {
+        let args = Args::try_parse_from(NEEDED.iter().chain(more)).expect("clap accepts the flags");
+        Config::try_from(args)
+    }
+
+    #[test]
+    fn the_least_is_enough() {
+        let config = config(&[]).expect("valid");
+        assert_eq!(config.bind.port(), 8443);
+        assert_eq!(config.hub.proof, None);
+        assert_eq!(config.identity.audience, "portolan");
+        assert!(config.serving.is_none());
+    }
+
+    #[test]
+    fn a_proof_is_one_of_two() {
+        let bound = config(&["--token-file", "t", "--cluster", "east"]).expect("valid");
+        assert_eq!(
+            bound.hub.proof,
+            Some(Proof::Bound {
+                cluster: "east".into(),
+                file: "t".into()
+            })
+        );
+        let bootstrap = config(&["--bootstrap-token-file", "b"]).expect("valid");
+        assert_eq!(bootstrap.hub.proof, Some(Proof::Bootstrap("b".into())));
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once() {
+        let all = [
+            "--hub",
+            "https://hub:7443/",
+            "--tls-cert",
+            "c",
+            "--cluster",
+            "east",
+            "--audience",
+            "",
+            "--max-requests",
+            "0",
+            "--head-timeout",
+            "0",
+        ];
+        let args = Args::try_parse_from(
+            ["portolan-router", "--hub-ca", "ca", "--state-dir", "s"]
+                .iter()
+                .chain(&all),
+        );
+        let text = Config::try_from(args.expect("clap accepts the flags"))
+            .unwrap_err()
+            .to_string();
+        for fault in [
+            "--hub ",
+            "--tls-key",
+            "--token-file",
+            "--audience",
+            "--max-requests",
+            "--head-timeout",
+        ] {
+            assert!(text.contains(fault), "{fault}: {text}");
+        }
+    }
+
+    #[test]
+    fn hubs_are_host_and_port() {
+        for good in ["hub:7443", "10.0.0.1:1", "[::1]:7443"] {
+            assert!(is_host_and_port(good), "{good}");
+        }
+        for bad in ["hub", "hub:", "hub:0", "http://hub:1", "a@hub:1", "hub:1/x", ""] {
+            assert!(!is_host_and_port(bad), "{bad}");
+        }
+    }
+}

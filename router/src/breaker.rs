@@ -1,0 +1,58 @@
+//! One circuit breaker: a state machine that is told the time and the outcome of requests, and reads neither clock nor
+//! network itself.
+//!
+//! There is one per member cluster and traffic class, so that a member whose watches hang still answers its unary
+//! requests. [`Breaker`] is the shared handle that `dispatch` asks and tells; `core` holds the rules. Not here: what
+//! counts as a failure (`dispatch` judges answers, `upstream` errors), and rate limits.
+
+mod core;
+mod shared;
+
+use std::time::Duration;
+
+pub(crate) use self::core::{Outcome, State};
+pub(crate) use self::shared::{Breaker, Permit, Report};
+
+/// Failures in a row that open the breaker.
+pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;
+/// Share of failures within the window that opens it.
+pub(crate) const FAILURE_RATIO: f64 = 0.5;
+/// Requests within the window below which the ratio says nothing.
+pub(crate) const MIN_REQUESTS: u32 = 20;
+/// How far back the ratio looks.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
+/// First open time; doubles from one opening to the next.
+pub(crate) const OPEN_FOR: Duration = Duration::from_secs(5);
+/// Open time that no growth exceeds. A member that is back is noticed after at most this long.
+pub(crate) const MAX_OPEN_FOR: Duration = Duration::from_mins(1);
+/// An open breaker lets one lease request through this often: client-go renews every 2 s and gives up leadership
+/// after 10 s, so waiting out a long open time would cost leases of a member that is long back.
+pub(crate) const LEASE_PROBE_EVERY: Duration = Duration::from_secs(2);
+
+/// Thresholds of one breaker: the defaults, overridden per member by `MemberCluster.spec.breaker`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) consecutive_failures: u32,
+    /// 0 to 1.
+    pub(crate) failure_ratio: f64,
+    pub(crate) min_requests: u32,
+    pub(crate) window: Duration,
+    pub(crate) open_for: Duration,
+    pub(crate) max_open_for: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            consecutive_failures: CONSECUTIVE_FAILURES,
+            failure_ratio: FAILURE_RATIO,
+            min_requests: MIN_REQUESTS,
+            window: WINDOW,
+            open_for: OPEN_FOR,
+            max_open_for: MAX_OPEN_FOR,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

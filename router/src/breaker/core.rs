@@ -1,0 +1,337 @@
+//! The rules of a breaker, pure: closed counts, open refuses, half-open lets one probe decide.
+//!
+//! Called by `shared`, which adds the lock, the clock and the random draw.
+
+use std::time::{Duration, Instant};
+
+use super::{LEASE_PROBE_EVERY, Settings};
+
+/// Parts of the sliding window; a failure is forgotten within a tenth of the window of its due time.
+const SLOTS: usize = 10;
+/// Most doublings of the open time; beyond it the maximum rules anyway.
+const MAX_GROWTH: u32 = 16;
+
+/// What a breaker does with requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    Closed,
+    Open,
+    HalfOpen,
+}
+
+impl State {
+    /// The word in metrics, reports and spans.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half-open",
+        }
+    }
+}
+
+/// How one admitted request ended, as far as the member's health goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The member answered.
+    Success,
+    /// It did not, or what answered was no API server.
+    Failure,
+    /// Says nothing: the client went away, the request was shed later, or the member said 429.
+    Neutral,
+}
+
+/// A change of state, for metrics, logs and reports.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Transition {
+    pub(crate) from: State,
+    pub(crate) to: State,
+    pub(crate) why: Why,
+}
+
+/// Why a breaker changed its state.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Why {
+    Consecutive(u32),
+    Ratio { failures: u32, requests: u32 },
+    ProbeFailed,
+    ProbeSucceeded,
+    OpenTimeOver,
+    MemberAnswers,
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Consecutive(1) => f.write_str("a failure"),
+            Self::Consecutive(failures) => write!(f, "{failures} failures in a row"),
+            Self::Ratio { failures, requests } => write!(f, "{failures} of {requests} requests failed"),
+            Self::ProbeFailed => f.write_str("the probe failed"),
+            Self::ProbeSucceeded => f.write_str("the probe succeeded"),
+            Self::MemberAnswers => f.write_str("the open time is over and the member answers other requests"),
+            Self::OpenTimeOver => f.write_str("the open time is over, one probe is let through"),
+        }
+    }
+}
+
+/// The right to send one request. Its outcome must be told; a ticket of an earlier state counts for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    epoch: u64,
+    probe: Option<Probe>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probe {
+    Ordinary,
+    Lease,
+}
+
+/// Answer to a request for admission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    Pass(Ticket),
+    Refuse { retry_in: Duration },
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Core {
+    settings: Settings,
+    state: State,
+    /// Counts states entered, so that answers to requests of an earlier one are told apart.
+    epoch: u64,
+    consecutive: u32,
+    window: Window,
+    /// Openings without a quiet time between them.
+    openings: u32,
+    open_until: Option<Instant>,
+    closed_at: Option<Instant>,
+    probing: bool,
+    lease_probing: bool,
+    next_lease_probe: Option<Instant>,
+}
+
+impl Core {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            state: State::Closed,
+            epoch: 0,
+            consecutive: 0,
+            window: Window::default(),
+            openings: 0,
+            open_until: None,
+            closed_at: None,
+            probing: false,
+            lease_probing: false,
+            next_lease_probe: None,
+        }
+    }
+
+    /// New thresholds; the state and what was counted stay.
+    pub(super) fn configure(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    #[cfg(test)]
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// May a request be sent? `lease`: a renewal of a leader election, which nothing else may starve: it has a
+    /// probe of its own when half-open, and one every [`LEASE_PROBE_EVERY`] while open.
+    pub(super) fn admit(&mut self, now: Instant, lease: bool) -> (Admission, Option<Transition>) {
+        let mut transition = None;
+        if self.state == State::Open && self.open_until.is_none_or(|until| now >= until) {
+            transition = Some(self.enter(State::HalfOpen, Why::OpenTimeOver));
+        }
+        let admission = match self.state {
+            State::Closed => self.pass(None),
+            State::HalfOpen if !self.probing && !lease => {
+                self.probing = true;
+                self.pass(Some(Probe::Ordinary))
+            }
+            State::HalfOpen if lease && !self.lease_probing => self.pass_lease(now),
+            State::Open if lease && self.lease_probe_due(now) => self.pass_lease(now),
+            State::HalfOpen => Admission::Refuse {
+                retry_in: Duration::from_secs(1),
+            },
+            State::Open => {
+                let left = self
+                    .open_until
+                    .map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
+                Admission::Refuse { retry_in: left }
+            }
+        };
+        (admission, transition)
+    }
+
+    /// Tells how an admitted request ended. `jitter` in 0..=1 spreads the open time of many routers.
+    pub(super) fn record(&mut self, ticket: Ticket, outcome: Outcome, now: Instant, jitter: f64) -> Option<Transition> {
+        if ticket.epoch != self.epoch {
+            return None;
+        }
+        match ticket.probe {
+            None => self.record_closed(outcome, now, jitter),
+            Some(probe) => self.record_probe(probe, outcome, now, jitter),
+        }
+    }
+
+    /// The member answered traffic of another kind. Closes a breaker that only waits for a probe which may never come:
+    /// nobody may want to exec for days.
+    pub(super) fn recover(&mut self, now: Instant) -> Option<Transition> {
+        let waiting = match self.state {
+            State::Closed => false,
+            State::Open => !self.lease_probing && self.open_until.is_none_or(|until| now >= until),
+            State::HalfOpen => !self.probing && !self.lease_probing,
+        };
+        waiting.then(|| self.close(now, Why::MemberAnswers))
+    }
+
+    fn record_closed(&mut self, outcome: Outcome, now: Instant, jitter: f64) -> Option<Transition> {
+        match outcome {
+            Outcome::Neutral => None,
+            Outcome::Success => {
+                self.consecutive = 0;
+                self.window.count(now, self.settings.window, false);
+                None
+            }
+            Outcome::Failure => {
+                self.consecutive = self.consecutive.saturating_add(1);
+                self.window.count(now, self.settings.window, true);
+                let why = self.reason_to_open(now)?;
+                Some(self.open(now, jitter, why))
+            }
+        }
+    }
+
+    fn record_probe(&mut self, probe: Probe, outcome: Outcome, now: Instant, jitter: f64) -> Option<Transition> {
+        match probe {
+            Probe::Ordinary => self.probing = false,
+            Probe::Lease => self.lease_probing = false,
+        }
+        match (outcome, self.state) {
+            (Outcome::Success, _) => Some(self.close(now, Why::ProbeSucceeded)),
+            (Outcome::Failure, State::HalfOpen) => Some(self.open(now, jitter, Why::ProbeFailed)),
+            // A lease's probe of an open breaker that failed changes nothing: the open time goes on.
+            (Outcome::Failure | Outcome::Neutral, _) => None,
+        }
+    }
+
+    fn reason_to_open(&mut self, now: Instant) -> Option<Why> {
+        let settings = self.settings;
+        if self.consecutive >= settings.consecutive_failures.max(1) {
+            return Some(Why::Consecutive(self.consecutive));
+        }
+        let (requests, failures) = self.window.totals(now, settings.window);
+        let over = requests >= settings.min_requests.max(1)
+            && f64::from(failures) >= f64::from(requests) * settings.failure_ratio;
+        over.then_some(Why::Ratio { failures, requests })
+    }
+
+    fn open(&mut self, now: Instant, jitter: f64, why: Why) -> Transition {
+        // Growth starts over only after the breaker stayed closed for as long as it is ever open.
+        let quiet = self
+            .closed_at
+            .is_some_and(|at| now.saturating_duration_since(at) >= self.settings.max_open_for);
+        if quiet {
+            self.openings = 0;
+        }
+        let wait = open_time(&self.settings, self.openings, jitter);
+        self.openings = (self.openings + 1).min(MAX_GROWTH);
+        self.open_until = Some(now + wait);
+        self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+        self.enter(State::Open, why)
+    }
+
+    fn close(&mut self, now: Instant, why: Why) -> Transition {
+        self.closed_at = Some(now);
+        self.open_until = None;
+        self.enter(State::Closed, why)
+    }
+
+    fn enter(&mut self, to: State, why: Why) -> Transition {
+        let from = std::mem::replace(&mut self.state, to);
+        self.epoch += 1;
+        self.consecutive = 0;
+        self.window = Window::default();
+        self.probing = false;
+        self.lease_probing = false;
+        Transition { from, to, why }
+    }
+
+    fn pass(&self, probe: Option<Probe>) -> Admission {
+        Admission::Pass(Ticket {
+            epoch: self.epoch,
+            probe,
+        })
+    }
+
+    fn pass_lease(&mut self, now: Instant) -> Admission {
+        self.lease_probing = true;
+        self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+        self.pass(Some(Probe::Lease))
+    }
+
+    fn lease_probe_due(&self, now: Instant) -> bool {
+        !self.lease_probing && self.next_lease_probe.is_none_or(|due| now >= due)
+    }
+}
+
+/// Open time of the `growth`-th opening in a row: doubled each time, 80 to 100 % of it by `jitter`, at most the maximum.
+fn open_time(settings: &Settings, growth: u32, jitter: f64) -> Duration {
+    let factor = 2_u32.saturating_pow(growth.min(MAX_GROWTH));
+    let grown = settings
+        .open_for
+        .saturating_mul(factor)
+        .min(settings.max_open_for.max(settings.open_for));
+    grown.mul_f64(0.8 + 0.2 * jitter.clamp(0.0, 1.0))
+}
+
+/// Requests and failures of the last `window`, in [`SLOTS`] parts that are cleared as time passes.
+#[derive(Debug, Clone, Default)]
+struct Window {
+    slots: [(u32, u32); SLOTS],
+    /// Start of the current slot.
+    since: Option<Instant>,
+    current: usize,
+}
+
+impl Window {
+    fn count(&mut self, now: Instant, window: Duration, failed: bool) {
+        self.advance(now, window);
+        let (requests, failures) = &mut self.slots[self.current];
+        *requests = requests.saturating_add(1);
+        *failures = failures.saturating_add(u32::from(failed));
+    }
+
+    fn totals(&mut self, now: Instant, window: Duration) -> (u32, u32) {
+        self.advance(now, window);
+        self.slots.iter().fold((0, 0), |(requests, failures), slot| {
+            (slot.0.saturating_add(requests), slot.1.saturating_add(failures))
+        })
+    }
+
+    fn advance(&mut self, now: Instant, window: Duration) {
+        let width = (window / u32::try_from(SLOTS).unwrap_or(1)).max(Duration::from_millis(1));
+        let since = *self.since.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(since);
+        let steps = elapsed.as_nanos() / width.as_nanos();
+        if steps == 0 {
+            return;
+        }
+        if steps >= SLOTS as u128 {
+            *self = Self {
+                since: Some(now),
+                ..Self::default()
+            };
+            return;
+        }
+        let steps = u32::try_from(steps).unwrap_or(0);
+        for _ in 0..steps {
+            self.current = (self.current + 1) % SLOTS;
+            self.slots[self.current] = (0, 0);
+        }
+        self.since = Some(since + width * steps);
+    }
+}

@@ -1,0 +1,245 @@
+//! Runs a plan that forwards: looks first where the plan says so, then bulkhead, breaker, send, and judges what came.
+//!
+//! Every leg has a client span and carries its trace context to the member. Reads are retried within a budget when the
+//! member cannot have been the wiser; a write that left is never sent again. Errors become a `Fault` that says whether
+//! the request may have run. Not here: routing rules (`plan`), connections (`upstream`). Caller: `edge`.
+
+pub(crate) mod gate;
+mod judge;
+mod look;
+pub(crate) mod retry;
+mod review;
+mod send;
+mod silence;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::request::Parts;
+use opentelemetry::Context;
+use parking_lot::Mutex;
+use portolan_runtime::{Secret, Tasks};
+use tokio::time::Instant;
+
+use self::gate::{CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Gate, Place};
+pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
+pub(crate) use self::review::MemberReviews;
+pub(crate) use self::send::{admit, inject, leg_span, tell};
+use crate::classify::ApiRequest;
+use crate::fault::Fault;
+use crate::plan::{Forward, TrafficClass};
+use crate::snapshot::{Caller, CallerKey, Snapshot};
+use crate::upgrade::{self, Tunnel};
+use crate::upstream::{Body, Upstream, Upstreams};
+
+/// To the head of the answer of a watch, and to a switch of protocols. API servers answer a watch at once; a kubelet that
+/// is asked to exec may have to start something.
+pub(crate) const LONG_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Callers whose bulkheads are kept; beyond it those without requests are dropped.
+const MAX_CALLERS: usize = 4096;
+
+/// One request for one member.
+pub(crate) struct Leg {
+    pub(crate) forward: Box<Forward>,
+    pub(crate) asked: ApiRequest,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) caller: Caller,
+    /// For the whole answer; `None` for what is long.
+    pub(crate) deadline: Option<Instant>,
+    /// Trace context that came with the request.
+    pub(crate) received: Context,
+}
+
+/// An answer, and what it holds in the bulkheads until its body is over.
+pub(crate) struct Dispatched {
+    pub(crate) response: Response<Body>,
+    pub(crate) places: Places,
+    /// With a 101: to be run once the client has been answered.
+    pub(crate) tunnel: Option<Tunnel>,
+}
+
+/// Places of one request: its caller's, its member's.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    _caller: Place,
+    _target: Place,
+}
+
+/// The stage. One per process.
+pub(crate) struct Dispatcher {
+    upstreams: Arc<Upstreams>,
+    // A mutex: held for one look-up per request.
+    callers: Mutex<HashMap<CallerId, Arc<CallerGates>>>,
+    /// Connections for upgrades are its tasks.
+    tasks: Tasks,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum CallerId {
+    Pod(CallerKey),
+    Person(String),
+}
+
+#[derive(Debug)]
+struct CallerGates {
+    unary: Arc<Gate>,
+    streams: Arc<Gate>,
+}
+
+/// What the steps of one leg share.
+pub(crate) struct Run<'a> {
+    pub(crate) leg: &'a Leg,
+    pub(crate) upstream: &'a Arc<Upstream>,
+    pub(crate) bearer: &'a Secret,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(upstreams: Arc<Upstreams>, tasks: Tasks) -> Self {
+        Self {
+            upstreams,
+            callers: Mutex::default(),
+            tasks,
+        }
+    }
+
+    /// Sends the request to the plan's member and returns its answer, with its body to come.
+    pub(crate) async fn dispatch(&self, mut leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
+        if let Some(election) = look::election(&mut leg, &head, &mut body).await? {
+            leg.forward = election;
+        }
+        let upstream = self.upstream(&leg.forward)?;
+        let bearer = credential(&leg)?;
+        let places = self.places(&leg, &upstream).await?;
+        let run = Run {
+            leg: &leg,
+            upstream: &upstream,
+            bearer: &bearer,
+        };
+        look::guard(&run, &head, &mut body).await?;
+        if leg.forward.class == TrafficClass::Upgrade {
+            let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
+            return Ok(Dispatched {
+                response,
+                places,
+                tunnel,
+            });
+        }
+        crate::rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        look::rename_request(&run, &head, &mut body).await?;
+        if let Body::Whole(bytes) = &body {
+            head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+        }
+        let response = send::send(&run, head, body).await?;
+        let response = look::rename_response(&run, response).await?;
+        let (mut head, body) = response.into_parts();
+        crate::rewrite::rewrite_response(&leg.forward, &mut head);
+        Ok(Dispatched {
+            response: Response::from_parts(head, body),
+            places,
+            tunnel: None,
+        })
+    }
+
+    fn upstream(&self, forward: &Forward) -> Result<Arc<Upstream>, Fault> {
+        // The set of members follows the snapshot at once, but a request may hold an older snapshot.
+        self.upstreams
+            .get(&forward.target.cluster)
+            .ok_or_else(|| forward.unavailable(format!("member cluster {} was just removed", forward.target.cluster)))
+    }
+
+    async fn places(&self, leg: &Leg, upstream: &Upstream) -> Result<Places, Fault> {
+        let gates = self.gates(&leg.caller);
+        let first = leg.forward.priority;
+        let full = |whose: String| Fault::TooManyRequests {
+            message: format!("{whose} has as many requests under way as it may"),
+            retry_after_seconds: 1,
+            cluster: Some(leg.forward.target.cluster.to_string()),
+        };
+        let gate = if leg.forward.long_running {
+            &gates.streams
+        } else {
+            &gates.unary
+        };
+        let caller = leg
+            .within(gate.enter(first))
+            .await?
+            .map_err(|_| full("this caller".to_owned()))?;
+        if leg.forward.long_running {
+            return Ok(Places {
+                _caller: caller,
+                _target: Place::default(),
+            });
+        }
+        let target = leg.within(upstream.gate.enter(first)).await?;
+        let target = target.map_err(|_| full(format!("member cluster {}", upstream.cluster)))?;
+        Ok(Places {
+            _caller: caller,
+            _target: target,
+        })
+    }
+
+    fn gates(&self, caller: &Caller) -> Arc<CallerGates> {
+        let id = match caller {
+            Caller::Pod(view) => CallerId::Pod(view.key.clone()),
+            Caller::Person { user, .. } => CallerId::Person(user.clone()),
+        };
+        let mut callers = self.callers.lock();
+        if callers.len() >= MAX_CALLERS && !callers.contains_key(&id) {
+            callers.retain(|_, gates| gates.is_used());
+        }
+        callers.entry(id).or_default().clone()
+    }
+}
+
+impl Default for CallerGates {
+    fn default() -> Self {
+        Self {
+            unary: Gate::new(CALLER_IN_FLIGHT, CALLER_QUEUE),
+            streams: Gate::new(CALLER_STREAMS, 0),
+        }
+    }
+}
+
+impl CallerGates {
+    fn is_used(&self) -> bool {
+        self.unary.taken(CALLER_IN_FLIGHT) > 0 || self.streams.taken(CALLER_STREAMS) > 0
+    }
+}
+
+impl Leg {
+    /// Awaits something that comes before anything is sent, up to the deadline.
+    async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, Fault> {
+        match self.deadline {
+            None => Ok(future.await),
+            Some(deadline) => tokio::time::timeout_at(deadline, future)
+                .await
+                .map_err(|_| Fault::Timeout {
+                    message: format!(
+                        "member cluster {} had no room for the request in time",
+                        self.forward.target.cluster
+                    ),
+                    cluster: self.forward.target.cluster.to_string(),
+                    sent: false,
+                }),
+        }
+    }
+}
+
+fn credential(leg: &Leg) -> Result<Secret, Fault> {
+    let cluster = &leg.forward.target.cluster;
+    leg.snapshot
+        .credentials
+        .get(cluster)
+        .map(|credential| credential.token.clone())
+        .ok_or_else(|| {
+            leg.forward.unavailable(format!(
+                "this router has no credential for member cluster {cluster} yet; is its agent connected?"
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests;

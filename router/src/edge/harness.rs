@@ -1,0 +1,210 @@
+//! The whole data path in a test: a router on port 0 before scripted members, and clients with a certificate.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use portolan_runtime::pki::CertificateAuthority;
+use portolan_runtime::tls::{self, ClientAuth, Identity, IdentityStore, TrustStore};
+use portolan_runtime::{Readiness, Tasks};
+use rustls_pki_types::ServerName;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::{Edge, EdgeParts};
+use crate::accept::{self, AcceptConfig};
+use crate::access::{Access, Asked, Decision, HubReviews, MemberApi};
+use crate::args::IdentityConfig;
+use crate::dispatch::{Dispatcher, MemberReviews};
+use crate::identify::Identifier;
+use crate::metrics::{IdentifyMetrics, RequestMetrics};
+use crate::snapshot::{SnapshotStore, Target};
+use crate::upstream::Upstreams;
+use crate::upstream::scripted::{snapshot, spawn};
+
+/// The person that the harness' clients are.
+pub(crate) const USER: &str = "ada";
+const ROUTER_NAME: &str = "router.test";
+
+/// Bounds that tests change.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) max_requests: usize,
+    pub(crate) request_timeout: Duration,
+    pub(crate) head_timeout: Duration,
+    pub(crate) max_connections: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            max_requests: 100,
+            request_timeout: Duration::from_secs(20),
+            head_timeout: Duration::from_secs(20),
+            max_connections: 100,
+        }
+    }
+}
+
+/// A running router.
+pub(crate) struct Router {
+    pub(crate) address: SocketAddr,
+    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) tasks: Tasks,
+    snapshots: Arc<SnapshotStore>,
+    trust: Arc<TrustStore>,
+    identity: Arc<IdentityStore>,
+}
+
+impl Router {
+    pub(crate) async fn start(targets: impl IntoIterator<Item = Target>, bounds: Bounds) -> Self {
+        Self::with_members(targets, bounds, None).await
+    }
+
+    /// `members`: who answers the router's own reviews, instead of the targets.
+    pub(crate) async fn with_members(
+        targets: impl IntoIterator<Item = Target>,
+        bounds: Bounds,
+        members: Option<Arc<dyn MemberApi>>,
+    ) -> Self {
+        let targets = targets.into_iter().map(open_to_users);
+        let ca = CertificateAuthority::generate("hub").unwrap();
+        let trust = TrustStore::from_pem(ca.pem()).unwrap();
+        let (tasks, snapshots) = (Tasks::new(), Arc::new(SnapshotStore::new()));
+        snapshots.swap(snapshot(targets));
+        let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
+        upstreams.reconcile(&snapshots.load());
+        let members = members.unwrap_or_else(|| {
+            Arc::new(MemberReviews {
+                upstreams: upstreams.clone(),
+                snapshots: snapshots.clone(),
+            })
+        });
+        let identity = IdentityConfig {
+            audience: "portolan".to_owned(),
+            accept_api_audience: false,
+        };
+        let edge = Edge::new(EdgeParts {
+            snapshots: snapshots.clone(),
+            identifier: Identifier::new(identity, members.clone(), IdentifyMetrics::default()),
+            access: Access::new(willing_hub(), members),
+            dispatcher: Dispatcher::new(upstreams.clone(), tasks.clone()),
+            metrics: Arc::new(RequestMetrics::new()),
+            readiness: Readiness::new(),
+            max_requests: bounds.max_requests,
+            max_streams: 10_000,
+            request_timeout: bounds.request_timeout,
+            tasks: tasks.clone(),
+        });
+        let serving = ca
+            .issue_server("router", &[ROUTER_NAME], Duration::from_hours(1))
+            .unwrap();
+        let serving = IdentityStore::new(Identity::from_pem(&serving.cert_pem, &serving.key_pem).unwrap());
+        let config = tls::server_config(serving, ClientAuth::Optional(trust.clone()), tls::ALPN_HTTP).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = AcceptConfig {
+            max_connections: bounds.max_connections,
+            handshake_timeout: Duration::from_secs(5),
+            head_timeout: bounds.head_timeout,
+        };
+        tasks.spawn_critical(
+            "accept",
+            accept::serve(listener, edge, config, accepting, tasks.clone()),
+        );
+        let client = ca.issue_client(USER, None, Duration::from_hours(1)).unwrap();
+        let identity = IdentityStore::new(Identity::from_pem(&client.cert_pem, &client.key_pem).unwrap());
+        Self {
+            address,
+            upstreams,
+            tasks,
+            snapshots,
+            trust,
+            identity,
+        }
+    }
+
+    /// Serves other targets from now on, to nobody who is not among their users.
+    pub(crate) fn swap(&self, targets: impl IntoIterator<Item = Target>) {
+        let mut next = snapshot(targets);
+        next.generation = self.snapshots.load().generation + 1;
+        self.upstreams.reconcile(&next);
+        self.snapshots.swap(next);
+    }
+
+    /// A TLS connection with the person's certificate.
+    pub(crate) async fn connect(&self, alpn: &[&[u8]]) -> TlsStream<TcpStream> {
+        let config = tls::client_config(self.trust.clone(), Some(self.identity.clone()), alpn).unwrap();
+        let tcp = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from(ROUTER_NAME).unwrap();
+        TlsConnector::from(config).connect(name, tcp).await.unwrap()
+    }
+
+    pub(crate) async fn http2(&self) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(self.connect(tls::ALPN_GRPC).await);
+        let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+            .await
+            .unwrap();
+        spawn(async move {
+            let _ = connection.await;
+        });
+        sender
+    }
+
+    pub(crate) async fn http1(&self) -> hyper::client::conn::http1::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(self.connect(tls::ALPN_HTTP1).await);
+        let (sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+        spawn(async move {
+            let _ = connection.with_upgrades().await;
+        });
+        sender
+    }
+
+    /// One GET on a connection of its own.
+    pub(crate) async fn get(&self, path: &str) -> Response<Incoming> {
+        self.http2().await.send_request(ask("GET", path, "")).await.unwrap()
+    }
+}
+
+/// The same target, for all who ask in these tests.
+pub(crate) fn open_to_users(mut target: Target) -> Target {
+    target.allowed_users.extend([USER.to_owned(), "robot".to_owned()]);
+    target
+}
+
+/// A request to the router, whose connection is chosen later.
+pub(crate) fn ask(method: &str, path: &str, body: &'static str) -> Request<Full<Bytes>> {
+    Request::builder()
+        .method(method)
+        .uri(format!("https://{ROUTER_NAME}{path}"))
+        .header("host", ROUTER_NAME)
+        .body(Full::from(body))
+        .unwrap()
+}
+
+/// A body as JSON.
+pub(crate) async fn json(response: Response<Incoming>) -> serde_json::Value {
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {body:?}"))
+}
+
+/// A hub that lets everybody use every member.
+fn willing_hub() -> HubReviews {
+    let reviews = HubReviews::default();
+    let mut carrier = reviews.carry();
+    spawn(async move {
+        while let Some(Asked { answer, .. }) = carrier.questions.recv().await {
+            let _ = answer.send(Decision {
+                allowed: true,
+                reason: String::new(),
+            });
+        }
+    });
+    reviews
+}

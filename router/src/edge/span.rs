@@ -1,0 +1,89 @@
+//! The server span of a request, and what the stages put on it.
+//!
+//! Attribute names are OpenTelemetry's where it has one. The span of what is long ends with the answer's head: spans are
+//! exported when they end, and a watch may last for hours. Caller: `edge`.
+
+use http::{HeaderMap, Request, StatusCode};
+use opentelemetry::Context;
+use opentelemetry::trace::TraceContextExt as _;
+use portolan_runtime::telemetry;
+use tracing::{Span, field};
+
+use crate::classify::ApiRequest;
+use crate::fault::Fault;
+use crate::plan::{Plan, Planned};
+
+/// The trace context that the client sent, if any.
+pub(super) fn received(headers: &HeaderMap) -> Context {
+    if headers.contains_key("traceparent") {
+        telemetry::extract_context(headers)
+    } else {
+        Context::new()
+    }
+}
+
+pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
+    let span = tracing::info_span!(
+        "request",
+        otel.kind = "server",
+        otel.status_code = field::Empty,
+        otel.status_description = field::Empty,
+        http.request.method = request.method().as_str(),
+        url.path = request.uri().path(),
+        http.response.status_code = field::Empty,
+        caller = field::Empty,
+        shard = field::Empty,
+        verb = field::Empty,
+        resource = field::Empty,
+        plan = field::Empty,
+        clusters = field::Empty,
+    );
+    telemetry::set_parent(&span, received.clone());
+    span
+}
+
+/// For the access line, so that it can be found from a trace and back.
+pub(super) fn trace_id(span: &Span, received: &Context) -> Option<String> {
+    let context = telemetry::context_of(span, received);
+    let context = context.span().span_context().clone();
+    (context.is_valid() && context.is_sampled()).then(|| context.trace_id().to_string())
+}
+
+pub(super) fn classified(request: &ApiRequest) {
+    let span = Span::current();
+    if span.is_disabled() {
+        return;
+    }
+    span.record("verb", request.verb.as_str());
+    if let Some(resource) = &request.resource {
+        span.record("resource", resource.kind());
+    }
+}
+
+pub(super) fn identified(caller: &str, shard: Option<&str>) {
+    let span = Span::current();
+    span.record("caller", caller);
+    if let Some(shard) = shard {
+        span.record("shard", shard);
+    }
+}
+
+pub(super) fn planned(planned: &Planned) {
+    let span = Span::current();
+    span.record("plan", planned.rule.as_str());
+    if let Plan::Forward(forward) = &planned.plan {
+        span.record("clusters", &*forward.target.cluster);
+    }
+}
+
+pub(super) fn answered(span: &Span, status: StatusCode) {
+    span.record("http.response.status_code", status.as_u16());
+    if status.is_server_error() {
+        span.record("otel.status_code", "ERROR");
+    }
+}
+
+/// Faults carry no secrets: they are what the client is told.
+pub(super) fn failed(span: &Span, fault: &Fault) {
+    span.record("otel.status_description", field::display(fault));
+}

@@ -1,0 +1,525 @@
+//! The data path from a client's socket to a scripted member's and back.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::harness::{Bounds, Router, USER, ask, json, open_to_users};
+use super::*;
+use crate::access::{MemberAnswer, MemberApi};
+use crate::breaker::State;
+use crate::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const PODS: &str = "/clusters/east/api/v1/namespaces/ns/pods";
+
+async fn east(script: Script) -> (Backend, Router) {
+    let backend = Backend::start(100, script).await;
+    let router = Router::start([backend.target("east")], Bounds::default()).await;
+    (backend, router)
+}
+
+/// Answers with what it was asked.
+fn mirror() -> Script {
+    script(|request, mut respond| async move {
+        let (head_in, body) = request.into_parts();
+        let headers: serde_json::Map<_, _> = head_in
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().into()))
+            .collect();
+        let body = read_all(body).await;
+        let seen = serde_json::json!({
+            "method": head_in.method.as_str(),
+            "path": head_in.uri.path_and_query().unwrap().as_str(),
+            "headers": headers,
+            "body": String::from_utf8(body).unwrap(),
+        });
+        let mut out = respond.send_response(head(200), false).unwrap();
+        out.send_data(seen.to_string().into(), true).unwrap();
+    })
+}
+
+fn assert_status(seen: &serde_json::Value, code: u16, reason: &str) {
+    assert_eq!(
+        (&seen["kind"], &seen["apiVersion"]),
+        (&"Status".into(), &"v1".into()),
+        "{seen}"
+    );
+    assert_eq!(
+        (seen["code"].as_u64(), seen["reason"].as_str()),
+        (Some(code.into()), Some(reason)),
+        "{seen}"
+    );
+}
+
+#[tokio::test]
+async fn requests_reach_the_member_as_the_person_and_with_nothing_of_the_clients_claims() {
+    let (_backend, router) = east(mirror()).await;
+    let mut request = ask("POST", &format!("{PODS}?dryRun=All"), "{\"a\":1}");
+    for (name, value) in [
+        ("authorization", "Bearer stolen"),
+        ("x-remote-user", "root"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        ("content-type", "application/json"),
+    ] {
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    let response = router.http2().await.send_request(request).await.unwrap();
+    assert_eq!(response.headers()["via"], "1.1 portolan");
+    assert_eq!(
+        response.headers()["audit-id"],
+        "scripted",
+        "the member's own headers pass"
+    );
+    let seen = json(response).await;
+    assert_eq!(seen["path"], "/api/v1/namespaces/ns/pods?dryRun=All");
+    assert_eq!(
+        (seen["method"].as_str(), seen["body"].as_str()),
+        (Some("POST"), Some("{\"a\":1}"))
+    );
+    let headers = &seen["headers"];
+    assert_eq!(headers["authorization"], "Bearer member-token");
+    assert_eq!(headers["impersonate-user"], USER);
+    assert!(
+        headers["traceparent"]
+            .as_str()
+            .unwrap()
+            .contains("4bf92f3577b34da6a3ce929d0e0e4736"),
+        "{headers}"
+    );
+    assert!(
+        headers.get("x-remote-user").is_none() && headers.get("x-forwarded-for").is_none(),
+        "{headers}"
+    );
+}
+
+#[tokio::test]
+async fn http1_is_served_too_and_a_connection_is_used_again() {
+    let (backend, router) = east(mirror()).await;
+    let mut client = router.http1().await;
+    for _ in 0..3 {
+        let mut request = ask("GET", PODS, "");
+        *request.uri_mut() = PODS.parse().unwrap();
+        let response = client.send_request(request).await.unwrap();
+        assert_eq!(json(response).await["method"], "GET");
+        client.ready().await.unwrap();
+    }
+    assert_eq!((backend.seen.requests(), backend.seen.connections()), (3, 1));
+}
+
+#[tokio::test]
+async fn faults_are_statuses() {
+    let (backend, router) = east(plain()).await;
+    let unknown = router.get("/clusters/nowhere/api/v1/pods").await;
+    assert_status(&json(unknown).await, 404, "NotFound");
+    let tricks = router.get("/clusters/east/api/v1/namespaces/%2e%2e/pods").await;
+    assert_status(&json(tricks).await, 400, "BadRequest");
+    assert_eq!(backend.seen.requests(), 0);
+    let healthy = router.get("/livez").await;
+    assert_eq!(healthy.into_body().collect().await.unwrap().to_bytes(), "ok");
+}
+
+#[tokio::test]
+async fn a_members_own_answer_passes_untouched() {
+    const STATUS: &str = "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"code\":409,  \"reason\":\"Conflict\"}\n";
+    let (_backend, router) = east(script(|_, mut respond| async move {
+        let mut body = respond.send_response(head(409), false).unwrap();
+        body.send_data(STATUS.into(), true).unwrap();
+    }))
+    .await;
+    let response = router.get(PODS).await;
+    assert_eq!(response.status(), 409);
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), STATUS);
+}
+
+#[tokio::test]
+async fn bodies_are_bounded_by_their_length_and_by_their_bytes() {
+    let (backend, router) = east(mirror()).await;
+    let mut claimed = ask("POST", PODS, "");
+    *claimed.body_mut() = Bytes::from(vec![b'x'; 9 << 20]).into();
+    let response = router.http2().await.send_request(claimed).await.unwrap();
+    assert_status(&json(response).await, 413, "RequestEntityTooLarge");
+    assert_eq!(backend.seen.requests(), 0);
+
+    let mut stream = router.connect(portolan_runtime::tls::ALPN_HTTP1).await;
+    let head = format!("POST {PODS} HTTP/1.1\r\nhost: r\r\ntransfer-encoding: chunked\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let chunk = [b"100000\r\n".as_slice(), &vec![b'x'; 1 << 20], b"\r\n"].concat();
+    for _ in 0..9 {
+        if stream.write_all(&chunk).await.is_err() {
+            break;
+        }
+    }
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 413");
+}
+
+#[tokio::test]
+async fn watches_see_events_at_once_and_a_drain_ends_them_between_two() {
+    let (_backend, router) = east(plain()).await;
+    let mut watch = router.get(&format!("{PODS}?watch=true")).await;
+    let event = tokio::time::timeout(PATIENCE, watch.body_mut().frame())
+        .await
+        .expect("at once");
+    assert!(event.unwrap().unwrap().into_data().unwrap().ends_with(b"\n"));
+    let (report, rest) = tokio::join!(
+        router.tasks.shutdown(Duration::from_secs(10)),
+        tokio::time::timeout(PATIENCE, watch.into_body().collect()),
+    );
+    assert_eq!(rest.expect("in time").expect("a clean end").to_bytes(), "");
+    assert!(report.cut.is_empty(), "{report:?}");
+    assert!(report.took < Duration::from_secs(5), "{report:?}");
+}
+
+/// A watch whose events come in frames that end within the next one.
+fn busy() -> Script {
+    script(|_, mut respond| async move {
+        let mut body = respond.send_response(head(200), false).unwrap();
+        while body.send_data("1}\n{\"event\":".into(), false).is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_swap_ends_the_watches_of_those_who_may_no_longer() {
+    for member in [plain(), busy()] {
+        let (backend, router) = east(member).await;
+        let mut watch = router.get(&format!("{PODS}?watch=true")).await;
+        watch.body_mut().frame().await.unwrap().unwrap();
+        let mut same = open_to_users(backend.target("east"));
+        same.version = "2".to_owned();
+        router.swap([same]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!http_body::Body::is_end_stream(watch.body()));
+        let mut closed = backend.target("east");
+        closed.version = "3".to_owned();
+        router.swap([closed]);
+        let rest = tokio::time::timeout(PATIENCE, watch.into_body().collect()).await;
+        let rest = rest.expect("in time").expect("a clean end").to_bytes();
+        assert!(rest.is_empty() || rest.ends_with(b"\n"), "between two events: {rest:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_swap_expires_the_watches_that_would_show_something_else() {
+    for member in [plain(), busy()] {
+        let (backend, router) = east(member).await;
+        let mut watch = router.get(&format!("{PODS}?watch=true")).await;
+        watch.body_mut().frame().await.unwrap().unwrap();
+        let mut other = open_to_users(backend.target("east"));
+        (other.version, other.cluster_uid) = ("2".to_owned(), "another".to_owned());
+        router.swap([other]);
+        let rest = tokio::time::timeout(PATIENCE, watch.into_body().collect()).await;
+        let rest = rest.expect("in time").expect("a clean end").to_bytes();
+        let last = rest.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap();
+        let last: serde_json::Value = serde_json::from_slice(last).unwrap();
+        assert_eq!(last["type"], "ERROR");
+        assert_status(&last["object"], 410, "Expired");
+    }
+}
+
+#[tokio::test]
+async fn a_swap_resets_what_must_not_look_whole() {
+    let (backend, router) = east(busy()).await;
+    let mut log = router.get(&format!("{PODS}/p/log?follow=true")).await;
+    log.body_mut().frame().await.unwrap().unwrap();
+    let mut closed = backend.target("east");
+    closed.version = "2".to_owned();
+    router.swap([closed]);
+    let rest = tokio::time::timeout(PATIENCE, log.into_body().collect()).await;
+    assert!(rest.expect("in time").is_err());
+}
+
+struct Away;
+
+impl MemberApi for Away {
+    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+        let fault = Fault::Unavailable {
+            message: "away".to_owned(),
+            cluster: Some(cluster.to_owned()),
+            sent: false,
+        };
+        async { Err(fault) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn informers_are_not_made_to_list_anew_because_nobody_can_be_asked() {
+    let backend = Backend::start(100, plain()).await;
+    let router = Router::with_members([backend.target("east")], Bounds::default(), Some(Arc::new(Away))).await;
+    for (path, code, reason) in [
+        (PODS.to_owned(), 429, "TooManyRequests"),
+        (format!("{PODS}?watch"), 429, "TooManyRequests"),
+        (format!("{PODS}/a"), 503, "ServiceUnavailable"),
+    ] {
+        let mut request = ask("GET", &path, "");
+        request
+            .headers_mut()
+            .insert("impersonate-user", "robot".parse().unwrap());
+        let response = router.http2().await.send_request(request).await.unwrap();
+        assert_eq!(response.headers()["retry-after"], "1", "nothing was sent");
+        assert_status(&json(response).await, code, reason);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_resets_the_client() {
+    let (backend, router) = east(script(|_, mut respond| async move {
+        let mut body = respond.send_response(head(200), false).unwrap();
+        body.send_data(Bytes::from_static(b"{\"items\":[{}"), false).unwrap();
+        until_reset(&mut body).await;
+    }))
+    .await;
+    let mut over_h2 = router.get(PODS).await;
+    let mut client = router.http1().await;
+    let mut request = ask("GET", PODS, "");
+    *request.uri_mut() = PODS.parse().unwrap();
+    let mut over_h1 = client.send_request(request).await.unwrap();
+    for response in [&mut over_h2, &mut over_h1] {
+        response.body_mut().frame().await.unwrap().unwrap();
+    }
+    backend.order(Order::Cut);
+    for response in [over_h2, over_h1] {
+        let rest = tokio::time::timeout(PATIENCE, response.into_body().collect())
+            .await
+            .unwrap();
+        assert!(rest.is_err(), "half a list must not look whole");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_whose_member_goes_ends_between_events_or_is_reset() {
+    for (sent, whole) in [(&b"{\"type\":\"BOOKMARK\"}\n"[..], true), (b"{\"type\":", false)] {
+        let (backend, router) = east(script(move |_, mut respond| async move {
+            let mut body = respond.send_response(head(200), false).unwrap();
+            body.send_data(Bytes::from_static(sent), false).unwrap();
+            until_reset(&mut body).await;
+        }))
+        .await;
+        let mut watch = router.get(&format!("{PODS}?watch")).await;
+        watch.body_mut().frame().await.unwrap().unwrap();
+        backend.order(Order::Cut);
+        let rest = tokio::time::timeout(PATIENCE, watch.into_body().collect()).await;
+        assert_eq!(rest.expect("in time").is_ok(), whole, "{sent:?}");
+    }
+}
+
+#[tokio::test]
+async fn reads_are_tried_again_and_writes_are_not() {
+    let (backend, router) = east(script(|_, mut respond| async move {
+        respond.send_reset(h2::Reason::INTERNAL_ERROR);
+    }))
+    .await;
+    let read = router.get(&format!("{PODS}/a")).await;
+    assert_status(&json(read).await, 503, "ServiceUnavailable");
+    assert_eq!(backend.seen.requests(), 3);
+    let write = router
+        .http2()
+        .await
+        .send_request(ask("POST", PODS, "{}"))
+        .await
+        .unwrap();
+    assert!(
+        write.headers().get("retry-after").is_none(),
+        "it may have run: {:?}",
+        write.headers()
+    );
+    assert_status(&json(write).await, 503, "ServiceUnavailable");
+    assert_eq!(backend.seen.requests(), 4, "sent once");
+}
+
+#[tokio::test]
+async fn a_refused_read_succeeds_on_the_next_try() {
+    let tries = std::sync::Arc::new(AtomicUsize::new(0));
+    let (_backend, router) = east(script(move |_, mut respond| {
+        let first = tries.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                respond.send_reset(h2::Reason::REFUSED_STREAM);
+            } else {
+                respond.send_response(head(200), true).unwrap();
+            }
+        }
+    }))
+    .await;
+    assert_eq!(router.get(PODS).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_dead_member_opens_its_breaker_and_only_its_own() {
+    let dead = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let backend = Backend::start(100, plain()).await;
+    let mut west = crate::upstream::scripted::target("west", &[dead], &backend.ca_pem);
+    west.breaker.consecutive_failures = 3;
+    let router = Router::start([backend.target("east"), west], Bounds::default()).await;
+    let write = || ask("POST", "/clusters/west/api/v1/namespaces/ns/pods", "{}");
+    let mut client = router.http2().await;
+    for _ in 0..3 {
+        let response = client.send_request(write()).await.unwrap();
+        assert!(response.headers().contains_key("retry-after"), "nothing was sent");
+        assert_status(&json(response).await, 503, "ServiceUnavailable");
+    }
+    let open: Vec<_> = router
+        .upstreams
+        .breakers()
+        .into_iter()
+        .filter(|one| one.report.state == State::Open)
+        .collect();
+    assert_eq!(
+        (open.len(), &*open[0].cluster, open[0].class),
+        (1, "west", TrafficClass::Unary)
+    );
+    let refused = json(client.send_request(write()).await.unwrap()).await;
+    assert!(
+        refused["message"].as_str().unwrap().contains("breaker is open"),
+        "{refused}"
+    );
+    let list = router.get("/clusters/west/api/v1/namespaces/ns/pods").await;
+    assert!(list.headers().contains_key("retry-after"));
+    assert_status(&json(list).await, 429, "TooManyRequests");
+    assert_eq!(router.get(PODS).await.status(), 200, "east goes on");
+}
+
+#[tokio::test]
+async fn a_silent_member_costs_its_request_a_504() {
+    let bounds = Bounds {
+        request_timeout: Duration::from_millis(100),
+        ..Bounds::default()
+    };
+    let backend = Backend::start(100, {
+        script(|request, mut respond| async move {
+            if request.uri().path().ends_with("slow") {
+                let mut body = respond.send_response(head(200), false).unwrap();
+                until_reset(&mut body).await;
+            } else {
+                std::future::poll_fn(|cx| respond.poll_reset(cx)).await.unwrap();
+            }
+        })
+    })
+    .await;
+    let router = Router::start([backend.target("east")], bounds).await;
+    let write = router
+        .http2()
+        .await
+        .send_request(ask("POST", PODS, "{}"))
+        .await
+        .unwrap();
+    assert!(write.headers().get("retry-after").is_none());
+    assert_status(&json(write).await, 504, "Timeout");
+    let slow = router.get(&format!("{PODS}/slow")).await;
+    assert_eq!(slow.status(), 200);
+    let body = tokio::time::timeout(PATIENCE, slow.into_body().collect())
+        .await
+        .unwrap();
+    assert!(body.is_err(), "the deadline is for the whole answer");
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_back_its_body_says_nothing_of_the_member() {
+    let bounds = Bounds {
+        request_timeout: Duration::from_millis(100),
+        ..Bounds::default()
+    };
+    let backend = Backend::start(100, mirror()).await;
+    let mut target = backend.target("east");
+    target.breaker.consecutive_failures = 1;
+    let router = Router::start([target], bounds).await;
+    let mut stream = router.connect(portolan_runtime::tls::ALPN_HTTP1).await;
+    let head = format!("POST {PODS} HTTP/1.1\r\nhost: r\r\ncontent-length: 10\r\n\r\nhalf");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 504");
+    assert!(
+        router
+            .upstreams
+            .breakers()
+            .iter()
+            .all(|one| one.report.state == State::Closed)
+    );
+}
+
+#[tokio::test]
+async fn over_the_bound_is_shed_and_said_so() {
+    let bounds = Bounds {
+        max_requests: 1,
+        ..Bounds::default()
+    };
+    let backend = Backend::start(100, {
+        script(|_, mut respond| async move {
+            let mut body = respond.send_response(head(200), false).unwrap();
+            until_reset(&mut body).await;
+        })
+    })
+    .await;
+    let router = Router::start([backend.target("east")], bounds).await;
+    let held = router.get(PODS).await;
+    let shed = router.get(PODS).await;
+    assert_eq!(shed.headers()["retry-after"], "1");
+    assert_status(&json(shed).await, 429, "TooManyRequests");
+    let lease = router
+        .get("/clusters/east/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader")
+        .await;
+    assert_eq!(lease.status(), 200, "leases have a reserve");
+    drop(held);
+    let again = async {
+        while router.get(PODS).await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("the place is free again");
+}
+
+struct Panics;
+
+impl MemberApi for Panics {
+    fn post(&self, _: &str, _: &'static str, _: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+        async { panic!("planted") }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_this_requests_500_and_counted() {
+    let backend = Backend::start(100, plain()).await;
+    let router = Router::with_members([backend.target("east")], Bounds::default(), Some(Arc::new(Panics))).await;
+    let mut request = ask("GET", PODS, "");
+    request
+        .headers_mut()
+        .insert("impersonate-user", "robot".parse().unwrap());
+    let mut client = router.http2().await;
+    let response = client.send_request(request).await.unwrap();
+    assert_status(&json(response).await, 500, "InternalError");
+    assert_eq!(router.tasks.panics(), 1);
+    assert_eq!(client.send_request(ask("GET", PODS, "")).await.unwrap().status(), 200);
+}
+
+#[test]
+fn timeouts_as_go_writes_them() {
+    for (text, milliseconds) in [
+        ("34s", 34_000),
+        ("1m30s", 90_000),
+        ("1.5s", 1500),
+        ("500ms", 500),
+        ("1h", 3_600_000),
+    ] {
+        assert_eq!(go_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
+    }
+    for text in ["", "0s", "5", "s", "1x", "-1s", "1.2.3s", "1e400s"] {
+        assert_eq!(go_duration(text), None, "{text}");
+    }
+}

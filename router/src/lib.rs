@@ -1,0 +1,59 @@
+//! The Portolan router: one endpoint for an operator, many member clusters behind it.
+//!
+//! # Data path
+//!
+//! One request, from its connection to the end of its answer. The words are the module names, and each stage is plain
+//! functions over the answer of the one before.
+//!
+//! 1. `accept`: connection, TLS (HTTP/2 or HTTP/1.1 by ALPN), the client certificate if there is one; one tracked task
+//!    per connection, a bound on everything an unknown client can do.
+//! 2. `edge`: span, in-flight permit, deadline; [`snapshot::SnapshotStore::load`] **once**: that `Arc` rules the request
+//!    to its end. A panic in a stage is this request's 500.
+//! 3. [`classify`]: method, path, query, headers → [`classify::ApiRequest`], as the API server itself reads them; path
+//!    tricks are refused here.
+//! 4. `identify`: who asks → [`snapshot::Caller`]; a bound token of exactly one member, or a person's certificate of the
+//!    hub CA; unknown → 401, in no shard or two → 403.
+//! 5. [`plan`]: (caller, request, snapshot) → [`plan::Plan`]: forward to one member, answer here, or refuse. Pure, and
+//!    every routing rule is in it.
+//! 6. `access`: what the plan needs asked first: the hub about people, a member about acting as somebody else.
+//! 7. `dispatch`: looks at labels and bodies where the plan says so, takes a place in the bulkheads, asks the `breaker`,
+//!    and sends over `upstream` (pooled HTTP/2) or `upgrade` (a byte tunnel over HTTP/1.1). Retries what was never sent,
+//!    and reads; never a write that left. One client span per leg.
+//! 8. [`rewrite`] and [`lease`], called by `dispatch`: selector, names and headers of the request as the member shall see
+//!    it, and back. Pure.
+//! 9. [`reply`]: the member's answer streams out as it comes; a [`fault::Fault`] becomes a Kubernetes `Status`, here and
+//!    nowhere else.
+//!    After each swap `recheck` plans what is still running anew, and ends what would be planned otherwise.
+//! 10. Completion record: metrics and one access line, in every case (`edge`).
+//!
+//! # Control path
+//!
+//! `enroll` gets and renews this router's certificate. `subscribe` follows the hub's stream: a transaction is checked
+//! whole by [`snapshot::build`], swapped in at once, acked or nacked by entry, and written to the last-good file
+//! (`state`), from which a restart without the hub serves on. [`args`] → [`app`] → `main` start it all, `admin` and
+//! `metrics` show it.
+
+pub(crate) mod accept;
+pub(crate) mod access;
+pub(crate) mod admin;
+pub mod app;
+pub mod args;
+pub(crate) mod breaker;
+pub mod classify;
+pub(crate) mod dispatch;
+pub(crate) mod edge;
+pub(crate) mod enroll;
+pub mod fault;
+pub(crate) mod identify;
+pub mod lease;
+pub(crate) mod metrics;
+pub mod object;
+pub mod plan;
+pub(crate) mod recheck;
+pub mod reply;
+pub mod rewrite;
+pub mod snapshot;
+pub(crate) mod state;
+pub(crate) mod subscribe;
+pub(crate) mod upgrade;
+pub(crate) mod upstream;

@@ -1,0 +1,243 @@
+//! (caller, request, snapshot) → what to do. Pure, and every routing rule is here (design 4).
+//!
+//! A [`Plan`] is complete: whoever runs it (`dispatch`) decides nothing any more. The explicit view is planned in
+//! `explicit`, the merged view in `merged`, what a shard's limits mean for one request in `scope`; what the object's labels
+//! or the body must say besides is a [`Guard`] and a [`BodyRule`], judged by the pure functions of [`guard`] once they are
+//! at hand.
+
+mod explicit;
+mod forward;
+pub mod guard;
+mod merged;
+mod rule;
+mod scope;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use portolan_crds::selector::Selector;
+
+use self::forward::{Refusal, Route};
+pub use self::rule::Rule;
+use crate::classify::{ApiRequest, Impersonation, Verb, View};
+use crate::fault::Fault;
+use crate::snapshot::{Caller, LeaseName, Snapshot, Target};
+
+/// A plan and the rule that made it.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// What to do.
+    pub plan: Plan,
+    /// By which rule; a closed set, for span, metric and `/explain`.
+    pub rule: Rule,
+}
+
+/// What to do with a request.
+#[derive(Debug, Clone)]
+pub enum Plan {
+    /// Send it to one member.
+    Forward(Box<Forward>),
+    /// The router answers itself.
+    Local(LocalAnswer),
+    /// Nothing leaves.
+    Refuse(Fault),
+}
+
+/// Answers of the router's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalAnswer {
+    /// `/healthz` and `/livez`.
+    Live,
+    /// `/readyz`.
+    Ready,
+}
+
+/// How one request goes to one member.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four independent answers, each for another stage"
+)]
+pub struct Forward {
+    /// The member.
+    pub target: Arc<Target>,
+    /// Which connections and which breaker.
+    pub class: TrafficClass,
+    /// A renewal or an acquisition of the caller's own leader election: first in every queue, and past breaker rules
+    /// meant for something else.
+    pub priority: bool,
+    /// No deadline: watches, logs, and connections into Pods.
+    pub long_running: bool,
+    /// Nothing in the member can change by it: may be retried when it was sent.
+    pub read: bool,
+    /// A list or a watch start: an open breaker answers it 429 instead of 503.
+    pub collection: bool,
+    /// Changes to the request and to what comes back.
+    pub rewrite: Rewrite,
+    /// The object's labels must be looked at first.
+    pub guard: Option<Guard>,
+    /// The body must be looked at first.
+    pub body_rule: Option<BodyRule>,
+    /// Whom the member shall see.
+    pub act_as: Impersonation,
+    /// Questions to ask before anything is sent, in order; a no is 403.
+    pub checks: Vec<Check>,
+    /// Text for a `Warning` header: let through by `Audit`. To be counted.
+    pub warning: Option<String>,
+    /// Send this instead if the body creates the leader-election Lease; see `lease::names_lease`.
+    pub election: Option<Box<Forward>>,
+}
+
+/// Kinds of traffic that do not share connections or breakers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TrafficClass {
+    /// Everything that ends by itself.
+    Unary,
+    /// Watches and followed logs.
+    Watch,
+    /// Requests that ask for another protocol.
+    Upgrade,
+}
+
+impl TrafficClass {
+    /// As in metrics and breaker reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unary => "unary",
+            Self::Watch => "watch",
+            Self::Upgrade => "upgrade",
+        }
+    }
+}
+
+/// What `rewrite` changes. Default: nothing but headers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rewrite {
+    /// ANDed into `labelSelector`.
+    pub selector: Option<Selector>,
+    /// The leader-election Lease is renamed in path, query and both bodies.
+    pub lease: Option<LeaseName>,
+}
+
+impl Rewrite {
+    /// Whether request and response bodies must be buffered and changed.
+    pub fn touches_bodies(&self) -> bool {
+        self.lease.is_some()
+    }
+}
+
+/// Before the request: GET the object's metadata (as the same user) and judge its labels; see [`guard::judge`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Guard {
+    /// Path of the object in the member, without subresource.
+    pub path: String,
+    /// What its labels must match.
+    pub selector: Selector,
+    /// For the refusal: what, where, whose.
+    pub object: String,
+    /// The shard's ShardingConfig.
+    pub shard: String,
+    /// The member.
+    pub cluster: String,
+}
+
+/// Before the request: judge the body; see [`guard::check_body`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct BodyRule {
+    /// What the labels of the result must match.
+    pub selector: Selector,
+    /// How the body becomes the result.
+    pub change: Change,
+    /// For the refusal: what, where.
+    pub object: String,
+    /// The shard's ShardingConfig.
+    pub shard: String,
+}
+
+/// How a body relates to the object that results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The body is the object.
+    Whole,
+    /// The body is the object, but absent labels stay as they are: custom resources' `/status`.
+    Status,
+    /// The body's labels are laid over the object's: a Pod's `/binding`.
+    Over,
+    /// The body is a patch.
+    Patch,
+}
+
+/// Something to ask before a request may go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Check {
+    /// May this person use the explicit view of this member? Asked of the hub.
+    HubProxy {
+        /// The person.
+        user: String,
+        /// Their groups.
+        groups: Vec<String>,
+        /// The member.
+        cluster: String,
+    },
+    /// May the caller act as the user it names? Asked of the member, one SubjectAccessReview per attribute of
+    /// [`Impersonation::attributes`].
+    Impersonate {
+        /// The member.
+        cluster: String,
+        /// Who asks, as the member knows it.
+        user: String,
+        /// Groups of who asks, as the member would see them.
+        groups: Vec<String>,
+        /// Whom it wants to act as.
+        wanted: Impersonation,
+    },
+}
+
+/// Decides.
+pub fn plan(caller: &Caller, request: &ApiRequest, snapshot: &Snapshot) -> Planned {
+    if let Some(answer) = local(request) {
+        return Planned {
+            plan: Plan::Local(answer),
+            rule: Rule::Health,
+        };
+    }
+    let route = Route {
+        caller,
+        request,
+        snapshot,
+    };
+    let outcome = match &request.view {
+        View::Explicit(cluster) => explicit::plan(&route, cluster),
+        View::Merged => merged::plan(&route),
+    };
+    match outcome {
+        Ok((rule, forward)) => Planned {
+            plan: Plan::Forward(Box::new(forward)),
+            rule,
+        },
+        Err(Refusal { rule, fault }) => Planned {
+            plan: Plan::Refuse(fault),
+            rule,
+        },
+    }
+}
+
+/// What the router answers itself, to anyone: health of the merged view. `edge` asks before it identifies.
+pub fn local(request: &ApiRequest) -> Option<LocalAnswer> {
+    if request.view != View::Merged || request.resource.is_some() || request.verb != Verb::Get {
+        return None;
+    }
+    match request.path.split('/').nth(1)? {
+        "healthz" | "livez" => Some(LocalAnswer::Live),
+        "readyz" => Some(LocalAnswer::Ready),
+        _ => None,
+    }
+}
+
+impl Forward {
+    /// The answer when this member cannot be asked now: an open breaker, a cordon, no credential. Nothing was sent.
+    pub fn unavailable(&self, message: String) -> Fault {
+        forward::unavailable(self.collection, message, &self.target.cluster)
+    }
+}

@@ -1,0 +1,323 @@
+//! What the router knows: one immutable value, compiled from what the hub sent, swapped as a whole.
+//!
+//! Every request loads it once and is ruled by it to its end. Here are its types and the one place it is kept
+//! ([`SnapshotStore`]); [`build`] makes it from the wire's resources. No rule of routing lives here, see `plan`.
+//! Readers: `identify`, `plan`, `upstream`, `/configz`; writer: `subscribe`.
+
+pub mod build;
+mod configz;
+pub mod keys;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use portolan_crds::labels::LabelKeys;
+use portolan_crds::names::ShardName;
+use portolan_crds::selector::Selector;
+use portolan_runtime::Secret;
+use portolan_wire::v1;
+use tokio::sync::watch;
+
+use self::keys::KeyIndex;
+
+/// Routing state of one moment. Cheap to clone: everything large is behind an `Arc`.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// Counts the swaps of this process; 0 is the empty snapshot before the hub (or the state file) has spoken.
+    pub generation: u64,
+    /// Who may ask, by home cluster and Pod uid.
+    pub callers: HashMap<CallerKey, Arc<CallerView>>,
+    /// Member clusters by name.
+    pub targets: HashMap<Arc<str>, Arc<Target>>,
+    /// The router's own token in each member.
+    pub credentials: HashMap<Arc<str>, Arc<Credential>>,
+    /// Keys that sign callers' tokens, over all targets.
+    pub keys: Arc<KeyIndex>,
+    /// Version of every resource in here, as the hub named it; for `RouterHello.known`.
+    pub versions: HashMap<v1::ResourceRef, String>,
+}
+
+/// A caller: one replica of an operator.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallerKey {
+    /// The member cluster in which its Pod runs.
+    pub home_cluster: Arc<str>,
+    /// Uid of that Pod.
+    pub pod_uid: Arc<str>,
+}
+
+/// What one caller is and may do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallerView {
+    /// Home cluster and Pod uid.
+    pub key: CallerKey,
+    /// Namespace of its Pod, in the home cluster.
+    pub namespace: Arc<str>,
+    /// Name of its Pod.
+    pub pod: String,
+    /// Name of its ServiceAccount, without namespace.
+    pub service_account: String,
+    /// The shard it belongs to.
+    pub binding: Binding,
+}
+
+impl CallerView {
+    /// The user that members know it as.
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
+    }
+}
+
+/// How many shards claim a caller.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Binding {
+    /// None: refused.
+    None,
+    /// Exactly one: served.
+    One(Arc<Shard>),
+    /// Several ShardingConfigs, `namespace/name`: refused, naming them.
+    Several(Vec<String>),
+}
+
+/// What one group of callers owns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shard {
+    /// Its ShardingConfig.
+    pub config: ShardName,
+    /// `metadata.generation` of the spec this was compiled from.
+    pub config_generation: i64,
+    /// The member cluster of its leases and of what belongs to no member in particular.
+    pub primary_cluster: Arc<str>,
+    /// The leader-election Lease as the operator names it, and as it lies in the primary cluster.
+    pub lease: Option<LeaseName>,
+    /// Whether callers may use `/clusters/<member>`.
+    pub explicit_view: bool,
+    /// What happens to single-object requests outside the shard.
+    pub enforcement: Enforcement,
+    /// The members, in `clusters[]` order.
+    pub members: Vec<Member>,
+    /// Narrower rules within the namespaces.
+    pub limits: Vec<Limit>,
+    /// Keys of the labels that agents write.
+    pub label_keys: LabelKeys,
+    /// Who owns which namespace: the first member in order that has it.
+    namespaces: HashMap<Arc<str>, Grant>,
+    /// Per member: the namespace label must be one of the member's namespaces. `None`: the whole cluster.
+    namespace_selectors: Vec<Option<Selector>>,
+}
+
+impl Shard {
+    /// The member that owns `namespace`, and in what state; an exact grant before a whole cluster.
+    pub fn owner(&self, namespace: &str) -> Option<(&Member, Grant)> {
+        if let Some(grant) = self.namespaces.get(namespace) {
+            return self.members.get(grant.member).map(|member| (member, *grant));
+        }
+        let (index, member) = self
+            .members
+            .iter()
+            .enumerate()
+            .find(|(_, member)| member.all_namespaces)?;
+        Some((
+            member,
+            Grant {
+                member: index,
+                generation: 0,
+                state: GrantState::Granted,
+                exact: false,
+            },
+        ))
+    }
+
+    /// The member of this name.
+    pub fn member(&self, cluster: &str) -> Option<&Member> {
+        self.members.iter().find(|member| &*member.cluster == cluster)
+    }
+
+    /// What the labels of an object in `member` must say for its namespace to be the shard's; `None` if all are.
+    pub fn namespace_selector(&self, member: &Member) -> Option<&Selector> {
+        let index = self.members.iter().position(|other| other.cluster == member.cluster)?;
+        self.namespace_selectors.get(index)?.as_ref()
+    }
+}
+
+/// The two names of the leader-election Lease; see `portolan_crds::names::lease_name`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseName {
+    /// `leaderElectionName`: what the operator asks for.
+    pub client: String,
+    /// `<leaderElectionName>---<shard>`: what lies in the primary cluster.
+    pub member: String,
+}
+
+/// See `spec.enforcement`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enforcement {
+    /// Refuse.
+    Enforce,
+    /// Let through, count and warn.
+    Audit,
+}
+
+/// One member cluster of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub cluster: Arc<str>,
+    /// Unfiltered by namespace: a ShardingConfig without `clusters`.
+    pub all_namespaces: bool,
+    /// How many namespaces of it the shard owns.
+    pub namespaces: usize,
+    /// A system namespace among them: agents leave those alone, so labels cannot select their objects.
+    pub unlabelled: Option<Arc<str>>,
+}
+
+/// The right to one (cluster, namespace) pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Index into [`Shard::members`].
+    pub member: usize,
+    /// Counts the changes of owner of the pair.
+    pub generation: u64,
+    /// Whether writes are still allowed.
+    pub state: GrantState,
+    /// Granted by name, not as part of a whole cluster.
+    pub exact: bool,
+}
+
+/// Where a grant is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantState {
+    /// Reads and writes.
+    Granted,
+    /// On its way to another shard: reads go on, writes are refused.
+    Releasing,
+}
+
+/// One rule of `spec.limits`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// Groups and resources it is about; empty means every resource. `*` matches all.
+    pub resources: Vec<(Vec<String>, Vec<String>)>,
+    /// Which of their objects belong to the shard.
+    pub selector: Selector,
+}
+
+/// One member cluster, as every request to it needs it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// Its name.
+    pub cluster: Arc<str>,
+    /// Version of the resource it was built from: equal versions are equal targets.
+    pub version: String,
+    /// UID of its kube-system Namespace.
+    pub cluster_uid: String,
+    /// API-server endpoints in order of preference, at least one.
+    pub endpoints: Vec<Endpoint>,
+    /// PEM bundle that the API server's certificate must chain to.
+    pub ca_pem: String,
+    /// Taken out of service by an administrator.
+    pub cordoned: bool,
+    /// Breaker settings; zero fields mean the router's defaults.
+    pub breaker: v1::Breaker,
+    /// Public JSON Web Keys, as sent.
+    pub signing_keys: Vec<String>,
+    /// `namespace/name` of the ServiceAccounts this member lets the router act as.
+    pub allowed_service_accounts: std::collections::HashSet<String>,
+    /// People this member lets the router act as.
+    pub allowed_users: std::collections::HashSet<String>,
+    /// Label coverage by group and resource.
+    pub coverage: HashMap<(String, String), Coverage>,
+    /// Namespace to `namespace/name` of the ShardingConfig that owns it here; for the text of refusals.
+    pub namespace_owners: HashMap<String, String>,
+}
+
+/// One address of a member's API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `https://host:port`, no path.
+    pub url: http::Uri,
+    /// Name to verify the certificate by, when it is not the URL's host.
+    pub tls_server_name: Option<String>,
+}
+
+/// How far the agent has labelled one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coverage {
+    /// Selectors may be trusted.
+    pub complete: bool,
+    /// Objects that have their labels.
+    pub labelled: u64,
+    /// Objects there are.
+    pub total: u64,
+}
+
+/// The router's own token in one member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// The member.
+    pub cluster: Arc<str>,
+    /// The bearer token.
+    pub token: Secret,
+    /// Unix seconds.
+    pub expires_unix_seconds: i64,
+}
+
+/// Who asks. Found by `identify`, judged by `plan`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Caller {
+    /// A replica of an operator.
+    Pod(Arc<CallerView>),
+    /// A person, by a client certificate of the hub CA.
+    Person {
+        /// The certificate's CN.
+        user: String,
+        /// The certificate's Os.
+        groups: Vec<String>,
+    },
+}
+
+/// Where the current snapshot is kept.
+///
+/// `ArcSwap` because every request reads it and nobody may wait; the `watch` because few tasks must notice a swap, and
+/// only the newest matters to them.
+#[derive(Debug)]
+pub struct SnapshotStore {
+    current: ArcSwap<Snapshot>,
+    generation: watch::Sender<u64>,
+}
+
+impl SnapshotStore {
+    /// A store that holds the empty snapshot.
+    pub fn new() -> Self {
+        Self {
+            current: ArcSwap::default(),
+            generation: watch::Sender::new(0),
+        }
+    }
+
+    /// The current snapshot. Load it once per request.
+    pub fn load(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Replaces the current snapshot, then wakes the subscribers. There must be one writer.
+    pub fn swap(&self, snapshot: Snapshot) {
+        let generation = snapshot.generation;
+        self.current.store(Arc::new(snapshot));
+        self.generation.send_replace(generation);
+    }
+
+    /// Wakes after each swap with the new snapshot's generation.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+}
+
+impl Default for SnapshotStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,136 @@
+//! The last good state on disk: what the hub last told and the router accepted, so that a restart without the hub
+//! serves on. Holds member tokens: mode 0600, written by rename, never shown on `/configz`. Not a database: whole in,
+//! whole out, and a file that does not check out is as good as none. Caller: `subscribe`.
+
+use std::path::{Path, PathBuf};
+
+use portolan_runtime::files::{self, FileError};
+use portolan_wire::v1::Resource;
+use prost::Message;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+const FILE_NAME: &str = "state.bin";
+/// First line of the file; another one is another format.
+const MAGIC: &[u8] = b"portolan-router-state 1\n";
+const DIGEST_BYTES: usize = 32;
+
+/// Why a state file cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum StateError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{} is not a state file of this router, or of another version", .0.display())]
+    Format(PathBuf),
+    #[error("{} is damaged", .0.display())]
+    Damaged(PathBuf),
+}
+
+/// The file of one router.
+#[derive(Debug, Clone)]
+pub(crate) struct StateFile {
+    path: PathBuf,
+}
+
+impl StateFile {
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        Self {
+            path: folder.join(FILE_NAME),
+        }
+    }
+
+    /// Replaces the file. Blocking.
+    pub(crate) fn save<'a>(&self, resources: impl Iterator<Item = &'a Resource>) -> Result<(), StateError> {
+        Ok(files::write_private(&self.path, encode(resources))?)
+    }
+
+    /// `None` if there is no file. Blocking.
+    pub(crate) fn load(&self) -> Result<Option<Vec<Resource>>, StateError> {
+        match files::read(&self.path) {
+            Ok(bytes) => self.decode(&bytes).map(Some),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Vec<Resource>, StateError> {
+        let format = || StateError::Format(self.path.clone());
+        let damaged = || StateError::Damaged(self.path.clone());
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(format)?;
+        let (digest, mut body) = rest.split_at_checked(DIGEST_BYTES).ok_or_else(damaged)?;
+        if Sha256::digest(body).as_slice() != digest {
+            return Err(damaged());
+        }
+        let mut resources = Vec::new();
+        while !body.is_empty() {
+            resources.push(Resource::decode_length_delimited(&mut body).map_err(|_| damaged())?);
+        }
+        Ok(resources)
+    }
+}
+
+fn encode<'a>(resources: impl Iterator<Item = &'a Resource>) -> Vec<u8> {
+    let body: Vec<u8> = resources.flat_map(Message::encode_length_delimited_to_vec).collect();
+    [MAGIC, Sha256::digest(&body).as_slice(), &body].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use portolan_wire::v1::resource::Body;
+    use portolan_wire::v1::{Credential, Target};
+
+    use super::*;
+
+    fn resources() -> Vec<Resource> {
+        let target = Target {
+            cluster: "east".into(),
+            ..Target::default()
+        };
+        let credential = Credential {
+            cluster: "east".into(),
+            token: "canary".into(),
+            expires_unix_seconds: 7,
+        };
+        vec![
+            Resource {
+                version: "1".into(),
+                body: Some(Body::Target(target)),
+            },
+            Resource {
+                version: "2".into(),
+                body: Some(Body::Credential(credential)),
+            },
+        ]
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_and_nobody_else_reads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::in_folder(folder.path());
+        assert!(file.load().unwrap().is_none());
+        for saved in [resources(), Vec::new(), resources()] {
+            file.save(saved.iter()).unwrap();
+            assert_eq!(file.load().unwrap(), Some(saved));
+        }
+        assert_eq!(fs::metadata(&file.path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_and_names_no_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::in_folder(folder.path());
+        let good = encode(resources().iter());
+        for cut in [0, MAGIC.len() - 1, MAGIC.len() + 3, good.len() - 1] {
+            fs::write(&file.path, &good[..cut]).unwrap();
+            let error = file.load().unwrap_err().to_string();
+            assert!(error.contains(FILE_NAME) && !error.contains("canary"), "{cut}: {error}");
+        }
+        let mut flipped = good;
+        *flipped.last_mut().unwrap() ^= 1;
+        fs::write(&file.path, flipped).unwrap();
+        assert!(matches!(file.load(), Err(StateError::Damaged(_))));
+    }
+}

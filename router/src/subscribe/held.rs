@@ -1,0 +1,177 @@
+//! What the router holds of the hub: the resources as they came (for the state file) and the snapshot made of them.
+//!
+//! One writer: `subscribe`. Applying is synchronous and all or nothing; disk follows behind.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_wire::v1;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::enroll::Chain;
+use crate::snapshot::build::{Transaction, apply, resource_ref};
+use crate::snapshot::{Snapshot, SnapshotStore};
+use crate::state::StateFile;
+use crate::upstream::Upstreams;
+
+/// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state and where it goes.
+pub(crate) struct Held {
+    store: Arc<SnapshotStore>,
+    upstreams: Arc<Upstreams>,
+    file: StateFile,
+    /// As they came, of what the snapshot was made of. `Arc`: handed to a thread that writes them.
+    resources: HashMap<v1::ResourceRef, Arc<v1::Resource>>,
+    changed: bool,
+    saved_at: Option<Instant>,
+    saving: Option<JoinHandle<()>>,
+}
+
+/// What became of a transaction.
+#[derive(Debug, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) rejected: Vec<v1::Rejected>,
+    pub(super) rest_applied: bool,
+}
+
+impl Held {
+    pub(crate) fn new(store: Arc<SnapshotStore>, upstreams: Arc<Upstreams>, state_dir: &Path) -> Self {
+        let file = StateFile::in_folder(state_dir);
+        Self {
+            store,
+            upstreams,
+            file,
+            resources: HashMap::new(),
+            changed: false,
+            saved_at: None,
+            saving: None,
+        }
+    }
+
+    pub(super) fn upstreams(&self) -> &Arc<Upstreams> {
+        &self.upstreams
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.store.load().generation
+    }
+
+    /// Serves the state file. False if there is none that can be served. Blocking.
+    pub(super) fn load(&mut self) -> bool {
+        match self.file.load() {
+            Ok(None) => false,
+            Ok(Some(resources)) => self.serve_last_good(resources),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "no last good state");
+                false
+            }
+        }
+    }
+
+    fn serve_last_good(&mut self, resources: Vec<v1::Resource>) -> bool {
+        let verdict = self.apply(Transaction {
+            upserted: resources,
+            removed: Vec::new(),
+        });
+        self.changed = false;
+        if verdict.rest_applied {
+            let snapshot = self.store.load();
+            let (callers, members) = (snapshot.callers.len(), snapshot.targets.len());
+            tracing::info!(callers, members, "serving the last good state");
+        } else {
+            tracing::warn!(rejected = ?verdict.rejected, "the state file holds what this version cannot serve");
+        }
+        verdict.rest_applied
+    }
+
+    /// Checks all of a transaction, then serves it: one swap.
+    pub(super) fn apply(&mut self, transaction: Transaction) -> Verdict {
+        let applied = apply(&self.store.load(), &transaction);
+        let verdict = Verdict {
+            rejected: applied.rejected,
+            rest_applied: applied.rest_applied,
+        };
+        if verdict.rest_applied {
+            self.serve(applied.snapshot);
+            self.keep(transaction, &verdict.rejected);
+        }
+        verdict
+    }
+
+    fn serve(&self, snapshot: Snapshot) {
+        // Before the swap: a request of the new snapshot finds its members, and one of the old misses only what is
+        // gone.
+        self.upstreams.reconcile(&snapshot);
+        self.store.swap(snapshot);
+    }
+
+    fn keep(&mut self, transaction: Transaction, rejected: &[v1::Rejected]) {
+        for reference in &transaction.removed {
+            self.resources.remove(reference);
+        }
+        for resource in transaction.upserted {
+            let Some(reference) = resource_ref(&resource) else {
+                continue;
+            };
+            // The last good one of a refused entry stays.
+            if !rejected
+                .iter()
+                .any(|refused| refused.r#ref.as_ref() == Some(&reference))
+            {
+                self.resources.insert(reference, Arc::new(resource));
+            }
+        }
+        self.changed = true;
+    }
+
+    /// For `RouterHello`.
+    pub(super) fn known(&self) -> Vec<v1::KnownResource> {
+        let known = |(reference, version): (&v1::ResourceRef, &String)| v1::KnownResource {
+            r#ref: Some(reference.clone()),
+            version: version.clone(),
+        };
+        self.store.load().versions.iter().map(known).collect()
+    }
+
+    /// Resolves when the state file should be written; never while nothing has changed. Safe to drop.
+    pub(super) async fn save_due(&self) {
+        if !self.changed {
+            return std::future::pending().await;
+        }
+        if let Some(saved_at) = self.saved_at {
+            tokio::time::sleep_until(saved_at + SAVE_INTERVAL).await;
+        }
+    }
+
+    /// Writes the state file, after a write that still runs. A failure warns: serving does not depend on it. When
+    /// dropped the write goes on, and the next call waits for it: an older state never replaces a newer one.
+    pub(super) async fn save_if_changed(&mut self) {
+        self.saved().await;
+        if !self.changed {
+            return;
+        }
+        self.changed = false;
+        self.saved_at = Some(Instant::now());
+        let (file, resources) = (self.file.clone(), self.resources.values().cloned().collect::<Vec<_>>());
+        self.saving = Some(tokio::task::spawn_blocking(move || {
+            if let Err(error) = file.save(resources.iter().map(Arc::as_ref)) {
+                tracing::warn!(error = %Chain(&error), "the last good state was not written");
+            }
+        }));
+        self.saved().await;
+    }
+
+    async fn saved(&mut self) {
+        if let Some(saving) = &mut self.saving {
+            if let Err(error) = saving.await {
+                tracing::warn!(%error, "the last good state was not written");
+            }
+            self.saving = None;
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Bodies as they cross the router: frame by frame, never copied, never gathered.
+//!
+//! One enum instead of boxes: what a body is depends on its direction alone, and a watch should not cost an allocation
+//! per layer. Callers: `edge` makes them of clients' requests, `exchange` of members' answers, `reply` of Status texts.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use thiserror::Error;
+
+use super::exchange::MemberStream;
+
+/// Why a body ended before its end. The receiver's stream is reset: half a list must never look like a whole one.
+#[derive(Debug, Clone, Error)]
+pub(crate) enum BodyError {
+    #[error("the request body is larger than {limit} bytes")]
+    TooLarge { limit: u64 },
+    #[error("the client's request body ended early: {0}")]
+    Client(String),
+    #[error("member cluster {cluster} ended the answer early: {reason}")]
+    Member {
+        cluster: std::sync::Arc<str>,
+        reason: String,
+    },
+    #[error("the caller may not see this any more, or would see something else")]
+    Rechecked,
+    #[error("member cluster {cluster} did not finish its answer in time")]
+    Deadline { cluster: std::sync::Arc<str> },
+}
+
+/// A request or response body.
+#[derive(Debug, Default)]
+pub(crate) enum Body {
+    #[default]
+    Empty,
+    /// All of it is here.
+    Whole(Bytes),
+    /// A client's request, bounded.
+    Client(ClientBody),
+    /// A member's answer over HTTP/2.
+    Member(Box<MemberStream>),
+    /// A member's answer over HTTP/1.1: an upgrade that was refused.
+    Http1 {
+        incoming: Incoming,
+        cluster: std::sync::Arc<str>,
+    },
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            Self::Empty
+        } else {
+            Self::Whole(bytes)
+        }
+    }
+}
+
+/// A client's request body that may not exceed a bound.
+#[derive(Debug)]
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    limit: u64,
+    left: u64,
+    delivered: Delivered,
+}
+
+/// Whether a client has handed over the whole of its request. Clones are of the same request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Delivered(Arc<AtomicBool>);
+
+impl Delivered {
+    pub(crate) fn whole() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl ClientBody {
+    /// `limit` in bytes; `u64::MAX` is none.
+    pub(crate) fn new(incoming: Incoming, limit: u64) -> Self {
+        Self {
+            incoming,
+            limit,
+            left: limit,
+            delivered: Delivered::default(),
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        if frame.is_none() || self.incoming.is_end_stream() {
+            self.delivered.0.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(frame.map(|frame| {
+            let frame = frame.map_err(|error| BodyError::Client(error.to_string()))?;
+            let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+            self.left = self
+                .left
+                .checked_sub(length)
+                .ok_or(BodyError::TooLarge { limit: self.limit })?;
+            Ok(frame)
+        }))
+    }
+}
+
+impl Body {
+    /// Follows how much of it has come from the client.
+    pub(crate) fn delivered(&self) -> Delivered {
+        match self {
+            Self::Client(body) => body.delivered.clone(),
+            _ => Delivered::whole(),
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut *self {
+            Self::Empty => Poll::Ready(None),
+            Self::Whole(_) => {
+                let Self::Whole(bytes) = std::mem::take(&mut *self) else {
+                    return Poll::Ready(None);
+                };
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Self::Client(body) => body.poll_frame(cx),
+            Self::Member(stream) => stream.poll_frame(cx),
+            Self::Http1 { incoming, cluster } => {
+                let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| {
+                    frame.map_err(|error| BodyError::Member {
+                        cluster: cluster.clone(),
+                        reason: error.to_string(),
+                    })
+                }))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Whole(_) => false,
+            Self::Client(body) => body.incoming.is_end_stream(),
+            Self::Member(stream) => stream.is_end_stream(),
+            Self::Http1 { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Client(body) => body.incoming.size_hint(),
+            // The member's own content-length header travels; a hint would only be compared with it.
+            Self::Member(_) => SizeHint::default(),
+            Self::Http1 { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}

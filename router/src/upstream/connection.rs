@@ -1,0 +1,245 @@
+//! One HTTP/2 connection to a member: its task, its keep-alive pings, and how many streams it may still take.
+//!
+//! The task owns the socket; everybody else holds an `Arc` and asks. A connection is *open* for new streams until the
+//! member says GOAWAY, a ping goes unanswered, or it was idle for long; streams on it run on to their own end where
+//! that is possible. Caller: `pool`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use h2::{Ping, PingPong};
+use http::uri::Authority;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio_rustls::client::TlsStream;
+
+use super::endpoint::{ConnectError, Dialed};
+
+/// Between pings, also while idle. A member that is frozen or cut off breaks its streams within
+/// [`PING_EVERY`] + [`PING_TIMEOUT`], which an idle watch could not tell otherwise.
+pub(crate) const PING_EVERY: Duration = Duration::from_secs(10);
+/// For the answer to a ping.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection without streams is closed after this.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Frames a member may send us; the protocol's least, so that streams interleave finely.
+const MAX_FRAME_BYTES: u32 = 16 << 10;
+/// Answers' heads: warnings and audit annotations are the longest known, some kilobytes.
+const MAX_HEADER_BYTES: u32 = 64 << 10;
+/// Request bytes buffered per stream before the client is made to wait.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Streams a connection may take until the member's settings say otherwise, and if they never do: the protocol's
+/// recommended least.
+const UNTOLD_STREAMS: usize = 100;
+
+/// What differs between kinds of traffic, and in tests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tuning {
+    /// Bytes that may be under way to us per stream: what a member may send ahead of a slow client.
+    pub(crate) stream_window: u32,
+    /// The same per connection.
+    pub(crate) connection_window: u32,
+    pub(crate) ping_every: Duration,
+    pub(crate) ping_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+}
+
+/// Unary answers: 1 MiB in flight carries a large list at 160 Mbit/s over 50 ms.
+pub(crate) const UNARY: Tuning = Tuning {
+    stream_window: 1 << 20,
+    connection_window: 128 << 20,
+    ping_every: PING_EVERY,
+    ping_timeout: PING_TIMEOUT,
+    idle_timeout: IDLE_TIMEOUT,
+};
+/// Watches: many and mostly idle. In both, the connection's window holds over a hundred streams' full windows, so that
+/// a client that does not read blocks its own stream and never its neighbours'; memory is bounded by the streams'.
+pub(crate) const WATCH: Tuning = Tuning {
+    stream_window: 256 << 10,
+    connection_window: 64 << 20,
+    ..UNARY
+};
+
+/// An open connection, shared by its streams.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    send: SendRequest<Bytes>,
+    pub(crate) authority: Authority,
+    /// Streams that hold a slot. Changed under the pool's lock, read anywhere.
+    active: AtomicUsize,
+    /// No new streams.
+    closing: AtomicBool,
+    /// Some stream was told that it broke.
+    told: AtomicBool,
+    /// Ends the connection's task at once: a notify, as there is one task to wake.
+    cut: Notify,
+}
+
+/// Owns the socket until the connection ends.
+pub(crate) struct Driver {
+    connection: h2::client::Connection<TlsStream<TcpStream>, Bytes>,
+    pings: PingPong,
+    tuning: Tuning,
+}
+
+impl Connection {
+    /// Greets the member and waits until it has answered a ping, which comes after its settings: from then on the
+    /// stream cap is the member's own, and the connection is known to be alive.
+    pub(crate) async fn open(dialed: Dialed, tuning: Tuning) -> Result<(Arc<Self>, Driver), ConnectError> {
+        let Dialed { stream, authority } = dialed;
+        let failed = |error: h2::Error| ConnectError::Http {
+            address: authority.to_string(),
+            reason: error.to_string(),
+        };
+        let (send, mut connection) = Builder::new()
+            .initial_window_size(tuning.stream_window)
+            .initial_connection_window_size(tuning.connection_window)
+            .initial_max_send_streams(UNTOLD_STREAMS)
+            .max_frame_size(MAX_FRAME_BYTES)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .max_send_buffer_size(SEND_BUFFER_BYTES)
+            .enable_push(false)
+            .handshake::<_, Bytes>(stream)
+            .await
+            .map_err(failed)?;
+        let mut pings = connection
+            .ping_pong()
+            .expect("the first and only ping_pong of this connection");
+        tokio::select! {
+            ended = &mut connection => {
+                let reason = ended.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string());
+                return Err(ConnectError::Http { address: authority.to_string(), reason });
+            }
+            pong = pings.ping(Ping::opaque()) => pong.map_err(failed)?,
+        };
+        let shared = Self {
+            send,
+            authority,
+            active: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            cut: Notify::new(),
+        };
+        Ok((
+            Arc::new(shared),
+            Driver {
+                connection,
+                pings,
+                tuning,
+            },
+        ))
+    }
+
+    /// A handle to send one request with.
+    pub(crate) fn sender(&self) -> SendRequest<Bytes> {
+        self.send.clone()
+    }
+
+    /// Whether it takes new streams. Notices a GOAWAY that came since the last time.
+    pub(crate) fn is_open(&self) -> bool {
+        if self.closing.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut send = self.send.clone();
+        let failed = matches!(
+            send.poll_ready(&mut Context::from_waker(Waker::noop())),
+            Poll::Ready(Err(_))
+        );
+        if failed {
+            self.closing.store(true, Ordering::Relaxed);
+        }
+        !failed
+    }
+
+    /// Streams the member allows at a time, as it said last.
+    pub(crate) fn cap(&self) -> usize {
+        self.send.current_max_send_streams()
+    }
+
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Takes a slot, if the member's cap leaves one. Under the pool's lock.
+    pub(super) fn try_take(&self) -> bool {
+        let free = self.active() < self.cap();
+        if free {
+            self.active.fetch_add(1, Ordering::Relaxed);
+        }
+        free
+    }
+
+    /// Gives a slot back. Under the pool's lock.
+    pub(super) fn give_back(&self) {
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a stream was told before that the connection broke.
+    pub(super) fn tell_broken(&self) -> bool {
+        self.told.swap(true, Ordering::Relaxed)
+    }
+
+    /// Takes no new streams from now on.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the connection with all its streams.
+    pub(super) fn cut(&self) {
+        self.close();
+        self.cut.notify_one();
+    }
+}
+
+/// Why a connection's task ended; for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    ByMember,
+    Broken,
+    PingTimeout,
+    Idle,
+    Cut,
+}
+
+impl Driver {
+    /// Runs the connection to its end. `idle` is asked after each ping and closes the connection when it says so.
+    pub(crate) async fn run(self, shared: &Connection, idle: impl Fn() -> bool) -> Ended {
+        let Self {
+            connection,
+            pings,
+            tuning,
+        } = self;
+        let ended = tokio::select! {
+            result = connection => match result {
+                Ok(()) => Ended::ByMember,
+                Err(error) => {
+                    tracing::debug!(authority = %shared.authority, %error, "member connection broke");
+                    Ended::Broken
+                }
+            },
+            ended = watch(pings, tuning, idle) => ended,
+            () = shared.cut.notified() => Ended::Cut,
+        };
+        shared.close();
+        ended
+    }
+}
+
+async fn watch(mut pings: PingPong, tuning: Tuning, idle: impl Fn() -> bool) -> Ended {
+    loop {
+        tokio::time::sleep(tuning.ping_every).await;
+        match tokio::time::timeout(tuning.ping_timeout, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            // The connection's own future says what broke.
+            Ok(Err(_)) => std::future::pending().await,
+            Err(_) => return Ended::PingTimeout,
+        }
+        if idle() {
+            return Ended::Idle;
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The HTTP/2 connections to one member for one kind of traffic: as many as its requests need and no more.
+//!
+//! API servers cap streams per connection (100 by default), so the pool grows by what each connection was told. A
+//! request without a slot waits for one; waiters are counted against the dials under way, so a thousand watches that
+//! start at once dial ten connections and not a thousand. The wait is bounded by the caller's deadline and the queue by
+//! the bulkheads in `dispatch`. Caller: `upstream`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use portolan_runtime::Tasks;
+use tokio::sync::oneshot;
+
+use super::connection::{Connection, Ended, Tuning};
+use super::endpoint::{ConnectError, Dialer, Protocol};
+
+/// Dials under way at a time; each may bring a hundred streams.
+const MAX_DIALS: usize = 4;
+
+/// One pool. Clones are the same pool.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    dialer: Arc<Dialer>,
+    tuning: Tuning,
+    tasks: Tasks,
+    /// A mutex: held for a walk over some connections, never across an await.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    connections: Vec<Arc<Connection>>,
+    waiters: VecDeque<oneshot::Sender<Result<Slot, ConnectError>>>,
+    dialing: usize,
+    /// Stream cap that the member told last: how many waiters a dial under way will serve.
+    cap: usize,
+    closed: bool,
+}
+
+/// The right to one stream on a connection; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// `None`: given back already.
+    connection: Option<Arc<Connection>>,
+    pool: Pool,
+}
+
+/// Size of a pool, for metrics and tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolSize {
+    pub(crate) connections: usize,
+    pub(crate) streams: usize,
+    pub(crate) waiting: usize,
+}
+
+impl Pool {
+    /// An empty pool; nothing is dialled before the first request.
+    pub(crate) fn new(dialer: Arc<Dialer>, tuning: Tuning, tasks: Tasks) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                dialer,
+                tuning,
+                tasks,
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// A slot on an open connection, as soon as there is one. `first`: before all who wait already.
+    pub(crate) async fn acquire(&self, first: bool) -> Result<Slot, ConnectError> {
+        let waiting = {
+            let mut state = self.shared.state.lock();
+            if state.closed {
+                return Err(ConnectError::Closed);
+            }
+            if (state.waiters.is_empty() || first)
+                && let Some(connection) = state.take()
+            {
+                return Ok(self.slot(connection));
+            }
+            let (sender, receiver) = oneshot::channel();
+            if first {
+                state.waiters.push_front(sender);
+            } else {
+                state.waiters.push_back(sender);
+            }
+            self.grow(&mut state);
+            receiver
+        };
+        // A sender is dropped unanswered only with the pool.
+        waiting.await.unwrap_or(Err(ConnectError::Closed))
+    }
+
+    /// Takes no more requests; streams that are open run on.
+    pub(crate) fn close(&self) {
+        let (connections, waiters) = {
+            let mut state = self.shared.state.lock();
+            state.closed = true;
+            (state.connections.clone(), std::mem::take(&mut state.waiters))
+        };
+        for waiter in waiters {
+            let _ = waiter.send(Err(ConnectError::Closed));
+        }
+        for connection in connections {
+            if connection.active() == 0 {
+                connection.cut();
+            } else {
+                connection.close();
+            }
+        }
+    }
+
+    pub(crate) fn size(&self) -> PoolSize {
+        let state = self.shared.state.lock();
+        PoolSize {
+            connections: state.connections.len(),
+            streams: state.connections.iter().map(|connection| connection.active()).sum(),
+            waiting: state.waiters.len(),
+        }
+    }
+
+    fn slot(&self, connection: Arc<Connection>) -> Slot {
+        Slot {
+            connection: Some(connection),
+            pool: self.clone(),
+        }
+    }
+
+    /// Dials for the waiters that the dials under way will not serve.
+    fn grow(&self, state: &mut State) {
+        state.waiters.retain(|waiter| !waiter.is_closed());
+        let per_dial = state.cap.max(1);
+        // Without a cap told yet, the first dial tells it.
+        let limit = if state.cap == 0 { 1 } else { MAX_DIALS };
+        while state.dialing < limit && state.dialing.saturating_mul(per_dial) < state.waiters.len() {
+            state.dialing += 1;
+            self.shared.tasks.spawn("upstream-connection", self.clone().connect());
+        }
+    }
+
+    /// Dials one connection and runs it to its end.
+    async fn connect(self) {
+        let shared = &self.shared;
+        let tuning = shared.tuning;
+        let opened = shared
+            .dialer
+            .dial(Protocol::Http2, |dialed| Connection::open(dialed, tuning))
+            .await;
+        let (connection, driver) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.dial_failed(&error),
+        };
+        self.add(connection.clone());
+        let idle_since = Mutex::new(None);
+        let ended = tokio::select! {
+            ended = driver.run(&connection, || self.close_if_idle(&connection, &idle_since)) => ended,
+            () = shared.tasks.cancelled() => Ended::Cut,
+        };
+        connection.close();
+        self.remove(&connection, ended);
+    }
+
+    fn add(&self, connection: Arc<Connection>) {
+        let mut state = self.shared.state.lock();
+        state.dialing -= 1;
+        state.cap = connection.cap();
+        if state.closed {
+            connection.cut();
+            return;
+        }
+        tracing::debug!(authority = %connection.authority, streams = state.cap, "connected to a member");
+        state.connections.push(connection);
+        self.serve(&mut state);
+    }
+
+    fn dial_failed(&self, error: &ConnectError) {
+        let waiters = {
+            let mut state = self.shared.state.lock();
+            state.dialing -= 1;
+            // Another dial may still serve them.
+            if state.dialing > 0 {
+                VecDeque::new()
+            } else {
+                std::mem::take(&mut state.waiters)
+            }
+        };
+        for waiter in waiters {
+            let _ = waiter.send(Err(error.clone()));
+        }
+    }
+
+    fn remove(&self, connection: &Arc<Connection>, ended: Ended) {
+        tracing::debug!(authority = %connection.authority, ?ended, streams = connection.active(), "member connection ended");
+        let mut state = self.shared.state.lock();
+        state.connections.retain(|other| !Arc::ptr_eq(other, connection));
+        self.serve(&mut state);
+    }
+
+    /// Judged under the lock, so that no request takes a slot meanwhile.
+    fn close_if_idle(&self, connection: &Connection, since: &Mutex<Option<std::time::Instant>>) -> bool {
+        let _state = self.shared.state.lock();
+        let mut since = since.lock();
+        if connection.active() > 0 {
+            *since = None;
+            return false;
+        }
+        let now = std::time::Instant::now();
+        // One that takes no new streams and has none left serves nobody.
+        let idle = !connection.is_open()
+            || now.saturating_duration_since(*since.get_or_insert(now)) >= self.shared.tuning.idle_timeout;
+        if idle {
+            connection.close();
+        }
+        idle
+    }
+
+    /// Hands free slots to waiters in order, and dials for the rest.
+    fn serve(&self, state: &mut State) {
+        while let Some(waiter) = state.waiters.pop_front() {
+            if waiter.is_closed() {
+                continue;
+            }
+            let Some(connection) = state.take() else {
+                state.waiters.push_front(waiter);
+                break;
+            };
+            if let Err(Ok(slot)) = waiter.send(Ok(self.slot(connection))) {
+                // The waiter went away just now. Its slot must not be dropped here, under the lock it would take.
+                slot.forget();
+            }
+        }
+        if !state.waiters.is_empty() {
+            self.grow(state);
+        }
+    }
+}
+
+impl State {
+    /// A slot on the connection that has been open longest and has one: young ones run empty and are closed.
+    fn take(&mut self) -> Option<Arc<Connection>> {
+        self.connections
+            .iter()
+            .find(|connection| connection.is_open() && connection.try_take())
+            .cloned()
+    }
+}
+
+impl Slot {
+    pub(super) fn connection(&self) -> &Connection {
+        self.connection.as_ref().expect("taken only when the slot is consumed")
+    }
+
+    /// Gives the slot back under the pool's lock, which the caller holds.
+    fn forget(mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.give_back();
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        let mut state = self.pool.shared.state.lock();
+        connection.give_back();
+        if !state.waiters.is_empty() {
+            self.pool.serve(&mut state);
+        }
+    }
+}

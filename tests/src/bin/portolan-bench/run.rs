@@ -1,0 +1,141 @@
+//! The order of a run: per place first the watches, on fresh processes whose memory no burst has stretched, then GETs,
+//! then latencies.
+
+use anyhow::Context as _;
+
+use crate::place::{self, Amount};
+use crate::real::Real;
+use crate::report::{Machine, Report, Section, StartRow, load};
+use crate::scripted::Scripted;
+use crate::{Place, RunArgs};
+
+const GET: &str = "/api/v1/namespaces/bench/configmaps/settings";
+const WATCH: &str = "/api/v1/namespaces/bench/configmaps?watch=true&resourceVersion=4711";
+/// Starts of the router, for the median.
+const STARTS: usize = 5;
+/// A tenth of the requests: an API server answers some thousand a second.
+const APISERVER_SHARE: usize = 10;
+
+pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let mut report = Report {
+        machine: Machine::look(),
+        ..Report::default()
+    };
+    if args.only != Some(Place::Apiserver) {
+        report.backend = Some(backend(args).await.context("at the fast backend")?);
+    }
+    if args.only != Some(Place::Backend) {
+        report.apiserver = Some(apiserver(args).await.context("at the real API server")?);
+    }
+    report.machine.load_after = load();
+    println!("{}", report.table());
+    if let Some(file) = &args.json {
+        let json = serde_json::to_vec_pretty(&report)?;
+        std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn amount(args: &RunArgs) -> Amount {
+    let paced = usize::try_from(args.rate.saturating_mul(args.latency_seconds)).unwrap_or(usize::MAX);
+    let full = Amount {
+        rounds: args.rounds.max(1),
+        requests: args.requests,
+        rate: args.rate,
+        paced,
+        watches: args.watches,
+        watches_per_connection: args.watches_per_connection.max(1),
+    };
+    if !args.quick {
+        return full;
+    }
+    Amount {
+        rounds: 1,
+        requests: full.requests.min(2_000),
+        paced: paced.min(1_000),
+        watches: full.watches.min(300),
+        ..full
+    }
+}
+
+fn step(text: &str) {
+    eprintln!("- {text}");
+}
+
+async fn backend(args: &RunArgs) -> anyhow::Result<Section> {
+    let amount = amount(args);
+    step("backend: starting");
+    let mut scripted = Scripted::start(&args.router_flag).await?;
+    let starts = starts(&mut scripted, if args.quick { 1 } else { STARTS }).await?;
+    let mut watches = Vec::new();
+    for name in ["forwarder", "router, explicit", "router, merged"] {
+        step(&format!("backend: {} idle watches, {name}", amount.watches));
+        scripted.restart_forwarder().await?;
+        scripted.restart_router(true).await?;
+        let subjects = scripted.subjects().await?;
+        let subject = subjects
+            .iter()
+            .find(|subject| subject.name == name)
+            .context("a subject")?;
+        watches.push(place::watches(subject, (GET, WATCH), amount, || scripted.emit()).await?);
+    }
+    let subjects = scripted.subjects().await?;
+    let server = scripted.backend.pid();
+    step("backend: GETs as fast as they are answered");
+    let gets = place::gets(&subjects, server, GET, amount).await?;
+    step(&format!("backend: GETs, {} a second", amount.rate));
+    let latencies = place::latencies(&subjects, GET, amount).await?;
+    Ok(Section {
+        gets,
+        latencies,
+        watches,
+        starts,
+    })
+}
+
+/// Medians of the time until the router is ready: unknown to the hub, and with its state kept.
+async fn starts(scripted: &mut Scripted, times: usize) -> anyhow::Result<Vec<StartRow>> {
+    step("backend: starts of the router");
+    scripted.router.ready().await?;
+    let mut rows = Vec::new();
+    for (name, known) in [("new, enrols first", false), ("again, from its state folder", true)] {
+        let mut all = Vec::with_capacity(times);
+        for _ in 0..times {
+            scripted.restart_router(known).await?;
+            all.push(scripted.router.started.elapsed());
+        }
+        all.sort_unstable();
+        let ready = all[times / 2].as_secs_f64() * 1000.0;
+        rows.push(StartRow { name, ready });
+    }
+    Ok(rows)
+}
+
+async fn apiserver(args: &RunArgs) -> anyhow::Result<Section> {
+    let mut amount = amount(args);
+    amount.requests = amount.requests.div_ceil(APISERVER_SHARE);
+    amount.watches = args.apiserver_watches;
+    if args.quick {
+        amount.watches = amount.watches.min(200);
+    }
+    step("API server: starting control planes, hub, agent and router");
+    let real = Real::start().await?;
+    let subjects = real.subjects().await?;
+    let server = real.server()?;
+    let watch = real.watch_path().await?;
+    let mut watches = Vec::new();
+    step(&format!("API server: {} idle watches", amount.watches));
+    if let Some(subject) = subjects.iter().find(|subject| subject.name == "router, merged") {
+        watches.push(place::watches(subject, (GET, &watch), amount, || real.emit()).await?);
+    }
+    step("API server: GETs as fast as they are answered");
+    let gets = place::gets(&subjects, server, GET, amount).await?;
+    step(&format!("API server: GETs, {} a second", amount.rate));
+    let latencies = place::latencies(&subjects, GET, amount).await?;
+    Ok(Section {
+        gets,
+        latencies,
+        watches,
+        starts: Vec::new(),
+    })
+}

@@ -1,0 +1,268 @@
+//! The fast place: our own backend as the one member, the forwarder, and the real router with a scripted hub.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use portolan_runtime::pki::{CertificateAuthority, Issued};
+use portolan_runtime::tls::{self, ALPN_GRPC, Identity, IdentityStore, TrustStore};
+use portolan_runtime::{Secret, files};
+use portolan_tests::programs::{argument, program};
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+use rustls::ClientConfig;
+use serde_json::json;
+
+use crate::child::Child;
+use crate::hub::{Hub, TTL};
+use crate::load::{Client, Route};
+use crate::place::{Subject, bearer};
+
+const CLUSTER: &str = "bench";
+const PERSON: &str = "portolan:bench";
+const CALLER_NAMESPACE: &str = "operators";
+const CALLER: &str = "bench-operator";
+const POD: &str = "bench-operator-0";
+const POD_UID: &str = "3c0a4b7e-6a56-4b6b-9f3e-1f2d3c4b5a69";
+const KEY_ID: &str = "bench-key";
+const LABEL_PREFIX: &str = "ctrlmesh.kusionstack.io/";
+
+/// Everything of the fast place, running.
+pub(crate) struct Scripted {
+    dir: tempfile::TempDir,
+    hub_ca: Arc<CertificateAuthority>,
+    token: String,
+    backend_trust: Arc<TrustStore>,
+    /// The backend's certificate, key and CA, as files.
+    server_identity: String,
+    server_ca: String,
+    hub: Hub,
+    pub(crate) backend: Child,
+    pub(crate) forwarder: Child,
+    pub(crate) router: Child,
+    router_flags: Vec<String>,
+}
+
+impl Scripted {
+    /// `router_flags`: appended to the router's command line.
+    pub(crate) async fn start(router_flags: &[String]) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir().context("no temporary folder")?;
+        let hub_ca = Arc::new(CertificateAuthority::generate("bench hub CA")?);
+        let member_ca = CertificateAuthority::generate("bench member CA")?;
+        let server_identity = argument(&dir.path().join("server.pem"));
+        let server_ca = argument(&dir.path().join("server-ca.pem"));
+        write_identity(&server_identity, &member_ca.issue_server("bench", &["127.0.0.1"], TTL)?)?;
+        files::write_public(&server_ca, member_ca.pem())?;
+        files::write_public(dir.path().join("hub-ca.pem"), hub_ca.pem())?;
+        files::write_private(dir.path().join("bootstrap"), "abcdef.0123456789abcdef")?;
+
+        let mut backend = start_self("backend", &["--identity", &server_identity], dir.path())?;
+        let address = backend.address("bind").await?;
+        let forwarder = start_forwarder(dir.path(), &server_identity, &server_ca, &address)?;
+        let (token, jwk) = caller_token()?;
+        let resources = resources(&address, member_ca.pem(), &jwk);
+        let hub = Hub::start(hub_ca.clone(), resources).await?;
+        let router = start_router(dir.path(), &hub, router_flags)?;
+        Ok(Self {
+            backend_trust: TrustStore::from_pem(member_ca.pem())?,
+            dir,
+            hub_ca,
+            token,
+            server_identity,
+            server_ca,
+            hub,
+            backend,
+            forwarder,
+            router,
+            router_flags: router_flags.to_vec(),
+        })
+    }
+
+    /// A new router process. `known`: it keeps its identity and the last good state.
+    pub(crate) async fn restart_router(&mut self, known: bool) -> anyhow::Result<()> {
+        self.router.end();
+        if !known {
+            std::fs::remove_dir_all(self.dir.path().join("state"))?;
+        }
+        self.router = start_router(self.dir.path(), &self.hub, &self.router_flags)?;
+        self.router.ready().await
+    }
+
+    pub(crate) async fn restart_forwarder(&mut self) -> anyhow::Result<()> {
+        let backend = self.backend.address("bind").await?;
+        self.forwarder.end();
+        self.forwarder = start_forwarder(self.dir.path(), &self.server_identity, &self.server_ca, &backend)?;
+        self.forwarder.address("bind").await.map(drop)
+    }
+
+    /// Direct, forwarder, router by explicit and by merged view.
+    pub(crate) async fn subjects(&mut self) -> anyhow::Result<Vec<Subject>> {
+        let to_server = tls::client_config(self.backend_trust.clone(), None, ALPN_GRPC)?;
+        let bearer = bearer(&self.token)?;
+        let direct = route(&self.backend.address("bind").await?, &to_server, "", &bearer)?;
+        let forwarder = route(&self.forwarder.address("bind").await?, &to_server, "", &bearer)?;
+        let router = self.router.address("bind").await?;
+        let explicit = route(
+            &router,
+            &self.person()?,
+            &format!("/clusters/{CLUSTER}"),
+            &HeaderMap::new(),
+        )?;
+        let trust = TrustStore::from_pem(self.hub_ca.pem())?;
+        let merged = route(&router, &tls::client_config(trust, None, ALPN_GRPC)?, "", &bearer)?;
+        Ok(vec![
+            Subject::new("direct", direct, None),
+            Subject::new("forwarder", forwarder, Some(self.forwarder.pid())),
+            Subject::new("router, explicit", explicit, Some(self.router.pid())),
+            Subject::new("router, merged", merged, Some(self.router.pid())),
+        ])
+    }
+
+    /// Makes every watch tell of one event.
+    pub(crate) async fn emit(&mut self) -> anyhow::Result<()> {
+        let direct = self.subjects().await?.swap_remove(0).route;
+        Client::connected(direct, 1).await?.get("/bench/emit").await.map(drop)
+    }
+
+    fn person(&self) -> anyhow::Result<Arc<ClientConfig>> {
+        let issued = self.hub_ca.issue_client(PERSON, None, TTL)?;
+        let identity = IdentityStore::new(Identity::from_pem(&issued.cert_pem, &issued.key_pem)?);
+        let trust = TrustStore::from_pem(self.hub_ca.pem())?;
+        Ok(tls::client_config(trust, Some(identity), ALPN_GRPC)?)
+    }
+}
+
+fn route(address: &str, tls: &Arc<ClientConfig>, prefix: &str, headers: &HeaderMap) -> anyhow::Result<Route> {
+    Ok(Route {
+        address: address.parse()?,
+        tls: tls.clone(),
+        prefix: prefix.to_owned(),
+        headers: headers.clone(),
+    })
+}
+
+/// Certificate and key into one file.
+pub(crate) fn write_identity(file: &str, issued: &Issued) -> anyhow::Result<()> {
+    let both = Secret::new(format!("{}\n{}", issued.cert_pem, issued.key_pem.expose()));
+    Ok(files::write_private(file, both.expose())?)
+}
+
+/// This program as one of its hidden servers.
+fn start_self(name: &'static str, arguments: &[&str], dir: &Path) -> anyhow::Result<Child> {
+    let this = std::env::current_exe().context("cannot tell where this program is")?;
+    let arguments: Vec<String> = [&[name], arguments].concat().iter().map(ToString::to_string).collect();
+    Child::start(name, &this, &arguments, dir)
+}
+
+/// Identity and CA are files.
+pub(crate) fn start_forwarder(dir: &Path, identity: &str, ca: &str, backend: &str) -> anyhow::Result<Child> {
+    let arguments = ["--identity", identity, "--backend", backend, "--backend-ca", ca];
+    start_self("forwarder", &arguments, dir)
+}
+
+fn start_router(dir: &Path, hub: &Hub, flags: &[String]) -> anyhow::Result<Child> {
+    let file = |name: &str| argument(&dir.join(name));
+    let mut arguments: Vec<String> = ["--bind", "127.0.0.1:0", "--admin-bind", "127.0.0.1:0"]
+        .map(str::to_owned)
+        .into();
+    arguments.extend(["--hub".to_owned(), hub.address.to_string()]);
+    arguments.extend(["--hub-ca".to_owned(), file("hub-ca.pem")]);
+    arguments.extend(["--bootstrap-token-file".to_owned(), file("bootstrap")]);
+    arguments.extend(["--state-dir".to_owned(), file("state")]);
+    arguments.extend_from_slice(flags);
+    Child::start("router", &program("portolan-router")?, &arguments, dir)
+}
+
+/// The caller's token, and the key that its member publishes.
+fn caller_token() -> anyhow::Result<(String, String)> {
+    let key = rcgen::KeyPair::generate()?;
+    // An uncompressed point of P-256: 4, x, y.
+    let point = key.public_key_raw();
+    let coordinate = |range| URL_SAFE_NO_PAD.encode::<&[u8]>(&point[range]);
+    let jwk = json!({
+        "kty": "EC", "use": "sig", "alg": "ES256", "kid": KEY_ID, "crv": "P-256",
+        "x": coordinate(1..33), "y": coordinate(33..65),
+    });
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let claims = json!({
+        "iss": "https://kubernetes.default.svc", "sub": format!("system:serviceaccount:{CALLER_NAMESPACE}:{CALLER}"),
+        "aud": ["portolan"], "exp": (now + TTL).as_secs(), "nbf": now.as_secs(),
+        "kubernetes.io": {
+            "namespace": CALLER_NAMESPACE, "pod": {"name": POD, "uid": POD_UID},
+            "serviceaccount": {"name": CALLER, "uid": "8f1f6d0f-8f7b-4c39-8a43-0e8b8f3f4a11"},
+        },
+    });
+    let mut header = Header::new(Algorithm::ES256);
+    header.kid = Some(KEY_ID.to_owned());
+    let token = jsonwebtoken::encode(&header, &claims, &EncodingKey::from_ec_der(&key.serialize_der()))?;
+    Ok((token, jwk.to_string()))
+}
+
+fn resources(backend: &str, ca_pem: &str, jwk: &str) -> Vec<v1::Resource> {
+    let target = v1::Target {
+        cluster: CLUSTER.to_owned(),
+        cluster_uid: "0b1c2d3e-0000-4000-8000-000000000001".to_owned(),
+        endpoints: vec![v1::Endpoint {
+            url: format!("https://{backend}"),
+            tls_server_name: String::new(),
+        }],
+        ca_pem: ca_pem.to_owned(),
+        signing_keys: vec![jwk.to_owned()],
+        allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
+        allowed_users: vec![PERSON.to_owned()],
+        ..v1::Target::default()
+    };
+    let credential = v1::Credential {
+        cluster: CLUSTER.to_owned(),
+        token: "bench".to_owned(),
+        expires_unix_seconds: i64::MAX,
+    };
+    let caller = v1::CallerView {
+        home_cluster: CLUSTER.to_owned(),
+        pod_uid: POD_UID.to_owned(),
+        namespace: CALLER_NAMESPACE.to_owned(),
+        pod: POD.to_owned(),
+        service_account: CALLER.to_owned(),
+        shards: vec![format!("{CALLER_NAMESPACE}/bench")],
+        shard: Some(shard()),
+    };
+    [
+        Body::Target(target),
+        Body::Credential(credential),
+        Body::CallerView(caller),
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(number, body)| v1::Resource {
+        version: format!("bench-{number}"),
+        body: Some(body),
+    })
+    .collect()
+}
+
+fn shard() -> v1::Shard {
+    let namespaces = vec![v1::NamespaceGrant {
+        namespace: "bench".to_owned(),
+        generation: 1,
+        state: v1::GrantState::Granted.into(),
+    }];
+    v1::Shard {
+        name: "bench".to_owned(),
+        config_generation: 1,
+        primary_cluster: CLUSTER.to_owned(),
+        explicit_view: true,
+        enforcement: v1::Enforcement::Enforce.into(),
+        members: vec![v1::MemberGrant {
+            cluster: CLUSTER.to_owned(),
+            all_namespaces: false,
+            namespaces,
+        }],
+        label_prefix: LABEL_PREFIX.to_owned(),
+        ..v1::Shard::default()
+    }
+}

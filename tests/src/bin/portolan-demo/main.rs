@@ -1,0 +1,50 @@
+//! `make demo`: the main job of Portolan, shown on real control planes started here.
+//!
+//! Every step checks what it shows; the first one that is not as it should be ends the demo with a reason and a
+//! non-zero exit code.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the demo is what it prints")]
+
+mod account;
+mod operator;
+mod steps;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+/// Shows Portolan on a hub and two member clusters started on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "portolan-demo", version)]
+struct Args {
+    /// Leave everything running at the end and print commands to try
+    #[arg(long)]
+    keep: bool,
+    /// A Jaeger with web pages to use in place of the one built here
+    #[arg(long, env = "JAEGER_BIN", value_name = "FILE")]
+    jaeger_bin: Option<std::path::PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    portolan_runtime::tls::install_crypto_provider();
+    let args = Args::parse();
+    let started = Instant::now();
+    let outcome = tokio::select! {
+        outcome = steps::run(&args) => outcome,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    match outcome {
+        Ok(kept) => {
+            if kept.is_some() {
+                let _ = tokio::signal::ctrl_c().await;
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("\nThe demo failed after {} s: {error:#}", started.elapsed().as_secs());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The example operator as a process: started with nothing but a kubeconfig and the names of its namespaces.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, bail};
+use portolan_tests::programs::program;
+use tokio::process::{Child, Command};
+
+/// A running operator; dropping it kills it.
+pub(crate) struct Operator {
+    child: Child,
+    pub(crate) log: PathBuf,
+}
+
+impl Operator {
+    pub(crate) fn start(kubeconfig: &Path, namespaces: &[&str], log: &Path) -> anyhow::Result<Self> {
+        let open = || {
+            File::options()
+                .create(true)
+                .append(true)
+                .open(log)
+                .with_context(|| format!("cannot open {}", log.display()))
+        };
+        let child = Command::new(program("portolan-example-operator")?)
+            .env("KUBECONFIG", kubeconfig)
+            .args(["--namespace", &namespaces.join(",")])
+            .stdin(Stdio::null())
+            .stdout(open()?)
+            .stderr(open()?)
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start the operator")?;
+        Ok(Self {
+            child,
+            log: log.to_path_buf(),
+        })
+    }
+
+    /// An error if it has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            bail!(
+                "the operator ended ({status}):\n{}",
+                lines[lines.len().saturating_sub(10)..].join("\n")
+            );
+        }
+        Ok(())
+    }
+}

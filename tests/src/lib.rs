@@ -1,0 +1,16 @@
+//! What the end-to-end tests, the demo and the benchmarks share: a running fleet on the testbed's control planes.
+//!
+//! The fleet is started by `portolanctl dev up`, the command that users keep, with the programs that `make` built.
+
+pub mod accounts;
+pub mod ctl;
+pub mod daemon;
+pub mod door;
+pub mod fleet;
+pub mod kubectl;
+pub mod programs;
+pub mod shard;
+pub mod trace;
+pub mod world;
+
+pub use fleet::{Fleet, FleetOptions};

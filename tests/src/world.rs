@@ -1,0 +1,212 @@
+//! A testbed with a fleet on it: what the tests of one binary share, each in namespaces of its own.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::api::{Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt as _};
+use portolan_testbed::{Cluster, Options, Testbed};
+use serde_json::{Value, json};
+
+use crate::door::Door;
+use crate::fleet::{Fleet, FleetOptions};
+use crate::kubectl::Kubectl;
+
+/// Audience of tokens for routers.
+pub const AUDIENCE: &str = "portolan";
+/// Name of the cluster that is the hub.
+pub const HUB: &str = "hub";
+
+/// What to start.
+#[derive(Debug, Default)]
+pub struct Plan<'a> {
+    /// Member clusters.
+    pub members: &'a [&'a str],
+    /// Namespaces to create before anything else, `member/namespace`.
+    pub namespaces: &'a [&'a str],
+    /// ShardingConfigs, as YAML.
+    pub manifests: &'a str,
+    /// Whether pods shall run.
+    pub pods: bool,
+    /// More flags for the API servers.
+    pub apiserver_args: Vec<String>,
+    /// Environment of the fleet's programs.
+    pub env: &'a [(&'a str, &'a str)],
+    /// OTLP endpoint of the fleet's programs.
+    pub otlp: Option<&'a str>,
+}
+
+/// A running testbed and fleet.
+#[derive(Debug)]
+pub struct World {
+    /// The fleet; ends first.
+    pub fleet: Fleet,
+    /// The control planes.
+    pub testbed: Testbed,
+}
+
+/// Where the tests of one binary keep their world. What kept it from starting is kept too, so that the other tests
+/// need not wait for the same failure.
+pub type Shared = tokio::sync::OnceCell<Result<World, String>>;
+
+impl World {
+    /// The world in `cell`, started by the first test that asks. Panics if it did not start.
+    pub async fn shared(cell: &'static Shared, plan: Plan<'_>) -> &'static Self {
+        let start = || async { Self::start(plan).await.map_err(|error| format!("{error:#}")) };
+        match cell.get_or_init(start).await {
+            Ok(world) => world,
+            #[expect(clippy::panic, reason = "no test can do anything without it")]
+            Err(error) => panic!("the fleet did not start: {error}"),
+        }
+    }
+
+    /// Starts all and returns when all is ready.
+    pub async fn start(plan: Plan<'_>) -> anyhow::Result<Self> {
+        let testbed = Testbed::start_with(Options {
+            clusters: std::iter::once(&HUB)
+                .chain(plan.members)
+                .map(|name| (*name).to_owned())
+                .collect(),
+            pods: plan.pods,
+            apiserver_args: plan.apiserver_args,
+            ..Options::default()
+        })
+        .await?;
+        for pair in plan.namespaces {
+            let (member, namespace) = pair.split_once('/').context("namespaces are member/namespace")?;
+            create_namespace(testbed.cluster(member), namespace).await?;
+        }
+        let options = FleetOptions {
+            hub: HUB,
+            members: plan.members,
+            manifests: plan.manifests,
+            otlp: plan.otlp,
+            env: plan.env,
+            ..FleetOptions::default()
+        };
+        let fleet = Fleet::start(&testbed, options).await?;
+        Ok(Self { fleet, testbed })
+    }
+
+    /// A cluster of the testbed.
+    pub fn cluster(&self, name: &str) -> &Cluster {
+        self.testbed.cluster(name)
+    }
+
+    /// Creates a namespace in a member, past the router.
+    pub async fn namespace(&self, member: &str, namespace: &str) -> anyhow::Result<()> {
+        create_namespace(self.cluster(member), namespace).await
+    }
+
+    /// kubectl as administrator of a cluster, past the router.
+    pub fn direct(&self, cluster: &str) -> Kubectl {
+        Kubectl::new(self.cluster(cluster).direct_kubeconfig_path())
+    }
+
+    /// kubectl as the person `portolan:dev` on the explicit view of a member.
+    pub fn explicit(&self, member: &str) -> Kubectl {
+        Kubectl::new(&self.fleet.explicit_kubeconfig()).with(&format!("--context={member}"))
+    }
+
+    /// kubectl as a shard's caller on the merged view.
+    pub fn merged(&self, shard: &str) -> Kubectl {
+        Kubectl::new(&self.fleet.merged_kubeconfig(shard))
+    }
+
+    /// Raw requests as administrator of a cluster, past the router.
+    pub async fn direct_door(&self, cluster: &str) -> anyhow::Result<Door> {
+        Door::of_kubeconfig(self.cluster(cluster).direct_kubeconfig_path(), None).await
+    }
+
+    /// Raw requests as the person `portolan:dev` on the explicit view of a member.
+    pub async fn explicit_door(&self, member: &str) -> anyhow::Result<Door> {
+        Door::of_kubeconfig(&self.fleet.explicit_kubeconfig(), Some(member)).await
+    }
+
+    /// Raw requests as a shard's caller on the merged view.
+    pub async fn merged_door(&self, shard: &str) -> anyhow::Result<Door> {
+        Door::of_kubeconfig(&self.fleet.merged_kubeconfig(shard), None).await
+    }
+
+    /// Raw requests on the merged view with a token, or as nobody.
+    pub async fn token_door(&self, token: Option<&str>) -> anyhow::Result<Door> {
+        let door = Door::of_kubeconfig(&self.fleet.explicit_kubeconfig(), None).await?;
+        door.with_prefix("").with_token(&self.fleet.ca_pem()?, token)
+    }
+
+    /// A kube-rs client for a kubeconfig of the fleet.
+    pub async fn client(&self, kubeconfig: PathBuf, context: Option<&str>) -> anyhow::Result<Client> {
+        let options = KubeConfigOptions {
+            context: context.map(ToOwned::to_owned),
+            ..KubeConfigOptions::default()
+        };
+        let config = kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &options).await?;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// A Pod that no node takes, its ServiceAccount with it; returns the Pod's uid.
+    pub async fn pod(&self, cluster: &str, pod: PodSpec<'_>) -> anyhow::Result<String> {
+        let PodSpec {
+            namespace,
+            name,
+            service_account,
+            labels,
+        } = pod;
+        let client = self.cluster(cluster).client().await?;
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": service_account}});
+        apply(&Api::<ServiceAccount>::namespaced(client.clone(), namespace), &account).await?;
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {
+                "serviceAccountName": service_account,
+                "automountServiceAccountToken": false,
+                "schedulerName": "none",
+                "containers": [{"name": "main", "image": "registry.k8s.io/pause:3.10"}],
+            },
+        });
+        let pod = apply(&Api::<Pod>::namespaced(client, namespace), &pod).await?;
+        pod.uid().context("a created Pod has a uid")
+    }
+
+    /// A token for the router, bound to a Pod.
+    pub async fn token(&self, cluster: &str, pod: &PodSpec<'_>, uid: &str) -> anyhow::Result<String> {
+        let bound = Some((pod.name, uid));
+        self.cluster(cluster)
+            .issue_token(pod.namespace, pod.service_account, &[AUDIENCE], bound)
+            .await
+    }
+}
+
+/// See [`World::pod`].
+#[derive(Clone, Debug)]
+pub struct PodSpec<'a> {
+    /// Where it is.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Made with it.
+    pub service_account: &'a str,
+    /// What ShardingConfigs select.
+    pub labels: Value,
+}
+
+/// Creates a namespace in a cluster.
+pub async fn create_namespace(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let namespaces = Api::<Namespace>::all(cluster.client().await?);
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    apply(&namespaces, &object).await.map(drop)
+}
+
+async fn apply<K>(api: &Api<K>, object: &Value) -> anyhow::Result<K>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let name = object["metadata"]["name"].as_str().context("a name")?;
+    let params = PatchParams::apply("portolan-tests").force();
+    api.patch(name, &params, &Patch::Apply(object))
+        .await
+        .with_context(|| format!("cannot apply {} {name}", object["kind"]))
+}

@@ -1,0 +1,378 @@
+//! One running control plane: starting it in the right order, its addresses, and what tests do to it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use nix::sys::signal::Signal;
+use parking_lot::Mutex;
+
+use crate::control_plane::{ControlPlane, PortNumbers, Ports};
+use crate::eventually::{Outcome, patience, within};
+use crate::kubeconfig::{render, write_private};
+use crate::pki::Pki;
+use crate::pods;
+use crate::port::Port;
+use crate::process::Process;
+use crate::stage::{Fault, Stage};
+
+/// How often a start looks whether one of its programs has died.
+const DEATH_CHECK: Duration = Duration::from_millis(100);
+
+/// What decides how a cluster is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    pub(crate) tools: PathBuf,
+    pub(crate) pods: bool,
+    pub(crate) apiserver_args: Vec<String>,
+}
+
+/// A real control plane with a fault stage in front of its API server. Dropping it ends all of it.
+#[derive(Debug)]
+pub struct Cluster {
+    name: String,
+    kubeconfig: PathBuf,
+    direct_kubeconfig: PathBuf,
+    plane: ControlPlane,
+    stage: Stage,
+    /// Held for single steps only, never across an await; the programs' order here is the order they end in.
+    programs: Mutex<Programs>,
+}
+
+#[derive(Debug, Default)]
+struct Programs {
+    kwok: Option<Process>,
+    scheduler: Option<Process>,
+    controller_manager: Option<Process>,
+    apiserver: Option<Process>,
+    etcd: Option<Process>,
+}
+
+impl Programs {
+    fn all(&mut self) -> impl Iterator<Item = &mut Process> {
+        let Self {
+            kwok,
+            scheduler,
+            controller_manager,
+            apiserver,
+            etcd,
+        } = self;
+        [etcd, apiserver, controller_manager, scheduler, kwok]
+            .into_iter()
+            .flatten()
+    }
+}
+
+#[expect(
+    clippy::unused_async,
+    reason = "whatever is done to a cluster is awaited; some of it happens to be instant"
+)]
+impl Cluster {
+    /// Starts the control plane kept in `folder`, which may be new, and returns once it is ready.
+    pub(crate) async fn start(name: &str, folder: PathBuf, recipe: Recipe) -> Result<Self> {
+        let (owner, label) = (folder.clone(), name.to_owned());
+        // Making an RSA key takes a moment that other clusters can use.
+        let pki = tokio::task::spawn_blocking(move || Pki::ensure(&owner.join("pki"), &label)).await??;
+        let cluster = Self::prepare(name, folder, recipe, pki).with_context(|| format!("preparing cluster {name}"))?;
+        cluster
+            .launch()
+            .await
+            .with_context(|| format!("starting cluster {name}"))?;
+        Ok(cluster)
+    }
+
+    fn prepare(name: &str, folder: PathBuf, recipe: Recipe, pki: Pki) -> Result<Self> {
+        let numbers_file = folder.join("ports.json");
+        let preferred: PortNumbers = fs::read(&numbers_file)
+            .ok()
+            .and_then(|json| serde_json::from_slice(&json).ok())
+            .unwrap_or_default();
+        let ports = Ports::reserve(preferred)?;
+        let stage = Stage::start(Port::reserve(preferred.stage)?, ports.apiserver.number())?;
+        fs::write(&numbers_file, serde_json::to_vec(&ports.numbers(stage.port()))?)?;
+        let kubeconfig = folder.join("kubeconfig");
+        let direct_kubeconfig = folder.join("direct.kubeconfig");
+        let admin = pki.identity("admin")?;
+        let direct_url = loopback_url(ports.apiserver.number());
+        write_private(
+            &kubeconfig,
+            &render(name, &loopback_url(stage.port()), pki.ca_pem(), &admin),
+        )?;
+        write_private(&direct_kubeconfig, &render(name, &direct_url, pki.ca_pem(), &admin))?;
+        let Recipe {
+            tools,
+            pods,
+            apiserver_args,
+        } = recipe;
+        let kubeconfig_of_programs = direct_kubeconfig.clone();
+        let plane = ControlPlane {
+            tools,
+            folder,
+            pki,
+            ports,
+            pods,
+            apiserver_args,
+            kubeconfig: kubeconfig_of_programs,
+        };
+        let programs = Mutex::default();
+        Ok(Self {
+            name: name.to_owned(),
+            kubeconfig,
+            direct_kubeconfig,
+            plane,
+            stage,
+            programs,
+        })
+    }
+
+    async fn launch(&self) -> Result<()> {
+        let plane = &self.plane;
+        self.programs.lock().etcd = Some(plane.etcd()?);
+        self.programs.lock().apiserver = Some(plane.apiserver()?);
+        self.until_serving().await?;
+        // Not before: it gives up when it finds no API server for ten seconds.
+        self.programs.lock().controller_manager = Some(plane.controller_manager()?);
+        if plane.pods {
+            self.programs.lock().scheduler = Some(plane.scheduler()?);
+            self.programs.lock().kwok = Some(plane.kwok(&pods::write_config(plane)?)?);
+        }
+        self.until_controlled().await?;
+        if plane.pods {
+            self.until_schedulable().await
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn until_serving(&self) -> Result<()> {
+        let client = self.client().await?;
+        let probe = || async {
+            let request = http::Request::get("/readyz").body(Vec::new())?;
+            client.request_text(request).await.map_err(anyhow::Error::from)
+        };
+        self.until("its API server is ready", probe).await.map(drop)
+    }
+
+    /// The controller manager works once it has made the ServiceAccount that every namespace gets.
+    async fn until_controlled(&self) -> Result<()> {
+        let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, "default");
+        self.until("its controllers work", || accounts.get("default"))
+            .await
+            .map(drop)
+    }
+
+    async fn until_schedulable(&self) -> Result<()> {
+        let client = self.client().await?;
+        self.until("its node is there", || pods::apply_node(client.clone()))
+            .await?;
+        let nodes = Api::<Node>::all(client);
+        let probe = || async {
+            nodes
+                .get(pods::NODE)
+                .await
+                .is_ok_and(|node| pods::is_schedulable(&node))
+        };
+        self.until("its node is ready", probe).await
+    }
+
+    /// Waits until `probe` succeeds; a program that dies meanwhile, or patience that ends, is explained by its log.
+    async fn until<F, Fut>(&self, what: &str, probe: F) -> Result<<Fut::Output as Outcome>::Value>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output: Outcome>,
+    {
+        let death = async {
+            loop {
+                tokio::time::sleep(DEATH_CHECK).await;
+                let mut programs = self.programs.lock();
+                if let Some(dead) = programs
+                    .all()
+                    .find_map(|program| (!program.is_running()).then(|| program.describe()))
+                {
+                    return dead;
+                }
+            }
+        };
+        let waited = tokio::select! {
+            waited = within(patience(), probe) => waited,
+            story = death => bail!("waiting until {what}, but a program has ended: {story}"),
+        };
+        waited.map_err(|last| {
+            let logs: Vec<String> = self.programs.lock().all().map(|program| program.describe()).collect();
+            anyhow!(
+                "waited {:?} in vain until {what}: {last}\n{}",
+                patience(),
+                logs.join("\n")
+            )
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its data, keys and logs are.
+    pub fn dir(&self) -> &Path {
+        &self.plane.folder
+    }
+
+    /// A kubeconfig of an administrator (group `system:masters`), through the fault stage.
+    pub fn kubeconfig_path(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// The same, straight to the API server.
+    pub fn direct_kubeconfig_path(&self) -> &Path {
+        &self.direct_kubeconfig
+    }
+
+    /// The fault stage's address.
+    pub fn url(&self) -> String {
+        loopback_url(self.stage.port())
+    }
+
+    /// The API server's own address.
+    pub fn direct_url(&self) -> String {
+        loopback_url(self.plane.ports.apiserver.number())
+    }
+
+    /// The CA of its server and client certificates, shared with no other cluster.
+    pub fn ca_pem(&self) -> &str {
+        self.plane.pki.ca_pem()
+    }
+
+    /// A new client as administrator, past the fault stage: for arranging and for looking, not for being tested.
+    pub async fn client(&self) -> Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(&self.direct_kubeconfig)?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// The API server's process, for measuring it; None while it is killed.
+    pub fn apiserver_pid(&self) -> Option<i32> {
+        self.programs.lock().apiserver.as_ref().map(Process::pid)
+    }
+
+    /// SIGKILL for the API server; its port refuses connections when this returns. Everything else keeps running.
+    pub async fn kill(&self) -> Result<()> {
+        let apiserver = self.programs.lock().apiserver.take();
+        let Some(apiserver) = apiserver else {
+            bail!("the API server of {} is not running", self.name)
+        };
+        tokio::task::spawn_blocking(move || drop(apiserver))
+            .await
+            .context("killing was interrupted")
+    }
+
+    /// SIGSTOP for the API server: connections stay open and silent, new ones are accepted by the kernel alone.
+    /// It has stopped when this returns.
+    pub async fn freeze(&self) -> Result<()> {
+        self.stop(|programs| &mut programs.apiserver).await
+    }
+
+    /// SIGCONT: the end of [`Cluster::freeze`].
+    pub async fn thaw(&self) -> Result<()> {
+        self.signal(|programs| &mut programs.apiserver, Signal::SIGCONT)
+    }
+
+    /// SIGSTOP for etcd under a live API server, a grey failure: reads from the watch cache go on, writes hang.
+    pub async fn freeze_etcd(&self) -> Result<()> {
+        self.stop(|programs| &mut programs.etcd).await
+    }
+
+    /// SIGCONT: the end of [`Cluster::freeze_etcd`].
+    pub async fn thaw_etcd(&self) -> Result<()> {
+        self.signal(|programs| &mut programs.etcd, Signal::SIGCONT)
+    }
+
+    /// Starts the API server again on the same port and data, killing it first if it runs; returns once it is ready.
+    pub async fn restart(&self) -> Result<()> {
+        if self.apiserver_pid().is_some() {
+            self.kill().await?;
+        }
+        self.programs.lock().apiserver = Some(self.plane.apiserver()?);
+        self.until_serving()
+            .await
+            .with_context(|| format!("restarting {}", self.name))
+    }
+
+    /// Makes the stage misbehave, or behave again with [`Fault::None`]; rules every byte not yet passed on.
+    pub async fn fault(&self, fault: Fault) -> Result<()> {
+        self.stage.set(fault);
+        Ok(())
+    }
+
+    /// What the stage does now.
+    pub fn current_fault(&self) -> Fault {
+        self.stage.fault()
+    }
+
+    /// A ServiceAccount token by TokenRequest, valid for an hour, bound to a Pod (name, uid) if given. No audiences
+    /// means the API server's own.
+    pub async fn issue_token(
+        &self,
+        namespace: &str,
+        service_account: &str,
+        audiences: &[&str],
+        bound_pod: Option<(&str, &str)>,
+    ) -> Result<String> {
+        let bound_object_ref = bound_pod.map(|(name, uid)| BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+        });
+        let audiences = Some(audiences.iter().map(|&audience| audience.to_owned()).collect());
+        let spec = TokenRequestSpec {
+            audiences,
+            bound_object_ref,
+            expiration_seconds: Some(3600),
+        };
+        let request = TokenRequest {
+            spec: Some(spec),
+            ..TokenRequest::default()
+        };
+        let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, namespace);
+        let answer = accounts
+            .create_token_request(service_account, &PostParams::default(), &request)
+            .await;
+        let answer = answer.with_context(|| format!("a token of {namespace}/{service_account} from {}", self.name))?;
+        answer
+            .status
+            .and_then(|status| status.token)
+            .context("the TokenRequest came back without a status")
+    }
+
+    /// SIGSTOP; returns when all its threads have stopped, for a busy machine is slow at that.
+    async fn stop(&self, which: Which) -> Result<()> {
+        self.signal(which, Signal::SIGSTOP)?;
+        let stopped = || async {
+            which(&mut self.programs.lock())
+                .as_ref()
+                .is_some_and(Process::is_stopped)
+        };
+        let waited = within(patience(), stopped).await;
+        waited.map_err(|_| anyhow!("a program of {} does not stop", self.name))
+    }
+
+    fn signal(&self, which: Which, signal: Signal) -> Result<()> {
+        let mut programs = self.programs.lock();
+        let program = which(&mut programs).as_mut();
+        program
+            .with_context(|| format!("that program of {} is not running", self.name))?
+            .signal(signal)
+    }
+}
+
+/// Picks one of a cluster's programs.
+type Which = fn(&mut Programs) -> &mut Option<Process>;
+
+fn loopback_url(port: u16) -> String {
+    format!("https://127.0.0.1:{port}")
+}

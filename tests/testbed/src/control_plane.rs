@@ -1,0 +1,196 @@
+//! The programs of one cluster and their flags. What each flag is for is said where it is not the obvious one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::pki::Pki;
+use crate::port::Port;
+use crate::process::Process;
+
+/// Controllers that run without pods: what API users notice when it is missing.
+const CONTROLLERS_WITHOUT_PODS: [&str; 17] = [
+    "certificatesigningrequest-signing-controller",
+    "clusterrole-aggregation-controller",
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "endpointslice-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "replicaset-controller",
+    "resourcequota-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "statefulset-controller",
+    "ttl-after-finished-controller",
+];
+
+/// The ports of one cluster, reserved for its whole life so that a restart finds them free.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    pub(crate) etcd: Port,
+    pub(crate) etcd_peer: Port,
+    pub(crate) apiserver: Port,
+    pub(crate) kubelet: Port,
+}
+
+/// Port numbers as kept in a cluster's folder, so that its kubeconfigs stay good when it is started there again.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PortNumbers {
+    pub(crate) etcd: Option<u16>,
+    pub(crate) etcd_peer: Option<u16>,
+    pub(crate) apiserver: Option<u16>,
+    pub(crate) kubelet: Option<u16>,
+    pub(crate) stage: Option<u16>,
+}
+
+impl Ports {
+    pub(crate) fn reserve(preferred: PortNumbers) -> std::io::Result<Self> {
+        Ok(Self {
+            etcd: Port::reserve(preferred.etcd)?,
+            etcd_peer: Port::reserve(preferred.etcd_peer)?,
+            apiserver: Port::reserve(preferred.apiserver)?,
+            kubelet: Port::reserve(preferred.kubelet)?,
+        })
+    }
+
+    pub(crate) fn numbers(&self, stage: u16) -> PortNumbers {
+        PortNumbers {
+            etcd: Some(self.etcd.number()),
+            etcd_peer: Some(self.etcd_peer.number()),
+            apiserver: Some(self.apiserver.number()),
+            kubelet: Some(self.kubelet.number()),
+            stage: Some(stage),
+        }
+    }
+}
+
+/// Everything needed to start the programs of one cluster, again and again.
+#[derive(Debug)]
+pub(crate) struct ControlPlane {
+    /// A built [`crate::Bundle::CONTROL_PLANE`].
+    pub(crate) tools: PathBuf,
+    pub(crate) folder: PathBuf,
+    pub(crate) pki: Pki,
+    pub(crate) ports: Ports,
+    /// Run pods: all controllers, a scheduler, KWOK.
+    pub(crate) pods: bool,
+    pub(crate) apiserver_args: Vec<String>,
+    /// How the other programs reach the API server: never through the fault stage.
+    pub(crate) kubeconfig: PathBuf,
+}
+
+impl ControlPlane {
+    pub(crate) fn etcd(&self) -> Result<Process> {
+        let client = format!("http://127.0.0.1:{}", self.ports.etcd.number());
+        let peer = format!("http://127.0.0.1:{}", self.ports.etcd_peer.number());
+        let flags = [
+            ("data-dir", self.path("etcd")),
+            ("listen-client-urls", client.clone()),
+            ("advertise-client-urls", client),
+            ("listen-peer-urls", peer.clone()),
+            ("initial-advertise-peer-urls", peer.clone()),
+            ("initial-cluster", format!("default={peer}")),
+            // Nothing here must survive a power cut, and fsync is what makes etcd slow on a busy disk.
+            ("unsafe-no-fsync", "true".to_owned()),
+            ("log-level", "warn".to_owned()),
+        ];
+        self.spawn("etcd", &flags, &[])
+    }
+
+    pub(crate) fn apiserver(&self) -> Result<Process> {
+        let file = |name: &str| self.pki.file(name);
+        let flags = [
+            ("etcd-servers", format!("http://127.0.0.1:{}", self.ports.etcd.number())),
+            ("secure-port", self.ports.apiserver.number().to_string()),
+            ("bind-address", "127.0.0.1".to_owned()),
+            ("advertise-address", "127.0.0.1".to_owned()),
+            // Endpoints may not be loopback addresses, and nobody here uses the `kubernetes` Service.
+            ("endpoint-reconciler-type", "none".to_owned()),
+            ("cert-dir", self.path("pki")),
+            ("tls-cert-file", file("server.crt")),
+            ("tls-private-key-file", file("server.key")),
+            ("client-ca-file", file("ca.crt")),
+            ("service-account-key-file", file("service-account.pub")),
+            ("service-account-signing-key-file", file("service-account.key")),
+            ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
+            ("authorization-mode", "RBAC".to_owned()),
+            ("service-cluster-ip-range", "10.0.0.0/24".to_owned()),
+            ("allow-privileged", "true".to_owned()),
+            ("kubelet-preferred-address-types", "InternalIP".to_owned()),
+            ("kubelet-client-certificate", file("kubelet-client.crt")),
+            ("kubelet-client-key", file("kubelet-client.key")),
+        ];
+        self.spawn("kube-apiserver", &flags, &self.apiserver_args)
+    }
+
+    pub(crate) fn controller_manager(&self) -> Result<Process> {
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let controllers = if self.pods {
+            "*".to_owned()
+        } else {
+            CONTROLLERS_WITHOUT_PODS.join(",")
+        };
+        let flags = [
+            ("kubeconfig", kubeconfig.clone()),
+            ("authentication-kubeconfig", kubeconfig.clone()),
+            ("authorization-kubeconfig", kubeconfig),
+            ("controllers", controllers),
+            ("service-account-private-key-file", self.pki.file("service-account.key")),
+            ("root-ca-file", self.pki.file("ca.crt")),
+            ("cluster-signing-cert-file", self.pki.file("ca.crt")),
+            ("cluster-signing-key-file", self.pki.file("ca.key")),
+            ("leader-elect", "false".to_owned()),
+            ("bind-address", "127.0.0.1".to_owned()),
+            ("secure-port", "0".to_owned()),
+        ];
+        self.spawn("kube-controller-manager", &flags, &[])
+    }
+
+    pub(crate) fn scheduler(&self) -> Result<Process> {
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let flags = [
+            ("kubeconfig", kubeconfig.clone()),
+            ("authentication-kubeconfig", kubeconfig.clone()),
+            ("authorization-kubeconfig", kubeconfig),
+            ("leader-elect", "false".to_owned()),
+            ("bind-address", "127.0.0.1".to_owned()),
+            ("secure-port", "0".to_owned()),
+        ];
+        self.spawn("kube-scheduler", &flags, &[])
+    }
+
+    /// KWOK, which plays the kubelet of every Node; `config` is a file of its stages and endpoints.
+    pub(crate) fn kwok(&self, config: &Path) -> Result<Process> {
+        let port = self.ports.kubelet.number();
+        let flags = [
+            ("kubeconfig", self.kubeconfig.display().to_string()),
+            ("config", config.display().to_string()),
+            ("manage-all-nodes", "true".to_owned()),
+            // Without leases the node goes NotReady every minute.
+            ("node-lease-duration-seconds", "40".to_owned()),
+            ("node-ip", "127.0.0.1".to_owned()),
+            ("node-port", port.to_string()),
+            ("server-address", format!("127.0.0.1:{port}")),
+            ("tls-cert-file", self.pki.file("server.crt")),
+            ("tls-private-key-file", self.pki.file("server.key")),
+        ];
+        self.spawn("kwok", &flags, &[])
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    fn spawn(&self, program: &str, flags: &[(&str, String)], extra: &[String]) -> Result<Process> {
+        let flags = flags.iter().map(|(name, value)| format!("--{name}={value}"));
+        let args: Vec<String> = flags.chain(extra.iter().cloned()).collect();
+        let log = self.folder.join(format!("{program}.log"));
+        Process::spawn(&self.tools.join("bin").join(program), &args, &log)
+    }
+}

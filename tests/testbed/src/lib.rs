@@ -1,0 +1,43 @@
+//! Real Kubernetes control planes for tests, benchmarks and the demo: no containers, no mocks.
+//!
+//! A [`Testbed`] runs one etcd, kube-apiserver and kube-controller-manager per cluster, each cluster with its own CA
+//! and ServiceAccount key, and a TCP stage in front of every API server that can be told to misbehave ([`Fault`]).
+//! A [`Bundle`] of programs is built once, from Go modules, into a cache outside the source tree. Whatever happens to
+//! the process that holds a testbed, nothing is left running (the module `process` says how).
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use portolan_testbed::{Fault, Testbed, eventually};
+//!
+//! let testbed = Testbed::start(&["hub", "east"]).await?;
+//! let east = testbed.cluster("east");
+//! let client = east.client().await?; // past the stage, for arranging and for looking
+//! east.fault(Fault::Blackhole).await?; // for everyone who uses east.kubeconfig_path() or east.url()
+//! eventually("east answers", || client.apiserver_version()).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Tests of one binary may share a testbed in a `static tokio::sync::OnceCell<Testbed>`: it runs on no test's runtime,
+//! and although statics are never dropped, it ends with the process. People use the `portolan-testbed` program,
+//! which is this crate in a daemon.
+
+mod cluster;
+mod control_plane;
+mod eventually;
+mod jaeger;
+mod kubeconfig;
+mod pki;
+mod pods;
+mod port;
+mod process;
+mod stage;
+mod testbed;
+mod tools;
+
+pub use cluster::Cluster;
+pub use eventually::{Outcome, eventually, patience};
+pub use jaeger::Jaeger;
+pub use stage::Fault;
+pub use testbed::{Options, Testbed};
+pub use tools::{Bundle, cache_dir, kubectl, tool};

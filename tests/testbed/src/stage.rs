@@ -1,0 +1,251 @@
+//! The fault stage: a TCP proxy in front of an API server that passes bytes on, or misbehaves on command. It knows
+//! nothing of TLS or HTTP, so what clients see is what a network does to them.
+//!
+//! It runs on a thread of its own: a testbed shared by several `#[tokio::test]`s must not die with the runtime of
+//! the first. While the API server is down, the stage accepts and then resets; connect directly to see a refusal.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::port::Port;
+
+/// What a stage does to every connection, old and new, from the moment it is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// Bytes pass.
+    #[default]
+    None,
+    /// Every chunk arrives this much later, in both directions; throughput is not limited.
+    Delay(Duration),
+    /// Open connections are cut with RST, new ones right after they were accepted.
+    Reset,
+    /// Bytes vanish in both directions and nothing ever ends. A connection that lost bytes is cut with RST when the
+    /// fault is over, for a stream with a hole cannot go on; one that was silent meanwhile lives.
+    Blackhole,
+}
+
+/// Bytes read at once.
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Chunks under way in one direction: the delay line's capacity, after which the sender is slowed down.
+const CHUNKS_IN_FLIGHT: usize = 256;
+const BACKLOG: u32 = 1024;
+
+/// One thread for all stages of this process.
+static STAGES: LazyLock<Result<Runtime, io::Error>> = LazyLock::new(|| {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("fault-stage")
+        .enable_all()
+        .build()
+});
+
+/// A running stage. Dropping it closes its port and all its connections.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    port: Port,
+    /// A watch: connections must see the newest fault, and may miss those in between.
+    fault: watch::Sender<Fault>,
+    accepting: JoinHandle<()>,
+}
+
+impl Stage {
+    /// Starts a stage on `port` (see [`Port`]) in front of `target`.
+    pub(crate) fn start(port: Port, target: u16) -> io::Result<Self> {
+        let runtime = STAGES.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
+        let _context = runtime.enter();
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(loopback(port.number()))?;
+        let listener = socket.listen(BACKLOG)?;
+        let (fault, seen) = watch::channel(Fault::None);
+        let accepting = runtime.handle().spawn(accept(listener, loopback(target), seen));
+        Ok(Self { port, fault, accepting })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub(crate) fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+
+    pub(crate) fn fault(&self) -> Fault {
+        *self.fault.borrow()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+async fn accept(listener: TcpListener, target: SocketAddr, fault: watch::Receiver<Fault>) {
+    // The set cuts all connections when the stage is dropped.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
+                    connections.spawn(serve(client, target, fault.clone()));
+                }
+                // Out of file descriptors, most likely: others must close before we can go on.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Why a connection does not end with two orderly FINs.
+struct Cut;
+
+async fn serve(client: TcpStream, target: SocketAddr, mut fault: watch::Receiver<Fault>) {
+    let _ = client.set_nodelay(true);
+    let Ok(server) = connect(&client, target, &mut fault).await else {
+        return reset(&client);
+    };
+    let _ = server.set_nodelay(true);
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let mut up = Direction {
+        from: from_client,
+        to: to_server,
+        fault: fault.clone(),
+    };
+    let mut down = Direction {
+        from: from_server,
+        to: to_client,
+        fault: fault.clone(),
+    };
+    let ended = tokio::select! {
+        ended = async { tokio::try_join!(up.run(), down.run()) } => ended.map(drop),
+        () = until(&mut fault, Fault::Reset) => Err(Cut),
+    };
+    if ended.is_err() {
+        reset(up.from.as_ref());
+        reset(down.from.as_ref());
+        // Dropping a write half would send a FIN first.
+        up.to.forget();
+        down.to.forget();
+    }
+}
+
+/// Connects to the API server, but not while bytes vanish: then the client's first bytes must, too.
+async fn connect(client: &TcpStream, target: SocketAddr, fault: &mut watch::Receiver<Fault>) -> Result<TcpStream, Cut> {
+    if *fault.borrow_and_update() == Fault::Blackhole {
+        let _ = fault.wait_for(|now| *now != Fault::Blackhole).await;
+        // It had nowhere to go: if the client has said something, that is lost.
+        if client.try_read(&mut [0; 1]).is_ok() {
+            return Err(Cut);
+        }
+    }
+    if *fault.borrow_and_update() == Fault::Reset {
+        return Err(Cut);
+    }
+    TcpStream::connect(target).await.map_err(|_| Cut)
+}
+
+/// Makes the coming close an RST instead of a FIN.
+fn reset(stream: &TcpStream) {
+    let _ = stream.set_zero_linger();
+}
+
+async fn until(fault: &mut watch::Receiver<Fault>, wanted: Fault) {
+    if fault.wait_for(|now| *now == wanted).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// One direction of a connection.
+struct Direction {
+    from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    fault: watch::Receiver<Fault>,
+}
+
+/// When something arrived, and what: bytes, no bytes for a FIN, an error for an RST.
+type Chunk = (Instant, Result<Vec<u8>, Cut>);
+
+impl Direction {
+    async fn run(&mut self) -> Result<(), Cut> {
+        // Bounded, so that a slow reader slows the writer down as it would without the stage.
+        let (line, arriving) = mpsc::channel(CHUNKS_IN_FLIGHT);
+        let deliver = deliver(&mut self.to, arriving, self.fault.clone());
+        let ((), delivered) = tokio::join!(take(&mut self.from, line), deliver);
+        delivered
+    }
+}
+
+async fn take(from: &mut OwnedReadHalf, line: mpsc::Sender<Chunk>) {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await;
+        let last = !matches!(read, Ok(1..));
+        let chunk = read.map(|length| buffer[..length].to_vec()).map_err(|_| Cut);
+        if line.send((Instant::now(), chunk)).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+async fn deliver(
+    to: &mut OwnedWriteHalf,
+    mut arriving: mpsc::Receiver<Chunk>,
+    mut fault: watch::Receiver<Fault>,
+) -> Result<(), Cut> {
+    while let Some((arrived, chunk)) = arriving.recv().await {
+        match delay(arrived, &mut fault).await {
+            Fault::Blackhole => return swallow(arriving, fault).await,
+            Fault::Reset => return Err(Cut),
+            Fault::None | Fault::Delay(_) => {}
+        }
+        let bytes = chunk?;
+        if bytes.is_empty() {
+            let _ = to.shutdown().await;
+            return Ok(());
+        }
+        to.write_all(&bytes).await.map_err(|_| Cut)?;
+    }
+    Ok(())
+}
+
+/// Waits until a chunk is due under the fault of the moment, which may change meanwhile; returns the one that rules it.
+async fn delay(arrived: Instant, fault: &mut watch::Receiver<Fault>) -> Fault {
+    loop {
+        let now = *fault.borrow_and_update();
+        let Fault::Delay(delay) = now else { return now };
+        tokio::select! {
+            () = sleep_until(arrived + delay) => return now,
+            _ = fault.changed() => {}
+        }
+    }
+}
+
+/// Loses everything, the end of the stream included, until the fault is over; then the connection has a hole.
+async fn swallow(mut arriving: mpsc::Receiver<Chunk>, mut fault: watch::Receiver<Fault>) -> Result<(), Cut> {
+    let lose = async { while arriving.recv().await.is_some() {} };
+    tokio::select! {
+        () = async { lose.await; std::future::pending().await } => Ok(()),
+        _ = fault.wait_for(|now| *now != Fault::Blackhole) => Err(Cut),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! The programs of a testbed and where they are kept: built once from the Go modules beside this crate, into a cache
+//! outside the source tree whose name is a hash of everything that decides what comes out.
+//!
+//! When everything is built, asking for a tool costs one `stat` and no Go.
+
+mod build;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+use tokio::process::Command;
+
+/// Programs that are built together, from one go.mod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bundle {
+    name: &'static str,
+    go_mod: &'static str,
+    go_sum: &'static str,
+    ldflags: &'static str,
+    /// `go install` names a program after its folder; some deserve a better name.
+    rename: (&'static str, &'static str),
+    /// Files wanted from a module's source: the module, and paths in it.
+    extras: (&'static str, &'static [&'static str]),
+}
+
+impl Bundle {
+    /// etcd, the Kubernetes programs, kubectl and KWOK.
+    pub const CONTROL_PLANE: Self = Self {
+        name: "control plane",
+        go_mod: include_str!("../tools/go.mod"),
+        go_sum: include_str!("../tools/go.sum"),
+        // Without the version stamp clients refuse the server's version.
+        ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
+                  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36",
+        rename: ("server", "etcd"),
+        extras: (
+            "sigs.k8s.io/kwok",
+            &[
+                "kustomize/stage/node/fast/node-initialize.yaml",
+                "kustomize/stage/pod/fast/pod-ready.yaml",
+                "kustomize/stage/pod/fast/pod-complete.yaml",
+                "kustomize/stage/pod/fast/pod-delete.yaml",
+            ],
+        ),
+    };
+
+    /// Jaeger, apart because its dependencies clash with those of Kubernetes.
+    pub const JAEGER: Self = Self {
+        name: "Jaeger",
+        go_mod: include_str!("../jaeger/go.mod"),
+        go_sum: include_str!("../jaeger/go.sum"),
+        ldflags: "-s -w",
+        rename: ("all-in-one", "jaeger"),
+        extras: ("", &[]),
+    };
+
+    /// Builds what is missing and returns the folder with `bin/` and `extras/`. Blocks, for minutes the first time,
+    /// and tells its progress on stderr.
+    pub fn ensure(&self) -> Result<PathBuf> {
+        let folder = cache_dir()?.join("testbed").join(self.key());
+        if !folder.is_dir() {
+            build::build(self, &folder).with_context(|| format!("building the {} of the testbed", self.name))?;
+        }
+        Ok(folder)
+    }
+
+    /// [`Bundle::ensure`] for async callers.
+    pub(crate) async fn ready(self) -> Result<PathBuf> {
+        tokio::task::spawn_blocking(move || self.ensure())
+            .await
+            .context("the build was aborted")?
+    }
+
+    fn key(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [self.go_mod, self.go_sum, self.ldflags] {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+        let digest = hash.finalize();
+        let head = digest.first_chunk().expect("SHA-256 has more than eight bytes");
+        format!("{:016x}", u64::from_be_bytes(*head))
+    }
+}
+
+/// `$PORTOLAN_CACHE`, else `portolan` in the user's cache folder.
+pub fn cache_dir() -> Result<PathBuf> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let user_cache = || set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    let folder = set("PORTOLAN_CACHE").or_else(|| Some(user_cache()?.join("portolan")));
+    let folder = folder.context("no place for the cache: set PORTOLAN_CACHE or HOME")?;
+    std::path::absolute(&folder).with_context(|| format!("the cache folder {}", folder.display()))
+}
+
+/// The path of `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubectl`, `kwok` or `jaeger`,
+/// built if need be (which blocks for minutes the first time). Panics when that fails, as a test must.
+pub fn tool(name: &str) -> PathBuf {
+    let bundle = if name == "jaeger" {
+        Bundle::JAEGER
+    } else {
+        Bundle::CONTROL_PLANE
+    };
+    match bundle.ensure() {
+        Ok(folder) => folder.join("bin").join(name),
+        #[expect(clippy::panic, reason = "this is the tests' shorthand; programs call Bundle::ensure")]
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+/// kubectl for `kubeconfig`, blind to the user's own; killed when its handle is dropped.
+pub fn kubectl(kubeconfig: &Path) -> Command {
+    let mut command = Command::new(tool("kubectl"));
+    // Its discovery cache is keyed by host and port, and ports come back with other servers behind them.
+    let cache = kubeconfig.with_extension("cache");
+    command
+        .env_remove("KUBECONFIG")
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg("--cache-dir")
+        .arg(cache);
+    command.kill_on_drop(true);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_follows_every_input() {
+        let mut other = Bundle::JAEGER;
+        assert_eq!(other.key(), Bundle::JAEGER.key());
+        other.ldflags = "-s";
+        assert_ne!(other.key(), Bundle::JAEGER.key());
+        assert_ne!(Bundle::CONTROL_PLANE.key(), Bundle::JAEGER.key());
+    }
+
+    #[test]
+    fn the_version_stamp_is_the_version_built() {
+        let version = "v1.36.3";
+        assert!(
+            Bundle::CONTROL_PLANE
+                .go_mod
+                .contains(&format!("k8s.io/kubernetes {version} "))
+        );
+        assert!(
+            Bundle::CONTROL_PLANE
+                .ldflags
+                .contains(&format!("gitVersion={version} "))
+        );
+    }
+}

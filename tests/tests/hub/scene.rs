@@ -1,0 +1,518 @@
+//! A hub cluster with the hub's program in it, and the two ends of its streams that tests play.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret as KubeSecret};
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use parking_lot::Mutex;
+use portolan_crds::labels::SYSTEM_NAMESPACE;
+use portolan_crds::{MemberCluster, ShardingConfig};
+use portolan_runtime::pki::{CertificateAuthority, new_key_and_csr};
+use portolan_runtime::tls::{self, Identity as TlsIdentity, IdentityStore, TrustStore};
+use portolan_runtime::{Secret, grpc};
+use portolan_testbed::{Testbed, eventually};
+use portolan_tests::ctl;
+use portolan_tests::daemon::{Daemon, Launch};
+use portolan_tests::programs::argument;
+use portolan_wire::PROTOCOL;
+use portolan_wire::identity::Identity;
+use portolan_wire::v1;
+use portolan_wire::v1::agent_control_client::AgentControlClient;
+use portolan_wire::v1::enroll_response::Outcome;
+use portolan_wire::v1::enrollment_client::EnrollmentClient;
+use portolan_wire::v1::router_control_client::RouterControlClient;
+use rustls_pki_types::CertificateSigningRequestDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+/// In tokens of every kind: must never be seen again.
+pub(crate) const CANARY: &str = "canary0token0must0not0be0seen";
+/// Its SHA-256.
+const CANARY_HASH: &str = "cfeac4d244d1a4765f627adfb5b7679aa92799b1ae7f69a21389557fb9db2928";
+
+/// A bundle as far as the hub looks: PEM of SEQUENCE { INTEGER 1 }, in base64.
+const CA_BUNDLE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BTUNBUUU9Ci0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K";
+
+pub(crate) struct Scene {
+    testbed: Testbed,
+    pub(crate) hub: Daemon,
+    /// Of agents that joined.
+    identities: Mutex<BTreeMap<String, Arc<IdentityStore>>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Scene {
+    /// The hub's program beside a cluster without Portolan's kinds.
+    pub(crate) async fn bare() -> anyhow::Result<Self> {
+        tls::install_crypto_provider();
+        let testbed = Testbed::start(&["hub"]).await?;
+        let dir = tempfile::tempdir()?;
+        let kubeconfig = argument(testbed.cluster("hub").kubeconfig_path());
+        let arguments = [
+            "--kubeconfig",
+            &kubeconfig,
+            "--bind",
+            "127.0.0.1:0",
+            "--log-level",
+            "debug,h2=info,hyper=info",
+        ];
+        let launch = Launch {
+            name: "hub".to_owned(),
+            program: "portolan-hub".to_owned(),
+            arguments: arguments.map(str::to_owned).to_vec(),
+            env: Vec::new(),
+            dir: dir.path().to_owned(),
+        };
+        let hub = Daemon::start(launch).await?;
+        Ok(Self {
+            testbed,
+            hub,
+            identities: Mutex::default(),
+            _dir: dir,
+        })
+    }
+
+    /// The same with the kinds installed, ready.
+    pub(crate) async fn start() -> anyhow::Result<Self> {
+        let scene = Self::bare().await?;
+        scene.install().await?;
+        scene.hub.ready().await;
+        Ok(scene)
+    }
+
+    pub(crate) async fn install(&self) -> anyhow::Result<()> {
+        let kubeconfig = argument(self.testbed.cluster("hub").kubeconfig_path());
+        ctl::ok(&["install", "--hub-kubeconfig", &kubeconfig]).await.map(drop)
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        self.testbed.cluster("hub").client().await.unwrap()
+    }
+
+    pub(crate) async fn ca(&self) -> CertificateAuthority {
+        let secrets = Api::<KubeSecret>::namespaced(self.client().await, SYSTEM_NAMESPACE);
+        let data = secrets.get("portolan-ca").await.unwrap().data.unwrap();
+        let text = |key: &str| String::from_utf8(data[key].0.clone()).unwrap();
+        CertificateAuthority::from_pem(&text("tls.crt"), &Secret::new(text("tls.key"))).unwrap()
+    }
+
+    /// Creates or changes a MemberCluster.
+    pub(crate) async fn member(&self, name: &str, spec: Value) {
+        let api = Api::<MemberCluster>::all(self.client().await);
+        let object = json!({
+            "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "MemberCluster",
+            "metadata": {"name": name}, "spec": spec,
+        });
+        api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object))
+            .await
+            .unwrap();
+    }
+
+    /// Creates or changes a ShardingConfig in namespace ops of the hub.
+    pub(crate) async fn shard(&self, name: &str, spec: Value) {
+        let client = self.client().await;
+        let namespaces = Api::<Namespace>::all(client.clone());
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ops"}});
+        namespaces
+            .patch("ops", &PatchParams::apply("test"), &Patch::Apply(namespace))
+            .await
+            .unwrap();
+        let api = Api::<ShardingConfig>::namespaced(client, "ops");
+        let object = json!({
+            "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
+            "metadata": {"name": name, "namespace": "ops"}, "spec": spec,
+        });
+        api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object))
+            .await
+            .unwrap();
+    }
+
+    /// Waits until a condition of a MemberCluster has this status and reason; returns its message.
+    pub(crate) async fn member_says(&self, name: &str, condition: &str, wanted: &str) -> String {
+        let api = Api::<MemberCluster>::all(self.client().await);
+        let status = || async { Some(json!(api.get(name).await.ok()?.status?)) };
+        says(&format!("{name}: {condition} {wanted}"), condition, wanted, status).await
+    }
+
+    /// The same of a ShardingConfig.
+    pub(crate) async fn shard_says(&self, name: &str, condition: &str, wanted: &str) -> String {
+        let api = Api::<ShardingConfig>::namespaced(self.client().await, "ops");
+        let status = || async {
+            let object = api.get(name).await.ok()?;
+            let (generation, status) = (object.metadata.generation, object.status?);
+            (status.observed_generation == generation).then(|| json!(status))
+        };
+        says(&format!("{name}: {condition} {wanted}"), condition, wanted, status).await
+    }
+
+    /// Makes a bootstrap token that is good until `expires`.
+    pub(crate) async fn token(&self, kind: &str, name: &str, expires: &str) -> String {
+        let id: String = format!("{:06x}", rand::random::<u32>() & 0x00ff_ffff);
+        let data = [
+            ("kind", kind),
+            ("name", name),
+            ("token-hash", CANARY_HASH),
+            ("expires", expires),
+        ];
+        let data = data.map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())));
+        let secret = KubeSecret {
+            metadata: kube::api::ObjectMeta {
+                name: Some(format!("portolan-bootstrap-{id}")),
+                ..Default::default()
+            },
+            type_: Some("ctrlmesh.kusionstack.io/bootstrap-token".to_owned()),
+            data: Some(data.into()),
+            ..Default::default()
+        };
+        let secrets = Api::<KubeSecret>::namespaced(self.client().await, SYSTEM_NAMESPACE);
+        secrets.create(&PostParams::default(), &secret).await.unwrap();
+        format!("{id}.{CANARY}")
+    }
+
+    /// Asks for an agent's certificate with a key of its own.
+    pub(crate) async fn enroll(&self, token: &str, csr: &[u8], facts: v1::MemberFacts) -> Result<Outcome, Status> {
+        let request = v1::EnrollRequest {
+            proof: Some(v1::enroll_request::Proof::BootstrapToken(token.to_owned())),
+            csr: csr.to_vec(),
+            member: Some(facts),
+        };
+        let mut client = EnrollmentClient::new(self.channel(None).await);
+        Ok(client.enroll(request).await?.into_inner().outcome.unwrap())
+    }
+
+    /// Lets a cluster join and opens its agent's stream.
+    pub(crate) async fn join(&self, cluster: &str) -> Agent {
+        self.member(cluster, good_member(cluster)).await;
+        let token = self.token("agent", cluster, "2099-01-01T00:00:00Z").await;
+        let (key, csr) = key_and_csr();
+        match self.enroll(&token, &csr, facts_of(cluster)).await.unwrap() {
+            Outcome::Issued(issued) => {
+                let identity = TlsIdentity::from_pem(&issued.certificate_pem, &key).unwrap();
+                let store = IdentityStore::new(identity);
+                self.identities.lock().insert(cluster.to_owned(), store);
+                self.agent(cluster).await
+            }
+            Outcome::Pending(pending) => panic!("pending: {}", pending.reason),
+        }
+    }
+
+    pub(crate) async fn agent(&self, cluster: &str) -> Agent {
+        let facts = facts_of(cluster);
+        let hello = v1::AgentHello {
+            protocol: PROTOCOL,
+            version: "v0-test".to_owned(),
+            cluster_uid: facts.cluster_uid,
+            kubernetes_version: facts.kubernetes_version,
+            jwks: facts.jwks,
+            ..Default::default()
+        };
+        let (outbox, messages) = mpsc::channel(16);
+        let hello = v1::agent_message::Kind::Hello(hello);
+        outbox.send(v1::AgentMessage { kind: Some(hello) }).await.unwrap();
+        let store = self.identities.lock().get(cluster).cloned();
+        let channel = self.channel_with(&self.ca().await, store);
+        let mut client = AgentControlClient::new(channel);
+        let updates = client
+            .connect(ReceiverStream::new(messages))
+            .await
+            .unwrap()
+            .into_inner();
+        Agent {
+            beats: beat_on(outbox.clone()),
+            outbox,
+            _updates: updates,
+        }
+    }
+
+    /// A router that acknowledges everything, and what it holds.
+    pub(crate) async fn router(&self, name: &str, held: Held) -> Router {
+        let (outbox, messages) = mpsc::channel(16);
+        let known = held.iter().map(|(name, version)| v1::KnownResource {
+            r#ref: Some(name.clone()),
+            version: version.clone(),
+        });
+        let hello = v1::RouterHello {
+            protocol: PROTOCOL,
+            known: known.collect(),
+            ..Default::default()
+        };
+        let hello = v1::router_message::Kind::Hello(hello);
+        outbox.send(v1::RouterMessage { kind: Some(hello) }).await.unwrap();
+        let channel = self.channel(Some(&Identity::Router(name.to_owned()))).await;
+        let mut client = RouterControlClient::new(channel);
+        let updates = client
+            .connect(ReceiverStream::new(messages))
+            .await
+            .unwrap()
+            .into_inner();
+        Router {
+            outbox,
+            updates,
+            held,
+            transactions: 0,
+        }
+    }
+
+    async fn channel(&self, identity: Option<&Identity>) -> Channel {
+        let ca = self.ca().await;
+        let store = identity.map(|identity| {
+            let organization = identity.organizations().into_iter().next();
+            let hour = Duration::from_hours(1);
+            let issued = ca
+                .issue_client(&identity.common_name(), organization.as_deref(), hour)
+                .unwrap();
+            IdentityStore::new(TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap())
+        });
+        self.channel_with(&ca, store)
+    }
+
+    fn channel_with(&self, ca: &CertificateAuthority, store: Option<Arc<IdentityStore>>) -> Channel {
+        let trust: Arc<TrustStore> = TrustStore::from_pem(ca.pem()).unwrap();
+        let config = tls::client_config(trust, store, tls::ALPN_GRPC).unwrap();
+        grpc::channel(self.hub.bind(), None, config).unwrap()
+    }
+
+    /// Nothing that the hub has said holds a token or a key.
+    pub(crate) async fn leaks_nothing(&self) {
+        let configz = portolan_tests::fleet::admin_get(self.hub.admin(), "/configz")
+            .await
+            .unwrap();
+        let metrics = portolan_tests::fleet::admin_get(self.hub.admin(), "/metrics")
+            .await
+            .unwrap();
+        for (place, text) in [
+            ("log", self.hub.log().unwrap()),
+            ("configz", configz),
+            ("metrics", metrics),
+        ] {
+            assert!(!text.contains(CANARY), "a token in {place}");
+            assert!(!text.contains("PRIVATE KEY"), "a key in {place}");
+        }
+    }
+}
+
+async fn says<F: Future<Output = Option<Value>>>(
+    what: &str,
+    condition: &str,
+    wanted: &str,
+    status: impl Fn() -> F,
+) -> String {
+    eventually(what, || async {
+        let status = status().await.context("no status yet")?;
+        let found = status["conditions"]
+            .as_array()
+            .and_then(|all| all.iter().find(|c| c["type"] == condition));
+        let found = found.with_context(|| format!("no condition {condition}"))?;
+        let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+        let present = format!("{}/{}", text("status"), text("reason"));
+        anyhow::ensure!(present == wanted, "is {present}: {}", text("message"));
+        anyhow::Ok(text("message"))
+    })
+    .await
+}
+
+/// Names and versions, as routers tell them.
+pub(crate) type Held = Vec<(v1::ResourceRef, String)>;
+
+pub(crate) struct Agent {
+    outbox: mpsc::Sender<v1::AgentMessage>,
+    _updates: Streaming<v1::AgentUpdate>,
+    beats: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.beats.abort();
+    }
+}
+
+/// Heartbeats of a healthy member.
+#[expect(clippy::disallowed_methods, reason = "ends with the agent that it is a part of")]
+fn beat_on(outbox: mpsc::Sender<v1::AgentMessage>) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        let beat = v1::Heartbeat {
+            api_ready: true,
+            latency_milliseconds: 3,
+            ..Default::default()
+        };
+        let message = v1::AgentMessage {
+            kind: Some(v1::agent_message::Kind::Heartbeat(beat)),
+        };
+        while outbox.send(message.clone()).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    })
+}
+
+impl Agent {
+    pub(crate) async fn say(&self, kind: v1::agent_message::Kind) {
+        self.outbox.send(v1::AgentMessage { kind: Some(kind) }).await.unwrap();
+    }
+
+    /// All that an agent reports of a small cluster.
+    pub(crate) async fn report(&self, namespaces: &[&str], callers: &[&str]) {
+        use v1::agent_message::Kind;
+        let namespace = |name: &&str| v1::NamespaceFact {
+            name: (*name).to_owned(),
+            ..Default::default()
+        };
+        let caller = |name: &&str| v1::CallerFact {
+            namespace: "ops".to_owned(),
+            pod: (*name).to_owned(),
+            uid: format!("uid-{name}"),
+            service_account: "operator".to_owned(),
+            labels: [("app".to_owned(), "operator".to_owned())].into(),
+            phase: "Running".to_owned(),
+        };
+        let coverage = v1::CoverageFact {
+            kind: Some(v1::KindRef {
+                group: String::new(),
+                resource: "pods".to_owned(),
+            }),
+            labelled: 2,
+            total: 2,
+            complete: true,
+        };
+        let token = v1::MemberToken {
+            token: CANARY.to_owned(),
+            expires_unix_seconds: 4_000_000_000,
+        };
+        let allowed = v1::Allowed {
+            service_accounts: vec!["ops/operator".to_owned()],
+            users: Vec::new(),
+        };
+        let upserted = namespaces.iter().map(namespace).collect();
+        self.say(Kind::Namespaces(v1::NamespaceDelta {
+            reset: true,
+            upserted,
+            removed: vec![],
+        }))
+        .await;
+        let upserted = callers.iter().map(caller).collect();
+        self.say(Kind::Callers(v1::CallerDelta {
+            reset: true,
+            upserted,
+            removed: vec![],
+        }))
+        .await;
+        self.say(Kind::Coverage(v1::CoverageDelta {
+            reset: true,
+            upserted: vec![coverage],
+            removed: vec![],
+        }))
+        .await;
+        self.say(Kind::MemberToken(token)).await;
+        self.say(Kind::Allowed(allowed)).await;
+    }
+}
+
+pub(crate) struct Router {
+    outbox: mpsc::Sender<v1::RouterMessage>,
+    updates: Streaming<v1::RouterUpdate>,
+    pub(crate) held: Held,
+    pub(crate) transactions: usize,
+}
+
+impl Router {
+    pub(crate) async fn say(&self, kind: v1::router_message::Kind) {
+        self.outbox.send(v1::RouterMessage { kind: Some(kind) }).await.unwrap();
+    }
+
+    /// Follows the hub until `enough`.
+    pub(crate) async fn follow(&mut self, what: &str, enough: impl Fn(&Self) -> bool) {
+        let follow = async {
+            while !enough(self) {
+                self.next().await;
+            }
+        };
+        let outcome = tokio::time::timeout(portolan_testbed::patience(), follow).await;
+        assert!(outcome.is_ok(), "never: {what}");
+    }
+
+    /// Follows the hub for ever.
+    pub(crate) async fn follow_on(&mut self) {
+        loop {
+            self.next().await;
+        }
+    }
+
+    /// One update; a transaction is acknowledged at its end.
+    async fn next(&mut self) {
+        use v1::router_update::Kind;
+        match self.updates.message().await.unwrap().unwrap().kind {
+            Some(Kind::Resource(resource)) => {
+                let name = name_of(&resource);
+                self.held.retain(|(held, _)| *held != name);
+                self.held.push((name, resource.version));
+            }
+            Some(Kind::Removed(name)) => self.held.retain(|(held, _)| *held != name),
+            Some(Kind::Commit(commit)) => {
+                self.transactions += 1;
+                self.say(v1::router_message::Kind::Ack(v1::Ack { nonce: commit.nonce }))
+                    .await;
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.held.iter().any(|(held, _)| held.name == name)
+    }
+}
+
+fn name_of(resource: &v1::Resource) -> v1::ResourceRef {
+    use v1::resource::Body;
+    let (kind, name) = match resource.body.as_ref().unwrap() {
+        Body::Target(target) => (v1::ResourceKind::Target, target.cluster.clone()),
+        Body::Credential(credential) => (v1::ResourceKind::Credential, credential.cluster.clone()),
+        Body::CallerView(view) => (
+            v1::ResourceKind::CallerView,
+            format!("{}/{}", view.home_cluster, view.pod_uid),
+        ),
+    };
+    v1::ResourceRef {
+        kind: kind.into(),
+        name,
+    }
+}
+
+pub(crate) fn csr() -> Vec<u8> {
+    key_and_csr().1
+}
+
+fn key_and_csr() -> (Secret<String>, Vec<u8>) {
+    let (key, pem) = new_key_and_csr("test").unwrap();
+    let csr = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).unwrap();
+    (key, csr.to_vec())
+}
+
+pub(crate) fn facts_of(cluster: &str) -> v1::MemberFacts {
+    v1::MemberFacts {
+        cluster_uid: format!("uid-of-{cluster}"),
+        jwks: json!({"keys": [{"kty": "RSA", "kid": "k", "n": cluster, "e": "AQAB"}]}).to_string(),
+        kubernetes_version: "v1.36.3".to_owned(),
+    }
+}
+
+pub(crate) fn good_member(cluster: &str) -> Value {
+    let endpoint = json!({"url": format!("https://{cluster}.example:6443")});
+    json!({"accept": true, "endpoints": [endpoint], "caBundle": CA_BUNDLE})
+}
+
+/// A shard whose callers run in `home`.
+pub(crate) fn shard_spec(home: &str, namespaces: &[&str]) -> Value {
+    json!({
+        "selector": {"matchLabels": {"app": "operator"}},
+        "callerClusters": [home],
+        "clusters": [{"name": home, "namespaces": namespaces}],
+    })
+}

@@ -1,0 +1,114 @@
+//! What ShardingConfigs and MemberClusters say of themselves, and what their callers' routers are told meanwhile.
+
+use portolan_wire::v1;
+use portolan_wire::v1::router_message::Kind;
+use serde_json::json;
+
+use crate::scene::{Scene, good_member, shard_spec};
+
+#[tokio::test]
+async fn statuses_tell_what_is_so() {
+    let scene = Scene::start().await.unwrap();
+    let agent = scene.join("east").await;
+    agent.report(&["ns-a", "ns-b"], &["operator-0"]).await;
+    let mut router = scene.router("gateway", Vec::new()).await;
+    scene.shard("good", shard_spec("east", &["ns-a"])).await;
+    router
+        .follow("the caller's view", |router| router.holds("east/uid-operator-0"))
+        .await;
+    let looking = async {
+        for condition in ["Accepted", "Joined", "Available", "CredentialsReady", "LabelsSynced"] {
+            scene.member_says("east", condition, "True/Ok").await;
+        }
+        for condition in ["Accepted", "Distributed", "Disjoint", "NamespacesResolved"] {
+            scene.shard_says("good", condition, "True/Ok").await;
+        }
+        bad_shards_are_told(&scene).await;
+        scene.shard_says("good", "Distributed", "True/Ok").await;
+    };
+    // The router goes on acknowledging for as long as the test looks.
+    tokio::select! {
+        () = looking => {}
+        () = router.follow_on() => {}
+    }
+    drop(router);
+    routers_troubles_are_told(&scene).await;
+    drop(agent);
+    let message = scene.member_says("east", "Available", "Unknown/HeartbeatLost").await;
+    assert!(message.contains("routers go on"), "{message}");
+    scene.leaks_nothing().await;
+}
+
+async fn bad_shards_are_told(scene: &Scene) {
+    let nowhere = json!({
+        "selector": {"matchLabels": {"app": "x"}}, "callerClusters": ["mars"], "clusters": [{"name": "mars"}],
+    });
+    let mut webhook = shard_spec("east", &["ns-z"]);
+    webhook["webhook"] = json!({"certDir": "/tmp/webhook-certs", "port": 9443});
+    for (name, spec, wanted, text) in [
+        (
+            "nowhere",
+            nowhere,
+            "False/UnknownCluster",
+            "spec.clusters[0].name: no MemberCluster is named \"mars\"",
+        ),
+        (
+            "overlapping",
+            shard_spec("east", &["ns-a", "ns-b"]),
+            "False/Overlap",
+            "east/ns-a (of ops/good)",
+        ),
+        ("webhook", webhook, "False/NotImplemented", "spec.webhook"),
+    ] {
+        scene.shard(name, spec).await;
+        let message = scene.shard_says(name, "Accepted", wanted).await;
+        assert!(
+            message.contains(text) && message.contains("nothing is in force"),
+            "{message}"
+        );
+    }
+    scene.shard_says("overlapping", "Disjoint", "False/Overlap").await;
+    // A bad edit of the good one.
+    let mut edit = shard_spec("east", &["ns-a", "ns-b"]);
+    edit["clusters"][0]["name"] = json!("mars");
+    scene.shard("good", edit).await;
+    let message = scene.shard_says("good", "Accepted", "False/UnknownCluster").await;
+    assert!(message.contains("the last accepted spec stays in force"), "{message}");
+    scene.shard("good", shard_spec("east", &["ns-a", "ns-missing"])).await;
+    scene.shard_says("good", "Accepted", "True/Ok").await;
+    let message = scene
+        .shard_says("good", "NamespacesResolved", "False/NamespaceMissing")
+        .await;
+    assert!(message.contains("east/ns-missing"), "{message}");
+}
+
+async fn routers_troubles_are_told(scene: &Scene) {
+    let router = scene.router("gateway", Vec::new()).await;
+    let breaker = v1::BreakerState {
+        cluster: "east".to_owned(),
+        traffic_class: "unary".to_owned(),
+        state: "open".to_owned(),
+        reason: "certificate of another CA".to_owned(),
+        since_unix_seconds: 1_700_000_000,
+    };
+    router
+        .say(Kind::Breakers(v1::BreakerReport {
+            breakers: vec![breaker],
+        }))
+        .await;
+    let agent = scene.agent("east").await;
+    agent.report(&["ns-a", "ns-b"], &["operator-0"]).await;
+    let message = scene.member_says("east", "Available", "False/Unreachable").await;
+    for text in ["gateway", "certificate of another CA", "spec.caBundle"] {
+        assert!(message.contains(text), "{message}");
+    }
+    router.say(Kind::Breakers(v1::BreakerReport::default())).await;
+    scene.member_says("east", "Available", "True/Ok").await;
+    let mut tunnel = good_member("east");
+    tunnel["access"] = json!("Tunnel");
+    scene.member("east", tunnel).await;
+    let message = scene.member_says("east", "Accepted", "False/NotImplemented").await;
+    assert!(message.contains("spec.access"), "{message}");
+    scene.member("east", good_member("east")).await;
+    scene.member_says("east", "Accepted", "True/Ok").await;
+}

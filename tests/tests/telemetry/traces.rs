@@ -1,0 +1,210 @@
+//! Traces, read back from Jaeger.
+
+use kube::api::{Api, Patch, PatchParams};
+use portolan_crds::ShardingConfig;
+use portolan_testbed::eventually;
+use portolan_tests::trace::{Span, roots};
+use rand::RngExt as _;
+use serde_json::{Value, json};
+
+use crate::{Ground, WEST, ground};
+
+/// The caller's own span.
+const PARENT: &str = "00f067aa0ba902b7";
+
+fn new_trace() -> String {
+    // Jaeger cuts leading zeros.
+    format!("1{:031x}", rand::rng().random::<u128>() >> 4)
+}
+
+/// GETs `path` as part of the caller's trace; returns the code.
+async fn ask(ground: &Ground, path: &str, trace: &str, sampled: bool) -> u16 {
+    let door = ground.world.merged_door("alpha").await.unwrap();
+    let parent = format!("00-{trace}-{PARENT}-0{}", u8::from(sampled));
+    door.get(path, &[("traceparent", &parent)]).await.unwrap().status
+}
+
+/// Waits until the trace has a request with as many legs, and returns the request and what Jaeger said.
+async fn request(ground: &Ground, trace: &str, legs: usize) -> (Span, Value) {
+    eventually("the trace is in Jaeger", || async {
+        let answer = ground.jaeger.trace(trace).await?;
+        let requests: Vec<Span> = roots(&answer)
+            .into_iter()
+            .filter(|span| span.name == "request")
+            .collect();
+        let [request] = &requests[..] else {
+            anyhow::bail!("not one request: {answer}");
+        };
+        anyhow::ensure!(
+            request.children.iter().filter(|span| span.name == "leg").count() == legs,
+            "{answer}"
+        );
+        Ok((request.clone(), answer))
+    })
+    .await
+}
+
+fn assert_tags(span: &Span, wanted: &[(&str, &str)]) {
+    for (key, value) in wanted {
+        assert_eq!(span.tag(key), Some(*value), "{key} of {}: {:?}", span.name, span.tags);
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_one_tree() {
+    let ground = ground().await.read().await;
+    let trace = new_trace();
+    assert_eq!(ask(&ground, WEST, &trace, true).await, 200);
+    let (request, answer) = request(&ground, &trace, 1).await;
+    assert_eq!(request.service, "portolan-router");
+    assert_tags(
+        &request,
+        &[
+            ("span.kind", "server"),
+            ("caller", "system:serviceaccount:operators:portolan-dev-alpha"),
+            ("shard", "operators/alpha"),
+            ("verb", "get"),
+            ("resource", "configmaps"),
+            ("clusters", "west"),
+            ("http.request.method", "GET"),
+            ("url.path", WEST),
+            ("http.response.status_code", "200"),
+        ],
+    );
+    assert!(
+        request.tag("plan").is_some_and(|plan| !plan.is_empty()),
+        "{:?}",
+        request.tags
+    );
+    let spans = answer["data"][0]["spans"].as_array().unwrap();
+    let root = spans.iter().find(|span| span["operationName"] == "request").unwrap();
+    assert_eq!(
+        root["references"][0]["spanID"], PARENT,
+        "the caller's span is its parent"
+    );
+
+    let leg = request.children.iter().find(|span| span.name == "leg").unwrap();
+    assert_eq!(leg.service, "portolan-router");
+    let wanted = [
+        ("span.kind", "client"),
+        ("cluster", "west"),
+        ("class", "unary"),
+        ("http.response.status_code", "200"),
+    ];
+    assert_tags(leg, &wanted);
+    assert!(request.start <= leg.start && leg.start + leg.duration <= request.start + request.duration + 1);
+}
+
+/// A refusal is a tree without legs, and says why.
+#[tokio::test]
+async fn a_refusal_is_traced() {
+    let ground = ground().await.read().await;
+    let trace = new_trace();
+    assert_eq!(
+        ask(&ground, "/api/v1/namespaces/nobodys/secrets/x", &trace, true).await,
+        403
+    );
+    let (request, _) = request(&ground, &trace, 0).await;
+    assert_tags(
+        &request,
+        &[
+            ("http.response.status_code", "403"),
+            ("resource", "secrets"),
+            ("shard", "operators/alpha"),
+        ],
+    );
+    assert!(
+        request
+            .tag("otel.status_description")
+            .is_some_and(|why| why.contains("nobodys")),
+        "{:?}",
+        request.tags
+    );
+}
+
+/// A caller that does not want its trace recorded is heard, and so is one that does where nothing else is recorded.
+#[tokio::test]
+async fn the_caller_decides() {
+    let mut ground = ground().await.write().await;
+    let (unwanted, wanted) = (new_trace(), new_trace());
+    assert_eq!(ask(&ground, WEST, &unwanted, false).await, 200);
+    assert_eq!(ask(&ground, WEST, &wanted, true).await, 200);
+    request(&ground, &wanted, 1).await;
+    assert!(
+        ground.jaeger.trace(&unwanted).await.is_err(),
+        "an unsampled trace was exported"
+    );
+
+    ground.router.stop().await.unwrap();
+    ground
+        .router
+        .start_with(&[("--trace-sample-ratio", "0")])
+        .await
+        .unwrap();
+    ground.router.ready().await;
+    let before = server_spans(&ground).await;
+    let door = ground.world.merged_door("alpha").await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(door.get(WEST, &[]).await.unwrap().status, 200);
+    }
+    let wanted = new_trace();
+    assert_eq!(ask(&ground, WEST, &wanted, true).await, 200);
+    // Exported in order: what came before it would be there.
+    request(&ground, &wanted, 1).await;
+    assert_eq!(server_spans(&ground).await, before + 1);
+    ground.router.stop().await.unwrap();
+    ground.router.start_again().await.unwrap();
+    ground.router.ready().await;
+}
+
+async fn server_spans(ground: &Ground) -> usize {
+    let traces = ground.jaeger.traces("portolan-router").await.unwrap();
+    let spans = traces["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|trace| trace["spans"].as_array().unwrap());
+    spans.filter(|span| span["operationName"] == "request").count()
+}
+
+/// What the hub compiles, pushes, and the router serves from then on is one trace over two programs.
+#[tokio::test]
+async fn a_push_is_one_tree() {
+    let ground = ground().await.read().await;
+    let client = ground.world.cluster("hub").client().await.unwrap();
+    let shards: Api<ShardingConfig> = Api::namespaced(client, "operators");
+    for view in ["Deny", "Allow"] {
+        let edit = Patch::Merge(json!({"spec": {"explicitView": view}}));
+        shards.patch("alpha", &PatchParams::default(), &edit).await.unwrap();
+    }
+    let (push, swap) = eventually("compile, push and swap are one tree", || async {
+        let traces = ground.jaeger.traces("portolan-hub").await.ok()?;
+        let traces = traces["data"].as_array()?.iter();
+        let trees = traces.flat_map(|trace| roots(&json!({"data": [trace]})));
+        trees.filter(|tree| tree.name == "compile").find_map(|compile| {
+            let push = compile.children.iter().find(|span| span.name == "push")?.clone();
+            let swap = push.children.iter().find(|span| span.name == "swap")?.clone();
+            Some((push, swap))
+        })
+    })
+    .await;
+    assert_eq!(push.service, "portolan-hub");
+    assert_eq!(swap.service, "portolan-router");
+    assert_eq!(push.tag("upserted"), swap.tag("upserted"));
+    assert_tags(&swap, &[("rejected", "0")]);
+}
+
+#[tokio::test]
+async fn agents_trace_what_they_do() {
+    let ground = ground().await.read().await;
+    eventually("sweeps and reports of agents are in Jaeger", || async {
+        let traces = ground.jaeger.traces("portolan-agent").await.ok()?;
+        let spans = traces["data"]
+            .as_array()?
+            .iter()
+            .flat_map(|trace| trace["spans"].as_array().unwrap());
+        let names: Vec<&str> = spans.filter_map(|span| span["operationName"].as_str()).collect();
+        (names.contains(&"sweep") && names.contains(&"report")).then_some(())
+    })
+    .await;
+}
