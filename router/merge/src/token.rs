@@ -1,1 +1,134 @@
-//! Not here yet.
+//! The merged continue token: at which member a paged list goes on, and at which cursor all its pages stand (design 5.2).
+//!
+//! Opaque to clients, stateless for routers. Bound to shard, user, path and selectors: a token that another caller or
+//! another collection was given is refused instead of showing a wrong page. Checksummed, not secret: what it carries is
+//! what the caller was already told.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::cursor::{Cursor, CursorError, Universe};
+
+/// What every token begins with once decoded; another one means another program's token.
+const VERSION: &str = "portolan/v1";
+/// A member's own token is some hundred bytes; what is longer than a URL may be was not made here.
+const LONGEST: usize = 16 * 1024;
+
+/// Who may use a token, and for what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Binding(u64);
+
+impl Binding {
+    /// `parts` in a fixed order: shard, user, path, label selector, field selector.
+    pub fn new<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut hash = Xxh3::new();
+        for part in parts {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        Self(hash.digest())
+    }
+}
+
+/// Where a paged list goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Token {
+    /// The same on every page.
+    pub cursor: Cursor,
+    /// Slot of the member to go on with.
+    pub leg: usize,
+    /// That member's own token; none: it begins at its pinned slot.
+    pub member: Option<String>,
+    /// False after an expiry: the rest is read as it is now, not as it was on the first page.
+    pub consistent: bool,
+}
+
+/// Why a token cannot be made or used. `Display` is what comes after "continue key is not valid: ".
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TokenError {
+    /// Not one of ours, or damaged.
+    #[error("{0}")]
+    Unreadable(&'static str),
+    /// Whole, but another caller's or another collection's.
+    #[error("it was given to another caller or for another request")]
+    NotYours,
+    /// Of another set of members: the list cannot be gone on with.
+    #[error("the set of members has changed since it was given")]
+    WrongEpoch,
+    /// The cursor in it is too long.
+    #[error("{0}")]
+    Cursor(#[from] CursorError),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire<'a> {
+    v: &'a str,
+    b: u64,
+    rv: &'a str,
+    m: usize,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    start: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    inconsistent: Option<bool>,
+}
+
+impl Token {
+    /// URL-safe text for `metadata.continue`.
+    pub fn encode(&self, binding: &Binding) -> Result<String, TokenError> {
+        let cursor = self.cursor.encode()?;
+        let wire = Wire {
+            v: VERSION,
+            b: binding.0,
+            rv: &cursor,
+            m: self.leg,
+            start: self.member.clone(),
+            inconsistent: (!self.consistent).then_some(true),
+        };
+        let mut bytes = serde_json::to_vec(&wire).map_err(|_| TokenError::Unreadable("it cannot be written"))?;
+        let sum = xxh3_64(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        let text = URL_SAFE_NO_PAD.encode(bytes);
+        if text.len() > LONGEST {
+            Err(TokenError::Unreadable("it is too long"))
+        } else {
+            Ok(text)
+        }
+    }
+
+    /// Reads a token of the same set of members and the same request.
+    pub fn decode(text: &str, universe: &Universe, binding: &Binding) -> Result<Self, TokenError> {
+        if text.len() > LONGEST {
+            return Err(TokenError::Unreadable("it is too long"));
+        }
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text)
+            .map_err(|_| TokenError::Unreadable("it is not base64"))?;
+        let Some((json, sum)) = bytes.split_last_chunk::<8>() else {
+            return Err(TokenError::Unreadable("it is cut"));
+        };
+        let wire: Wire<'_> =
+            serde_json::from_slice(json).map_err(|_| TokenError::Unreadable("it is not a token of this server"))?;
+        if xxh3_64(json) != u64::from_le_bytes(*sum) || wire.v != VERSION {
+            return Err(TokenError::Unreadable("it is not a token of this server"));
+        }
+        if wire.b != binding.0 {
+            return Err(TokenError::NotYours);
+        }
+        let cursor = Cursor::decode(wire.rv, universe).map_err(|error| match error {
+            CursorError::WrongEpoch => TokenError::WrongEpoch,
+            other => TokenError::Cursor(other),
+        })?;
+        if wire.m >= universe.len() {
+            return Err(TokenError::Unreadable("it names no member"));
+        }
+        Ok(Self {
+            cursor,
+            leg: wire.m,
+            member: wire.start,
+            consistent: wire.inconsistent != Some(true),
+        })
+    }
+}
