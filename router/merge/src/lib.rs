@@ -11,6 +11,7 @@
 pub mod cursor;
 pub mod filter;
 pub mod list;
+pub mod peek;
 pub mod query;
 pub mod resume;
 pub mod token;
