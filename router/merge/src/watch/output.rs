@@ -1,0 +1,62 @@
+//! What is to be written to the client, in order. Frames that stood together in a member's chunk go out as one slice of it.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+/// Chunks for the response body. The caller drains it after each round.
+#[derive(Debug, Default)]
+pub struct Output {
+    chunks: VecDeque<Bytes>,
+    /// The newest piece: a chunk and how much of it.
+    run: Option<(Bytes, usize, usize)>,
+    bytes: usize,
+}
+
+impl Output {
+    /// The next chunk to write.
+    pub fn pop(&mut self) -> Option<Bytes> {
+        if self.chunks.is_empty() {
+            self.settle();
+        }
+        let chunk = self.chunks.pop_front()?;
+        self.bytes -= chunk.len();
+        Some(chunk)
+    }
+
+    /// Bytes that wait here.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub(super) fn push(&mut self, chunk: Bytes) {
+        self.settle();
+        self.bytes += chunk.len();
+        self.chunks.push_back(chunk);
+    }
+
+    /// A part of a chunk; grows the piece before it if that ends where this begins.
+    pub(super) fn forward(&mut self, chunk: &Bytes, from: usize, to: usize) {
+        self.bytes += to - from;
+        if let Some((held, _, end)) = &mut self.run
+            && *end == from
+            && held.as_ptr() == chunk.as_ptr()
+        {
+            *end = to;
+            return;
+        }
+        self.settle();
+        self.run = Some((chunk.clone(), from, to));
+    }
+
+    fn settle(&mut self) {
+        if let Some((chunk, from, to)) = self.run.take() {
+            self.chunks.push_back(chunk.slice(from..to));
+        }
+    }
+}
