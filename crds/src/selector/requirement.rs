@@ -98,7 +98,7 @@ impl Requirement {
     }
 
     /// Whether a label with this value, or no such label, satisfies it.
-    pub(super) fn accepts(&self, value: Option<&str>) -> bool {
+    pub fn accepts(&self, value: Option<&str>) -> bool {
         let compare = |holds: fn(&i64, &i64) -> bool| {
             let number = value.and_then(|value| value.parse::<i64>().ok());
             number

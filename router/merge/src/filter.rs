@@ -1,17 +1,231 @@
-//! Which namespaces are the caller's. Not here yet: the interface only.
+//! Which objects of a member are the caller's, told from the namespace alone: what a shard's labels would say, without them.
+//!
+//! Until an agent has labelled a kind completely, and for ever for kinds it does not label, the router asks a member
+//! without the labels that agents write and drops what is not the shard's itself. The answer must be the one that the
+//! labels would give, so the requirements on them are evaluated from the namespace's name: agents compute them from it.
+//! What only labels of the user's can tell is not here: it stays in the `labelSelector`. Made by `plan`, asked for each
+//! item and event by `list` and `watch`.
 
-/// Which namespaces of a member are the caller's.
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use portolan_crds::labels::LabelKeys;
+use portolan_crds::names::system_namespace;
+use portolan_crds::selector::{Requirement, Selector};
+use portolan_crds::shard::Bucketing;
+
+/// Names of namespaces. Shared: one set per member and snapshot, however many requests are under way.
+pub type Names = Arc<HashSet<Arc<str>>>;
+
+/// What agents write into the label `control`.
+const CONTROLLED: &str = "true";
+
+/// The namespaces of one member that belong to the caller. Cheap to clone; equal if it says the same in the same words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamespaceFilter {}
+pub struct NamespaceFilter {
+    reach: Reach,
+    labels: Option<Arc<NamespaceLabels>>,
+    by_name: bool,
+    placeless: bool,
+}
+
+/// Which namespaces, before the limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reach {
+    All,
+    Only(Names),
+    Except(Names),
+}
+
+/// Requirements on the labels that agents write, and what they would write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceLabels {
+    keys: LabelKeys,
+    bucketing: Bucketing,
+    requirements: Vec<Requirement>,
+    nothing: bool,
+}
 
 impl NamespaceFilter {
-    /// Whether objects of this namespace are the caller's.
-    pub fn admits(&self, _namespace: &str) -> bool {
-        true
+    fn new(reach: Reach) -> Self {
+        Self {
+            reach,
+            labels: None,
+            by_name: false,
+            placeless: false,
+        }
     }
 
-    /// Kind `namespaces`: judge `metadata.name` instead of `metadata.namespace`.
+    /// The whole member.
+    pub fn all() -> Self {
+        Self::new(Reach::All)
+    }
+
+    /// These namespaces.
+    pub fn only(names: Names) -> Self {
+        Self::new(Reach::Only(names))
+    }
+
+    /// The whole member but for these namespaces: another member of the shard owns them.
+    pub fn except(names: Names) -> Self {
+        if names.is_empty() {
+            return Self::all();
+        }
+        Self::new(Reach::Except(names))
+    }
+
+    /// Narrowed to the namespaces whose objects would have these labels.
+    #[must_use]
+    pub fn with_labels(self, labels: NamespaceLabels) -> Self {
+        let labels = (!labels.is_everything()).then(|| Arc::new(labels));
+        Self { labels, ..self }
+    }
+
+    /// For the kind `namespaces`: judge `metadata.name`.
+    #[must_use]
+    pub fn of_names(self) -> Self {
+        Self { by_name: true, ..self }
+    }
+
+    /// For kinds that may turn out to have no namespace: their objects pass.
+    #[must_use]
+    pub fn with_placeless(self) -> Self {
+        Self {
+            placeless: true,
+            ..self
+        }
+    }
+
+    /// Whether objects of `namespace` are the caller's. "" is an object without a namespace.
+    pub fn admits(&self, namespace: &str) -> bool {
+        if namespace.is_empty() {
+            return self.placeless && !self.by_name;
+        }
+        let reached = match &self.reach {
+            Reach::All => true,
+            Reach::Only(names) => names.contains(namespace),
+            Reach::Except(names) => !names.contains(namespace),
+        };
+        reached && self.labels.as_ref().is_none_or(|labels| labels.fits(namespace))
+    }
+
+    /// Whether `metadata.name` is to be judged instead of `metadata.namespace`: the objects are namespaces.
     pub fn by_name(&self) -> bool {
-        false
+        self.by_name
+    }
+
+    /// Whether it admits every namespace, so that nothing need be judged.
+    pub fn is_everything(&self) -> bool {
+        self.reach == Reach::All && self.labels.is_none()
+    }
+
+    /// Whether it provably admits nothing.
+    pub fn is_nothing(&self) -> bool {
+        let unreached = matches!(&self.reach, Reach::Only(names) if names.is_empty());
+        let unlabelled = self.labels.as_ref().is_some_and(|labels| labels.nothing);
+        !self.placeless && (unreached || unlabelled)
+    }
+
+    /// How many namespaces are named in it.
+    pub fn names(&self) -> usize {
+        match &self.reach {
+            Reach::All => 0,
+            Reach::Only(names) | Reach::Except(names) => names.len(),
+        }
     }
 }
+
+/// For people: names sorted, and no more of them than a line takes.
+impl fmt::Display for NamespaceFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 20;
+        let list = |names: &Names| {
+            let mut names: Vec<&str> = names.iter().map(|name| &**name).collect();
+            names.sort_unstable();
+            let more = names.len().saturating_sub(SHOWN);
+            names.truncate(SHOWN);
+            let shown = names.join(", ");
+            if more == 0 {
+                shown
+            } else {
+                format!("{shown} and {more} more")
+            }
+        };
+        match &self.reach {
+            Reach::All => f.write_str("all namespaces")?,
+            Reach::Only(names) if names.is_empty() => f.write_str("no namespace")?,
+            Reach::Only(names) => write!(f, "namespaces {}", list(names))?,
+            Reach::Except(names) => write!(f, "all namespaces but {}", list(names))?,
+        }
+        match &self.labels {
+            Some(labels) => write!(f, " whose labels would match {}", labels.selector()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl NamespaceLabels {
+    /// The part of `selector` that speaks of labels that agents write under `keys`; the rest is ignored.
+    pub fn of(selector: &Selector, keys: &LabelKeys, bucketing: Bucketing) -> Self {
+        let reserved = keys.reserved();
+        let about = |one: &&Requirement| reserved.contains(&one.key());
+        Self {
+            requirements: selector.requirements().iter().filter(about).cloned().collect(),
+            nothing: selector.is_nothing(),
+            keys: keys.clone(),
+            bucketing,
+        }
+    }
+
+    /// Whether every namespace's labels fit.
+    pub fn is_everything(&self) -> bool {
+        self.requirements.is_empty() && !self.nothing
+    }
+
+    /// Whether the labels that an agent gives to objects of `namespace` fit. Agents leave system namespaces alone: there
+    /// the bucket is absent, and only the name is what it is.
+    pub fn fits(&self, namespace: &str) -> bool {
+        if self.nothing {
+            return false;
+        }
+        let labelled = !system_namespace(namespace);
+        let mut digits = [0; 5];
+        self.requirements.iter().all(|requirement| {
+            let value = match requirement.key() {
+                key if key == self.keys.namespace() => Some(namespace),
+                key if key == self.keys.sharding_hash() && labelled => {
+                    Some(decimal(self.bucketing.bucket_of(namespace), &mut digits))
+                }
+                key if key == self.keys.control() && labelled => Some(CONTROLLED),
+                _ => None,
+            };
+            requirement.accepts(value)
+        })
+    }
+
+    /// Its requirements, to be injected once labels are complete.
+    pub fn selector(&self) -> Selector {
+        if self.nothing {
+            return Selector::nothing();
+        }
+        Selector::from_requirements(self.requirements.iter().cloned())
+    }
+}
+
+/// A bucket as the label has it, without an allocation per event.
+fn decimal(mut number: u16, digits: &mut [u8; 5]) -> &str {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(number % 10).unwrap_or_default();
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    std::str::from_utf8(&digits[at..]).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
