@@ -4,6 +4,15 @@
 //! `None`; nothing recurses by what it finds. `watch` and `list` call it.
 
 use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use crate::wire;
+
+/// The annotation of the bookmark that ends the initial events of a watch-list.
+pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// An object's head. Empty where the object does not say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,21 +29,275 @@ pub struct Head<'a> {
     pub uid: Cow<'a, str>,
     /// `metadata.resourceVersion`
     pub resource_version: Cow<'a, str>,
-    /// Annotated `k8s.io/initial-events-end: "true"`.
+    /// Annotated `k8s.io/initial-events-end: "true"`. Means something on bookmarks only: users can annotate objects.
     pub initial_events_end: bool,
 }
 
-/// Of a JSON object.
-pub fn json(_object: &[u8]) -> Option<Head<'_>> {
-    None
+/// Of a JSON object. Reads no further than it must: an object that breaks behind its metadata may pass.
+pub fn json(object: &[u8]) -> Option<Head<'_>> {
+    json_until(object, |head| !head.kind.is_empty() && !head.api_version.is_empty())
+}
+
+/// Of a JSON object in a list, where the type may be left out: reads to the end of its metadata.
+pub fn json_item(object: &[u8]) -> Option<Head<'_>> {
+    json_until(object, |_| true)
+}
+
+fn json_until<'a>(object: &'a [u8], enough: fn(&Head<'a>) -> bool) -> Option<Head<'a>> {
+    let mut head = Head::default();
+    let mut done = false;
+    let seed = Object {
+        head: &mut head,
+        done: &mut done,
+        enough,
+    };
+    let mut reader = serde_json::Deserializer::from_slice(object);
+    let whole = seed.deserialize(&mut reader).is_ok() && reader.end().is_ok();
+    // Leaving a map early is an error to serde_json, and all that is wrong then.
+    (done || whole).then_some(head)
 }
 
 /// Of an object in Kubernetes' protobuf envelope (`k8s\0` first).
-pub fn protobuf(_envelope: &[u8]) -> Option<Head<'_>> {
-    None
+pub fn protobuf(envelope: &[u8]) -> Option<Head<'_>> {
+    let opened = wire::open(envelope)?;
+    Some(Head {
+        kind: opened.kind.into(),
+        api_version: opened.api_version.into(),
+        ..protobuf_object(opened.object)?
+    })
 }
 
 /// Of a protobuf object without envelope, as it stands in a list: type unknown.
-pub fn protobuf_object(_object: &[u8]) -> Option<Head<'_>> {
-    None
+pub fn protobuf_object(object: &[u8]) -> Option<Head<'_>> {
+    let mut head = Head::default();
+    for meta in wire::metas(object) {
+        for field in wire::fields(meta?) {
+            let field = field?;
+            let text = |content| std::str::from_utf8(content).ok().map(Cow::Borrowed);
+            match (field.number, field.content) {
+                (wire::META_NAME, Some(content)) => head.name = text(content)?,
+                (wire::META_NAMESPACE, Some(content)) => head.namespace = text(content)?,
+                (wire::META_UID, Some(content)) => head.uid = text(content)?,
+                (wire::META_VERSION, Some(content)) => head.resource_version = text(content)?,
+                (wire::META_ANNOTATIONS, Some(entry)) => {
+                    if wire::text(entry, wire::ENTRY_KEY)? == INITIAL_EVENTS_END {
+                        head.initial_events_end = wire::text(entry, wire::ENTRY_VALUE)? == "true";
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Some(head)
+}
+
+/// A string, borrowed unless it has escapes; `null` is the empty one.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Option<Plain<'a>>);
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Plain<'a>(#[serde(borrow)] Cow<'a, str>);
+
+fn key<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<Cow<'de, str>>, A::Error> {
+    Ok(map.next_key::<Plain<'de>>()?.map(|key| key.0))
+}
+
+fn text<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Cow<'de, str>, A::Error> {
+    Ok(map.next_value::<Text<'de>>()?.0.map(|text| text.0).unwrap_or_default())
+}
+
+struct Object<'s, 'a> {
+    head: &'s mut Head<'a>,
+    done: &'s mut bool,
+    enough: fn(&Head<'a>) -> bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Object<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = key(&mut map)? {
+            match &*key {
+                "kind" => self.head.kind = text(&mut map)?,
+                "apiVersion" => self.head.api_version = text(&mut map)?,
+                "metadata" => {
+                    map.next_value_seed(Meta(self.head))?;
+                    if (self.enough)(self.head) {
+                        *self.done = true;
+                        return Ok(());
+                    }
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Meta<'s, 'a>(&'s mut Head<'a>);
+
+impl<'de> DeserializeSeed<'de> for Meta<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Meta<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object's metadata")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = key(&mut map)? {
+            match &*key {
+                "name" => self.0.name = text(&mut map)?,
+                "namespace" => self.0.namespace = text(&mut map)?,
+                "uid" => self.0.uid = text(&mut map)?,
+                "resourceVersion" => self.0.resource_version = text(&mut map)?,
+                "annotations" => {
+                    // `null` or nothing that could be the marker.
+                    map.next_value_seed(Annotations(&mut self.0.initial_events_end))?;
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads one key's value and skips the others unread: the last-applied annotation is as large as its object.
+struct Annotations<'s>(&'s mut bool);
+
+impl<'de> DeserializeSeed<'de> for Annotations<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Annotations<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("annotations")
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = key(&mut map)? {
+            if key == INITIAL_EVENTS_END {
+                *self.0 = text(&mut map)? == "true";
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_heads() {
+        let event = br#"{"kind":"Pod","apiVersion":"v1","spec":{"metadata":{"name":"inner"},"a":"\"}"},
+            "metadata":{"name":"web","labels":{"name":"no"},"namespace":"ns-a","uid":"u","creationTimestamp":null,
+            "resourceVersion":"12","annotations":{"x":"{\"y\":1}","k8s.io/initial-events-end":"true"}},"status":{"#;
+        let head = json(event).unwrap();
+        assert_eq!((&*head.kind, &*head.api_version, &*head.name), ("Pod", "v1", "web"));
+        assert_eq!(
+            (&*head.namespace, &*head.uid, &*head.resource_version),
+            ("ns-a", "u", "12")
+        );
+        assert!(head.initial_events_end && matches!(head.name, Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn json_items_have_no_type_and_any_order() {
+        let item = br#"{"status":[[{"metadata":1}]],"metadata":{"annotations":null,"name":"a\u0062"}}"#;
+        let head = json_item(item).unwrap();
+        assert_eq!((&*head.name, &*head.kind), ("ab", ""));
+        assert_eq!(json(item).unwrap(), head);
+        assert_eq!(
+            &*json(br#"{"metadata":{},"kind":"K","apiVersion":"v1"}"#).unwrap().kind,
+            "K"
+        );
+    }
+
+    #[test]
+    fn what_is_broken_has_no_head() {
+        for broken in [
+            &b""[..],
+            b"null",
+            b"[]",
+            b"{",
+            br#"{"metadata":{"name":"x""#,
+            br#"{"metadata":3}"#,
+            b"{} {}",
+        ] {
+            assert_eq!(json(broken), None, "{}", String::from_utf8_lossy(broken));
+        }
+        let bomb = [b"{\"a\":".repeat(100_000), b"[".repeat(100_000)].concat();
+        assert_eq!(json(&bomb), None);
+    }
+
+    #[test]
+    fn protobuf_heads() {
+        let mut marker = Vec::new();
+        wire::put(&mut marker, wire::ENTRY_KEY, INITIAL_EVENTS_END.as_bytes());
+        wire::put(&mut marker, wire::ENTRY_VALUE, b"true");
+        let mut meta = Vec::new();
+        wire::put(&mut meta, wire::META_NAME, b"web");
+        wire::put(&mut meta, wire::META_NAMESPACE, b"ns-a");
+        wire::put(&mut meta, wire::META_UID, b"u");
+        wire::put(&mut meta, wire::META_VERSION, b"12");
+        wire::put(&mut meta, wire::META_ANNOTATIONS, &marker);
+        let mut object = Vec::new();
+        wire::put(&mut object, wire::OBJECT_META, &meta);
+        let mut kind = Vec::new();
+        wire::put(&mut kind, wire::TYPE_META_VERSION, b"v1");
+        wire::put(&mut kind, wire::TYPE_META_KIND, b"Pod");
+        let mut body = wire::MAGIC.to_vec();
+        wire::put(&mut body, wire::UNKNOWN_TYPE_META, &kind);
+        wire::put(&mut body, wire::UNKNOWN_RAW, &object);
+        let head = protobuf(&body).unwrap();
+        assert_eq!((&*head.kind, &*head.api_version, &*head.name), ("Pod", "v1", "web"));
+        assert_eq!(
+            (&*head.namespace, &*head.uid, &*head.resource_version),
+            ("ns-a", "u", "12")
+        );
+        assert!(head.initial_events_end);
+        for length in 0..body.len() {
+            if let Some(cut) = protobuf(&body[..length]) {
+                assert_eq!(cut.name, "", "cut between fields, at {length}");
+            }
+        }
+    }
 }
