@@ -40,6 +40,7 @@ pub mod app;
 pub mod args;
 pub(crate) mod breaker;
 pub mod classify;
+pub mod discovery;
 pub(crate) mod dispatch;
 pub(crate) mod edge;
 pub(crate) mod enroll;
