@@ -114,6 +114,14 @@ impl Cursor {
         }
     }
 
+    /// The same set of members, nothing asked of anyone.
+    pub fn emptied(&self) -> Self {
+        Self {
+            epoch: self.epoch,
+            slots: vec![Slot::Unasked; self.slots.len()].into_boxed_slice(),
+        }
+    }
+
     /// The position on member `index`; a slot there is none of was not asked.
     pub fn slot(&self, index: usize) -> Slot {
         self.slots.get(index).copied().unwrap_or(Slot::Unasked)
@@ -135,6 +143,12 @@ impl Cursor {
         if let Some(held) = self.slots.get_mut(index) {
             *held = slot.max(*held);
         }
+    }
+
+    /// The same, but for one slot: also an earlier one.
+    pub(crate) fn with(mut self, index: usize, slot: Slot) -> Self {
+        self.slots[index] = slot;
+        self
     }
 
     /// The digits. Refuses what [`Cursor::decode`] would not read.
@@ -215,3 +229,6 @@ fn check(body: &[u8]) -> u64 {
     body.iter()
         .fold(0, |sum, byte| (sum * 10 + u64::from(byte - b'0')) % CHECK_PRIME)
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,12 @@ impl Binding {
     }
 }
 
+impl Binding {
+    pub(crate) fn key(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Where a paged list goes on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Token {
@@ -132,3 +138,6 @@ impl Token {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! The laws of cursors.
+
+use std::cmp::Ordering;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn universe(members: usize) -> Universe {
+    Universe::new("shard", (0..members).map(|member| format!("uid-{member:04}")))
+}
+
+/// How clients compare resourceVersions (KEP-5504).
+fn compare(a: &str, b: &str) -> Ordering {
+    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+}
+
+fn slot() -> impl Strategy<Value = Slot> {
+    prop_oneof![
+        Just(Slot::Unasked),
+        Just(Slot::Sync),
+        (0_u32..64, any::<u64>()).prop_map(|(shift, version)| Slot::At((version >> shift).max(1))),
+    ]
+}
+
+/// Some time later: the next number, the next with a digit more, or any later one.
+fn later() -> impl Strategy<Value = (usize, u8, u64)> {
+    (any::<usize>(), 0_u8..3, any::<u64>())
+}
+
+fn cursor_of(universe: &Universe, slots: &[Slot]) -> Cursor {
+    let mut cursor = Cursor::new(universe);
+    for (index, slot) in slots.iter().enumerate() {
+        cursor.set(index, *slot);
+    }
+    cursor
+}
+
+fn advanced(slot: Slot, how: u8, any: u64) -> Slot {
+    match (slot, how) {
+        (Slot::Unasked, 0) => Slot::Sync,
+        (Slot::Unasked | Slot::Sync, _) => Slot::At(any.max(1)),
+        (Slot::At(version), 0) => Slot::At(version.saturating_add(1)),
+        (Slot::At(version), 1) => Slot::At(10_u64.checked_pow(digits(version)).unwrap_or(u64::MAX)),
+        (Slot::At(version), _) => Slot::At(version.max(any)),
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(slots in prop::collection::vec(slot(), 0..40)) {
+        let universe = universe(slots.len());
+        let cursor = cursor_of(&universe, &slots);
+        let text = cursor.encode().unwrap();
+        prop_assert!(is_cursor(&text) && !text.starts_with('0') && text.len() <= LONGEST);
+        prop_assert!(text.parse::<u64>().is_err(), "a member could take it for its own");
+        prop_assert_eq!(Cursor::decode(&text, &universe), Ok(cursor));
+    }
+
+    #[test]
+    fn it_grows_as_any_slot_moves(
+        slots in prop::collection::vec(slot(), 1..8),
+        steps in prop::collection::vec(later(), 1..20),
+    ) {
+        let universe = universe(slots.len());
+        let mut cursor = cursor_of(&universe, &slots);
+        for (index, how, any) in steps {
+            let before = cursor.clone();
+            let index = index % slots.len();
+            cursor.set(index, advanced(cursor.slot(index), how, any));
+            let (old, new) = (before.encode().unwrap(), cursor.encode().unwrap());
+            let expected = if before == cursor { Ordering::Equal } else { Ordering::Greater };
+            prop_assert_eq!(compare(&new, &old), expected, "{} then {}", old, new);
+        }
+    }
+
+    #[test]
+    fn it_never_goes_back(held in slot(), asked in slot()) {
+        let universe = universe(1);
+        let mut cursor = cursor_of(&universe, &[held]);
+        cursor.set(0, asked);
+        prop_assert_eq!(cursor.slot(0), held.max(asked));
+    }
+
+    #[test]
+    fn one_wrong_digit_is_refused(
+        slots in prop::collection::vec(slot(), 1..6), at in any::<prop::sample::Index>(), by in 1_u8..10,
+    ) {
+        let universe = universe(slots.len());
+        let mut text = cursor_of(&universe, &slots).encode().unwrap().into_bytes();
+        let at = at.index(text.len());
+        text[at] = b'0' + (text[at] - b'0' + by) % 10;
+        let text = String::from_utf8(text).unwrap();
+        prop_assert_eq!(Cursor::decode(&text, &universe), Err(CursorError::Damaged));
+    }
+
+    #[test]
+    fn a_cut_one_is_refused(slots in prop::collection::vec(slot(), 1..6), from in any::<prop::sample::Index>(), n in 1_usize..4) {
+        let universe = universe(slots.len());
+        let text = cursor_of(&universe, &slots).encode().unwrap();
+        let from = from.index(text.len());
+        let cut = format!("{}{}", &text[..from], &text[(from + n).min(text.len())..]);
+        prop_assert!(Cursor::decode(&cut, &universe).is_err());
+        prop_assert!(Cursor::decode(&text[..from], &universe).is_err());
+    }
+
+    #[test]
+    fn anything_is_read_without_panic_and_only_what_would_be_written(text in "[0-9]{0,80}|.{0,40}") {
+        let universe = universe(2);
+        if let Ok(cursor) = Cursor::decode(&text, &universe) {
+            prop_assert_eq!(cursor.encode(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn a_body_made_up_with_right_check_digits_is_read_only_as_it_would_be_written(slots in "[0-9]{0,40}") {
+        let universe = universe(3);
+        let body = format!("1{:010}0003{slots}", universe.epoch());
+        let text = format!("{body}{:09}", check(body.as_bytes()));
+        if let Ok(cursor) = Cursor::decode(&text, &universe) {
+            prop_assert_eq!(cursor.encode(), Ok(text));
+        }
+    }
+}
+
+#[test]
+fn roll_overs_grow() {
+    let universe = universe(2);
+    let steps = [
+        [Slot::Unasked, Slot::Unasked],
+        [Slot::Sync, Slot::Unasked],
+        [Slot::Sync, Slot::Sync],
+        [Slot::At(1), Slot::Sync],
+        [Slot::At(9), Slot::Sync],
+        [Slot::At(9), Slot::At(9)],
+        [Slot::At(10), Slot::At(9)],
+        [Slot::At(10), Slot::At(10)],
+        [Slot::At(99), Slot::At(10)],
+        [Slot::At(100), Slot::At(10)],
+        [Slot::At(999_999_999), Slot::At(999_999_999)],
+        [Slot::At(1_000_000_000), Slot::At(999_999_999)],
+        [Slot::At(u64::MAX), Slot::At(999_999_999)],
+        [Slot::At(u64::MAX), Slot::At(u64::MAX)],
+    ];
+    let texts: Vec<String> = steps
+        .iter()
+        .map(|slots| cursor_of(&universe, slots).encode().unwrap())
+        .collect();
+    for pair in texts.windows(2) {
+        assert_eq!(
+            compare(&pair[1], &pair[0]),
+            Ordering::Greater,
+            "{} then {}",
+            pair[0],
+            pair[1]
+        );
+    }
+    for pair in texts.windows(3) {
+        assert_eq!(compare(&pair[2], &pair[0]), Ordering::Greater);
+    }
+}
+
+#[test]
+fn the_wire_form_is_what_the_design_says() {
+    let universe = Universe::new("payments", ["uid-b".to_owned(), "uid-a".to_owned(), "uid-a".to_owned()]);
+    assert_eq!(
+        (universe.len(), universe.slot("uid-a"), universe.slot("uid-b")),
+        (2, Some(0), Some(1))
+    );
+    assert_eq!(universe.slot("uid-c"), None);
+    let text = cursor_of(&universe, &[Slot::At(734), Slot::Sync]).encode().unwrap();
+    assert_eq!(
+        &text[..text.len() - CHECK],
+        format!("1{:010}000203734010", universe.epoch())
+    );
+    assert_eq!(Cursor::new(&Universe::new("", [])).encode().unwrap().len(), SHORTEST);
+}
+
+#[test]
+fn version_zero_is_no_position() {
+    let universe = universe(1);
+    let cursor = cursor_of(&universe, &[Slot::At(0)]);
+    assert_eq!(cursor.slot(0), Slot::Sync);
+    assert_eq!(Cursor::decode(&cursor.encode().unwrap(), &universe), Ok(cursor));
+}
+
+#[test]
+fn other_shards_and_other_members_are_told_apart() {
+    let members = || ["a".to_owned(), "b".to_owned()];
+    let universe = Universe::new("one", members());
+    let text = Cursor::new(&universe).encode().unwrap();
+    for other in [
+        Universe::new("two", members()),
+        Universe::new("one", ["a".to_owned()]),
+        Universe::new("one", ["a".to_owned(), "c".to_owned()]),
+        Universe::new("one", ["a".to_owned(), "b".to_owned(), "c".to_owned()]),
+        Universe::new("", ["one".to_owned(), "a".to_owned(), "b".to_owned()]),
+    ] {
+        assert_eq!(Cursor::decode(&text, &other), Err(CursorError::WrongEpoch));
+    }
+    assert!(Cursor::decode(&text, &Universe::new("one", ["b".to_owned(), "a".to_owned()])).is_ok());
+}
+
+#[test]
+fn what_is_no_cursor_is_called_so() {
+    let universe = universe(1);
+    for text in [
+        "",
+        "0",
+        "abc",
+        "12345678901234567890",
+        "12345678901234567890123",
+        "1234567890123456789012345x",
+        "-1",
+    ] {
+        assert_eq!(Cursor::decode(text, &universe), Err(CursorError::NotACursor), "{text}");
+    }
+    let digits = |n: usize| "1".repeat(n);
+    assert_eq!(Cursor::decode(&digits(24), &universe), Err(CursorError::Damaged));
+    assert_eq!(Cursor::decode(&digits(4_000), &universe), Err(CursorError::Damaged));
+    assert_eq!(Cursor::decode(&digits(4_001), &universe), Err(CursorError::TooLong));
+    assert_eq!(
+        Cursor::decode("１２３４５６７８９０１２３４５６７８９０１２３４５", &universe),
+        Err(CursorError::NotACursor)
+    );
+}
+
+#[test]
+fn more_than_a_url_carries_is_refused() {
+    let full = |members: usize| {
+        let universe = universe(members);
+        cursor_of(&universe, &vec![Slot::At(u64::MAX); members]).encode()
+    };
+    assert!(full(180).unwrap().len() <= LONGEST);
+    assert_eq!(full(181), Err(CursorError::TooLong));
+    assert_eq!(Cursor::new(&universe(10_000)).encode(), Err(CursorError::TooLong));
+    assert_eq!(Cursor::new(&universe(1_989)).encode(), Err(CursorError::TooLong));
+    assert!(Cursor::new(&universe(1_988)).encode().is_ok());
+}

@@ -1,0 +1,234 @@
+//! The table for LIST: which members are asked, from which version, and what makes up the answer's cursor.
+//!
+//! A page never spans members. The first page asks one of them and pins the others by a metadata-only `limit=1`; later
+//! pages go on at the pinned versions, so that all pages together are one list at one cursor.
+
+use super::{
+    CONTINUE_EXPIRED, CollectionQuery, EXACT, Judge, LIST_EXPIRED, LegQuery, Limit, Match, Param, QueryFault, Version,
+};
+use crate::cursor::{Cursor, Slot, Universe};
+use crate::token::{Binding, Token, TokenError};
+
+/// What one member is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LegAsk {
+    /// The member's slot.
+    pub slot: usize,
+    /// Its request.
+    pub query: LegQuery,
+}
+
+/// How one LIST is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListAsk {
+    /// A member refuses it.
+    Judge(Judge),
+    /// Members are read.
+    Read(Read),
+}
+
+/// The members read for one answer. Its cursor is `cursor` with every answered slot set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// What was known before anybody is asked.
+    pub cursor: Cursor,
+    /// Whose items make up the answer, in this order.
+    pub legs: Vec<LegAsk>,
+    /// Who is asked for its version only (and whether it has anything at all).
+    pub pins: Vec<LegAsk>,
+    /// Slots whose turn comes on later pages.
+    pub later: Vec<usize>,
+    /// One page of one member, more may follow.
+    pub paged: bool,
+    /// False on the pages after an expiry.
+    pub consistent: bool,
+    /// The page was begun by a token: an expiry of the member becomes ours, with a token to go on.
+    pub continued: bool,
+}
+
+impl CollectionQuery {
+    /// `slots`: the slots of the members that serve this collection, in the order their items are listed.
+    pub fn list(&self, universe: &Universe, binding: &Binding, slots: &[usize]) -> Result<ListAsk, QueryFault> {
+        if self.list_is_refused() {
+            return Ok(ListAsk::Judge(self.judge()));
+        }
+        if let Some(token) = &self.token {
+            return self.go_on(token, universe, binding, slots).map(ListAsk::Read);
+        }
+        // Any version at all is served from caches, where a limit means nothing; to kinds that are not cached it would,
+        // and the pages of a list at no version could not be told apart.
+        let paged = self.limit == Limit::Some && self.version != Version::Any;
+        let asks = self.list_versions(universe, paged, slots)?;
+        Ok(ListAsk::Read(first_read(Cursor::new(universe), asks, paged)))
+    }
+
+    /// What `ValidateListOptions` of an API server refuses, and parameters it cannot parse.
+    fn list_is_refused(&self) -> bool {
+        self.limit == Limit::Unreadable
+            || self.version == Version::Unreadable
+            || self.initial.is_some()
+            || match self.matching {
+                Match::Unset => false,
+                Match::Unknown => true,
+                _ if self.version == Version::Unset || self.token.is_some() => true,
+                Match::Exact => self.version == Version::Any,
+                Match::NotOlderThan => false,
+            }
+    }
+
+    fn list_versions(&self, universe: &Universe, paged: bool, slots: &[usize]) -> Result<Vec<LegAsk>, QueryFault> {
+        let cursor = match &self.version {
+            Version::Unset | Version::Any => {
+                let limit = if self.version == Version::Any {
+                    Param::Drop
+                } else {
+                    Param::Keep
+                };
+                return Ok(ask_all(slots, |_| LegQuery {
+                    limit: limit.clone(),
+                    ..LegQuery::default()
+                }));
+            }
+            Version::Cursor(text) => Cursor::decode(text, universe).ok(),
+            Version::Raw(_) | Version::Unreadable => None,
+        };
+        let known = cursor.filter(|cursor| slots.iter().all(|slot| matches!(cursor.slot(*slot), Slot::At(_))));
+        match (known, self.matching) {
+            // With a limit and no word on how to match, API servers read exactly the version given.
+            (Some(cursor), Match::Unset) if paged => Ok(ask_all(slots, |slot| exactly(&cursor, slot))),
+            (Some(cursor), _) => Ok(ask_all(slots, |slot| LegQuery {
+                resource_version: version(&cursor, slot),
+                ..LegQuery::default()
+            })),
+            (None, Match::Exact) => Err(QueryFault::Expired(LIST_EXPIRED.to_owned())),
+            // Whatever it was, the newest state is not older.
+            (None, _) => Ok(ask_all(slots, |_| newest())),
+        }
+    }
+
+    fn go_on(&self, text: &str, universe: &Universe, binding: &Binding, slots: &[usize]) -> Result<Read, QueryFault> {
+        let token = Token::decode(text, universe, binding).map_err(refuse)?;
+        if !matches!(self.version, Version::Unset | Version::Any) {
+            let why = "specifying resource version is not allowed when using continue";
+            return Err(QueryFault::BadRequest(why.to_owned()));
+        }
+        // A member that has left the shard's namespaces meanwhile cannot be listed to its end.
+        let Some(at) = slots.iter().position(|slot| *slot == token.leg) else {
+            return Err(QueryFault::Expired(CONTINUE_EXPIRED.to_owned()));
+        };
+        let mut asks: Vec<LegAsk> = slots[at..]
+            .iter()
+            .filter(|slot| **slot == token.leg || begins(&token, **slot))
+            .map(|slot| LegAsk {
+                slot: *slot,
+                query: page(&token, *slot),
+            })
+            .collect();
+        let later = if self.limit == Limit::Some {
+            asks.split_off(1)
+        } else {
+            Vec::new()
+        };
+        Ok(Read {
+            paged: self.limit == Limit::Some,
+            consistent: token.consistent,
+            continued: true,
+            cursor: token.cursor,
+            legs: asks,
+            pins: Vec::new(),
+            later: later.into_iter().map(|ask| ask.slot).collect(),
+        })
+    }
+}
+
+fn first_read(cursor: Cursor, mut asks: Vec<LegAsk>, paged: bool) -> Read {
+    let others = if paged && asks.len() > 1 {
+        asks.split_off(1)
+    } else {
+        Vec::new()
+    };
+    Read {
+        cursor,
+        later: others.iter().map(|ask| ask.slot).collect(),
+        pins: others.into_iter().map(pin).collect(),
+        legs: asks,
+        paged,
+        consistent: true,
+        continued: false,
+    }
+}
+
+fn pin(ask: LegAsk) -> LegAsk {
+    LegAsk {
+        query: LegQuery {
+            limit: Param::Set("1".to_owned()),
+            ..ask.query
+        },
+        ..ask
+    }
+}
+
+fn ask_all(slots: &[usize], query: impl Fn(usize) -> LegQuery) -> Vec<LegAsk> {
+    slots
+        .iter()
+        .map(|slot| LegAsk {
+            slot: *slot,
+            query: query(*slot),
+        })
+        .collect()
+}
+
+/// A consistent read, whatever the client wrote.
+fn newest() -> LegQuery {
+    LegQuery {
+        resource_version: Param::Drop,
+        resource_version_match: Param::Drop,
+        ..LegQuery::default()
+    }
+}
+
+fn version(cursor: &Cursor, slot: usize) -> Param {
+    match cursor.slot(slot) {
+        Slot::At(version) => Param::Set(version.to_string()),
+        Slot::Unasked | Slot::Sync => Param::Drop,
+    }
+}
+
+fn exactly(cursor: &Cursor, slot: usize) -> LegQuery {
+    LegQuery {
+        resource_version: version(cursor, slot),
+        resource_version_match: Param::Set(EXACT.to_owned()),
+        ..LegQuery::default()
+    }
+}
+
+/// Whether a later member has a place in a list that was begun at this token's cursor: one that had nothing to pin (the
+/// kind is not served there, or it was left out) has none.
+fn begins(token: &Token, slot: usize) -> bool {
+    matches!(token.cursor.slot(slot), Slot::At(_))
+}
+
+fn page(token: &Token, slot: usize) -> LegQuery {
+    match &token.member {
+        Some(member) if slot == token.leg => LegQuery {
+            continue_: Param::Set(member.clone()),
+            ..newest()
+        },
+        _ if token.consistent => LegQuery {
+            continue_: Param::Drop,
+            ..exactly(&token.cursor, slot)
+        },
+        _ => LegQuery {
+            continue_: Param::Drop,
+            ..newest()
+        },
+    }
+}
+
+fn refuse(error: TokenError) -> QueryFault {
+    match error {
+        // The list cannot be gone on with, but a new one can be had: clients fall back to that on 410 only.
+        TokenError::WrongEpoch => QueryFault::Expired(CONTINUE_EXPIRED.to_owned()),
+        error => QueryFault::BadRequest(format!("invalid continue token: continue key is not valid: {error}")),
+    }
+}

@@ -1,0 +1,122 @@
+//! The table for WATCH: from where each member's stream begins.
+
+use super::{CollectionQuery, Judge, LegQuery, Limit, Match, NOT_OLDER_THAN, Param, QueryFault, Version};
+use crate::cursor::{Cursor, Slot, Universe};
+
+/// From where one member's stream begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// After this version.
+    At(u64),
+    /// `resourceVersion=0`: the member's state as it happens to have it as ADDED, then on.
+    Any,
+    /// No version: the member's newest state as ADDED, then on.
+    Recent,
+    /// `sendInitialEvents=true`: the state, not older than this version (none: the newest) as ADDED, the member's marker,
+    /// then on.
+    Sync {
+        /// The oldest state that will do.
+        not_older: Option<u64>,
+    },
+    /// `sendInitialEvents=false` without a version: from now on.
+    Latest,
+}
+
+/// How one WATCH is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchAsk {
+    /// A member refuses it.
+    Judge(Judge),
+    /// Members are watched.
+    Open {
+        /// Where the client stands before the first event.
+        cursor: Cursor,
+        /// Slot and beginning of each leg, in the order given.
+        legs: Vec<(usize, Begin)>,
+        /// The client waits for one marker after all initial events.
+        initial_events: bool,
+    },
+}
+
+impl CollectionQuery {
+    /// `slots`: the slots of the members that serve this collection.
+    pub fn watch(&self, universe: &Universe, slots: &[usize]) -> Result<WatchAsk, QueryFault> {
+        if self.watch_is_refused() {
+            return Ok(WatchAsk::Judge(self.judge()));
+        }
+        let cursor = match &self.version {
+            Version::Cursor(text) => Cursor::decode(text, universe).ok(),
+            _ => None,
+        };
+        let initial = self.initial == Some(true);
+        let begin = |slot: usize| match (&self.version, self.initial, &cursor) {
+            (_, Some(true), Some(cursor)) => Begin::Sync {
+                not_older: at(cursor.slot(slot)),
+            },
+            (_, Some(true), None) => Begin::Sync { not_older: None },
+            (_, _, Some(cursor)) => at(cursor.slot(slot)).map_or(Begin::Sync { not_older: None }, Begin::At),
+            (_, Some(false), None) => Begin::Latest,
+            (Version::Any, None, None) => Begin::Any,
+            (_, None, None) => Begin::Recent,
+        };
+        if cursor.is_none() && !initial && !matches!(self.version, Version::Unset | Version::Any) {
+            return Err(QueryFault::Expired(self.too_old()));
+        }
+        Ok(WatchAsk::Open {
+            legs: slots.iter().map(|slot| (*slot, begin(*slot))).collect(),
+            // Its own slots hold only as long as no state is sent anew.
+            cursor: cursor.filter(|_| !initial).unwrap_or_else(|| Cursor::new(universe)),
+            initial_events: initial,
+        })
+    }
+
+    /// What `validateWatchOptions` of an API server refuses, and parameters it cannot parse.
+    fn watch_is_refused(&self) -> bool {
+        self.limit == Limit::Unreadable
+            || self.version == Version::Unreadable
+            || match self.matching {
+                Match::Unset => self.initial.is_some(),
+                Match::NotOlderThan => self.initial.is_none() || self.token.is_some(),
+                Match::Exact | Match::Unknown => true,
+            }
+    }
+
+    fn too_old(&self) -> String {
+        match &self.version {
+            Version::Raw(version) => format!("too old resource version: {version} (of one member only)"),
+            _ => "too old resource version: the set of members has changed, or it was not made here".to_owned(),
+        }
+    }
+}
+
+impl Begin {
+    /// The request that begins so. Members are always asked for bookmarks: they move the cursor while nothing happens.
+    pub fn query(self) -> LegQuery {
+        let (version, initial) = match self {
+            Self::At(version) => (Param::Set(version.to_string()), None),
+            Self::Any => (Param::Set("0".to_owned()), None),
+            Self::Recent => (Param::Drop, None),
+            Self::Sync { not_older } => (
+                not_older.map_or(Param::Drop, |rv| Param::Set(rv.to_string())),
+                Some(true),
+            ),
+            Self::Latest => (Param::Drop, Some(false)),
+        };
+        LegQuery {
+            resource_version: version,
+            resource_version_match: initial.map_or(Param::Drop, |_| Param::Set(NOT_OLDER_THAN.to_owned())),
+            send_initial_events: initial.map_or(Param::Drop, |initial| Param::Set(initial.to_string())),
+            allow_watch_bookmarks: Param::Set("true".to_owned()),
+            limit: Param::Drop,
+            continue_: Param::Drop,
+        }
+    }
+}
+
+fn at(slot: Slot) -> Option<u64> {
+    if let Slot::At(version) = slot {
+        Some(version)
+    } else {
+        None
+    }
+}
