@@ -5,12 +5,24 @@
 //! driver has in flight. A list of which a member's part is broken or cut is an error that names the member, never a list.
 //! The router's `fanout` feeds it: it asks [`ListMerge::wants`], reads, pushes, and sends what comes out.
 
-use std::collections::VecDeque;
+pub mod columns;
+mod joiner;
+mod merge;
+mod protobuf;
+mod reader;
+mod scan;
+mod selection;
+mod splitter;
+#[cfg(test)]
+mod tests;
+mod writer;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::filter::NamespaceFilter;
+pub use merge::ListMerge;
 
 /// In which form members answer, and so the merged list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,52 +101,75 @@ pub struct ListError {
 /// What is wrong with a member's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListFault {
-    /// It began otherwise.
-    #[error("the answer is not a list but begins with {0:?}")]
+    /// HTML, or an object in another form. How it begins.
+    #[error("the answer is not a list; it begins with {0:?}")]
     NotAList(String),
+    /// An object, but none that lists.
+    #[error("the answer of kind {kind:?} has no items")]
+    NoItems {
+        /// What it says it is.
+        kind: String,
+    },
+    /// The body ended too early.
+    #[error("the answer ends in the middle")]
+    Cut,
+    /// Bytes that have no place in a list.
+    #[error("the answer is not a proper list: {0}")]
+    Broken(&'static str),
+    /// An item that had to be held to be judged.
+    #[error("an object is larger than {limit} bytes")]
+    ItemTooLarge {
+        /// The bound.
+        limit: usize,
+    },
+    /// Not the first member's type, or none.
+    #[error("the answer is a {found}, but other clusters answer with a {expected}")]
+    TypeDiffers {
+        /// The first leg's.
+        expected: TypeMeta,
+        /// This leg's.
+        found: TypeMeta,
+    },
+    /// A row without the object that tells whose it is.
+    #[error("a row of the table has no object, so its namespace is unknown")]
+    NoObject,
+    /// The driver did not do what was wanted.
+    #[error("the merge was driven out of turn")]
+    OutOfTurn,
 }
 
-/// Many bodies, one list.
+/// What a list says it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TypeMeta {
+    /// `PodList`.
+    pub kind: String,
+    /// `v1`.
+    pub api_version: String,
+}
+
+impl std::fmt::Display for TypeMeta {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} {}", self.api_version, self.kind)
+    }
+}
+
+/// What a reader found in a member's body.
 #[derive(Debug)]
-pub struct ListMerge {
-    metas: Vec<Option<LegMeta>>,
+enum Piece {
+    /// All that stands before the items.
+    Begin,
+    /// Items, or parts of them, with what is between them.
+    Raw(Bytes),
+    /// One whole item.
+    Item {
+        raw: Bytes,
+        /// Where the object begins in it, behind tag and length.
+        object: usize,
+    },
 }
 
-impl ListMerge {
-    /// Of these legs, in this order.
-    pub fn new(_format: ListFormat, legs: Vec<ListLeg>, _options: ListOptions) -> Self {
-        Self {
-            metas: vec![None; legs.len()],
-        }
-    }
-
-    /// What is to be done next.
-    pub fn wants(&self) -> Wants {
-        Wants::Done
-    }
-
-    /// A piece of a leg's body.
-    pub fn push(&mut self, _leg: usize, _chunk: Bytes, _out: &mut VecDeque<Bytes>) -> Result<(), ListError> {
-        Ok(())
-    }
-
-    /// A leg's body has ended as HTTP says it should.
-    pub fn end(&mut self, _leg: usize, _out: &mut VecDeque<Bytes>) -> Result<(), ListError> {
-        Ok(())
-    }
-
-    /// What is known of the legs' metadata.
-    pub fn metas(&self) -> &[Option<LegMeta>] {
-        &self.metas
-    }
-
-    /// Answers [`Wants::Meta`].
-    pub fn set_meta(&mut self, _meta: MergedMeta, _out: &mut VecDeque<Bytes>) -> Result<(), ListError> {
-        Ok(())
-    }
-
-    /// Objects left out because an earlier leg has their name.
-    pub fn collisions(&self) -> u64 {
-        0
+impl Piece {
+    fn item(raw: Bytes) -> Self {
+        Self::Item { raw, object: 0 }
     }
 }

@@ -1,0 +1,57 @@
+//! Which items stay: the caller's namespaces, and a name once.
+//!
+//! `list` asks for each item of a list that has to be judged.
+
+use std::collections::HashSet;
+
+use crate::filter::NamespaceFilter;
+use crate::peek::Head;
+
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    /// Names taken by earlier legs; `None` where names need not be unique.
+    taken: Option<HashSet<Box<str>>>,
+    /// Names of the leg under way: it may not collide with itself.
+    leg: usize,
+    fresh: Vec<Box<str>>,
+    collisions: u64,
+}
+
+impl Selection {
+    pub(super) fn new(unique: bool) -> Self {
+        Self {
+            taken: unique.then(HashSet::new),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn collisions(&self) -> u64 {
+        self.collisions
+    }
+
+    /// Whether items of a leg must be looked at.
+    pub(super) fn judges(&self, filter: Option<&NamespaceFilter>) -> bool {
+        filter.is_some() || self.taken.is_some()
+    }
+
+    /// Legs come one after the other.
+    pub(super) fn admits(&mut self, leg: usize, filter: Option<&NamespaceFilter>, head: &Head<'_>) -> bool {
+        if let Some(filter) = filter {
+            let judged = if filter.by_name() { &head.name } else { &head.namespace };
+            if !filter.admits(judged) {
+                return false;
+            }
+        }
+        let Some(taken) = &mut self.taken else { return true };
+        if self.leg != leg {
+            self.leg = leg;
+            taken.extend(self.fresh.drain(..));
+        }
+        if taken.contains(&*head.name) {
+            self.collisions += 1;
+            return false;
+        }
+        self.fresh.push((&*head.name).into());
+        true
+    }
+}
