@@ -24,12 +24,28 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
+use crate::pods::{Burst, PodEvents, Pods};
 use crate::served::{self, MAX_STREAMS, ServeArgs};
 
 const VERSION: &[u8] = br#"{"major":"1","minor":"36","gitVersion":"v1.36.3"}"#;
 const EVENT_LINE_END: &[u8] = b"\n";
+/// The collection of [`Pods`].
+pub(crate) const PODS: &str = "/api/v1/pods";
 
 type Answer = Response<Either<Full<Bytes>, StreamBody<Events>>>;
+
+/// Flags of the backend.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct BackendArgs {
+    #[command(flatten)]
+    serve: ServeArgs,
+    /// Pods in its list
+    #[arg(long, default_value_t = 0)]
+    pods: usize,
+    /// Name of the member, part of the pods' names
+    #[arg(long, default_value = "bench")]
+    member: String,
+}
 
 /// What is served.
 struct Backend {
@@ -37,9 +53,11 @@ struct Backend {
     event: Bytes,
     /// Counts the events of all watches. A watch channel: a sleeping watch costs a receiver, not a queue.
     emitted: watch::Sender<u64>,
+    pods: Arc<Pods>,
+    bursts: watch::Sender<Burst>,
 }
 
-pub(crate) async fn run(args: &ServeArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: &BackendArgs) -> anyhow::Result<()> {
     let object = config_map("bench", "settings");
     let mut event = json!({"type": "MODIFIED", "object": object}).to_string().into_bytes();
     event.extend_from_slice(EVENT_LINE_END);
@@ -47,8 +65,10 @@ pub(crate) async fn run(args: &ServeArgs) -> anyhow::Result<()> {
         config_map: object.to_string().into(),
         event: event.into(),
         emitted: watch::Sender::new(0),
+        pods: Arc::new(Pods::new(&args.member, args.pods)),
+        bursts: watch::Sender::new(Burst::default()),
     });
-    served::serve(args, move |stream| {
+    served::serve(&args.serve, move |stream| {
         let backend = backend.clone();
         async move {
             let service = service_fn(move |request| answer(backend.clone(), request));
@@ -88,13 +108,31 @@ async fn answer(backend: Arc<Backend>, request: Request<Incoming>) -> Result<Ans
             json_answer(Bytes::from_static(b"{}"))
         }
         "/apis/authentication.k8s.io/v1/tokenreviews" if request.method() == Method::POST => review(request).await,
+        "/bench/burst" => {
+            let (events, rate) = (number(request.uri(), "events"), number(request.uri(), "rate"));
+            backend.bursts.send_modify(|burst| {
+                *burst = Burst {
+                    number: burst.number + 1,
+                    events,
+                    rate,
+                }
+            });
+            json_answer(Bytes::from_static(b"{}"))
+        }
         _ if request.uri().query().is_some_and(|query| query.contains("watch=")) => {
-            let events = Events {
-                emitted: WatchStream::from_changes(backend.emitted.subscribe()),
-                event: backend.event.clone(),
+            let events = if path == PODS {
+                let bursts = WatchStream::from_changes(backend.bursts.subscribe());
+                Events::Pods(Box::new(PodEvents::new(backend.pods.clone(), bursts)))
+            } else {
+                let emitted = WatchStream::from_changes(backend.emitted.subscribe());
+                Events::Same {
+                    emitted,
+                    event: backend.event.clone(),
+                }
             };
             answer_of(StatusCode::OK, Either::Right(StreamBody::new(events)))
         }
+        PODS => json_answer(backend.pods.list()),
         "/api/v1/namespaces/bench/configmaps/settings" => json_answer(backend.config_map.clone()),
         _ => answer_of(
             StatusCode::NOT_FOUND,
@@ -146,16 +184,36 @@ fn claims(token: &str) -> Option<Value> {
 }
 
 /// The events of one watch.
-struct Events {
-    emitted: WatchStream<u64>,
-    event: Bytes,
+enum Events {
+    /// One event, again and again.
+    Same { emitted: WatchStream<u64>, event: Bytes },
+    /// Bursts of pods.
+    Pods(Box<PodEvents>),
 }
 
 impl Stream for Events {
     type Item = Result<Frame<Bytes>, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = Pin::new(&mut self.emitted).poll_next(cx);
-        next.map(|number| number.map(|_| Ok(Frame::data(self.event.clone()))))
+        match &mut *self {
+            Self::Same { emitted, event } => {
+                let next = Pin::new(emitted).poll_next(cx);
+                next.map(|number| number.map(|_| Ok(Frame::data(event.clone()))))
+            }
+            Self::Pods(events) => Pin::new(&mut **events).poll_next(cx),
+        }
     }
+}
+
+/// A number in the query; 0 without.
+fn number(uri: &http::Uri, name: &str) -> u64 {
+    let mut pairs = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|pair| pair.split_once('='));
+    pairs
+        .find(|(key, _)| *key == name)
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or_default()
 }

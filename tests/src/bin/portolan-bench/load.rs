@@ -106,6 +106,15 @@ impl Client {
         Ok(body)
     }
 
+    /// One GET whose body is read and forgotten; returns its length.
+    pub(crate) async fn drain(&self, path: &str) -> anyhow::Result<usize> {
+        let request = self.request(path)?;
+        let mut answer = self.answer(0, request).await?;
+        let mut bytes = 0;
+        read_all(answer.body_mut(), |chunk| bytes += chunk.len()).await?;
+        Ok(bytes)
+    }
+
     fn request(&self, path: &str) -> anyhow::Result<Request<()>> {
         let uri = format!("https://{}{}{path}", self.route.address, self.route.prefix);
         let mut request = Request::get(uri.parse::<Uri>()?).body(())?;

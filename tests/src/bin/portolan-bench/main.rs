@@ -10,11 +10,13 @@
 
 mod backend;
 mod child;
+mod federated;
 mod forwarder;
 mod hub;
 mod load;
 mod pace;
 mod place;
+mod pods;
 mod real;
 mod report;
 mod run;
@@ -66,6 +68,21 @@ struct RunArgs {
     /// Idle watches at the API server
     #[arg(long, default_value_t = 1_000)]
     apiserver_watches: usize,
+    /// Member clusters of the merged rows
+    #[arg(long, default_value_t = 5)]
+    members: usize,
+    /// Pods of 3 KB in each of them
+    #[arg(long, default_value_t = 10_000)]
+    pods: usize,
+    /// Idle merged watches, each over all members
+    #[arg(long, default_value_t = 1_000)]
+    merged_watches: usize,
+    /// Events of each member in a burst
+    #[arg(long, default_value_t = 20_000)]
+    events: u64,
+    /// Events a second of the paced burst, over all members
+    #[arg(long, default_value_t = 10_000)]
+    event_rate: u64,
     /// Watches that a client opens on one connection
     #[arg(long, default_value_t = 100)]
     watches_per_connection: usize,
@@ -78,13 +95,14 @@ struct RunArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Place {
     Backend,
+    Federated,
     Apiserver,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     #[command(hide = true)]
-    Backend(served::ServeArgs),
+    Backend(backend::BackendArgs),
     #[command(hide = true)]
     Forwarder(forwarder::ForwarderArgs),
 }

@@ -196,6 +196,6 @@ async fn warm(subjects: &[Subject], path: &str) -> anyhow::Result<Vec<Client>> {
     Ok(clients)
 }
 
-fn count(number: usize) -> f64 {
+pub(crate) fn count(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

@@ -13,6 +13,8 @@ pub(crate) struct Report {
     pub(crate) backend: Option<Section>,
     /// A real kube-apiserver.
     pub(crate) apiserver: Option<Section>,
+    /// Merged against direct, over several of our own backends.
+    pub(crate) federated: Option<FederatedSection>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -31,6 +33,76 @@ pub(crate) struct Section {
     pub(crate) latencies: Vec<LatencyRow>,
     pub(crate) watches: Vec<WatchRow>,
     pub(crate) starts: Vec<StartRow>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct FederatedSection {
+    pub(crate) members: usize,
+    /// Of each member.
+    pub(crate) pods: usize,
+    pub(crate) lists: Vec<ListRow>,
+    pub(crate) events: Vec<EventRow>,
+    pub(crate) legs: LegRow,
+}
+
+/// Means over the rounds.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ListRow {
+    pub(crate) name: &'static str,
+    pub(crate) seconds: f64,
+    pub(crate) megabytes: f64,
+    /// Of the router, per GB.
+    pub(crate) cpu_per_gb: f64,
+    /// Highest memory of the router over idle in any round, MiB.
+    pub(crate) peak: f64,
+    #[serde(skip)]
+    rounds: f64,
+}
+
+/// One burst of events.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct EventRow {
+    pub(crate) name: &'static str,
+    /// Events a second; 0 is as fast as they were taken.
+    pub(crate) rate: u64,
+    pub(crate) events: u64,
+    pub(crate) per_second: f64,
+    /// Microseconds per event.
+    pub(crate) router_cpu: f64,
+    pub(crate) server_cpu: f64,
+    /// Milliseconds from when it was made until it was read.
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct LegRow {
+    pub(crate) watches: usize,
+    pub(crate) legs: usize,
+    pub(crate) kib_per_leg: f64,
+    pub(crate) opening: f64,
+    /// Seconds until all had told of an event of every member.
+    pub(crate) told: f64,
+}
+
+impl ListRow {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            ..Self::default()
+        }
+    }
+
+    /// One more round.
+    pub(crate) fn add(&mut self, elapsed: std::time::Duration, bytes: usize, cpu: f64, peak: f64) {
+        let megabytes = f64::from(u32::try_from(bytes / 1000).unwrap_or(u32::MAX)) / 1000.0;
+        let mean = |old: f64, new: f64| (old * self.rounds + new) / (self.rounds + 1.0);
+        self.seconds = mean(self.seconds, elapsed.as_secs_f64());
+        self.megabytes = mean(self.megabytes, megabytes);
+        self.cpu_per_gb = mean(self.cpu_per_gb, cpu * 1000.0 / megabytes.max(0.001));
+        self.peak = self.peak.max(peak);
+        self.rounds += 1.0;
+    }
 }
 
 /// CPU is in seconds per 100,000 requests.
@@ -123,7 +195,79 @@ impl Report {
                 section.write(&mut text, title);
             }
         }
+        if let Some(federated) = &self.federated {
+            federated.write(&mut text);
+        }
         text
+    }
+}
+
+impl FederatedSection {
+    fn write(&self, text: &mut String) {
+        let Self {
+            members,
+            pods,
+            lists,
+            events,
+            legs,
+        } = self;
+        let _ = writeln!(text, "\nLIST of {pods} pods of 3 KB in each of {members} members, JSON");
+        let _ = writeln!(
+            text,
+            "{:22}{:>10}{:>10}{:>22}{:>26}",
+            "", "seconds", "MB", "router CPU-s per GB", "router MiB over idle"
+        );
+        for ListRow {
+            name,
+            seconds,
+            megabytes,
+            cpu_per_gb,
+            peak,
+            ..
+        } in lists
+        {
+            let _ = writeln!(
+                text,
+                "{name:22}{seconds:>10.3}{megabytes:>10.1}{cpu_per_gb:>22.2}{peak:>26.1}"
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\nEvents of {members} members; CPU in microseconds per event, delays in milliseconds"
+        );
+        let _ = writeln!(
+            text,
+            "{:22}{:>12}{:>12}{:>12}{:>12}{:>10}{:>10}",
+            "", "asked/s", "events/s", "router CPU", "server CPU", "p50", "p99"
+        );
+        for EventRow {
+            name,
+            rate,
+            per_second,
+            router_cpu,
+            server_cpu,
+            p50,
+            p99,
+            ..
+        } in events
+        {
+            let rate = if *rate == 0 { "all".to_owned() } else { rate.to_string() };
+            let _ = writeln!(
+                text,
+                "{name:22}{rate:>12}{per_second:>12.0}{router_cpu:>12.1}{server_cpu:>12.1}{p50:>10.2}{p99:>10.2}"
+            );
+        }
+        let LegRow {
+            watches,
+            legs,
+            kib_per_leg,
+            opening,
+            told,
+        } = legs;
+        let _ = writeln!(
+            text,
+            "\n{watches} idle merged watches of {legs} legs: {kib_per_leg:.1} KiB each leg, opened in {opening:.2} s, all told of an event of every member in {told:.2} s"
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 
 use anyhow::Context as _;
 
+use crate::federated;
 use crate::place::{self, Amount};
 use crate::real::Real;
 use crate::report::{Machine, Report, Section, StartRow, load};
@@ -21,10 +22,15 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
         machine: Machine::look(),
         ..Report::default()
     };
-    if args.only != Some(Place::Apiserver) {
+    let wanted = |place| args.only.is_none_or(|only| only == place);
+    if wanted(Place::Backend) {
         report.backend = Some(backend(args).await.context("at the fast backend")?);
     }
-    if args.only != Some(Place::Backend) {
+    if wanted(Place::Federated) {
+        let federated = federated::run(&args.router_flag, federated_amount(args), step).await;
+        report.federated = Some(federated.context("over several members")?);
+    }
+    if wanted(Place::Apiserver) {
         report.apiserver = Some(apiserver(args).await.context("at the real API server")?);
     }
     report.machine.load_after = load();
@@ -54,6 +60,29 @@ fn amount(args: &RunArgs) -> Amount {
         requests: full.requests.min(2_000),
         paced: paced.min(1_000),
         watches: full.watches.min(300),
+        ..full
+    }
+}
+
+fn federated_amount(args: &RunArgs) -> federated::Amount {
+    let full = federated::Amount {
+        members: args.members.max(1),
+        pods: args.pods,
+        rounds: args.rounds.max(1),
+        watches: args.merged_watches,
+        watches_per_connection: args.watches_per_connection.max(1),
+        events: args.events,
+        rate: args.event_rate,
+    };
+    if !args.quick {
+        return full;
+    }
+    federated::Amount {
+        pods: full.pods.min(500),
+        rounds: 1,
+        watches: full.watches.min(50),
+        events: full.events.min(500),
+        rate: full.rate.min(1_000),
         ..full
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Scripted {
     server_ca: String,
     hub: Hub,
     pub(crate) backend: Child,
+    /// Of the members after the first.
+    more: Vec<Child>,
     pub(crate) forwarder: Child,
     pub(crate) router: Child,
     router_flags: Vec<String>,
@@ -51,6 +53,11 @@ pub(crate) struct Scripted {
 impl Scripted {
     /// `router_flags`: appended to the router's command line.
     pub(crate) async fn start(router_flags: &[String]) -> anyhow::Result<Self> {
+        Self::federated(router_flags, 1, 0).await
+    }
+
+    /// The same with several members, each with so many pods.
+    pub(crate) async fn federated(router_flags: &[String], members: usize, pods: usize) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir().context("no temporary folder")?;
         let hub_ca = Arc::new(CertificateAuthority::generate("bench hub CA")?);
         let member_ca = CertificateAuthority::generate("bench member CA")?;
@@ -61,11 +68,22 @@ impl Scripted {
         files::write_public(dir.path().join("hub-ca.pem"), hub_ca.pem())?;
         files::write_private(dir.path().join("bootstrap"), "abcdef.0123456789abcdef")?;
 
-        let mut backend = start_self("backend", &["--identity", &server_identity], dir.path())?;
-        let address = backend.address("bind").await?;
+        let mut backends = Vec::with_capacity(members);
+        let mut addresses = Vec::with_capacity(members);
+        for number in 0..members {
+            let folder = dir.path().join(cluster(number));
+            std::fs::create_dir(&folder)?;
+            let (member, pods) = (cluster(number), pods.to_string());
+            let arguments = ["--identity", &server_identity, "--member", &member, "--pods", &pods];
+            let mut backend = start_self("backend", &arguments, &folder)?;
+            addresses.push(backend.address("bind").await?);
+            backends.push(backend);
+        }
+        let backend = backends.remove(0);
+        let address = addresses[0].clone();
         let forwarder = start_forwarder(dir.path(), &server_identity, &server_ca, &address)?;
         let (token, jwk) = caller_token()?;
-        let resources = resources(&address, member_ca.pem(), &jwk);
+        let resources = resources(&addresses, member_ca.pem(), &jwk);
         let hub = Hub::start(hub_ca.clone(), resources).await?;
         let router = start_router(dir.path(), &hub, router_flags)?;
         Ok(Self {
@@ -77,6 +95,7 @@ impl Scripted {
             server_ca,
             hub,
             backend,
+            more: backends,
             forwarder,
             router,
             router_flags: router_flags.to_vec(),
@@ -121,6 +140,28 @@ impl Scripted {
             Subject::new("router, explicit", explicit, Some(self.router.pid())),
             Subject::new("router, merged", merged, Some(self.router.pid())),
         ])
+    }
+
+    /// Each member direct, and by the explicit view.
+    pub(crate) async fn member_routes(&mut self) -> anyhow::Result<(Vec<Route>, Vec<Route>)> {
+        let to_server = tls::client_config(self.backend_trust.clone(), None, ALPN_GRPC)?;
+        let bearer = bearer(&self.token)?;
+        let (router, person) = (self.router.address("bind").await?, self.person()?);
+        let (mut direct, mut explicit) = (Vec::new(), Vec::new());
+        for (number, backend) in std::iter::once(&mut self.backend).chain(&mut self.more).enumerate() {
+            direct.push(route(&backend.address("bind").await?, &to_server, "", &bearer)?);
+            let prefix = format!("/clusters/{}", cluster(number));
+            explicit.push(route(&router, &person, &prefix, &HeaderMap::new())?);
+        }
+        Ok((direct, explicit))
+    }
+
+    /// Processes of the members.
+    pub(crate) fn member_pids(&self) -> Vec<i32> {
+        std::iter::once(&self.backend)
+            .chain(&self.more)
+            .map(Child::pid)
+            .collect()
     }
 
     /// Makes every watch tell of one event.
@@ -203,25 +244,7 @@ fn caller_token() -> anyhow::Result<(String, String)> {
     Ok((token, jwk.to_string()))
 }
 
-fn resources(backend: &str, ca_pem: &str, jwk: &str) -> Vec<v1::Resource> {
-    let target = v1::Target {
-        cluster: CLUSTER.to_owned(),
-        cluster_uid: "0b1c2d3e-0000-4000-8000-000000000001".to_owned(),
-        endpoints: vec![v1::Endpoint {
-            url: format!("https://{backend}"),
-            tls_server_name: String::new(),
-        }],
-        ca_pem: ca_pem.to_owned(),
-        signing_keys: vec![jwk.to_owned()],
-        allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
-        allowed_users: vec![PERSON.to_owned()],
-        ..v1::Target::default()
-    };
-    let credential = v1::Credential {
-        cluster: CLUSTER.to_owned(),
-        token: "bench".to_owned(),
-        expires_unix_seconds: i64::MAX,
-    };
+fn resources(backends: &[String], ca_pem: &str, jwk: &str) -> Vec<v1::Resource> {
     let caller = v1::CallerView {
         home_cluster: CLUSTER.to_owned(),
         pod_uid: POD_UID.to_owned(),
@@ -229,39 +252,81 @@ fn resources(backend: &str, ca_pem: &str, jwk: &str) -> Vec<v1::Resource> {
         pod: POD.to_owned(),
         service_account: CALLER.to_owned(),
         shards: vec![format!("{CALLER_NAMESPACE}/bench")],
-        shard: Some(shard()),
+        shard: Some(shard(backends.len())),
     };
-    [
-        Body::Target(target),
-        Body::Credential(credential),
-        Body::CallerView(caller),
-    ]
-    .into_iter()
-    .enumerate()
-    .map(|(number, body)| v1::Resource {
+    let mut bodies = vec![Body::CallerView(caller)];
+    for (number, backend) in backends.iter().enumerate() {
+        let credential = v1::Credential {
+            cluster: cluster(number),
+            token: "bench".to_owned(),
+            expires_unix_seconds: i64::MAX,
+        };
+        bodies.push(Body::Target(target(number, backend, ca_pem, jwk)));
+        bodies.push(Body::Credential(credential));
+    }
+    let resource = |(number, body)| v1::Resource {
         version: format!("bench-{number}"),
         body: Some(body),
-    })
-    .collect()
+    };
+    bodies.into_iter().enumerate().map(resource).collect()
 }
 
-fn shard() -> v1::Shard {
-    let namespaces = vec![v1::NamespaceGrant {
-        namespace: "bench".to_owned(),
-        generation: 1,
-        state: v1::GrantState::Granted.into(),
-    }];
+/// Name of a member: the first is the caller's home and the primary.
+fn cluster(number: usize) -> String {
+    if number == 0 {
+        CLUSTER.to_owned()
+    } else {
+        format!("{CLUSTER}-{number}")
+    }
+}
+
+/// Its pods are labelled, as an agent would have done.
+fn target(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> v1::Target {
+    let coverage = v1::KindCoverage {
+        group: String::new(),
+        resource: "pods".to_owned(),
+        complete: true,
+        labelled: 1,
+        total: 1,
+    };
+    v1::Target {
+        cluster: cluster(number),
+        cluster_uid: format!("0b1c2d3e-0000-4000-8000-{number:012}"),
+        endpoints: vec![v1::Endpoint {
+            url: format!("https://{backend}"),
+            tls_server_name: String::new(),
+        }],
+        ca_pem: ca_pem.to_owned(),
+        // A key identifies one member only.
+        signing_keys: if number == 0 { vec![jwk.to_owned()] } else { Vec::new() },
+        allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
+        allowed_users: vec![PERSON.to_owned()],
+        coverage: vec![coverage],
+        ..v1::Target::default()
+    }
+}
+
+/// `bench` in the first member, and a namespace of its own in each other one.
+fn shard(members: usize) -> v1::Shard {
+    let grant = |number| {
+        let namespace = v1::NamespaceGrant {
+            namespace: cluster(number),
+            generation: 1,
+            state: v1::GrantState::Granted.into(),
+        };
+        v1::MemberGrant {
+            cluster: cluster(number),
+            all_namespaces: false,
+            namespaces: vec![namespace],
+        }
+    };
     v1::Shard {
         name: "bench".to_owned(),
         config_generation: 1,
         primary_cluster: CLUSTER.to_owned(),
         explicit_view: true,
         enforcement: v1::Enforcement::Enforce.into(),
-        members: vec![v1::MemberGrant {
-            cluster: CLUSTER.to_owned(),
-            all_namespaces: false,
-            namespaces,
-        }],
+        members: (0..members).map(grant).collect(),
         label_prefix: LABEL_PREFIX.to_owned(),
         ..v1::Shard::default()
     }

@@ -1,0 +1,350 @@
+//! Merged against direct: one collection over several members, at our own fast backends.
+//!
+//! Five member clusters with 10,000 pods of 3 KB each. A list through the router against the same lists direct, one after
+//! the other and all at once; the memory of watches that are idle; events as fast as they are taken, and paced for their
+//! latency, against the explicit view.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use h2::RecvStream;
+
+use crate::backend::PODS;
+use crate::load::{Client, Route};
+use crate::place::count;
+use crate::pods;
+use crate::report::{EventRow, FederatedSection, LegRow, ListRow};
+use crate::scripted::Scripted;
+use crate::usage;
+
+/// A burst may take this long.
+const PATIENCE: Duration = Duration::from_mins(3);
+/// Between looks at the resident memory of a router that answers a list.
+const LOOK: Duration = Duration::from_millis(5);
+/// For memory to come to rest.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Amount {
+    pub(crate) members: usize,
+    pub(crate) pods: usize,
+    pub(crate) rounds: usize,
+    pub(crate) watches: usize,
+    pub(crate) watches_per_connection: usize,
+    /// Events of each member in a burst.
+    pub(crate) events: u64,
+    /// Events a second over all members, of the paced burst.
+    pub(crate) rate: u64,
+}
+
+pub(crate) async fn run(router_flags: &[String], amount: Amount, step: fn(&str)) -> anyhow::Result<FederatedSection> {
+    step(&format!(
+        "federated: starting {} members of {} pods",
+        amount.members, amount.pods
+    ));
+    let mut place = Scripted::federated(router_flags, amount.members, amount.pods).await?;
+    place.router.ready().await?;
+    let views = Views::of(&mut place).await?;
+    step("federated: lists");
+    let lists = lists(&views, amount).await?;
+    step("federated: events as fast as they are taken");
+    let mut events = Vec::new();
+    for (name, streams) in [("direct", &views.direct), ("router, explicit", &views.explicit)] {
+        events.push(burst(&views, name, streams, WATCH, amount, 0).await?);
+    }
+    let merged = views.watch().await?;
+    events.push(
+        burst(
+            &views,
+            "router, merged",
+            std::slice::from_ref(&views.merged),
+            &merged,
+            amount,
+            0,
+        )
+        .await?,
+    );
+    step(&format!("federated: {} events a second", amount.rate));
+    for (name, streams) in [("direct", &views.direct), ("router, explicit", &views.explicit)] {
+        events.push(burst(&views, name, streams, WATCH, amount, amount.rate).await?);
+    }
+    let merged = views.watch().await?;
+    events.push(
+        burst(
+            &views,
+            "router, merged",
+            std::slice::from_ref(&views.merged),
+            &merged,
+            amount,
+            amount.rate,
+        )
+        .await?,
+    );
+    step(&format!("federated: {} idle merged watches", amount.watches));
+    place.restart_router(true).await?;
+    let legs = legs(&Views::of(&mut place).await?, amount).await?;
+    Ok(FederatedSection {
+        members: amount.members,
+        pods: amount.pods,
+        lists,
+        events,
+        legs,
+    })
+}
+
+/// Direct and explicit watches begin here.
+const WATCH: &str = "/api/v1/pods?watch=true&resourceVersion=4711&allowWatchBookmarks=true";
+
+/// The ways to the pods: five direct, five explicit, one merged.
+struct Views {
+    direct: Vec<Route>,
+    explicit: Vec<Route>,
+    merged: Route,
+    router: i32,
+    backends: Vec<i32>,
+}
+
+impl Views {
+    async fn of(place: &mut Scripted) -> anyhow::Result<Self> {
+        let mut subjects = place.subjects().await?;
+        let merged = subjects.pop().context("the merged view")?.route;
+        let (direct, explicit) = place.member_routes().await?;
+        Ok(Self {
+            direct,
+            explicit,
+            merged,
+            router: place.router.pid(),
+            backends: place.member_pids(),
+        })
+    }
+
+    /// A merged watch from now: the list says where now is.
+    async fn watch(&self) -> anyhow::Result<String> {
+        let list = Client::connected(self.merged.clone(), 1).await?.get(PODS).await?;
+        let tail = String::from_utf8_lossy(&list[list.len().saturating_sub(6_000)..]).into_owned();
+        let version = tail
+            .rsplit_once("\"resourceVersion\":\"")
+            .and_then(|(_, rest)| rest.split('"').next());
+        let version = version.context("the merged list has no resourceVersion")?;
+        Ok(format!(
+            "{PODS}?watch=true&resourceVersion={version}&allowWatchBookmarks=true"
+        ))
+    }
+}
+
+/// What one list took.
+struct Listed {
+    bytes: usize,
+    elapsed: Duration,
+}
+
+async fn list(route: &Route) -> anyhow::Result<Listed> {
+    let client = Client::connected(route.clone(), 1).await?;
+    let begun = Instant::now();
+    let bytes = client.drain(PODS).await?;
+    Ok(Listed {
+        bytes,
+        elapsed: begun.elapsed(),
+    })
+}
+
+async fn lists(views: &Views, amount: Amount) -> anyhow::Result<Vec<ListRow>> {
+    let mut rows = vec![
+        ListRow::new("direct, one by one"),
+        ListRow::new("direct, slowest"),
+        ListRow::new("direct, all at once"),
+        ListRow::new("explicit, one by one"),
+        ListRow::new("merged"),
+    ];
+    for _ in 0..amount.rounds {
+        let (mut sum, mut slowest, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
+        for route in &views.direct {
+            let listed = list(route).await?;
+            sum += listed.elapsed;
+            slowest = slowest.max(listed.elapsed);
+            bytes += listed.bytes;
+        }
+        rows[0].add(sum, bytes, 0.0, 0.0);
+        rows[1].add(slowest, bytes / views.direct.len().max(1), 0.0, 0.0);
+        let begun = Instant::now();
+        let all: Vec<_> = futures::future::try_join_all(views.direct.iter().map(list)).await?;
+        rows[2].add(begun.elapsed(), all.iter().map(|listed| listed.bytes).sum(), 0.0, 0.0);
+        for (row, routes) in [(3, views.explicit.as_slice()), (4, std::slice::from_ref(&views.merged))] {
+            let (elapsed, listed, cpu, peak) = through_router(views, routes).await?;
+            ensure!(
+                listed * 10 > bytes * 9,
+                "{listed} bytes of {bytes} came through the router"
+            );
+            rows[row].add(elapsed, listed, cpu, peak);
+        }
+    }
+    Ok(rows)
+}
+
+/// Lists one after the other; CPU seconds and the highest memory over idle of the router meanwhile.
+async fn through_router(views: &Views, routes: &[Route]) -> anyhow::Result<(Duration, usize, f64, f64)> {
+    let idle = usage::resident_kib(views.router)?;
+    let cpu = usage::cpu_seconds(views.router)?;
+    let listing = async {
+        let (mut sum, mut bytes) = (Duration::ZERO, 0);
+        for route in routes {
+            let listed = list(route).await?;
+            sum += listed.elapsed;
+            bytes += listed.bytes;
+        }
+        anyhow::Ok((sum, bytes))
+    };
+    let mut listing = std::pin::pin!(listing);
+    let mut peak = idle;
+    let (elapsed, bytes) = loop {
+        tokio::select! {
+            listed = &mut listing => break listed?,
+            () = tokio::time::sleep(LOOK) => peak = peak.max(usage::resident_kib(views.router)?),
+        }
+    };
+    let cpu = usage::cpu_seconds(views.router)? - cpu;
+    Ok((elapsed, bytes, cpu, (peak - idle) / 1024.0))
+}
+
+/// Events of one burst as one reader saw them.
+#[derive(Default)]
+struct Heard {
+    events: u64,
+    /// Nanoseconds from when each was made.
+    delays: Vec<u64>,
+}
+
+async fn burst(
+    views: &Views,
+    name: &'static str,
+    routes: &[Route],
+    path: &str,
+    amount: Amount,
+    rate: u64,
+) -> anyhow::Result<EventRow> {
+    let mut clients = Vec::new();
+    let mut streams = Vec::new();
+    for route in routes {
+        let mut client = Client::new(route.clone());
+        streams.extend(
+            client
+                .watch(path, 1, 1)
+                .await
+                .with_context(|| format!("{name}: a watch"))?,
+        );
+        clients.push(client);
+    }
+    // Legs start on their own after the head of a merged watch.
+    tokio::time::sleep(SETTLE).await;
+    let members = views.direct.len() as u64;
+    let each = amount.events * members / routes.len() as u64;
+    let (router, servers) = (usage::cpu_seconds(views.router)?, cpu_of(&views.backends)?);
+    let begun = Instant::now();
+    for route in &views.direct {
+        let asked = format!("/bench/burst?events={}&rate={}", amount.events, rate / members);
+        Client::connected(route.clone(), 1).await?.get(&asked).await?;
+    }
+    let mut hearing: FuturesUnordered<_> = streams.iter_mut().map(|stream| hear(stream, each)).collect();
+    let mut all = Heard::default();
+    while let Some(heard) = tokio::time::timeout(PATIENCE, hearing.next())
+        .await
+        .context("events got lost")?
+    {
+        let heard = heard.with_context(|| name)?;
+        all.events += heard.events;
+        all.delays.extend(heard.delays);
+    }
+    let elapsed = begun.elapsed().as_secs_f64();
+    all.delays.sort_unstable();
+    let total = count(usize::try_from(all.events)?);
+    let per_event = |seconds: f64| seconds * 1e6 / total;
+    Ok(EventRow {
+        name,
+        rate,
+        events: all.events,
+        per_second: total / elapsed,
+        router_cpu: per_event(usage::cpu_seconds(views.router)? - router),
+        server_cpu: per_event(cpu_of(&views.backends)? - servers),
+        p50: quantile(&all.delays, 500),
+        p99: quantile(&all.delays, 990),
+    })
+}
+
+fn cpu_of(processes: &[i32]) -> anyhow::Result<f64> {
+    processes.iter().map(|pid| usage::cpu_seconds(*pid)).sum()
+}
+
+/// Milliseconds.
+fn quantile(nanoseconds: &[u64], thousandths: usize) -> f64 {
+    let last = nanoseconds.len().saturating_sub(1);
+    let value = nanoseconds.get(last * thousandths / 1000).copied().unwrap_or_default();
+    Duration::from_nanos(value).as_secs_f64() * 1000.0
+}
+
+/// Reads until so many events have come. Bookmarks carry no time and do not count.
+async fn hear(stream: &mut RecvStream, events: u64) -> anyhow::Result<Heard> {
+    let mut heard = Heard::default();
+    let finder = memchr::memmem::Finder::new(pods::MADE_AT);
+    let mut kept: Vec<u8> = Vec::new();
+    while heard.events < events {
+        let chunk = stream.data().await.context("a watch ended")?.context("a watch broke")?;
+        stream.flow_control().release_capacity(chunk.len())?;
+        let now = u64::try_from(pods::now())?;
+        // What is left of the chunk before may hold the beginning of the word.
+        kept.extend_from_slice(&chunk);
+        let mut at = 0;
+        while let Some(found) = finder.find(&kept[at..]) {
+            let begin = at + found + pods::MADE_AT.len();
+            let Some(end) = kept[begin..].iter().position(|byte| *byte == b'"') else {
+                break;
+            };
+            let made: u64 = std::str::from_utf8(&kept[begin..begin + end])?.parse()?;
+            heard.events += 1;
+            heard.delays.push(now.saturating_sub(made));
+            at = begin + end;
+        }
+        let keep = kept.len().saturating_sub(64).max(at);
+        kept.drain(..keep);
+    }
+    Ok(heard)
+}
+
+/// Memory per leg of idle merged watches; each then tells of an event of every member.
+async fn legs(views: &Views, amount: Amount) -> anyhow::Result<LegRow> {
+    let path = views.watch().await?;
+    tokio::time::sleep(SETTLE).await;
+    let before = usage::resident_kib(views.router)?;
+    let mut client = Client::new(views.merged.clone());
+    let begun = Instant::now();
+    let mut streams = client
+        .watch(&path, amount.watches, amount.watches_per_connection)
+        .await?;
+    let opening = begun.elapsed().as_secs_f64();
+    tokio::time::sleep(SETTLE).await;
+    let after = usage::resident_kib(views.router)?;
+    let begun = Instant::now();
+    for route in &views.direct {
+        Client::connected(route.clone(), 1)
+            .await?
+            .get("/bench/burst?events=1&rate=0")
+            .await?;
+    }
+    let members = views.direct.len() as u64;
+    let mut hearing: FuturesUnordered<_> = streams.iter_mut().map(|stream| hear(stream, members)).collect();
+    while let Some(heard) = tokio::time::timeout(PATIENCE, hearing.next())
+        .await
+        .context("a watch is deaf")?
+    {
+        heard?;
+    }
+    let legs = amount.watches * views.direct.len();
+    Ok(LegRow {
+        watches: amount.watches,
+        legs,
+        kib_per_leg: (after - before) / count(legs),
+        opening,
+        told: begun.elapsed().as_secs_f64(),
+    })
+}
