@@ -66,7 +66,7 @@ impl TryFrom<&wire::AgentConfig> for Settings {
         Ok(Self {
             labeling: Labeling {
                 keys: LabelKeys::new(&config.label_prefix)?,
-                bucketing: bucketing(config)?,
+                bucketing: bucketing(config.bucketing.unwrap_or_default())?,
             },
             kinds: kinds.collect::<Result<_, _>>()?,
             callers: config
@@ -96,13 +96,13 @@ impl TryFrom<&wire::CallerSelector> for CallerSelector {
     }
 }
 
-fn bucketing(config: &wire::AgentConfig) -> Result<Bucketing, SettingsError> {
-    let algorithm = match config.bucket_algorithm() {
+fn bucketing(wire: wire::Bucketing) -> Result<Bucketing, SettingsError> {
+    let algorithm = match wire.algorithm() {
         wire::BucketAlgorithm::Xxh3 => BucketAlgorithm::Xxh3,
         wire::BucketAlgorithm::Legacy => BucketAlgorithm::Legacy,
-        wire::BucketAlgorithm::Unspecified => return Err(SettingsError::Algorithm(config.bucket_algorithm)),
+        wire::BucketAlgorithm::Unspecified => return Err(SettingsError::Algorithm(wire.algorithm)),
     };
-    let buckets = u16::try_from(config.buckets).map_err(|_| SettingsError::Buckets(config.buckets))?;
+    let buckets = u16::try_from(wire.buckets).map_err(|_| SettingsError::Buckets(wire.buckets))?;
     Ok(Bucketing::new(algorithm, buckets)?)
 }
 
@@ -110,11 +110,14 @@ fn bucketing(config: &wire::AgentConfig) -> Result<Bucketing, SettingsError> {
 mod tests {
     use super::*;
 
+    fn buckets(algorithm: i32, buckets: u32) -> wire::Bucketing {
+        wire::Bucketing { algorithm, buckets }
+    }
+
     fn good() -> wire::AgentConfig {
         wire::AgentConfig {
             label_prefix: "ctrlmesh.kusionstack.io/".into(),
-            bucket_algorithm: wire::BucketAlgorithm::Xxh3.into(),
-            buckets: 32,
+            bucketing: Some(buckets(wire::BucketAlgorithm::Xxh3 as i32, 32)),
             labelled_kinds: vec![wire::KindRef {
                 group: "*".into(),
                 resource: "pods".into(),
@@ -137,11 +140,12 @@ mod tests {
     #[test]
     fn one_bad_entry_refuses_all_and_is_named() {
         type Spoil = fn(&mut wire::AgentConfig);
-        let cases: [(Spoil, &str); 7] = [
+        let cases: [(Spoil, &str); 8] = [
             (|c| c.label_prefix = "no-slash".into(), "no-slash"),
-            (|c| c.buckets = 0, "0 buckets"),
-            (|c| c.buckets = 70_000, "70000"),
-            (|c| c.bucket_algorithm = 9, "algorithm 9"),
+            (|c| c.bucketing = None, "algorithm 0"),
+            (|c| c.bucketing = Some(buckets(1, 0)), "0 buckets"),
+            (|c| c.bucketing = Some(buckets(1, 70_000)), "70000"),
+            (|c| c.bucketing = Some(buckets(9, 32)), "algorithm 9"),
             (|c| c.labelled_kinds[0].resource.clear(), "kind 0"),
             (|c| c.caller_selectors[0].namespace = "A".into(), "\"A\""),
             (|c| c.caller_selectors[0].selector = "a in".into(), "ops"),

@@ -175,6 +175,7 @@ impl Stream {
     fn configure(&self, config: &wire::AgentConfig) {
         match Settings::try_from(config) {
             Ok(settings) => {
+                let buckets = settings.labeling.bucketing.buckets();
                 let changed = self.settings.send_if_modified(|current| {
                     let changed = current.as_deref() != Some(&settings);
                     if changed {
@@ -186,7 +187,7 @@ impl Stream {
                     tracing::info!(
                         kinds = config.labelled_kinds.len(),
                         caller_selectors = config.caller_selectors.len(),
-                        buckets = config.buckets,
+                        buckets,
                         "configuration of the hub applied"
                     );
                 }

@@ -111,16 +111,18 @@ pub struct ShardingConfigSpec {
     #[serde(default)]
     pub explicit_view: ExplicitView,
     /// What a merged LIST does while a member is unreachable. Hold: it answers 429 until the member is back. PartialStart:
-    /// a first list goes without the member and says so; not served yet.
+    /// a first list goes without the member and says so in a Warning header; its objects arrive as added once it is back.
     #[serde(default)]
     pub unavailable: Unavailable,
     /// What happens to single-object requests outside the shard. Enforce: 403. Audit: forwarded within the shard's members
     /// and counted. Default: Enforce with clusters, Audit without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
-    /// Whether the answer to a write waits until the caller's own watch has seen it. Not served yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub write_fence: Option<bool>,
+    /// Whether the answer to a write waits until the caller's own open watch on that resource and member has brought it,
+    /// at most 250 ms. Enabled: it does, so that what a client reads from its cache right after its write includes the
+    /// write, although the resourceVersions of several members have no common order. Disabled: answers are not held back.
+    #[serde(default)]
+    pub write_fence: WriteFence,
 }
 
 impl ShardingConfigSpec {
@@ -261,8 +263,19 @@ pub enum Unavailable {
     /// Answers 429 until the member is back: a list is whole or not at all.
     #[default]
     Hold,
-    /// A first list is answered without the member, with a warning; its objects arrive later. Not served yet.
+    /// A first list is answered without the member, with a warning; its objects arrive later.
     PartialStart,
+}
+
+/// Whether the answer to a write waits for the caller's own watch (design 5.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum WriteFence {
+    /// It waits, at most 250 ms.
+    #[default]
+    Enabled,
+    /// It does not wait.
+    Disabled,
 }
 
 /// What happens to single-object requests outside the shard.

@@ -35,10 +35,15 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn algorithm(&self) -> v1::BucketAlgorithm {
-        match self.bucketing.algorithm() {
+    /// The rule of buckets as agents and routers are told it.
+    pub(crate) fn wire_bucketing(&self) -> v1::Bucketing {
+        let algorithm = match self.bucketing.algorithm() {
             BucketAlgorithm::Xxh3 => v1::BucketAlgorithm::Xxh3,
             BucketAlgorithm::Legacy => v1::BucketAlgorithm::Legacy,
+        };
+        v1::Bucketing {
+            algorithm: algorithm.into(),
+            buckets: u32::from(self.bucketing.buckets()),
         }
     }
 }

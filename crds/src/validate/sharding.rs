@@ -6,7 +6,7 @@ use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
 use crate::shard::MAX_BUCKETS;
-use crate::sharding::{ClusterEntry, Root, ShardingConfigSpec, Unavailable};
+use crate::sharding::{ClusterEntry, Root, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
 pub fn validate_sharding(name: &str, namespace: &str, spec: &ShardingConfigSpec) -> Vec<Problem> {
@@ -161,15 +161,6 @@ fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
     if spec.root.is_some() {
         let message = "generated shards are not served yet: write one ShardingConfig per shard";
         problems.not_implemented("spec.root", message);
-    }
-    if spec.unavailable == Unavailable::PartialStart {
-        problems.not_implemented("spec.unavailable", "PartialStart is not served yet: use Hold");
-    }
-    if spec.write_fence.is_some() {
-        problems.not_implemented(
-            "spec.writeFence",
-            "the write fence is not served yet: remove writeFence",
-        );
     }
 }
 

@@ -193,11 +193,10 @@ selector: {}
 webhook: {certDir: /tmp, port: 9443}
 root: {prefix: demo, targetStatefulSet: demo}
 unavailable: PartialStart
-writeFence: false
+writeFence: Disabled
 ";
     let problems = sharding(yaml);
-    let named = ["spec.webhook", "spec.root", "spec.unavailable", "spec.writeFence"]
-        .map(|field| format!("{field}: NotImplemented"));
+    let named = ["spec.webhook", "spec.root"].map(|field| format!("{field}: NotImplemented"));
     assert_eq!(fields(&problems), named);
     assert_eq!(accepted_reason(&problems), ConditionReason::NotImplemented);
 
@@ -345,10 +344,10 @@ fn a_bundle_holds_whole_certificates_and_nothing_else() {
 
 #[test]
 fn problems_print_as_one_line() {
-    let problems = sharding("{selector: {}, clusters: [{name: east}], writeFence: true}");
+    let problems = sharding("{selector: {}, clusters: [{name: east}], root: {prefix: r, targetStatefulSet: s}}");
     assert_eq!(
         summary(&problems),
-        "spec.callerClusters: required with clusters: name the member cluster where this shard's operator runs; spec.writeFence: the write fence is not served yet: remove writeFence"
+        "spec.callerClusters: required with clusters: name the member cluster where this shard's operator runs; spec.root: generated shards are not served yet: write one ShardingConfig per shard"
     );
     assert_eq!(problems[0].reason.cause(), "FieldValueRequired");
 }

@@ -22,8 +22,7 @@ pub(super) fn print(
         .map(|(cluster, _)| {
             let config = v1::AgentConfig {
                 label_prefix: settings.keys.prefix().to_owned(),
-                bucket_algorithm: settings.algorithm().into(),
-                buckets: u32::from(settings.bucketing.buckets()),
+                bucketing: Some(settings.wire_bucketing()),
                 labelled_kinds: kinds.clone(),
                 caller_selectors: selectors(cluster, accepted),
             };

@@ -1,6 +1,6 @@
 //! Callers → views: which Pods are callers of which shards, and what each may see.
 
-use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardName};
+use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardName, Unavailable, WriteFence};
 use portolan_wire::v1;
 
 use super::resources::versioned;
@@ -122,6 +122,23 @@ fn shard(world: &World, settings: &Settings, (name, accepted): (&ShardName, &Acc
         members,
         limits: spec.limits.iter().filter_map(limit).collect(),
         label_prefix: settings.keys.prefix().to_owned(),
+        bucketing: Some(settings.wire_bucketing()),
+        unavailable: unavailable(spec.unavailable).into(),
+        write_fence: write_fence(spec.write_fence).into(),
+    }
+}
+
+fn unavailable(unavailable: Unavailable) -> v1::Unavailable {
+    match unavailable {
+        Unavailable::Hold => v1::Unavailable::Hold,
+        Unavailable::PartialStart => v1::Unavailable::PartialStart,
+    }
+}
+
+fn write_fence(fence: WriteFence) -> v1::WriteFence {
+    match fence {
+        WriteFence::Enabled => v1::WriteFence::Enabled,
+        WriteFence::Disabled => v1::WriteFence::Disabled,
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use portolan_crds::{
     AcceptedSpec, ClusterEntry, ClusterShardStatus, ConditionReason, Endpoint, ExplicitView, MemberClusterSpec,
-    ShardingConfigSpec, ShardingConfigStatus,
+    ShardingConfigSpec, ShardingConfigStatus, WebhookConfig,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -382,11 +382,14 @@ fn a_bad_edit_keeps_the_last_accepted_spec() {
         ),
         (
             ShardingConfigSpec {
-                write_fence: Some(true),
+                webhook: Some(WebhookConfig {
+                    cert_dir: "/certs".to_owned(),
+                    port: 9443,
+                }),
                 ..spec(&[("east", &[])])
             },
             ConditionReason::NotImplemented,
-            "spec.writeFence",
+            "spec.webhook",
         ),
         (
             ShardingConfigSpec {

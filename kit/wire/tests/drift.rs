@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-const PROTOS: [&str; 3] = ["enroll", "router", "agent"];
+const PROTOS: [&str; 4] = ["enroll", "router", "agent", "bucket"];
 const GENERATED: &str = "portolan.wire.v1.rs";
 
 #[test]

@@ -28,8 +28,10 @@ pub(crate) const PREFIX: &str = "ctrlmesh.kusionstack.io/";
 pub(crate) fn config(kinds: &[(&str, &str)]) -> wire::AgentConfig {
     wire::AgentConfig {
         label_prefix: PREFIX.to_owned(),
-        bucket_algorithm: wire::BucketAlgorithm::Legacy.into(),
-        buckets: 32,
+        bucketing: Some(wire::Bucketing {
+            algorithm: wire::BucketAlgorithm::Legacy.into(),
+            buckets: 32,
+        }),
         labelled_kinds: kinds
             .iter()
             .map(|(group, resource)| wire::KindRef {

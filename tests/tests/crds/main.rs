@@ -326,7 +326,7 @@ spec:
   explicitView: Allow
   unavailable: PartialStart
   enforcement: Audit
-  writeFence: true
+  writeFence: Disabled
 status:
   observedGeneration: 1
   conditions: &conditions

@@ -438,6 +438,42 @@ pub mod enrollment_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Bucketing {
+    #[prost(enumeration = "BucketAlgorithm", tag = "1")]
+    pub algorithm: i32,
+    #[prost(uint32, tag = "2")]
+    pub buckets: u32,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BucketAlgorithm {
+    Unspecified = 0,
+    Xxh3 = 1,
+    Legacy = 2,
+}
+impl BucketAlgorithm {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "BUCKET_ALGORITHM_UNSPECIFIED",
+            Self::Xxh3 => "BUCKET_ALGORITHM_XXH3",
+            Self::Legacy => "BUCKET_ALGORITHM_LEGACY",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BUCKET_ALGORITHM_UNSPECIFIED" => Some(Self::Unspecified),
+            "BUCKET_ALGORITHM_XXH3" => Some(Self::Xxh3),
+            "BUCKET_ALGORITHM_LEGACY" => Some(Self::Legacy),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
     #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5")]
@@ -676,6 +712,14 @@ pub struct Shard {
     /// Prefix of the shard label keys, with its slash.
     #[prost(string, tag = "9")]
     pub label_prefix: ::prost::alloc::string::String,
+    /// What agents write into the label sharding-hash. A router must be able to evaluate it from a namespace's name while
+    /// objects still lack it.
+    #[prost(message, optional, tag = "10")]
+    pub bucketing: ::core::option::Option<Bucketing>,
+    #[prost(enumeration = "Unavailable", tag = "11")]
+    pub unavailable: i32,
+    #[prost(enumeration = "WriteFence", tag = "12")]
+    pub write_fence: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MemberGrant {
@@ -794,6 +838,66 @@ impl ResourceKind {
             "RESOURCE_KIND_TARGET" => Some(Self::Target),
             "RESOURCE_KIND_CALLER_VIEW" => Some(Self::CallerView),
             "RESOURCE_KIND_CREDENTIAL" => Some(Self::Credential),
+            _ => None,
+        }
+    }
+}
+/// What a merged LIST does while a member is unreachable; unspecified is HOLD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Unavailable {
+    Unspecified = 0,
+    Hold = 1,
+    PartialStart = 2,
+}
+impl Unavailable {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "UNAVAILABLE_UNSPECIFIED",
+            Self::Hold => "UNAVAILABLE_HOLD",
+            Self::PartialStart => "UNAVAILABLE_PARTIAL_START",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "UNAVAILABLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "UNAVAILABLE_HOLD" => Some(Self::Hold),
+            "UNAVAILABLE_PARTIAL_START" => Some(Self::PartialStart),
+            _ => None,
+        }
+    }
+}
+/// Whether the answer to a write waits for the caller's own watch; unspecified is ENABLED.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum WriteFence {
+    Unspecified = 0,
+    Enabled = 1,
+    Disabled = 2,
+}
+impl WriteFence {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "WRITE_FENCE_UNSPECIFIED",
+            Self::Enabled => "WRITE_FENCE_ENABLED",
+            Self::Disabled => "WRITE_FENCE_DISABLED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WRITE_FENCE_UNSPECIFIED" => Some(Self::Unspecified),
+            "WRITE_FENCE_ENABLED" => Some(Self::Enabled),
+            "WRITE_FENCE_DISABLED" => Some(Self::Disabled),
             _ => None,
         }
     }
@@ -1347,14 +1451,12 @@ pub struct AgentConfig {
     /// Prefix of the shard label keys, with its slash.
     #[prost(string, tag = "1")]
     pub label_prefix: ::prost::alloc::string::String,
-    #[prost(enumeration = "BucketAlgorithm", tag = "2")]
-    pub bucket_algorithm: i32,
-    #[prost(uint32, tag = "3")]
-    pub buckets: u32,
+    #[prost(message, optional, tag = "2")]
+    pub bucketing: ::core::option::Option<Bucketing>,
     /// Kinds to label besides namespaces; "*" matches all groups or resources.
-    #[prost(message, repeated, tag = "4")]
+    #[prost(message, repeated, tag = "3")]
     pub labelled_kinds: ::prost::alloc::vec::Vec<KindRef>,
-    #[prost(message, repeated, tag = "5")]
+    #[prost(message, repeated, tag = "4")]
     pub caller_selectors: ::prost::alloc::vec::Vec<CallerSelector>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1373,35 +1475,6 @@ pub struct ReviewToken {
     pub token: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "3")]
     pub audiences: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum BucketAlgorithm {
-    Unspecified = 0,
-    Xxh3 = 1,
-    Legacy = 2,
-}
-impl BucketAlgorithm {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "BUCKET_ALGORITHM_UNSPECIFIED",
-            Self::Xxh3 => "BUCKET_ALGORITHM_XXH3",
-            Self::Legacy => "BUCKET_ALGORITHM_LEGACY",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "BUCKET_ALGORITHM_UNSPECIFIED" => Some(Self::Unspecified),
-            "BUCKET_ALGORITHM_XXH3" => Some(Self::Xxh3),
-            "BUCKET_ALGORITHM_LEGACY" => Some(Self::Legacy),
-            _ => None,
-        }
-    }
 }
 /// Generated client implementations.
 pub mod agent_control_client {
