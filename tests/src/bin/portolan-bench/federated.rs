@@ -50,38 +50,9 @@ pub(crate) async fn run(router_flags: &[String], amount: Amount, step: fn(&str))
     step("federated: lists");
     let lists = lists(&views, amount).await?;
     step("federated: events as fast as they are taken");
-    let mut events = Vec::new();
-    for (name, streams) in [("direct", &views.direct), ("router, explicit", &views.explicit)] {
-        events.push(burst(&views, name, streams, WATCH, amount, 0).await?);
-    }
-    let merged = views.watch().await?;
-    events.push(
-        burst(
-            &views,
-            "router, merged",
-            std::slice::from_ref(&views.merged),
-            &merged,
-            amount,
-            0,
-        )
-        .await?,
-    );
+    let mut events = bursts(&views, amount, 0).await?;
     step(&format!("federated: {} events a second", amount.rate));
-    for (name, streams) in [("direct", &views.direct), ("router, explicit", &views.explicit)] {
-        events.push(burst(&views, name, streams, WATCH, amount, amount.rate).await?);
-    }
-    let merged = views.watch().await?;
-    events.push(
-        burst(
-            &views,
-            "router, merged",
-            std::slice::from_ref(&views.merged),
-            &merged,
-            amount,
-            amount.rate,
-        )
-        .await?,
-    );
+    events.extend(bursts(&views, amount, amount.rate).await?);
     step(&format!("federated: {} idle merged watches", amount.watches));
     place.restart_router(true).await?;
     let legs = legs(&Views::of(&mut place).await?, amount).await?;
@@ -216,43 +187,53 @@ struct Heard {
     delays: Vec<u64>,
 }
 
-async fn burst(
-    views: &Views,
-    name: &'static str,
-    routes: &[Route],
-    path: &str,
-    amount: Amount,
-    rate: u64,
-) -> anyhow::Result<EventRow> {
-    let mut clients = Vec::new();
-    let mut streams = Vec::new();
-    for route in routes {
-        let mut client = Client::new(route.clone());
-        streams.extend(
-            client
+/// A burst by each of the three ways.
+async fn bursts(views: &Views, amount: Amount, rate: u64) -> anyhow::Result<Vec<EventRow>> {
+    let merged = views.watch().await?;
+    let ways = [
+        ("direct", views.direct.as_slice(), WATCH),
+        ("router, explicit", views.explicit.as_slice(), WATCH),
+        ("router, merged", std::slice::from_ref(&views.merged), merged.as_str()),
+    ];
+    let mut rows = Vec::with_capacity(ways.len());
+    for (name, routes, path) in ways {
+        let mut watches = Vec::new();
+        for route in routes {
+            let mut client = Client::new(route.clone());
+            let opened = client
                 .watch(path, 1, 1)
                 .await
-                .with_context(|| format!("{name}: a watch"))?,
-        );
-        clients.push(client);
+                .with_context(|| format!("{name}: a watch"))?;
+            watches.push((client, opened));
+        }
+        // Legs start on their own after the head of a merged watch.
+        tokio::time::sleep(SETTLE).await;
+        let streams: Vec<_> = watches.iter_mut().flat_map(|(_, streams)| streams).collect();
+        let row = burst(views, streams, amount.events, rate).await;
+        rows.push(EventRow {
+            name,
+            ..row.with_context(|| name)?
+        });
     }
-    // Legs start on their own after the head of a merged watch.
-    tokio::time::sleep(SETTLE).await;
+    Ok(rows)
+}
+
+async fn burst(views: &Views, streams: Vec<&mut RecvStream>, events: u64, rate: u64) -> anyhow::Result<EventRow> {
     let members = views.direct.len() as u64;
-    let each = amount.events * members / routes.len() as u64;
+    let each = events * members / streams.len() as u64;
     let (router, servers) = (usage::cpu_seconds(views.router)?, cpu_of(&views.backends)?);
     let begun = Instant::now();
     for route in &views.direct {
-        let asked = format!("/bench/burst?events={}&rate={}", amount.events, rate / members);
+        let asked = format!("/bench/burst?events={events}&rate={}", rate / members);
         Client::connected(route.clone(), 1).await?.get(&asked).await?;
     }
-    let mut hearing: FuturesUnordered<_> = streams.iter_mut().map(|stream| hear(stream, each)).collect();
+    let mut hearing: FuturesUnordered<_> = streams.into_iter().map(|stream| hear(stream, each)).collect();
     let mut all = Heard::default();
     while let Some(heard) = tokio::time::timeout(PATIENCE, hearing.next())
         .await
         .context("events got lost")?
     {
-        let heard = heard.with_context(|| name)?;
+        let heard = heard?;
         all.events += heard.events;
         all.delays.extend(heard.delays);
     }
@@ -261,7 +242,7 @@ async fn burst(
     let total = count(usize::try_from(all.events)?);
     let per_event = |seconds: f64| seconds * 1e6 / total;
     Ok(EventRow {
-        name,
+        name: "",
         rate,
         events: all.events,
         per_second: total / elapsed,

@@ -208,8 +208,8 @@ impl FederatedSection {
             members,
             pods,
             lists,
-            events,
             legs,
+            ..
         } = self;
         let _ = writeln!(text, "\nLIST of {pods} pods of 3 KB in each of {members} members, JSON");
         let _ = writeln!(
@@ -231,6 +231,22 @@ impl FederatedSection {
                 "{name:22}{seconds:>10.3}{megabytes:>10.1}{cpu_per_gb:>22.2}{peak:>26.1}"
             );
         }
+        self.write_events(text);
+        let LegRow {
+            watches,
+            legs,
+            kib_per_leg,
+            opening,
+            told,
+        } = legs;
+        let _ = writeln!(
+            text,
+            "\n{watches} idle merged watches of {legs} legs: {kib_per_leg:.1} KiB each leg, opened in {opening:.2} s, all told of an event of every member in {told:.2} s"
+        );
+    }
+
+    fn write_events(&self, text: &mut String) {
+        let Self { members, events, .. } = self;
         let _ = writeln!(
             text,
             "\nEvents of {members} members; CPU in microseconds per event, delays in milliseconds"
@@ -257,17 +273,6 @@ impl FederatedSection {
                 "{name:22}{rate:>12}{per_second:>12.0}{router_cpu:>12.1}{server_cpu:>12.1}{p50:>10.2}{p99:>10.2}"
             );
         }
-        let LegRow {
-            watches,
-            legs,
-            kib_per_leg,
-            opening,
-            told,
-        } = legs;
-        let _ = writeln!(
-            text,
-            "\n{watches} idle merged watches of {legs} legs: {kib_per_leg:.1} KiB each leg, opened in {opening:.2} s, all told of an event of every member in {told:.2} s"
-        );
     }
 }
 
