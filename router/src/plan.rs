@@ -1,16 +1,19 @@
 //! (caller, request, snapshot) → what to do. Pure, and every routing rule is here (design 4).
 //!
-//! A [`Plan`] is complete: whoever runs it (`dispatch`) decides nothing any more. The explicit view is planned in
-//! `explicit`, the merged view in `merged`, what a shard's limits mean for one request in `scope`; what the object's labels
-//! or the body must say besides is a [`Guard`] and a [`BodyRule`], judged by the pure functions of [`guard`] once they are
-//! at hand.
+//! A [`Plan`] is complete: whoever runs it (`dispatch`, `fanout`) decides nothing any more. The explicit view is planned in
+//! `explicit`, the merged view in `merged` (one object), `collection` (lists and watches) and `clusterwide` (what has no
+//! namespace), what a shard's limits mean for one request in `scope`; what the object's labels or the body must say besides
+//! is a [`Guard`] and a [`BodyRule`], judged by the pure functions of [`guard`] once they are at hand.
 
+mod collection;
 mod explicit;
+pub mod fanout;
 mod forward;
 pub mod guard;
 mod merged;
 mod rule;
 mod scope;
+mod single;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +21,11 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 
+pub use self::fanout::{FanLeg, FanOut, Replan};
 use self::forward::{Refusal, Route};
 pub use self::rule::Rule;
 use crate::classify::{ApiRequest, Impersonation, Verb, View};
+use crate::discovery::Kinds;
 use crate::fault::Fault;
 use crate::snapshot::{Caller, LeaseName, Snapshot, Target};
 
@@ -38,6 +43,8 @@ pub struct Planned {
 pub enum Plan {
     /// Send it to one member.
     Forward(Box<Forward>),
+    /// Ask one or more members for a collection, and make one answer of theirs.
+    FanOut(Box<FanOut>),
     /// The router answers itself.
     Local(LocalAnswer),
     /// Nothing leaves.
@@ -194,8 +201,8 @@ pub enum Check {
     },
 }
 
-/// Decides.
-pub fn plan(caller: &Caller, request: &ApiRequest, snapshot: &Snapshot) -> Planned {
+/// Decides. `kinds`: what members said they serve, as far as it is known.
+pub fn plan(caller: &Caller, request: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Planned {
     if let Some(answer) = local(request) {
         return Planned {
             plan: Plan::Local(answer),
@@ -206,16 +213,14 @@ pub fn plan(caller: &Caller, request: &ApiRequest, snapshot: &Snapshot) -> Plann
         caller,
         request,
         snapshot,
+        kinds,
     };
     let outcome = match &request.view {
-        View::Explicit(cluster) => explicit::plan(&route, cluster),
+        View::Explicit(cluster) => explicit::plan(&route, cluster).map(|(rule, forward)| (rule, forward.into())),
         View::Merged => merged::plan(&route),
     };
     match outcome {
-        Ok((rule, forward)) => Planned {
-            plan: Plan::Forward(Box::new(forward)),
-            rule,
-        },
+        Ok((rule, plan)) => Planned { plan, rule },
         Err(Refusal { rule, fault }) => Planned {
             plan: Plan::Refuse(fault),
             rule,
@@ -232,6 +237,18 @@ pub fn local(request: &ApiRequest) -> Option<LocalAnswer> {
         "healthz" | "livez" => Some(LocalAnswer::Live),
         "readyz" => Some(LocalAnswer::Ready),
         _ => None,
+    }
+}
+
+impl From<Forward> for Plan {
+    fn from(forward: Forward) -> Self {
+        Self::Forward(Box::new(forward))
+    }
+}
+
+impl From<FanOut> for Plan {
+    fn from(fan: FanOut) -> Self {
+        Self::FanOut(Box::new(fan))
     }
 }
 

@@ -1,11 +1,12 @@
-//! Long requests that a new snapshot would plan otherwise: their answers are ended.
+//! Long requests that a new snapshot would plan otherwise: their answers are ended, or go on under the new plan.
 //!
 //! A request is ruled by its snapshot to its end, but a watch, a followed log or a shell has no end of its own: after
 //! each swap they are planned anew. One whose caller has vanished or may no longer ask ends as if the member had ended
-//! it; a watch that would now be of another member or selector ends with 410, because a client that merely watched again
-//! would go on from where it was and never see what came or went with the change. Temporary refusals (a cordon, labels
-//! that are not complete) end nothing that runs. Not asked again here: `access`, whose answers no swap changes. Callers:
-//! `edge` registers, its answers poll.
+//! it; a watch of one member that would now be of another, or of other objects, ends with 410, because a client that merely
+//! watched again would go on from where it was and never see what came or went with the change. A merged watch is handed
+//! its new plan instead and mends itself. Temporary refusals (a cordon, a version that a member does not serve yet) end
+//! nothing that runs. Not asked again here: `access`, whose answers no swap changes. Callers: `edge` registers, its
+//! answers and `fanout` poll.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,8 @@ use portolan_crds::selector::Selector;
 use portolan_runtime::Tasks;
 
 use crate::classify::{ApiRequest, Impersonation};
-use crate::plan::{self, Forward, Plan, Rule};
+use crate::discovery::Kinds;
+use crate::plan::{self, FanOut, Forward, Plan, Replan, Rule};
 use crate::snapshot::{Caller, Snapshot, SnapshotStore};
 
 /// Why an answer is to end.
@@ -33,10 +35,22 @@ pub(crate) enum Verdict {
     Changed,
 }
 
+/// What is to become of a merged watch.
+#[derive(Debug, Clone)]
+pub(crate) enum FanVerdict {
+    /// To end, see [`Verdict`]. `Changed`: with 410.
+    Over(Verdict),
+    /// Targets or holds were renewed: reconnect with these from now on. No stream is touched.
+    Renewed(Arc<FanOut>),
+    /// Other legs, or other objects of some: hand it to the merge core.
+    Replanned(Arc<FanOut>),
+}
+
 /// All long requests of this process.
 #[derive(Debug)]
 pub(crate) struct Recheck {
     snapshots: Arc<SnapshotStore>,
+    kinds: Kinds,
     // A mutex: held to add, remove or copy the list; nothing is planned under it.
     open: Mutex<Registered>,
 }
@@ -51,17 +65,41 @@ struct Registered {
 #[derive(Debug)]
 struct Open {
     asked: ApiRequest,
-    /// A mutex: one task judges, and the request itself once when it begins.
+    /// A mutex: one task judges, and the request itself when it begins and takes its new plan.
     seen: Mutex<Seen>,
-    /// A [`Verdict`], or 0.
-    verdict: AtomicU8,
+    /// A [`Word`]: polled with every frame, so it must cost nothing.
+    word: AtomicU8,
     waker: AtomicWaker,
 }
 
-/// What the plan in force rests on. Holds no target: an old one would live as long as the watch.
+/// What was found last. The order is the order of weight: a lighter word never replaces a heavier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Word {
+    Same,
+    Renewed,
+    Replanned,
+    Changed,
+    Withdrawn,
+}
+
+/// The plan in force and who asked for it.
 #[derive(Debug)]
 struct Seen {
     caller: Caller,
+    rests_on: Basis,
+}
+
+/// What a plan in force rests on.
+#[derive(Debug)]
+enum Basis {
+    One(Member),
+    Fan(Arc<FanOut>),
+}
+
+/// A plan for one member. Holds no target: an old one would live as long as the request.
+#[derive(Debug)]
+struct Member {
     cluster: Arc<str>,
     cluster_uid: String,
     /// Of the target.
@@ -78,10 +116,14 @@ pub(crate) struct Watched {
     all: Arc<Recheck>,
 }
 
+/// A registered merged watch.
+#[derive(Debug)]
+pub(crate) struct WatchedFan(Watched);
+
 impl Recheck {
-    pub(crate) fn new(snapshots: Arc<SnapshotStore>) -> Arc<Self> {
+    pub(crate) fn new(snapshots: Arc<SnapshotStore>, kinds: Kinds) -> Arc<Self> {
         let open = Mutex::default();
-        Arc::new(Self { snapshots, open })
+        Arc::new(Self { snapshots, kinds, open })
     }
 
     /// Judges all of them after each swap, until cancelled.
@@ -93,7 +135,7 @@ impl Recheck {
             let snapshot = self.snapshots.load();
             let open: Vec<_> = self.open.lock().requests.values().cloned().collect();
             for request in open {
-                request.judge(&snapshot);
+                request.judge(&snapshot, &self.kinds);
             }
         }
     }
@@ -106,10 +148,34 @@ impl Recheck {
         caller: &Caller,
         snapshot: &Snapshot,
     ) -> Watched {
+        self.register(Basis::One(Member::of(forward)), asked, caller, snapshot)
+    }
+
+    /// Registers a merged watch.
+    pub(crate) fn watch_fan(
+        self: &Arc<Self>,
+        plan: Arc<FanOut>,
+        asked: &ApiRequest,
+        caller: &Caller,
+        snapshot: &Snapshot,
+    ) -> WatchedFan {
+        WatchedFan(self.register(Basis::Fan(plan), asked, caller, snapshot))
+    }
+
+    fn register(
+        self: &Arc<Self>,
+        rests_on: Basis,
+        asked: &ApiRequest,
+        caller: &Caller,
+        snapshot: &Snapshot,
+    ) -> Watched {
         let open = Arc::new(Open {
             asked: asked.clone(),
-            seen: Mutex::new(Seen::new(forward, caller)),
-            verdict: AtomicU8::new(0),
+            seen: Mutex::new(Seen {
+                caller: caller.clone(),
+                rests_on,
+            }),
+            word: AtomicU8::new(Word::Same as u8),
             waker: AtomicWaker::new(),
         });
         let id = {
@@ -122,7 +188,7 @@ impl Recheck {
         // Registered first: a swap from now on is seen by `run`, an earlier one here.
         let now = self.snapshots.load();
         if now.generation != snapshot.generation {
-            open.judge(&now);
+            open.judge(&now, &self.kinds);
         }
         let all = self.clone();
         Watched { id, open, all }
@@ -142,6 +208,14 @@ impl Watched {
     }
 }
 
+impl WatchedFan {
+    /// What is new, once; or a wake-up when there is something. The end is told again and again.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Option<FanVerdict> {
+        self.0.open.waker.register(cx.waker());
+        self.0.open.take()
+    }
+}
+
 impl Drop for Watched {
     fn drop(&mut self) {
         self.all.open.lock().requests.remove(&self.id);
@@ -149,34 +223,131 @@ impl Drop for Watched {
 }
 
 impl Open {
-    fn verdict(&self) -> Option<Verdict> {
-        match self.verdict.load(Ordering::Acquire) {
-            1 => Some(Verdict::Withdrawn),
-            2 => Some(Verdict::Changed),
-            _ => None,
+    fn word(&self) -> Word {
+        match self.word.load(Ordering::Acquire) {
+            1 => Word::Renewed,
+            2 => Word::Replanned,
+            3 => Word::Changed,
+            4 => Word::Withdrawn,
+            _ => Word::Same,
         }
     }
 
-    fn judge(&self, snapshot: &Snapshot) {
+    fn verdict(&self) -> Option<Verdict> {
+        match self.word() {
+            Word::Withdrawn => Some(Verdict::Withdrawn),
+            Word::Changed => Some(Verdict::Changed),
+            Word::Same | Word::Renewed | Word::Replanned => None,
+        }
+    }
+
+    fn take(&self) -> Option<FanVerdict> {
+        if self.word() == Word::Same {
+            return None;
+        }
+        // Under the lock, so that no newer plan's word is wiped out.
+        let seen = self.seen.lock();
+        if let Some(over) = self.verdict() {
+            return Some(FanVerdict::Over(over));
+        }
+        let word = self.word();
+        self.word.store(Word::Same as u8, Ordering::Release);
+        let Basis::Fan(plan) = &seen.rests_on else { return None };
+        match word {
+            Word::Replanned => Some(FanVerdict::Replanned(plan.clone())),
+            _ => Some(FanVerdict::Renewed(plan.clone())),
+        }
+    }
+
+    fn judge(&self, snapshot: &Snapshot, kinds: &Kinds) {
         if self.verdict().is_some() {
             return;
         }
-        let Some(verdict) = self.seen.lock().judge(&self.asked, snapshot) else {
-            return;
-        };
-        let word = match verdict {
-            Verdict::Withdrawn => 1,
-            Verdict::Changed => 2,
-        };
-        self.verdict.store(word, Ordering::Release);
+        {
+            let mut seen = self.seen.lock();
+            let word = seen.judge(&self.asked, snapshot, kinds);
+            if word <= self.word() {
+                return;
+            }
+            self.word.store(word as u8, Ordering::Release);
+        }
         self.waker.wake();
     }
 }
 
 impl Seen {
-    fn new(forward: &Forward, caller: &Caller) -> Self {
+    /// What `snapshot` makes of the request; remembers it if it may go on.
+    fn judge(&mut self, asked: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Word {
+        let caller = match &self.caller {
+            Caller::Person { .. } => self.caller.clone(),
+            Caller::Pod(view) => match snapshot.callers.get(&view.key) {
+                Some(now) => Caller::Pod(now.clone()),
+                None => return Word::Withdrawn,
+            },
+        };
+        let same_view = same(&caller, &self.caller);
+        // Of the usual swap most of them need no more than this.
+        if same_view && self.rests_on.is_untouched(snapshot) {
+            return Word::Same;
+        }
+        let planned = plan::plan(&caller, asked, snapshot, kinds);
+        let word = match (planned.plan, &mut self.rests_on) {
+            (Plan::Forward(forward), Basis::One(member)) => member.judge(&forward),
+            (Plan::FanOut(next), Basis::Fan(plan)) => judge_fan(plan, *next),
+            (Plan::Refuse(_), basis) if basis.outlives(planned.rule) => {
+                // What it would be filtered by then is not known.
+                return if same_view { Word::Same } else { Word::Changed };
+            }
+            _ => Word::Withdrawn,
+        };
+        self.caller = caller;
+        word
+    }
+}
+
+fn judge_fan(plan: &mut Arc<FanOut>, next: FanOut) -> Word {
+    match next.after(plan) {
+        Replan::Same => Word::Same,
+        Replan::Renewed(next) => {
+            *plan = Arc::new(next);
+            Word::Renewed
+        }
+        Replan::Changed(next) => {
+            *plan = Arc::new(next);
+            Word::Replanned
+        }
+        Replan::Withdrawn => Word::Withdrawn,
+    }
+}
+
+impl Basis {
+    /// Whether a refusal by this rule goes away by itself and says nothing against what runs.
+    fn outlives(&self, rule: Rule) -> bool {
+        match self {
+            Self::One(_) => rule == Rule::Cordoned,
+            Self::Fan(_) => matches!(rule, Rule::Cordoned | Rule::NoTarget | Rule::VersionConflict),
+        }
+    }
+
+    /// Whether nothing that it rests on was sent anew; the caller's view aside.
+    fn is_untouched(&self, snapshot: &Snapshot) -> bool {
+        let same = |cluster: &str, version: &str| {
+            let target = snapshot.targets.get(cluster);
+            target.is_some_and(|target| target.version == version)
+        };
+        match self {
+            Self::One(member) => same(&member.cluster, &member.version),
+            Self::Fan(plan) => plan
+                .legs
+                .iter()
+                .all(|leg| same(leg.cluster(), &leg.forward.target.version)),
+        }
+    }
+}
+
+impl Member {
+    fn of(forward: &Forward) -> Self {
         Self {
-            caller: caller.clone(),
             cluster: forward.target.cluster.clone(),
             cluster_uid: forward.target.cluster_uid.clone(),
             version: forward.target.version.clone(),
@@ -185,38 +356,15 @@ impl Seen {
         }
     }
 
-    /// What `snapshot` makes of the request; remembers it if it may go on.
-    fn judge(&mut self, asked: &ApiRequest, snapshot: &Snapshot) -> Option<Verdict> {
-        let caller = match &self.caller {
-            Caller::Person { .. } => self.caller.clone(),
-            Caller::Pod(view) => match snapshot.callers.get(&view.key) {
-                Some(now) => Caller::Pod(now.clone()),
-                None => return Some(Verdict::Withdrawn),
-            },
-        };
-        let same_view = same(&caller, &self.caller);
-        // Of the usual swap most of them need no more than this.
-        let target = snapshot.targets.get(&self.cluster);
-        if same_view && target.is_some_and(|target| target.version == self.version) {
-            return None;
-        }
-        let planned = plan::plan(&caller, asked, snapshot);
-        let forward = match planned.plan {
-            Plan::Forward(forward) => forward,
-            Plan::Refuse(_) if matches!(planned.rule, Rule::Cordoned | Rule::LabelsIncomplete) => {
-                // What it would be filtered by then is not known.
-                return (!same_view).then_some(Verdict::Changed);
-            }
-            Plan::Refuse(_) | Plan::Local(_) => return Some(Verdict::Withdrawn),
-        };
-        let next = Self::new(&forward, &caller);
+    fn judge(&mut self, forward: &Forward) -> Word {
+        let next = Self::of(forward);
         if next.act_as != self.act_as {
-            return Some(Verdict::Withdrawn);
+            return Word::Withdrawn;
         }
         let kept =
             next.cluster == self.cluster && next.cluster_uid == self.cluster_uid && next.selector == self.selector;
         *self = next;
-        (!kept).then_some(Verdict::Changed)
+        if kept { Word::Same } else { Word::Changed }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use portolan_crds::labels::LabelKeys;
 use portolan_crds::names::system_namespace;
-use portolan_crds::selector::{Requirement, Selector};
+use portolan_crds::selector::{Operator, Requirement, Selector};
 use portolan_crds::shard::Bucketing;
 
 /// Names of namespaces. Shared: one set per member and snapshot, however many requests are under way.
@@ -201,6 +201,16 @@ impl NamespaceLabels {
                 _ => None,
             };
             requirement.accepts(value)
+        })
+    }
+
+    /// Whether labels say the same as names do, once they are complete: system namespaces have none, so what would pass
+    /// or stop one of those by its name must be judged by name.
+    pub fn is_sayable(&self) -> bool {
+        self.requirements.iter().all(|requirement| {
+            requirement.key() != self.keys.namespace()
+                || matches!(requirement.operator(), Operator::In | Operator::NotIn)
+                    && !requirement.values().iter().any(|name| system_namespace(name))
         })
     }
 

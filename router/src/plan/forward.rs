@@ -7,6 +7,7 @@ use portolan_crds::names::system_namespace;
 
 use super::{Check, Forward, Rewrite, Rule, TrafficClass};
 use crate::classify::{ApiRequest, Impersonation, Verb};
+use crate::discovery::Kinds;
 use crate::fault::Fault;
 use crate::snapshot::{Caller, Snapshot, Target};
 
@@ -36,6 +37,7 @@ pub(super) struct Route<'a> {
     pub(super) caller: &'a Caller,
     pub(super) request: &'a ApiRequest,
     pub(super) snapshot: &'a Snapshot,
+    pub(super) kinds: &'a Kinds,
 }
 
 /// A member that cannot be asked now: 429 keeps informers from relisting, 503 is the truth for everything else.
@@ -59,6 +61,28 @@ pub(super) fn unavailable(collection: bool, message: String, cluster: &str) -> F
 impl Route<'_> {
     /// A plan for `cluster`, or why it cannot be asked.
     pub(super) fn to(&self, cluster: &str, rewrite: Rewrite) -> Result<Forward, Refusal> {
+        let forward = self.whatever_state(cluster, rewrite)?;
+        match self.held(&forward) {
+            Some(message) => Err(self.cordoned(message, cluster)),
+            None => Ok(forward),
+        }
+    }
+
+    /// Why a member that is known must not be asked now.
+    pub(super) fn held(&self, forward: &Forward) -> Option<String> {
+        let stops = forward.target.cordoned && !forward.priority && matches!(self.caller, Caller::Pod(_));
+        stops.then(|| format!("member cluster {} is cordoned", forward.target.cluster))
+    }
+
+    pub(super) fn cordoned(&self, message: String, cluster: &str) -> Refusal {
+        Refusal {
+            rule: Rule::Cordoned,
+            fault: self.unavailable(message, cluster),
+        }
+    }
+
+    /// A plan for `cluster`, also if it is [`Self::held`].
+    pub(super) fn whatever_state(&self, cluster: &str, rewrite: Rewrite) -> Result<Forward, Refusal> {
         let Some(target) = self.snapshot.targets.get(cluster) else {
             let message = format!("member cluster {cluster} is not known to this router (yet)");
             return Err(Refusal {
@@ -67,13 +91,6 @@ impl Route<'_> {
             });
         };
         let priority = rewrite.lease.is_some();
-        if target.cordoned && !priority && matches!(self.caller, Caller::Pod(_)) {
-            let fault = self.unavailable(format!("member cluster {cluster} is cordoned"), cluster);
-            return Err(Refusal {
-                rule: Rule::Cordoned,
-                fault,
-            });
-        }
         let user = self.user();
         allowed(target, &Impersonation::user(user.as_str()))?;
         let mut checks = Vec::new();

@@ -1,16 +1,14 @@
-//! `/…`: the caller's shard as if it were one cluster, for everything that one member can answer (design 4).
+//! `/…`: the caller's shard as if it were one cluster (design 4). Here: whose a request is by its namespace, leases,
+//! reviews and events.
 //!
-//! What several members would have to answer together is refused with a Status that says so; it is never answered with
-//! one member's part.
+//! What several members would have to do together is refused with a Status that says so; it is never done in one of them.
 
-use portolan_crds::selector::Selector;
-
-use super::{BodyRule, Change, Forward, Guard, Refusal, Rewrite, Route, Rule, scope};
+use super::{FanLeg, Forward, Plan, Refusal, Rewrite, Route, Rule, scope};
 use crate::classify::{ResourceRequest, Verb};
 use crate::fault::Fault;
 use crate::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, LeaseName, Member, Shard};
 
-type Outcome = Result<(Rule, Forward), Refusal>;
+pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
 
 /// Groups whose objects are questions to an API server.
 const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
@@ -57,23 +55,41 @@ pub(super) fn unbound(view: &CallerView) -> Refusal {
     }
 }
 
-struct Merged<'a> {
-    route: &'a Route<'a>,
-    view: &'a CallerView,
-    shard: &'a Shard,
+pub(super) struct Merged<'a> {
+    pub(super) route: &'a Route<'a>,
+    pub(super) view: &'a CallerView,
+    pub(super) shard: &'a Shard,
+}
+
+/// Where a namespace is.
+struct Place<'a> {
+    rule: Rule,
+    cluster: &'a str,
+    /// Let through by `Audit`.
+    warning: Option<String>,
 }
 
 impl Merged<'_> {
     fn primary(&self, rule: Rule) -> Outcome {
-        Ok((rule, self.route.to(&self.shard.primary_cluster, Rewrite::default())?))
+        Ok((
+            rule,
+            self.route.to(&self.shard.primary_cluster, Rewrite::default())?.into(),
+        ))
     }
 
-    fn verb(&self) -> Verb {
+    pub(super) fn verb(&self) -> Verb {
         self.route.request.verb
+    }
+
+    fn collects(&self) -> bool {
+        matches!(self.verb(), Verb::List | Verb::Watch)
     }
 
     fn resource(&self, resource: &ResourceRequest) -> Outcome {
         let Some(namespace) = &resource.namespace else {
+            if self.collects() {
+                return self.everywhere(resource);
+            }
             return self.without_namespace(resource);
         };
         let lease = self
@@ -82,18 +98,24 @@ impl Merged<'_> {
             .as_ref()
             .filter(|_| resource.is("coordination.k8s.io", "leases") && **namespace == *self.view.namespace);
         match lease {
-            Some(lease) if resource.name.as_ref() == Some(&lease.client) => self.election(lease),
+            Some(lease) if resource.name.as_ref() == Some(&lease.client) => {
+                Ok((Rule::LeaderElection, self.election(lease)?.into()))
+            }
             Some(lease) if self.verb() == Verb::Create && resource.name.is_none() => {
                 // Only the body tells whether this is the leader-election Lease.
-                let (rule, mut forward) = self.namespaced(resource, namespace)?;
-                forward.election = Some(Box::new(self.election(lease)?.1));
-                Ok((rule, forward))
+                let (rule, mut forward) = self.single(resource, namespace)?;
+                forward.election = Some(Box::new(self.election(lease)?));
+                Ok((rule, forward.into()))
             }
-            _ => self.namespaced(resource, namespace),
+            _ if self.collects() => self.within(resource, namespace),
+            _ => self
+                .single(resource, namespace)
+                .map(|(rule, forward)| (rule, forward.into())),
         }
     }
 
-    fn election(&self, lease: &LeaseName) -> Outcome {
+    /// One collection of the merged view is not merged: the Lease is renamed in a list of one, which has its raw version.
+    fn election(&self, lease: &LeaseName) -> Result<Forward, Refusal> {
         if self.verb() == Verb::Watch {
             let message = format!("watching Lease {} is not served yet: get it instead", lease.client);
             return Err(Refusal {
@@ -105,14 +127,38 @@ impl Merged<'_> {
             lease: Some(lease.clone()),
             ..Rewrite::default()
         };
-        Ok((
-            Rule::LeaderElection,
-            self.route.to(&self.shard.primary_cluster, rewrite)?,
-        ))
+        self.route.to(&self.shard.primary_cluster, rewrite)
     }
 
-    /// A namespace in the path: who owns it?
-    fn namespaced(&self, resource: &ResourceRequest, namespace: &str) -> Outcome {
+    /// One object, or a create, in a namespace.
+    fn single(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Forward), Refusal> {
+        let place = self.place(resource, namespace)?;
+        let mut forward = match place.rule {
+            Rule::OwnNamespace | Rule::ClusterScopedEvent => self.route.to(place.cluster, Rewrite::default())?,
+            _ => self.limited(place.cluster, resource, Some(namespace))?,
+        };
+        forward.warning = place.warning.or(forward.warning);
+        Ok((place.rule, forward))
+    }
+
+    /// A collection of one namespace: one leg on its owner.
+    fn within(&self, resource: &ResourceRequest, namespace: &str) -> Outcome {
+        let place = self.place(resource, namespace)?;
+        let limits = match place.rule {
+            Rule::OwnNamespace => None,
+            _ => self.limits(resource, Some(namespace)),
+        };
+        let mut leg: FanLeg = self.placed_leg(place.cluster, limits)?;
+        leg.forward.warning = place.warning;
+        Ok((place.rule, self.fan_out(vec![leg], false)?.into()))
+    }
+
+    /// A namespace in the path: where is it?
+    fn place(&self, resource: &ResourceRequest, namespace: &str) -> Result<Place<'_>, Refusal> {
+        let at = |rule, cluster| {
+            let warning = None;
+            Ok(Place { rule, cluster, warning })
+        };
         if let Some((member, grant)) = self.shard.owner(namespace) {
             if grant.state == GrantState::Releasing && !self.route.request.is_read() {
                 let config = &self.shard.config;
@@ -122,25 +168,19 @@ impl Merged<'_> {
                 );
                 return Err(Refusal::forbidden(Rule::Releasing, message));
             }
-            return Ok((
-                Rule::OwnedNamespace,
-                self.limited(&member.cluster, resource, Some(namespace))?,
-            ));
+            return at(Rule::OwnedNamespace, &member.cluster);
         }
         if *namespace == *self.view.namespace {
-            return Ok((
-                Rule::OwnNamespace,
-                self.route.to(&self.view.key.home_cluster, Rewrite::default())?,
-            ));
+            return at(Rule::OwnNamespace, &self.view.key.home_cluster);
         }
         let records = matches!(self.verb(), Verb::Create | Verb::Update | Verb::Patch);
         if scope::is_event(resource) && records && namespace == CLUSTER_EVENTS_NAMESPACE {
-            return self.primary(Rule::ClusterScopedEvent);
+            return at(Rule::ClusterScopedEvent, &self.shard.primary_cluster);
         }
-        self.outside(resource, namespace)
+        self.outside(namespace)
     }
 
-    fn outside(&self, resource: &ResourceRequest, namespace: &str) -> Outcome {
+    fn outside(&self, namespace: &str) -> Result<Place<'_>, Refusal> {
         let config = &self.shard.config;
         let owner = self.shard.members.iter().find_map(|member| {
             let target = self.route.snapshot.targets.get(&member.cluster)?;
@@ -160,35 +200,37 @@ impl Merged<'_> {
         } else {
             &self.shard.primary_cluster
         };
-        let cluster = owner.map_or(fallback, |(member, _)| &member.cluster);
-        let mut forward = self.limited(cluster, resource, Some(namespace))?;
-        forward.warning = Some(message);
-        Ok((Rule::OutsideAudited, forward))
+        Ok(Place {
+            rule: Rule::OutsideAudited,
+            cluster: owner.map_or(fallback, |(member, _)| &member.cluster),
+            warning: Some(message),
+        })
     }
 
-    /// No namespace in the path: cluster-scoped, or a collection over all namespaces.
+    /// No namespace in the path, and no collection: cluster-scoped, or the impossible.
     fn without_namespace(&self, resource: &ResourceRequest) -> Outcome {
         let member = match self.shard.members.as_slice() {
             [member] => member,
-            [] => {
-                let message = format!("shard {} has no member cluster", self.shard.config);
-                let fault = Fault::Unavailable {
-                    message,
-                    cluster: None,
-                    sent: false,
-                };
-                return Err(Refusal {
-                    rule: Rule::NoTarget,
-                    fault,
-                });
-            }
+            [] => return Err(self.memberless()),
             several => return Err(self.several(resource, several)),
         };
-        let collection = matches!(self.verb(), Verb::List | Verb::Watch) && !resource.named_by_path;
-        if collection && (!scope::cluster_scoped(resource) || resource.is("", "namespaces")) {
-            return Ok((Rule::AllNamespaces, self.all_namespaces(member, resource)?));
+        Ok((
+            Rule::ClusterScoped,
+            self.limited(&member.cluster, resource, None)?.into(),
+        ))
+    }
+
+    /// A shard without members owns nothing, so nothing can be asked.
+    pub(super) fn memberless(&self) -> Refusal {
+        let message = format!("shard {} has no member cluster", self.shard.config);
+        Refusal {
+            rule: Rule::NoTarget,
+            fault: Fault::Unavailable {
+                message,
+                cluster: None,
+                sent: false,
+            },
         }
-        Ok((Rule::ClusterScoped, self.limited(&member.cluster, resource, None)?))
     }
 
     fn several(&self, resource: &ResourceRequest, members: &[Member]) -> Refusal {
@@ -218,176 +260,4 @@ impl Merged<'_> {
             fault: Fault::MethodNotAllowed(message),
         }
     }
-
-    /// List or watch over all namespaces of the shard's one member.
-    fn all_namespaces(&self, member: &Member, resource: &ResourceRequest) -> Result<Forward, Refusal> {
-        if let Some(namespace) = member.unlabelled.as_ref().filter(|_| !member.all_namespaces) {
-            let message = format!(
-                "namespace {namespace} of member cluster {} is never labelled, so a collection over all namespaces would miss it: ask namespace by namespace",
-                member.cluster
-            );
-            return Err(Refusal {
-                rule: Rule::LabelsIncomplete,
-                fault: Fault::MethodNotAllowed(message),
-            });
-        }
-        let namespaces = self.shard.namespace_selector(member).cloned().unwrap_or_default();
-        let limits = scope::limits(self.shard, resource, None).unwrap_or_default();
-        self.collection(&member.cluster, resource, namespaces.and(&limits))
-    }
-
-    /// A collection, narrowed by a selector whose labels must be complete.
-    fn collection(&self, cluster: &str, resource: &ResourceRequest, selector: Selector) -> Result<Forward, Refusal> {
-        let mut forward = self.route.to(cluster, Rewrite::default())?;
-        scope::require_labels(self.shard, &forward.target, resource, &selector)?;
-        forward.rewrite.selector = (!selector.is_everything()).then_some(selector);
-        Ok(forward)
-    }
-
-    /// A request to one member, with the limits of the resource applied: collections are narrowed, single objects judged.
-    fn limited(&self, cluster: &str, resource: &ResourceRequest, namespace: Option<&str>) -> Result<Forward, Refusal> {
-        let Some(selector) = scope::limits(self.shard, resource, namespace) else {
-            self.bind(resource, namespace)?;
-            return self.route.to(cluster, Rewrite::default());
-        };
-        if matches!(self.verb(), Verb::List | Verb::Watch | Verb::DeleteCollection) {
-            return self.collection(cluster, resource, selector);
-        }
-        let forward = self.route.to(cluster, Rewrite::default())?;
-        match self.shard.enforcement {
-            Enforcement::Audit => Ok(self.audited(forward, resource, &selector)),
-            Enforcement::Enforce => self.judged(forward, resource, selector),
-        }
-    }
-
-    /// A Binding names its Pod in the body: where Pods are limited, their own `/binding` shows which one it is.
-    fn bind(&self, resource: &ResourceRequest, namespace: Option<&str>) -> Result<(), Refusal> {
-        let pods = ResourceRequest {
-            resource: "pods".to_owned(),
-            ..ResourceRequest::default()
-        };
-        let unseen = resource.is("", "bindings")
-            && self.shard.enforcement == Enforcement::Enforce
-            && scope::limits(self.shard, &pods, namespace).is_some();
-        if !unseen {
-            return Ok(());
-        }
-        let config = &self.shard.config;
-        let message = format!("shard {config} limits pods: bind them by POST to pods/<name>/binding");
-        Err(Refusal::forbidden(Rule::OutsideRefused, message))
-    }
-
-    /// Without looking at the object only its namespace can tell that it is outside.
-    fn audited(&self, mut forward: Forward, resource: &ResourceRequest, selector: &Selector) -> Forward {
-        if selector.is_nothing() {
-            forward.warning = Some(self.outside_limits(resource));
-        }
-        forward
-    }
-
-    fn outside_limits(&self, resource: &ResourceRequest) -> String {
-        format!(
-            "{} is outside the limits of shard {}",
-            describe(resource),
-            self.shard.config
-        )
-    }
-
-    /// A single object under `Enforce`: what it is before, and what it becomes, must be the shard's.
-    fn judged(&self, mut forward: Forward, resource: &ResourceRequest, selector: Selector) -> Result<Forward, Refusal> {
-        if selector.is_nothing() {
-            return Err(Refusal::forbidden(Rule::OutsideRefused, self.outside_limits(resource)));
-        }
-        let result = scope::without_reserved(self.shard, &selector);
-        let shard = self.shard.config.to_string();
-        let object = describe(resource);
-        forward.body_rule = change(self.verb(), resource)
-            .filter(|_| !result.is_everything())
-            .map(|change| BodyRule {
-                selector: result,
-                change,
-                object: object.clone(),
-                shard: shard.clone(),
-            });
-        if resource.named_by_path {
-            scope::require_labels(self.shard, &forward.target, resource, &selector)?;
-            let cluster = forward.target.cluster.to_string();
-            forward.guard = Some(Guard {
-                path: object_path(resource),
-                selector,
-                object,
-                shard,
-                cluster,
-            });
-        }
-        Ok(forward)
-    }
 }
-
-/// `pods ns-a/p`, `deployments.apps in ns-a`, `nodes n`.
-fn describe(resource: &ResourceRequest) -> String {
-    let kind = resource.kind();
-    match (&resource.namespace, &resource.name) {
-        (Some(_), Some(name)) if resource.is("", "namespaces") => format!("{kind} {name}"),
-        (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
-        (Some(namespace), None) => format!("{kind} in {namespace}"),
-        (None, Some(name)) => format!("{kind} {name}"),
-        (None, None) => kind,
-    }
-}
-
-/// How the body of a request becomes the object; `None` if no label can change by it.
-fn change(verb: Verb, resource: &ResourceRequest) -> Option<Change> {
-    let built_in = built_in(&resource.group);
-    match (verb, resource.subresource.as_deref()) {
-        (Verb::Create | Verb::Update, None) => Some(Change::Whole),
-        (Verb::Patch, None) => Some(Change::Patch),
-        // A Scale is another object.
-        (_, Some("scale")) => None,
-        // [read in 1.36: assignPod copies the Binding's labels over the Pod's].
-        (Verb::Create, Some("binding")) if resource.is("", "pods") => Some(Change::Over),
-        // Kubernetes' own kinds take labels from a body for `/status` and its like [run: a PUT of pods/status without
-        // labels removes them]; custom resources do not.
-        (Verb::Update, Some(_)) if built_in => Some(Change::Whole),
-        (Verb::Update, Some("status")) => Some(Change::Status),
-        (Verb::Patch, Some(subresource)) if built_in || subresource == "status" => Some(Change::Patch),
-        _ => None,
-    }
-}
-
-fn built_in(group: &str) -> bool {
-    !group.contains('.') || group.ends_with(".k8s.io")
-}
-
-/// The object's own path, built from what was read so that judged and changed object are the same.
-fn object_path(resource: &ResourceRequest) -> String {
-    let encode = |text: &str| percent_encoding::utf8_percent_encode(text, SEGMENT).to_string();
-    let mut path = if resource.group.is_empty() {
-        "/api".to_owned()
-    } else {
-        format!("/apis/{}", encode(&resource.group))
-    };
-    let mut push = |segment: &str| {
-        path.push('/');
-        path.push_str(&encode(segment));
-    };
-    push(&resource.version);
-    if let Some(namespace) = resource.namespace.as_ref().filter(|_| !resource.is("", "namespaces")) {
-        push("namespaces");
-        push(namespace);
-    }
-    push(&resource.resource);
-    resource.name.iter().for_each(|name| push(name));
-    path
-}
-
-/// What a path segment must not contain as it is.
-const SEGMENT: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'%')
-    .add(b'/')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?');

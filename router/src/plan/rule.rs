@@ -19,9 +19,9 @@ pub enum Rule {
     OutsideAudited,
     /// Namespace outside the shard, or an object outside its limits.
     OutsideRefused,
-    /// Collection over all namespaces of the shard's one member.
+    /// Collection over all namespaces: each member's share of the shard.
     AllNamespaces,
-    /// What has no namespace, in the shard's one member.
+    /// What has no namespace.
     ClusterScoped,
     /// The leader-election Lease.
     LeaderElection,
@@ -33,8 +33,10 @@ pub enum Rule {
     NonResource,
     /// One answer would have to be merged from several members.
     SeveralMembers,
-    /// Labels of a kind are not complete.
-    LabelsIncomplete,
+    /// Members serve the kind, but not all of them in this version.
+    VersionConflict,
+    /// A collection can only be read by GET.
+    CollectionMethod,
     /// The namespace is on its way to another shard.
     Releasing,
     /// The caller is in no shard.
@@ -74,7 +76,8 @@ impl Rule {
             Self::ClusterScopedEvent => "cluster-scoped-event",
             Self::NonResource => "non-resource",
             Self::SeveralMembers => "several-members",
-            Self::LabelsIncomplete => "labels-incomplete",
+            Self::VersionConflict => "version-conflict",
+            Self::CollectionMethod => "collection-method",
             Self::Releasing => "releasing",
             Self::NoShard => "no-shard",
             Self::SeveralShards => "several-shards",
@@ -97,14 +100,15 @@ impl Rule {
             Self::OwnNamespace => "the caller's own namespace is served by its home cluster, unfiltered",
             Self::OutsideAudited => "the namespace is outside the shard; enforcement Audit lets it through and warns",
             Self::OutsideRefused => "outside the shard; enforcement Enforce refuses it",
-            Self::AllNamespaces => "a collection over all namespaces of the shard's one member, filtered by its labels",
-            Self::ClusterScoped => "what has no namespace is served by the shard's one member",
+            Self::AllNamespaces => "a collection over all namespaces is each member's share of the shard, merged",
+            Self::ClusterScoped => "what has no namespace is the union of the members, the primary's first",
             Self::LeaderElection => "the leader-election Lease lies in the primary cluster under the shard's own name",
             Self::Review => "reviews are answered by the primary cluster",
             Self::ClusterScopedEvent => "events of cluster-scoped objects lie in the primary cluster",
             Self::NonResource => "paths that are no resource are served by the primary cluster",
-            Self::SeveralMembers => "several members would have to be merged, which is not served yet",
-            Self::LabelsIncomplete => "the labels that the answer would be filtered by are not complete",
+            Self::SeveralMembers => "several members would have to do it together",
+            Self::VersionConflict => "the members that serve the kind do not all serve this version of it",
+            Self::CollectionMethod => "a collection is read by GET",
             Self::Releasing => "the namespace is on its way to another shard: reads only",
             Self::NoShard => "the caller is in no shard",
             Self::SeveralShards => "the caller is in several shards",
@@ -126,10 +130,11 @@ impl fmt::Display for Rule {
 }
 
 impl Planned {
-    /// `forward`, `local` or `refuse`; span attribute and metric label.
+    /// `forward`, `fan-out`, `local` or `refuse`; span attribute and metric label.
     pub fn kind(&self) -> &'static str {
         match self.plan {
             Plan::Forward(_) => "forward",
+            Plan::FanOut(_) => "fan-out",
             Plan::Local(_) => "local",
             Plan::Refuse(_) => "refuse",
         }
@@ -140,6 +145,7 @@ impl Planned {
         let mut lines = vec![format!("{}: {}", self.rule, self.rule.sentence())];
         match &self.plan {
             Plan::Forward(forward) => forward.explain(&mut lines),
+            Plan::FanOut(fan) => fan.explain(&mut lines),
             Plan::Local(LocalAnswer::Live) => lines.push("the router is alive".into()),
             Plan::Local(LocalAnswer::Ready) => lines.push("the router's readiness".into()),
             Plan::Refuse(fault) => lines.push(format!("refused with {}: {fault}", fault.status_code().as_u16())),
@@ -149,7 +155,7 @@ impl Planned {
 }
 
 impl Forward {
-    fn explain(&self, lines: &mut Vec<String>) {
+    pub(super) fn explain(&self, lines: &mut Vec<String>) {
         let cluster = &self.target.cluster;
         lines.push(format!(
             "forward to member cluster {cluster} ({}) as {}",

@@ -1,24 +1,29 @@
 //! What a shard's namespaces and limits mean for one request: the selector to inject, or to judge an object by.
 
-use std::collections::BTreeMap;
-
 use portolan_crds::limits::WILDCARD;
 use portolan_crds::selector::Selector;
+use portolan_merge::filter::NamespaceLabels;
 
-use super::{Refusal, Rule};
 use crate::classify::ResourceRequest;
-use crate::fault::Fault;
+use crate::discovery::{Kinds, Scope};
 use crate::snapshot::{Limit, Shard, Target};
-
-/// Seconds after which a request that the labels are not ready for may come again. Labelling takes seconds to minutes.
-const LABELS_RETRY_SECONDS: u32 = 5;
 
 /// Groups of Events.
 const EVENT_GROUPS: [&str; 2] = ["", "events.k8s.io"];
 
-/// Cluster-scoped kinds of Kubernetes itself, which the path of a collection does not tell from namespaced ones.
-/// Cluster-scoped custom resources are recognised by nothing yet (discovery will tell): their collections are refused like
-/// those of kinds without labels.
+/// Groups of Kubernetes itself whose kinds all had namespaces so far.
+const NAMESPACED_GROUPS: [&str; 7] = [
+    "apps",
+    "autoscaling",
+    "batch",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "policy",
+];
+
+/// Cluster-scoped kinds of Kubernetes itself, which the path of a collection does not tell from namespaced ones. All other
+/// kinds are known from what members say; without that, what else is in these groups is taken to have namespaces.
 const CLUSTER_SCOPED: [(&str, &[&str]); 13] = [
     ("", &["componentstatuses", "namespaces", "nodes", "persistentvolumes"]),
     (
@@ -63,24 +68,42 @@ const CLUSTER_SCOPED: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// Whether the kind is known to have no namespace.
-pub(super) fn cluster_scoped(resource: &ResourceRequest) -> bool {
-    let in_group = CLUSTER_SCOPED.iter().find(|(group, _)| *group == resource.group);
-    in_group.is_some_and(|(_, kinds)| kinds.contains(&resource.resource.as_str()))
+/// Where objects of the kind live; `None` if nobody has said (yet).
+pub(super) fn scope_of(resource: &ResourceRequest, kinds: &Kinds) -> Option<Scope> {
+    let group = resource.group.as_str();
+    let known = CLUSTER_SCOPED.iter().find(|(known, _)| *known == group);
+    if known.is_some_and(|(_, cluster)| cluster.contains(&resource.resource.as_str())) {
+        return Some(Scope::Cluster);
+    }
+    let kubernetes = known.is_some() || NAMESPACED_GROUPS.contains(&group);
+    // A newer Kubernetes may have cluster-scoped kinds that the table lacks.
+    kinds
+        .scope(group, &resource.resource)
+        .or(kubernetes.then_some(Scope::Namespaced))
 }
 
-/// What the limits demand of objects of this resource, the namespace of the request taken into account: what it already
-/// settles is not asked of the labels again. `None`: nothing is limited.
-pub(super) fn limits(shard: &Shard, resource: &ResourceRequest, namespace: Option<&str>) -> Option<Selector> {
+/// What the limits demand of objects of this resource. `None`: nothing is limited.
+pub(super) fn limits(shard: &Shard, resource: &ResourceRequest) -> Option<Selector> {
     let named = shard.limits.iter().filter(|limit| names(limit, resource));
-    let selector = named
+    let all = named
         .map(|limit| limit.selector.clone())
         .reduce(|all, next| all.and(&next))?;
-    let selector = match namespace {
-        Some(namespace) => settle(&selector, shard.label_keys.namespace(), namespace),
-        None => selector,
-    };
-    (!selector.is_everything()).then_some(selector)
+    (!all.is_everything()).then_some(all)
+}
+
+/// What the limits demand of objects whose namespace is known: agents' labels follow from it and are not asked for again.
+pub(super) fn limits_within(shard: &Shard, resource: &ResourceRequest, namespace: &str) -> Option<Selector> {
+    let all = limits(shard, resource)?;
+    if !agents_labels(shard, &all).fits(namespace) {
+        return Some(Selector::nothing());
+    }
+    let finer = finer(shard, &all);
+    (!finer.is_everything()).then_some(finer)
+}
+
+/// The part of a selector that follows from the namespace.
+pub(super) fn agents_labels(shard: &Shard, selector: &Selector) -> NamespaceLabels {
+    NamespaceLabels::of(selector, &shard.label_keys, shard.bucketing)
 }
 
 fn names(limit: &Limit, resource: &ResourceRequest) -> bool {
@@ -101,77 +124,21 @@ pub(super) fn is_event(resource: &ResourceRequest) -> bool {
     EVENT_GROUPS.iter().any(|group| resource.is(group, "events"))
 }
 
-/// The selector for objects whose label `key` is known to be `value`.
-fn settle(selector: &Selector, key: &str, value: &str) -> Selector {
+/// The part of a selector that only an object's own labels can tell.
+pub(super) fn finer(shard: &Shard, selector: &Selector) -> Selector {
     if selector.is_nothing() {
         return Selector::nothing();
     }
-    let known = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-    let (about, rest): (Vec<_>, Vec<_>) = selector
+    let reserved = shard.label_keys.reserved();
+    let own = selector
         .requirements()
         .iter()
-        .cloned()
-        .partition(|one| one.key() == key);
-    if Selector::from_requirements(about).matches(&known) {
-        Selector::from_requirements(rest)
-    } else {
-        Selector::nothing()
-    }
+        .filter(|one| !reserved.contains(&one.key()));
+    Selector::from_requirements(own.cloned())
 }
 
-/// The part of a selector that a client can be held to: admission in the member overwrites the labels that agents write.
-pub(super) fn without_reserved(shard: &Shard, selector: &Selector) -> Selector {
-    if selector.is_nothing() {
-        return Selector::nothing();
-    }
-    let reserved = shard.label_keys.reserved();
-    Selector::from_requirements(
-        selector
-            .requirements()
-            .iter()
-            .filter(|one| !reserved.contains(&one.key()))
-            .cloned(),
-    )
-}
-
-/// Whether the selector can only be trusted once the agent has labelled everything.
-fn needs_labels(shard: &Shard, selector: &Selector) -> bool {
-    let reserved = shard.label_keys.reserved();
-    selector.requirements().iter().any(|one| reserved.contains(&one.key()))
-}
-
-/// Refuses a selector over labels that are not complete: the answer would miss objects without saying so.
-pub(super) fn require_labels(
-    shard: &Shard,
-    target: &Target,
-    resource: &ResourceRequest,
-    selector: &Selector,
-) -> Result<(), Refusal> {
-    if !needs_labels(shard, selector) {
-        return Ok(());
-    }
-    let (kind, cluster) = (resource.kind(), &target.cluster);
-    let message = match target
-        .coverage
-        .get(&(resource.group.clone(), resource.resource.clone()))
-    {
-        Some(coverage) if coverage.complete => return Ok(()),
-        Some(coverage) => format!(
-            "the labels of {kind} in member cluster {cluster} are not complete yet ({} of {} objects)",
-            coverage.labelled, coverage.total
-        ),
-        None => format!(
-            "{kind} in member cluster {cluster} have no shard labels (yet): is the kind among the hub's --label-kinds? Ask namespace by namespace meanwhile"
-        ),
-    };
-    let cluster = Some(cluster.to_string());
-    let fault = Fault::TooManyRequests {
-        message,
-        retry_after_seconds: LABELS_RETRY_SECONDS,
-        cluster,
-    };
-    Err(Refusal {
-        rule: Rule::LabelsIncomplete,
-        fault,
-    })
+/// Whether the agent has labelled every object of the kind, so that a selector over its labels misses nothing.
+pub(super) fn labelled(target: &Target, resource: &ResourceRequest) -> bool {
+    let kind = (resource.group.clone(), resource.resource.clone());
+    target.coverage.get(&kind).is_some_and(|coverage| coverage.complete)
 }

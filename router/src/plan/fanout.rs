@@ -1,0 +1,232 @@
+//! A collection of the merged view: which members are asked for what, and what of their answers is the caller's.
+//!
+//! Every LIST and WATCH of the merged view is one of these, also of one namespace and of one member, so that one code path
+//! gives cursors. It is complete: `fanout` runs it and decides nothing about routing. Where labels are complete the member
+//! is asked with them; where not, it is asked without and a filter says what to keep. Both say the same ([`Share`]), so a
+//! running watch keeps its way when labels become complete. Made by `collection` and `clusterwide`; `recheck` compares.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use portolan_crds::selector::Selector;
+use portolan_merge::cursor::Universe;
+use portolan_merge::filter::NamespaceFilter;
+
+use super::Forward;
+use crate::snapshot::{Shard, Snapshot, Target, Unavailable};
+
+/// One request to many members.
+#[derive(Debug, Clone)]
+pub struct FanOut {
+    /// Whom to ask, in `clusters[]` order; for unions of cluster-scoped kinds the primary first. At least one.
+    pub legs: Vec<FanLeg>,
+    /// What the caller's cursors speak of. Members that are not asked keep their slots unasked.
+    pub universe: Arc<Universe>,
+    /// A watch, else a list.
+    pub watch: bool,
+    /// What a list does while a member is unreachable.
+    pub unavailable: Unavailable,
+    /// A union of cluster-scoped objects: one name once, the earlier leg wins.
+    pub unique: bool,
+    /// A watch that the answers to the caller's own writes wait for.
+    pub fence: bool,
+}
+
+/// One member of it.
+#[derive(Debug, Clone)]
+pub struct FanLeg {
+    /// Target, identity, checks, class and selector, as if it were the only one. Reconnects of a watch need the
+    /// credential of their time: take it from the then current snapshot.
+    pub forward: Forward,
+    /// In the universe.
+    pub slot: usize,
+    /// What to keep of the answer. `None`: everything, the selector has said it all.
+    pub filter: Option<NamespaceFilter>,
+    /// What of the member is the caller's, whichever way it is asked for.
+    pub share: Share,
+    /// Why this member must not be asked now: treat it as one that does not answer, and send nothing. A running stream
+    /// goes on.
+    pub held: Option<String>,
+}
+
+/// What of one member's objects belongs to an answer: in these namespaces, with these labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// By namespace, as the shard's namespaces and the agents' labels say. `None`: the path has said it.
+    pub namespaces: Option<NamespaceFilter>,
+    /// By labels that are not the agents'.
+    pub selector: Option<Selector>,
+}
+
+/// How a running watch goes on under a new plan.
+#[derive(Debug, Clone)]
+pub enum Replan {
+    /// As before.
+    Same,
+    /// As before, but targets or holds were renewed: for reconnects. Streams stay as they are.
+    Renewed(FanOut),
+    /// Other legs, or other objects of some of them: tell the merge core.
+    Changed(FanOut),
+    /// Another identity: what was sent cannot be continued.
+    Withdrawn,
+}
+
+impl FanLeg {
+    /// The member.
+    pub fn cluster(&self) -> &Arc<str> {
+        &self.forward.target.cluster
+    }
+
+    /// A hash of what the member is asked besides the client's own words: equal if the same objects come.
+    pub fn asks(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        self.forward.target.cluster_uid.hash(&mut hash);
+        self.forward.rewrite.selector.hash(&mut hash);
+        hash.finish()
+    }
+
+    /// This leg's way of asking (selector or filter) for a share that is the other's.
+    fn keep_way_of(&mut self, running: &Self) {
+        self.filter.clone_from(&running.filter);
+        self.forward
+            .rewrite
+            .selector
+            .clone_from(&running.forward.rewrite.selector);
+    }
+}
+
+impl FanOut {
+    /// What becomes of `running` when the same request is planned as `self` now.
+    #[must_use]
+    pub fn after(mut self, running: &Self) -> Replan {
+        let act_as = |plan: &Self| plan.legs.first().map(|leg| leg.forward.act_as.clone());
+        if act_as(&self) != act_as(running) {
+            return Replan::Withdrawn;
+        }
+        let mut changed =
+            self.universe != running.universe || self.legs.len() != running.legs.len() || self.unique != running.unique;
+        let mut renewed = self.unavailable != running.unavailable || self.fence != running.fence;
+        for (index, leg) in self.legs.iter_mut().enumerate() {
+            let Some((at, before)) = running.leg(leg.cluster()) else {
+                changed = true;
+                continue;
+            };
+            changed |= at != index || !same_cluster(&leg.forward.target, &before.forward.target);
+            if leg.share == before.share {
+                // Labels that became complete meanwhile, or no longer are, change nothing for what runs.
+                leg.keep_way_of(before);
+            } else {
+                changed = true;
+                leg.prefer_filter(before);
+            }
+            renewed |= leg.forward.target.version != before.forward.target.version || leg.held != before.held;
+        }
+        match (changed, renewed) {
+            (true, _) => Replan::Changed(self),
+            (false, true) => Replan::Renewed(self),
+            (false, false) => Replan::Same,
+        }
+    }
+
+    fn leg(&self, cluster: &str) -> Option<(usize, &FanLeg)> {
+        let mut legs = self.legs.iter().enumerate();
+        legs.find(|(_, leg)| **leg.cluster() == *cluster)
+    }
+
+    /// The members, for messages.
+    pub fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.legs.iter().map(FanLeg::cluster)
+    }
+
+    /// The explanation for people.
+    pub(super) fn explain(&self, lines: &mut Vec<String>) {
+        let what = if self.watch { "watch" } else { "list" };
+        lines.push(format!(
+            "merged {what} over {} of {} members",
+            self.legs.len(),
+            self.universe.len()
+        ));
+        if self.unique {
+            lines.push("a name that several members have is shown once: the first member of these wins".into());
+        }
+        for leg in &self.legs {
+            leg.explain(lines);
+        }
+        if !self.watch && self.unavailable == Unavailable::PartialStart {
+            lines.push("a first list goes without a member that cannot be reached (PartialStart)".into());
+        }
+    }
+}
+
+impl FanLeg {
+    /// A filtered stream can be given another filter; one that the member filters must be asked anew.
+    fn prefer_filter(&mut self, running: &Self) {
+        if running.filter.is_some() && self.share.selector == running.share.selector {
+            self.filter.clone_from(&self.share.namespaces);
+            self.forward.rewrite.selector.clone_from(&self.share.selector);
+        }
+    }
+
+    fn explain(&self, lines: &mut Vec<String>) {
+        lines.push(format!("leg {}, cursor slot {}:", self.cluster(), self.slot));
+        let from = lines.len();
+        self.forward.explain(lines);
+        match &self.filter {
+            Some(filter) => lines.push(format!(
+                "the router keeps {filter}: labels of the kind are not complete there, or cannot say it"
+            )),
+            None if self.share.namespaces.is_some() => {
+                lines.push("labels of the kind are complete there: the member filters".into());
+            }
+            None => lines.push("everything that the member sends is kept".into()),
+        }
+        if let Some(held) = &self.held {
+            lines.push(format!("not asked now: {held}"));
+        }
+        for line in &mut lines[from..] {
+            line.insert_str(0, "  ");
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespaces {
+            Some(namespaces) => write!(f, "{namespaces}")?,
+            None => f.write_str("as the path says")?,
+        }
+        match &self.selector {
+            Some(selector) => write!(f, "; {selector}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn same_cluster(one: &Target, other: &Target) -> bool {
+    one.cluster_uid == other.cluster_uid
+}
+
+/// What tells a member apart for ever; its name, while its UID is not known.
+fn uid(target: &Target) -> String {
+    if target.cluster_uid.is_empty() {
+        format!("name:{}", target.cluster)
+    } else {
+        target.cluster_uid.clone()
+    }
+}
+
+/// The universe of a caller's cursors: its shard's members, its home and the primary, as far as they are known.
+pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot) -> Arc<Universe> {
+    let members = shard.members.iter().map(|member| &member.cluster);
+    let clusters = members.chain([home, &shard.primary_cluster]);
+    let uids = clusters
+        .filter_map(|cluster| snapshot.targets.get(cluster))
+        .map(|target| uid(target));
+    Arc::new(Universe::new(&shard.config.to_string(), uids))
+}
+
+/// The member's slot; it is in the universe if the router knows it.
+pub(super) fn slot(universe: &Universe, target: &Target) -> usize {
+    universe.slot(&uid(target)).unwrap_or_default()
+}
