@@ -7,10 +7,13 @@
 //! [`cursor`]: the merged resourceVersion. [`token`]: the merged continue token. [`query`]: what a collection request asks
 //! for, and what each member is asked. [`filter`]: which namespaces are the caller's. [`list`]: bodies of lists → one list.
 //! [`watch`]: event streams → one stream. [`resume`]: what ended streams had sent. [`wire`]: protobuf fields, walked.
+//! [`discovery`] and [`openapi`]: what members serve, as one server's documents.
 
 pub mod cursor;
+pub mod discovery;
 pub mod filter;
 pub mod list;
+pub mod openapi;
 pub mod peek;
 pub mod query;
 pub mod resume;
