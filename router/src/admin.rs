@@ -12,8 +12,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::classify::{ApiRequest, View, classify};
+use crate::discovery::Kinds;
 use crate::metrics::HubMetrics;
-use crate::plan::{Check, Forward, LocalAnswer, Plan, Planned, plan};
+use crate::plan::{Check, FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
 use crate::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
 use crate::upstream::Upstreams;
 
@@ -26,6 +27,7 @@ pub(crate) struct Pages {
     pub(crate) store: Arc<SnapshotStore>,
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) hub: HubMetrics,
+    pub(crate) kinds: Kinds,
     /// The configuration's `Debug`: it holds paths of secrets only.
     pub(crate) config: String,
 }
@@ -103,7 +105,7 @@ async fn explain(State(pages): State<Pages>, Query(question): Query<Question>) -
             })));
         }
     };
-    let planned = plan(&caller, &request, &snapshot);
+    let planned = plan(&caller, &request, &snapshot, &pages.kinds);
     Ok(Json(json!({
         "caller": describe_caller(&caller),
         "request": describe_request(&request),
@@ -229,11 +231,28 @@ fn describe_request(request: &ApiRequest) -> Value {
 fn describe_plan(planned: &Planned) -> Value {
     let (kind, detail) = match &planned.plan {
         Plan::Forward(forward) => ("forward", describe_forward(forward)),
+        Plan::FanOut(fan) => ("fanOut", describe_fan_out(fan)),
         Plan::Local(LocalAnswer::Live) => ("local", json!("live")),
         Plan::Local(LocalAnswer::Ready) => ("local", json!("ready")),
         Plan::Refuse(fault) => ("refuse", json!(fault.to_string())),
     };
     json!({ kind: detail })
+}
+
+fn describe_fan_out(fan: &FanOut) -> Value {
+    let leg = |leg: &FanLeg| {
+        let mut described = describe_forward(&leg.forward);
+        described["slot"] = json!(leg.slot);
+        described["filter"] = json!(leg.filter.as_ref().map(ToString::to_string));
+        described["held"] = json!(leg.held);
+        described
+    };
+    json!({
+        "watch": fan.watch,
+        "unavailable": format!("{:?}", fan.unavailable),
+        "unique": fan.unique,
+        "legs": fan.legs.iter().map(leg).collect::<Vec<_>>(),
+    })
 }
 
 fn describe_forward(forward: &Forward) -> Value {

@@ -20,6 +20,7 @@ use crate::accept::{self, AcceptConfig};
 use crate::access::{Access, HubReviews, MemberApi};
 use crate::admin::Pages;
 use crate::args::Config;
+use crate::discovery::Kinds;
 use crate::dispatch::{Dispatcher, MemberReviews};
 use crate::edge::{Edge, EdgeParts};
 use crate::enroll::Enroller;
@@ -69,6 +70,7 @@ struct Parts {
     identity: Arc<IdentityStore>,
     hub_ca: Arc<TrustStore>,
     metrics: Metrics,
+    kinds: Kinds,
     readiness: Readiness,
 }
 
@@ -148,6 +150,7 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
         identity: IdentityStore::empty(),
         hub_ca,
         metrics,
+        kinds: Kinds::default(),
         readiness: Readiness::new(),
     })
 }
@@ -157,6 +160,7 @@ fn start_admin(admin: admin::Bound, parts: &Parts, registry: Registry, telemetry
         store: parts.store.clone(),
         upstreams: parts.upstreams.clone(),
         hub: parts.metrics.hub.clone(),
+        kinds: parts.kinds.clone(),
         config: format!("{:?}", parts.config),
     };
     let configz = pages.clone();
@@ -227,7 +231,8 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         snapshots: store.clone(),
         identifier: Identifier::new(config.identity.clone(), members.clone(), metrics.identify.clone()),
         access,
-        dispatcher: Dispatcher::new(upstreams.clone(), clients.clone()),
+        dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), clients.clone())),
+        kinds: parts.kinds.clone(),
         metrics: metrics.requests.clone(),
         readiness: parts.readiness.clone(),
         max_requests: config.limits.requests,

@@ -2,7 +2,8 @@
 //!
 //! Every leg has a client span and carries its trace context to the member. Reads are retried within a budget when the
 //! member cannot have been the wiser; a write that left is never sent again. Errors become a `Fault` that says whether
-//! the request may have run. Not here: routing rules (`plan`), connections (`upstream`). Caller: `edge`.
+//! the request may have run. Not here: routing rules (`plan`), connections (`upstream`). Callers: `edge`, and `fanout` leg by
+//! leg.
 
 pub(crate) mod gate;
 mod judge;
@@ -66,6 +67,16 @@ pub(crate) struct Dispatched {
 pub(crate) struct Places {
     _caller: Place,
     _target: Place,
+}
+
+impl Places {
+    /// Of a request to several members, each of which has its place with its own answer.
+    pub(crate) fn of_caller(caller: Place) -> Self {
+        Self {
+            _caller: caller,
+            _target: Place::default(),
+        }
+    }
 }
 
 /// The stage. One per process.
@@ -150,35 +161,48 @@ impl Dispatcher {
             .ok_or_else(|| forward.unavailable(format!("member cluster {} was just removed", forward.target.cluster)))
     }
 
-    async fn places(&self, leg: &Leg, upstream: &Upstream) -> Result<Places, Fault> {
-        let gates = self.gates(&leg.caller);
-        let first = leg.forward.priority;
-        let full = |whose: String| Fault::TooManyRequests {
-            message: format!("{whose} has as many requests under way as it may"),
-            retry_after_seconds: 1,
-            cluster: Some(leg.forward.target.cluster.to_string()),
+    /// Sends one leg of a request that goes to several members: a read, whose caller has its place already. The place at
+    /// the member goes with the answer's body. The head of the answer is the member's own, untouched.
+    pub(crate) async fn read(&self, leg: Leg, mut head: Parts) -> Result<Response<Body>, Fault> {
+        let upstream = self.upstream(&leg.forward)?;
+        let bearer = credential(&leg)?;
+        let place = Self::target_place(&leg, &upstream).await?;
+        let run = Run {
+            leg: &leg,
+            upstream: &upstream,
+            bearer: &bearer,
         };
-        let gate = if leg.forward.long_running {
-            &gates.streams
-        } else {
-            &gates.unary
-        };
-        let caller = leg
-            .within(gate.enter(first))
-            .await?
-            .map_err(|_| full("this caller".to_owned()))?;
-        if leg.forward.long_running {
-            return Ok(Places {
-                _caller: caller,
-                _target: Place::default(),
-            });
+        crate::rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        let mut response = send::send(&run, head, Body::Empty).await?;
+        if let Body::Member(stream) = response.body_mut() {
+            stream.hold(place);
         }
-        let target = leg.within(upstream.gate.enter(first)).await?;
-        let target = target.map_err(|_| full(format!("member cluster {}", upstream.cluster)))?;
+        Ok(response)
+    }
+
+    async fn places(&self, leg: &Leg, upstream: &Upstream) -> Result<Places, Fault> {
+        let forward = &leg.forward;
+        let caller = self.caller_place(&leg.caller, forward.long_running, forward.priority);
         Ok(Places {
-            _caller: caller,
-            _target: target,
+            _caller: leg.within(caller).await??,
+            _target: Self::target_place(leg, upstream).await?,
         })
+    }
+
+    /// A place among the caller's requests. `long`: among its streams, which do not queue.
+    pub(crate) async fn caller_place(&self, caller: &Caller, long: bool, first: bool) -> Result<Place, Fault> {
+        let gates = self.gates(caller);
+        let gate = if long { &gates.streams } else { &gates.unary };
+        gate.enter(first).await.map_err(|_| full("this caller", None))
+    }
+
+    /// Long requests are bounded by caller alone: a member does not count them among its work.
+    async fn target_place(leg: &Leg, upstream: &Upstream) -> Result<Place, Fault> {
+        if leg.forward.long_running {
+            return Ok(Place::default());
+        }
+        let place = leg.within(upstream.gate.enter(leg.forward.priority)).await?;
+        place.map_err(|_| full(&format!("member cluster {}", upstream.cluster), Some(&upstream.cluster)))
     }
 
     fn gates(&self, caller: &Caller) -> Arc<CallerGates> {
@@ -225,6 +249,14 @@ impl Leg {
                     sent: false,
                 }),
         }
+    }
+}
+
+fn full(whose: &str, cluster: Option<&str>) -> Fault {
+    Fault::TooManyRequests {
+        message: format!("{whose} has as many requests under way as it may"),
+        retry_after_seconds: 1,
+        cluster: cluster.map(str::to_owned),
     }
 }
 

@@ -44,6 +44,7 @@ pub mod discovery;
 pub(crate) mod dispatch;
 pub(crate) mod edge;
 pub(crate) mod enroll;
+pub(crate) mod fanout;
 pub mod fault;
 pub(crate) mod identify;
 pub mod lease;

@@ -83,6 +83,12 @@ impl Query {
         self.raw = Some(next.join("&"));
     }
 
+    /// Drops every `key`, for any reader.
+    pub fn remove(&mut self, key: &str) {
+        let kept: Vec<&str> = self.segments().filter(|segment| !names(segment, key)).collect();
+        self.raw = (!kept.is_empty()).then(|| kept.join("&"));
+    }
+
     fn segments(&self) -> impl Iterator<Item = &str> {
         self.raw.iter().flat_map(|raw| raw.split('&'))
     }
@@ -169,6 +175,16 @@ mod tests {
         let mut query = Query::default();
         query.set("labelSelector", "a");
         assert_eq!(query.raw(), Some("labelSelector=a"));
+    }
+
+    #[test]
+    fn remove_leaves_the_others_as_they_were() {
+        let mut query = Query::new(Some("a=%20&limit=5&b&lim%69t=6&c=1"));
+        query.remove("limit");
+        assert_eq!(query.raw(), Some("a=%20&b&c=1"));
+        let mut query = Query::new(Some("limit=5"));
+        query.remove("limit");
+        assert_eq!(query.raw(), None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::{Edge, EdgeParts};
 use crate::accept::{self, AcceptConfig};
 use crate::access::{Access, Asked, Decision, HubReviews, MemberApi};
 use crate::args::IdentityConfig;
+use crate::discovery::Kinds;
 use crate::dispatch::{Dispatcher, MemberReviews};
 use crate::identify::Identifier;
 use crate::metrics::{IdentifyMetrics, RequestMetrics};
@@ -94,7 +95,8 @@ impl Router {
             snapshots: snapshots.clone(),
             identifier: Identifier::new(identity, members.clone(), IdentifyMetrics::default()),
             access: Access::new(willing_hub(), members),
-            dispatcher: Dispatcher::new(upstreams.clone(), tasks.clone()),
+            dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), tasks.clone())),
+            kinds: Kinds::default(),
             metrics: Arc::new(RequestMetrics::new()),
             readiness: Readiness::new(),
             max_requests: bounds.max_requests,

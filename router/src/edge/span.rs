@@ -71,8 +71,15 @@ pub(super) fn identified(caller: &str, shard: Option<&str>) {
 pub(super) fn planned(planned: &Planned) {
     let span = Span::current();
     span.record("plan", planned.rule.as_str());
-    if let Plan::Forward(forward) = &planned.plan {
-        span.record("clusters", &*forward.target.cluster);
+    match &planned.plan {
+        Plan::Forward(forward) => {
+            span.record("clusters", &*forward.target.cluster);
+        }
+        Plan::FanOut(fan) if !span.is_disabled() => {
+            let clusters: Vec<&str> = fan.clusters().map(|cluster| &**cluster).collect();
+            span.record("clusters", clusters.join(","));
+        }
+        Plan::FanOut(_) | Plan::Local(_) | Plan::Refuse(_) => {}
     }
 }
 

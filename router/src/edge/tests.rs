@@ -13,6 +13,7 @@ use super::harness::{Bounds, Router, USER, ask, json, open_to_users};
 use super::*;
 use crate::access::{MemberAnswer, MemberApi};
 use crate::breaker::State;
+use crate::plan::TrafficClass;
 use crate::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -506,20 +507,4 @@ async fn a_panic_is_this_requests_500_and_counted() {
     assert_status(&json(response).await, 500, "InternalError");
     assert_eq!(router.tasks.panics(), 1);
     assert_eq!(client.send_request(ask("GET", PODS, "")).await.unwrap().status(), 200);
-}
-
-#[test]
-fn timeouts_as_go_writes_them() {
-    for (text, milliseconds) in [
-        ("34s", 34_000),
-        ("1m30s", 90_000),
-        ("1.5s", 1500),
-        ("500ms", 500),
-        ("1h", 3_600_000),
-    ] {
-        assert_eq!(go_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
-    }
-    for text in ["", "0s", "5", "s", "1x", "-1s", "1.2.3s", "1e400s"] {
-        assert_eq!(go_duration(text), None, "{text}");
-    }
 }

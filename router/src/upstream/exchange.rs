@@ -19,6 +19,7 @@ use super::UpstreamError;
 use super::body::{Body, BodyError};
 use super::connection::Connection;
 use super::pool::Slot;
+use crate::dispatch::gate::Place;
 
 /// Sends `request`, whose URI is path and query, and returns the answer's head with its body to come. Dropping the
 /// future, or the body later, resets the stream.
@@ -55,6 +56,7 @@ pub(super) async fn exchange(
         deadline: None,
         cluster: cluster.clone(),
         _slot: slot,
+        _place: Place::default(),
     };
     Ok(Response::from_parts(head, Body::Member(Box::new(stream))))
 }
@@ -195,9 +197,16 @@ pub(crate) struct MemberStream {
     deadline: Option<Pin<Box<Sleep>>>,
     cluster: Arc<str>,
     _slot: Slot,
+    /// In the member's bulkhead; empty for what does not count there, or is counted elsewhere.
+    _place: Place,
 }
 
 impl MemberStream {
+    /// Keeps the place until the body is over.
+    pub(crate) fn hold(&mut self, place: Place) {
+        self._place = place;
+    }
+
     /// The body fails if it has not ended by then.
     pub(crate) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = Some(Box::pin(tokio::time::sleep_until(deadline)));

@@ -1,0 +1,349 @@
+//! One request through the stages: `classify → identify → plan → checks → dispatch` or `fanout`.
+//!
+//! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use opentelemetry::Context;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::record::Completion;
+use super::{Edge, MAX_BODY_BYTES, MAX_HEAD_BYTES, Served, span, take};
+use crate::classify::{self, ApiRequest, Verb};
+use crate::dispatch::{Dispatched, Leg};
+use crate::fanout::{Asking, Fan, Fanned};
+use crate::fault::Fault;
+use crate::identify::PeerIdentity;
+use crate::plan::{self, FanOut, Forward, LocalAnswer, Plan, Planned, TrafficClass};
+use crate::snapshot::{Binding, Caller, CallerView, Snapshot};
+use crate::upstream::{Body, ClientBody};
+
+/// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
+/// Longest `timeout` that a client may ask for.
+const MAX_TIMEOUT: Duration = Duration::from_hours(1);
+
+/// One request on its way through the stages.
+pub(super) struct Call<'a> {
+    pub(super) edge: &'a Arc<Edge>,
+    pub(super) peer: Option<&'a PeerIdentity>,
+    pub(super) received: &'a Context,
+    pub(super) completion: &'a mut Completion,
+}
+
+/// A request whose sender is known.
+struct Known {
+    permit: OwnedSemaphorePermit,
+    started: Instant,
+    head: Parts,
+    body: Incoming,
+    asked: ApiRequest,
+    snapshot: Arc<Snapshot>,
+    caller: Caller,
+}
+
+impl Call<'_> {
+    pub(super) async fn run(mut self, request: Request<Incoming>) -> Result<Served, Fault> {
+        let edge = &self.edge.parts;
+        // Shed before any work is done for it.
+        let permit = self.edge.admit(request.uri().path())?;
+        let started = Instant::now();
+        let (head, body) = request.into_parts();
+        let asked = self.classify(&head)?;
+        if let Some(local) = plan::local(&asked) {
+            return Ok(Served::local(self.local(local)));
+        }
+        let snapshot = edge.snapshots.load();
+        let identified = edge.identifier.identify(&head.headers, self.peer, &snapshot).await;
+        let caller = identified.map_err(|fault| not_yet(&asked, fault))?;
+        self.name(&caller);
+        let planned = plan::plan(&caller, &asked, &snapshot, &edge.kinds);
+        self.note(&planned);
+        let known = Known {
+            permit,
+            started,
+            head,
+            body,
+            asked,
+            snapshot,
+            caller,
+        };
+        match planned.plan {
+            Plan::Forward(forward) => self.forward(forward, known).await,
+            Plan::FanOut(fan) => self.fan_out(*fan, known).await,
+            Plan::Local(local) => Ok(Served::local(self.local(local))),
+            Plan::Refuse(fault) => Err(fault),
+        }
+    }
+
+    /// To one member.
+    async fn forward(self, forward: Box<Forward>, known: Known) -> Result<Served, Fault> {
+        let edge = &self.edge.parts;
+        let permit = self.permit(known.permit, forward.long_running)?;
+        let checked = self.check(&forward).await;
+        checked.map_err(|fault| not_yet(&known.asked, fault))?;
+        let body = bounded(&forward, &known.head, known.body)?;
+        // A followed log has no events that it could end between.
+        let watch = forward.class == TrafficClass::Watch && known.asked.verb == Verb::Watch;
+        let long = forward.long_running;
+        // Before it is sent: no swap from here on is missed.
+        let watched = long.then(|| {
+            self.edge
+                .recheck
+                .watch(&forward, &known.asked, &known.caller, &known.snapshot)
+        });
+        let leg = Leg {
+            deadline: (!long).then(|| known.started + timeout(&known.asked, edge.request_timeout)),
+            forward,
+            asked: known.asked,
+            snapshot: known.snapshot,
+            caller: known.caller,
+            received: self.received.clone(),
+        };
+        let Dispatched {
+            response,
+            places,
+            tunnel,
+        } = edge.dispatcher.dispatch(leg, known.head, body).await?;
+        Ok(Served {
+            watch: watch && response.status() == StatusCode::OK,
+            response,
+            places,
+            permit: Some(permit),
+            long,
+            watched,
+            tunnel,
+        })
+    }
+
+    /// To members of a shard, for one collection.
+    async fn fan_out(self, mut plan: FanOut, known: Known) -> Result<Served, Fault> {
+        let edge = &self.edge.parts;
+        let long = plan.watch;
+        let permit = self.permit(known.permit, long)?;
+        self.check_legs(&mut plan).await?;
+        let mut asking = Asking::new(known.asked, &known.head, known.caller, self.received.clone());
+        asking.deadline = (!long).then(|| known.started + timeout(&asking.asked, edge.request_timeout));
+        let fan = Fan {
+            plan,
+            asking,
+            snapshot: known.snapshot,
+        };
+        let Fanned { response, places } = self.edge.fanouts.run(fan).await?;
+        Ok(Served {
+            // It drains and is rechecked within.
+            watch: false,
+            response,
+            places,
+            permit: Some(permit),
+            long,
+            watched: None,
+            tunnel: None,
+        })
+    }
+
+    /// Watches of a member that hangs must not use up the places of requests.
+    fn permit(&self, unary: OwnedSemaphorePermit, long: bool) -> Result<OwnedSemaphorePermit, Fault> {
+        if !long {
+            return Ok(unary);
+        }
+        drop(unary);
+        take(&self.edge.streams, "streams")
+    }
+
+    fn classify(&mut self, head: &Parts) -> Result<ApiRequest, Fault> {
+        check_size(head)?;
+        classify::check_authority(&head.method, &head.uri, &head.headers, head.version)?;
+        let asked = classify::classify(&head.method, &head.uri, &head.headers)?;
+        self.completion.record.verb = Some(asked.verb);
+        span::classified(&asked);
+        Ok(asked)
+    }
+
+    fn note(&mut self, planned: &Planned) {
+        span::planned(planned);
+        let record = &mut self.completion.record;
+        record.rule = Some(planned.rule);
+        match &planned.plan {
+            Plan::Forward(forward) => {
+                record.class = Some(forward.class);
+                record.cluster = Some(forward.target.cluster.clone());
+                record.audited = forward.warning.is_some();
+            }
+            Plan::FanOut(fan) => {
+                record.class = Some(if fan.watch {
+                    TrafficClass::Watch
+                } else {
+                    TrafficClass::Unary
+                });
+                if let [leg] = fan.legs.as_slice() {
+                    record.cluster = Some(leg.cluster().clone());
+                }
+                record.audited = fan.legs.iter().any(|leg| leg.forward.warning.is_some());
+            }
+            Plan::Local(_) | Plan::Refuse(_) => {}
+        }
+    }
+
+    async fn check(&self, forward: &Forward) -> Result<(), Fault> {
+        let access = &self.edge.parts.access;
+        access.check(&forward.checks).await?;
+        match &forward.election {
+            // Which of the two it is stands in the body, which nobody may make us read before they may do both.
+            Some(election) => access.check(&election.checks).await,
+            None => Ok(()),
+        }
+    }
+
+    /// A member that cannot be asked whether the caller may is like one that cannot be asked at all.
+    async fn check_legs(&self, plan: &mut FanOut) -> Result<(), Fault> {
+        let checks = plan.legs.iter().map(|leg| self.check(&leg.forward));
+        for (index, checked) in join_all(checks).await.into_iter().enumerate() {
+            match checked {
+                Ok(()) => {}
+                Err(Fault::Unavailable { message, .. } | Fault::TooManyRequests { message, .. }) => {
+                    plan.legs[index].held = Some(message);
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, caller: &Caller) {
+        let (name, shard) = match caller {
+            Caller::Pod(view) => (view.user(), shard_of(view)),
+            Caller::Person { user, .. } => (user.clone(), None),
+        };
+        span::identified(&name, shard.as_deref());
+        self.completion.names.caller = Some(name);
+        self.completion.names.shard = shard;
+    }
+
+    fn local(&self, answer: LocalAnswer) -> Response<Bytes> {
+        let ready = &self.edge.parts.readiness;
+        match answer {
+            LocalAnswer::Live => text(StatusCode::OK, "ok".into()),
+            LocalAnswer::Ready if ready.is_ready() => text(StatusCode::OK, "ok".into()),
+            LocalAnswer::Ready => text(StatusCode::SERVICE_UNAVAILABLE, ready.report().into()),
+        }
+    }
+}
+
+fn shard_of(view: &CallerView) -> Option<String> {
+    match &view.binding {
+        Binding::One(shard) => Some(shard.config.to_string()),
+        Binding::None | Binding::Several(_) => None,
+    }
+}
+
+fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let plain = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
+    response
+}
+
+/// Nobody can be asked who the client is or what it may do: to an informer 429, because it lists anew after a 503.
+fn not_yet(asked: &ApiRequest, fault: Fault) -> Fault {
+    match fault {
+        Fault::Unavailable {
+            message,
+            cluster,
+            sent: false,
+        } if matches!(asked.verb, Verb::List | Verb::Watch) => Fault::TooManyRequests {
+            message,
+            retry_after_seconds: 1,
+            cluster,
+        },
+        other => other,
+    }
+}
+
+/// The client's own `timeout`, as an API server takes it, else the default.
+fn timeout(asked: &ApiRequest, default: Duration) -> Duration {
+    let wanted = asked.query.first("timeout").and_then(|value| go_duration(&value));
+    wanted.map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
+}
+
+/// Go's duration syntax as far as clients write it: `34s`, `1m30s`, `1.5s`, `500ms`. Zero is none.
+fn go_duration(text: &str) -> Option<Duration> {
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, next) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
+        let seconds = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * seconds;
+        rest = next;
+    }
+    Duration::try_from_secs_f64(total).ok().filter(|total| !total.is_zero())
+}
+
+/// hyper's own bound is that of a buffer, and heads of up to twice its size can slip through.
+fn check_size(head: &Parts) -> Result<(), Fault> {
+    let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let headers = head
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    if uri + headers.sum::<usize>() <= MAX_HEAD_BYTES {
+        return Ok(());
+    }
+    let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
+    Err(Fault::BadRequest(message))
+}
+
+/// The client's body with its bound. A length that is over it is refused before anything is sent.
+fn bounded(forward: &Forward, head: &Parts, body: Incoming) -> Result<Body, Fault> {
+    use http_body::Body as _;
+    if body.is_end_stream() {
+        return Ok(Body::Empty);
+    }
+    let limit = if forward.long_running { u64::MAX } else { MAX_BODY_BYTES };
+    let length = head
+        .headers
+        .get(http::header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: u64| length > limit) {
+        return Err(Fault::TooLarge { limit });
+    }
+    Ok(Body::Client(ClientBody::new(body, limit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_as_go_writes_them() {
+        for (text, milliseconds) in [
+            ("34s", 34_000),
+            ("1m30s", 90_000),
+            ("1.5s", 1500),
+            ("500ms", 500),
+            ("1h", 3_600_000),
+        ] {
+            assert_eq!(go_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "0s", "5", "s", "1x", "-1s", "1.2.3s", "1e400s"] {
+            assert_eq!(go_duration(text), None, "{text}");
+        }
+    }
+}
