@@ -4,17 +4,31 @@
 //! to a leg is an [`Act`]. It knows no sockets, no clocks and no HTTP: `fanout` of the router connects the legs, waits where
 //! waiting is due and writes what is in [`Output`]. What an event says beyond type, version and key is never read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::cursor::{Cursor, Slot, Universe};
+use crate::cursor::{Cursor, Slot};
 use crate::filter::NamespaceFilter;
 
+mod compose;
+mod event;
+mod judge;
+mod leg;
+mod mark;
+mod mend;
 mod output;
+mod replan;
 mod sent;
 mod shadow;
+mod split;
+mod table;
+
+use compose::Type;
+use leg::{Leg, Phase};
+use shadow::{Shadow, Uid};
+use table::Columns;
 
 pub use output::Output;
 pub use sent::Sent;
@@ -140,21 +154,92 @@ pub struct LegView {
 
 /// One merged watch.
 pub struct WatchMerge {
+    format: WatchFormat,
+    bookmarks: bool,
+    unique: bool,
+    budget: Option<Budget>,
     cursor: Cursor,
     sent: Sent,
-    legs: Vec<WatchLeg>,
+    legs: Vec<Leg>,
     acts: VecDeque<Act>,
+    /// The client waits for the end of the initial events.
+    barrier: bool,
+    /// What left a leg and may yet turn up in another, or may not be told before the barrier.
+    departed: BTreeMap<Box<str>, Departed>,
+    kind: Option<Type>,
+    columns: Columns,
+    /// Built anew for each key, so that no event allocates one.
+    key: String,
+    /// Something was sent, or enough members said where they are: the next pause is worth a bookmark.
+    due: bool,
+    /// The cursor is not what the last bookmark said.
+    moved: bool,
+    since: Since,
+    expired: bool,
+}
+
+/// What was sent since the last bookmark.
+#[derive(Default)]
+struct Since {
+    events: u32,
+    bytes: usize,
+}
+
+/// An object that the client still holds, of a leg that has it no more.
+struct Departed {
+    uid: Uid,
+    version: u64,
+    /// `None`: its member left.
+    slot: Option<usize>,
 }
 
 impl WatchMerge {
     /// Nothing happens before legs are connected: ask [`WatchMerge::start`] how.
     pub fn new(spec: WatchSpec) -> Self {
-        Self {
+        let mut merge = Self {
+            format: spec.format,
+            bookmarks: spec.bookmarks,
+            unique: spec.unique,
+            budget: spec.shadow,
             cursor: spec.cursor,
             sent: Sent::default(),
-            legs: spec.legs,
+            legs: Vec::with_capacity(spec.legs.len()),
             acts: VecDeque::new(),
+            barrier: spec.initial_events,
+            departed: BTreeMap::new(),
+            kind: None,
+            columns: Columns::new(spec.cluster_column),
+            key: String::new(),
+            due: false,
+            moved: false,
+            since: Since::default(),
+            expired: false,
+        };
+        let unique = merge.unique && spec.legs.len() > 1;
+        for leg in spec.legs {
+            let leg = merge.admit(leg, unique);
+            merge.legs.push(leg);
         }
+        merge.rebase();
+        merge
+    }
+
+    fn admit(&mut self, leg: WatchLeg, unique: bool) -> Leg {
+        let mut leg = Leg::new(leg);
+        self.cursor.set(leg.slot, match leg.start {
+            Start::At(version) => Slot::At(version),
+            Start::Any | Start::Recent | Start::Sync => Slot::Sync,
+        });
+        if unique && leg.phase == Phase::Live {
+            leg.phase = Phase::Inventory;
+            leg.start = Start::Sync;
+        }
+        if leg.phase != Phase::Live && (unique || self.budget.is_some()) {
+            // Who has a name must be known, whatever it takes; kinds without namespaces have few objects.
+            let budget = if unique { None } else { self.budget.clone() };
+            leg.shadow = Some(Box::new(Shadow::new(budget)));
+        }
+        leg
     }
 
     /// How to ask this leg first. Not always what the client said: a union of names begins with an inventory.
@@ -164,8 +249,15 @@ impl WatchMerge {
 
     /// Bytes of a leg, in any cut. What follows an act for the same leg in these bytes is dropped. After it, also ask
     /// [`WatchMerge::next_act`]: what was held of other legs may be judged now.
-    pub fn push(&mut self, _leg: usize, _chunk: Bytes, _out: &mut Output) -> Result<Option<Act>, WatchError> {
-        Ok(self.next_act())
+    pub fn push(&mut self, leg: usize, chunk: Bytes, out: &mut Output) -> Result<Option<Act>, WatchError> {
+        self.legs[leg].up = true;
+        match self.read(leg, chunk, out) {
+            Ok(()) => Ok(self.next_act()),
+            Err(fault) => Err(WatchError {
+                cluster: self.legs[leg].cluster.clone(),
+                fault,
+            }),
+        }
     }
 
     /// Further acts of the last call.
@@ -175,52 +267,68 @@ impl WatchMerge {
 
     /// The leg's stream ended or broke, or never began: what is due now.
     pub fn lost(&mut self, leg: usize) -> Act {
-        Act::Restart {
-            leg,
-            start: self.legs[leg].start,
+        if self.legs[leg].phase == Phase::Inventory {
+            // The others need not wait for one that cannot be reached.
+            self.legs[leg].given_up = true;
         }
+        self.begin_again(leg, None)
     }
 
-    /// Do not read this leg now: it waits for the others' initial events.
-    pub fn paused(&self, _leg: usize) -> bool {
-        false
+    /// Do not read this leg now: it waits for the others' initial events. What is pushed all the same is kept.
+    pub fn paused(&self, leg: usize) -> bool {
+        let this = &self.legs[leg];
+        if self.barrier && (this.phase == Phase::Live || this.given_up) {
+            return true;
+        }
+        let counting = |leg: &Leg| leg.phase == Phase::Inventory && !leg.given_up;
+        self.unique && this.phase == Phase::Live && self.legs.iter().any(counting)
     }
 
     /// Do not wait for this leg's initial events any longer; `Expired` if the client already has some of them.
-    pub fn give_up(&mut self, _leg: usize, _out: &mut Output) -> Option<Act> {
-        None
+    pub fn give_up(&mut self, leg: usize, out: &mut Output) -> Option<Act> {
+        self.legs[leg].given_up = true;
+        if self.barrier && self.legs[leg].dirty {
+            let why = format!("member {} stopped in the middle of its initial events", self.legs[leg].cluster);
+            self.expire(why);
+        }
+        self.proceed(out);
+        self.next_act()
     }
 
     /// Nothing more to read at the moment: a bookmark, if one is due and the client allows them.
-    pub fn flush(&mut self, _out: &mut Output) {}
+    pub fn flush(&mut self, out: &mut Output) {
+        self.wake(out);
+        if self.due {
+            self.mark(out);
+        }
+    }
 
     /// The planned end: a bookmark if the cursor moved since the last.
-    pub fn close(&mut self, _out: &mut Output) {}
+    pub fn close(&mut self, out: &mut Output) {
+        if self.due || self.moved {
+            self.mark(out);
+        }
+    }
 
-    /// Where the client stands when it has read all that was put out.
+    /// Where the client stands when it has read all that was put out. Not a place to resume from while initial events are
+    /// under way: [`WatchMerge::sent`] knows.
     pub fn cursor(&self) -> &Cursor {
         &self.cursor
     }
 
     /// How far a leg is.
     pub fn leg_state(&self, leg: usize) -> LegView {
+        let leg = &self.legs[leg];
         LegView {
-            slot: self.cursor.slot(self.legs[leg].slot),
-            seen: 0,
-            synced: false,
-            shadow: None,
+            slot: self.cursor.slot(leg.slot),
+            seen: leg.seen,
+            synced: leg.phase == Phase::Live,
+            shadow: leg.shadow.as_ref().map(|shadow| shadow.len()),
         }
     }
 
     /// What was sent of late, for resume.
     pub fn sent(&self) -> &Sent {
         &self.sent
-    }
-
-    /// The plan changed: from now on indexes of legs are those of `legs` (told apart by `cluster`) and slots those of
-    /// `universe`. Legs that no act names keep their streams. Synthesized events may be in `out`.
-    pub fn replan(&mut self, _universe: &Universe, legs: Vec<WatchLeg>, _out: &mut Output) -> Vec<Act> {
-        self.legs = legs;
-        Vec::new()
     }
 }

@@ -3,15 +3,167 @@
 //! Clients take the version of the last *object* they read as their position, also when a bookmark was cut off behind it.
 //! The ring knows which cursor each of those versions stands for. `resume` keeps it for streams that ended.
 
-use crate::cursor::Cursor;
+use std::collections::VecDeque;
+
+use crate::cursor::{Cursor, Slot};
+
+/// Events that can be resumed from: what may be under way to a client at any time and the bookmarks between, 4 KiB.
+const KEPT: usize = 256;
 
 /// A ring of the last sent versions over a base cursor.
 #[derive(Clone, Debug, Default)]
-pub struct Sent {}
+pub struct Sent {
+    /// Where a client stands before the first entry; `None` while no position can be told (initial events under way).
+    base: Option<Cursor>,
+    entries: VecDeque<Entry>,
+    /// The last that was sent.
+    last: Option<Entry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    version: u64,
+    slot: u32,
+    /// All up to this version had been sent.
+    advances: bool,
+}
 
 impl Sent {
     /// The cursor of a client whose last event was an object with this version; `None` if that cannot be told.
-    pub fn resume(&self, _version: u64) -> Option<Cursor> {
-        None
+    pub fn resume(&self, version: u64) -> Option<Cursor> {
+        let mut cursor = self.base.clone()?;
+        let mut found: Option<(u32, Cursor)> = None;
+        for entry in &self.entries {
+            if entry.advances {
+                cursor.set(entry.slot as usize, Slot::At(entry.version));
+            }
+            if entry.version == version {
+                // Two members use the same numbers: which of them is meant cannot be told.
+                if found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
+                    return None;
+                }
+                found = Some((entry.slot, cursor.clone()));
+            }
+        }
+        found.map(|(_, cursor)| cursor)
+    }
+
+    /// Every (slot, version) that can be resumed from, oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = (usize, u64)> {
+        let entries = if self.base.is_some() { Some(&self.entries) } else { None };
+        entries
+            .into_iter()
+            .flatten()
+            .map(|entry| (entry.slot as usize, entry.version))
+    }
+
+    /// For tests of those who keep rings.
+    #[cfg(test)]
+    pub(crate) fn over(base: &Cursor, events: &[(usize, u64)]) -> Self {
+        let mut sent = Self::default();
+        sent.rebase(base);
+        events.iter().for_each(|(slot, version)| sent.note(*slot, *version, true));
+        sent
+    }
+
+    pub(super) fn note(&mut self, slot: usize, version: u64, advances: bool) {
+        let entry = Entry {
+            version,
+            slot: u32::try_from(slot).unwrap_or(u32::MAX),
+            advances,
+        };
+        self.last = Some(entry);
+        let Some(base) = &mut self.base else {
+            return;
+        };
+        if self.entries.len() == KEPT
+            && let Some(oldest) = self.entries.pop_front()
+            && oldest.advances
+        {
+            base.set(oldest.slot as usize, Slot::At(oldest.version));
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// From now on no position can be told, nor for what is in the ring: parts of a member's state are under way.
+    pub(super) fn poison(&mut self) {
+        self.base = None;
+        self.entries = VecDeque::new();
+    }
+
+    /// The client stands at `cursor`, and what was sent last means just that.
+    pub(super) fn rebase(&mut self, cursor: &Cursor) {
+        if self.base.is_some() {
+            return;
+        }
+        self.base = Some(cursor.clone());
+        self.entries.extend(self.last.map(|last| Entry {
+            advances: false,
+            ..last
+        }));
+    }
+
+    /// Slots mean other members now.
+    pub(super) fn renumber(&mut self) {
+        self.poison();
+        self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::Universe;
+
+    fn start() -> (Universe, Cursor) {
+        let universe = Universe::new("s", ["a".to_owned(), "b".to_owned()]);
+        let mut cursor = Cursor::new(&universe);
+        cursor.set(0, Slot::At(10));
+        cursor.set(1, Slot::At(1000));
+        (universe, cursor)
+    }
+
+    #[test]
+    fn a_version_means_the_cursor_it_was_sent_at() {
+        let (_, cursor) = start();
+        let mut sent = Sent::default();
+        assert_eq!(sent.resume(11), None);
+        sent.rebase(&cursor);
+        sent.note(0, 11, true);
+        sent.note(1, 1001, true);
+        sent.note(0, 12, true);
+        assert_eq!(sent.resume(11).unwrap().slots(), [Slot::At(11), Slot::At(1000)]);
+        assert_eq!(sent.resume(1001).unwrap().slots(), [Slot::At(11), Slot::At(1001)]);
+        assert_eq!(sent.resume(12).unwrap().slots(), [Slot::At(12), Slot::At(1001)]);
+        assert_eq!(sent.resume(13), None);
+        sent.note(1, 12, false);
+        assert_eq!(sent.resume(12), None, "which member is meant?");
+    }
+
+    #[test]
+    fn what_falls_out_of_the_ring_moves_its_base() {
+        let (_, cursor) = start();
+        let mut sent = Sent::default();
+        sent.rebase(&cursor);
+        for version in 11..=1_000_u64 {
+            sent.note(0, version, true);
+        }
+        sent.note(1, 1001, true);
+        assert_eq!(sent.entries.len(), KEPT);
+        assert_eq!(sent.resume(11), None);
+        assert_eq!(sent.resume(999).unwrap().slots(), [Slot::At(999), Slot::At(1000)]);
+        assert_eq!(sent.resume(1001).unwrap().slots(), [Slot::At(1000), Slot::At(1001)]);
+    }
+
+    #[test]
+    fn initial_events_mean_nothing_but_for_the_last() {
+        let (_, cursor) = start();
+        let mut sent = Sent::default();
+        sent.note(0, 7, true);
+        sent.note(0, 5, true);
+        assert_eq!(sent.resume(7), None);
+        sent.rebase(&cursor);
+        assert_eq!(sent.resume(7), None);
+        assert_eq!(sent.resume(5), Some(cursor));
     }
 }

@@ -1,7 +1,18 @@
 //! What the client holds of one member, keys only: enough to tell what a member's own relist changes for it.
+//!
+//! Exact or not there: a shadow begins with a stream that begins at nothing, follows every event, and is dropped when the
+//! budget of all shadows is used up.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::peek::Head;
+
+/// What an entry takes beside its key's bytes, with the slack of a hash table.
+const PER_KEY: usize = 112;
 
 /// Bytes that all shadows of a process may take together. Clones share it.
 #[derive(Clone, Debug)]
@@ -10,6 +21,7 @@ pub struct Budget(Arc<Account>);
 #[derive(Debug)]
 struct Account {
     limit: usize,
+    /// A counter and no lock: it guards nothing but itself.
     used: AtomicUsize,
 }
 
@@ -24,6 +36,227 @@ impl Budget {
 
     /// Bytes in use.
     pub fn used(&self) -> usize {
-        self.0.used.load(std::sync::atomic::Ordering::Relaxed).min(self.0.limit)
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let within = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.0.limit);
+        self.0
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
+            .is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A UID, in 16 bytes where it is one as API servers make them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Uid {
+    Uuid([u8; 16]),
+    Other(Box<str>),
+}
+
+impl Uid {
+    pub(super) fn of(text: &str) -> Self {
+        uuid(text).map_or_else(|| Self::Other(text.into()), Self::Uuid)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let bytes = match self {
+            Self::Uuid(bytes) => bytes,
+            Self::Other(text) => return text.to_string(),
+        };
+        let mut text = String::with_capacity(36);
+        for (index, byte) in bytes.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}
+
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let text = text.as_bytes();
+    let mut bytes = [0; 16];
+    let mut digits = 0;
+    if text.len() != 36 {
+        return None;
+    }
+    for (index, byte) in text.iter().enumerate() {
+        let digit = match byte {
+            b'-' if matches!(index, 8 | 13 | 18 | 23) => continue,
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        let held: &mut u8 = bytes.get_mut(digits / 2)?;
+        *held = *held << 4 | digit;
+        digits += 1;
+    }
+    (digits == 32).then_some(bytes)
+}
+
+/// One object that the client holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) uid: Uid,
+    pub(super) version: u64,
+    /// Which pass over the member's state saw it last.
+    pub(super) pass: u32,
+}
+
+/// Writes `namespace/name` into a buffer that is used again and again.
+pub(super) fn write_key(key: &mut String, head: &Head<'_>) {
+    key.clear();
+    key.push_str(&head.namespace);
+    key.push('/');
+    key.push_str(&head.name);
+}
+
+/// All of one member's.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    keys: HashMap<Box<str>, Held>,
+    pass: u32,
+    bytes: usize,
+    /// `None`: needed, whatever it takes.
+    budget: Option<Budget>,
+}
+
+impl Shadow {
+    pub(super) fn new(budget: Option<Budget>) -> Self {
+        Self {
+            keys: HashMap::new(),
+            pass: 0,
+            bytes: 0,
+            budget,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Held> {
+        self.keys.get(key)
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// False if the budget is used up: the shadow is of no use from then on.
+    #[must_use]
+    pub(super) fn set(&mut self, key: &str, uid: &str, version: u64) -> bool {
+        let pass = self.pass;
+        if let Some(held) = self.keys.get_mut(key) {
+            *held = Held {
+                uid: Uid::of(uid),
+                version,
+                pass,
+            };
+            return true;
+        }
+        let cost = key.len() + PER_KEY;
+        if self.budget.as_ref().is_some_and(|budget| !budget.take(cost)) {
+            return false;
+        }
+        self.bytes += cost;
+        let uid = Uid::of(uid);
+        self.keys.insert(key.into(), Held { uid, version, pass });
+        true
+    }
+
+    /// This pass saw it as it is.
+    pub(super) fn mark(&mut self, key: &str) {
+        if let Some(held) = self.keys.get_mut(key) {
+            held.pass = self.pass;
+        }
+    }
+
+    /// The client holds another object under this name: whatever the member says next of it is news.
+    pub(super) fn doubt(&mut self, key: &str) {
+        if let Entry::Occupied(mut held) = self.keys.entry(key.into()) {
+            held.get_mut().version = 0;
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &str) -> Option<Held> {
+        let held = self.keys.remove(key)?;
+        self.release(key.len() + PER_KEY);
+        Some(held)
+    }
+
+    /// Begins another pass over the member's state.
+    pub(super) fn begin(&mut self) {
+        self.pass = self.pass.wrapping_add(1);
+    }
+
+    /// What this pass did not see; it is taken out.
+    pub(super) fn sweep(&mut self) -> Vec<(Box<str>, Held)> {
+        let pass = self.pass;
+        let gone: Vec<_> = self.keys.extract_if(|_, held| held.pass != pass).collect();
+        self.release(gone.iter().map(|(key, _)| key.len() + PER_KEY).sum());
+        gone
+    }
+
+    pub(super) fn drain(&mut self) -> Vec<(Box<str>, Held)> {
+        self.release(self.bytes);
+        self.keys.drain().collect()
+    }
+
+    fn release(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(budget) = &self.budget {
+            budget.give(bytes);
+        }
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        self.release(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_come_back_as_they_were() {
+        for text in [
+            "0f9f7d4e-26a3-4a2b-8f3c-0123456789ab",
+            "0F9F7D4E-26A3-4A2B-8F3C-0123456789AB",
+            "",
+            "some-uid",
+            "0f9f7d4e026a304a2b08f3c00123456789ab",
+            "0f9f7d4e-26a3-4a2b-8f3c-0123456789a-",
+        ] {
+            assert_eq!(Uid::of(text).text(), text);
+        }
+    }
+
+    #[test]
+    fn the_budget_is_shared_and_given_back() {
+        let budget = Budget::new(2 * (PER_KEY + 3));
+        let mut one = Shadow::new(Some(budget.clone()));
+        let mut two = Shadow::new(Some(budget.clone()));
+        assert!(one.set("a/a", "u", 1) && two.set("a/b", "u", 1));
+        assert!(!one.set("a/c", "u", 1));
+        assert!(one.set("a/a", "u", 2), "what is held is not paid again");
+        assert!(two.remove("a/b").is_some());
+        assert!(one.set("a/c", "u", 1));
+        one.begin();
+        one.mark("a/c");
+        let gone = one.sweep();
+        assert_eq!((&*gone[0].0, gone.len(), one.len()), ("a/a", 1, 1));
+        drop(one);
+        assert_eq!(budget.used(), 0);
     }
 }

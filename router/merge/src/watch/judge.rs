@@ -1,0 +1,293 @@
+//! What each frame of a leg means for the client, by what the leg is in the middle of.
+
+use bytes::Bytes;
+
+use super::compose::Type;
+use super::event::{Event, Kind, around, refusal};
+use super::leg::Phase;
+use super::output::Output;
+use super::shadow::write_key;
+use super::split::Cut;
+use super::{Start, WatchFault, WatchFormat, WatchMerge};
+use crate::cursor::Slot;
+
+/// A frame where it stands, and what was read of it.
+struct Frame<'a> {
+    chunk: &'a Bytes,
+    from: usize,
+    to: usize,
+    event: Event<'a>,
+}
+
+impl WatchMerge {
+    /// All frames of a leg's bytes, as far as it may be read now.
+    pub(super) fn read(&mut self, leg: usize, chunk: Bytes, out: &mut Output) -> Result<(), WatchFault> {
+        let mut at = 0;
+        // A restart of the leg ends it: `cut` takes it down.
+        while self.legs[leg].up && !self.expired {
+            if self.paused(leg) {
+                self.hold(leg, chunk.slice(at..));
+                break;
+            }
+            match self.legs[leg].split.next(self.format, &chunk, &mut at)? {
+                None => break,
+                Some(Cut::Within(from, to)) => self.judge(leg, &chunk, from, to, out)?,
+                Some(Cut::Gathered(frame)) => self.judge(leg, &frame, 0, frame.len(), out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, leg: usize, rest: Bytes) {
+        let held = &mut self.legs[leg].held;
+        *held = if held.is_empty() {
+            rest
+        } else {
+            [&held[..], &rest].concat().into()
+        };
+    }
+
+    /// Reads on where legs were paused and are no longer.
+    pub(super) fn wake(&mut self, out: &mut Output) {
+        for leg in 0..self.legs.len() {
+            if self.legs[leg].held.is_empty() || self.paused(leg) {
+                continue;
+            }
+            let held = std::mem::take(&mut self.legs[leg].held);
+            if self.read(leg, held, out).is_err() {
+                let act = self.lost(leg);
+                self.acts.push_back(act);
+            }
+        }
+    }
+
+    fn judge(
+        &mut self,
+        leg: usize,
+        chunk: &Bytes,
+        from: usize,
+        to: usize,
+        out: &mut Output,
+    ) -> Result<(), WatchFault> {
+        let Some(event) = Event::read(self.format, &chunk[from..to])? else {
+            return Ok(());
+        };
+        if event.kind == Kind::Error {
+            let (start, end) = event.object;
+            let refusal = refusal(self.format, &chunk[from + start..from + end]);
+            let act = self.begin_again(leg, Some(&refusal));
+            self.acts.push_back(act);
+            return Ok(());
+        }
+        self.learn(&event);
+        let this = &mut self.legs[leg];
+        this.seen = this.seen.max(event.version);
+        let frame = Frame { chunk, from, to, event };
+        if frame.event.kind == Kind::Bookmark {
+            self.bookmark(leg, &frame, out);
+            return Ok(());
+        }
+        let admitted = this.admits(&frame.event.head);
+        if this.phase == Phase::Initial && this.start != Start::Sync && frame.event.kind != Kind::Added {
+            // Only what was there is all ADDED: that is over.
+            self.settle(leg, frame.event.version.saturating_sub(1), out);
+        }
+        match (self.legs[leg].phase, admitted) {
+            (Phase::Live, _) => self.live(leg, &frame, admitted, out),
+            (_, false) => self.overlook(leg, &frame),
+            (Phase::Initial, true) => self.initial(leg, &frame, out),
+            (Phase::Resync, true) => self.resync(leg, &frame, out),
+            (Phase::Inventory, true) => self.count_in(leg, &frame),
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, event: &Event<'_>) {
+        if self.kind.is_none() && !event.head.kind.is_empty() {
+            self.kind = Some(Type {
+                format: self.format,
+                kind: (*event.head.kind).into(),
+                api_version: (*event.head.api_version).into(),
+            });
+        }
+    }
+
+    fn bookmark(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
+        self.overlook(leg, frame);
+        let this = &self.legs[leg];
+        let end = frame.event.head.initial_events_end;
+        match this.phase {
+            Phase::Live => self.told(leg, frame.event.version),
+            Phase::Initial if end || this.start != Start::Sync => self.settle(leg, frame.event.version, out),
+            Phase::Resync | Phase::Inventory if end => self.settle(leg, frame.event.version, out),
+            Phase::Initial | Phase::Resync | Phase::Inventory => {}
+        }
+    }
+
+    /// A frame that the client does not get: only a Table's columns may be in it.
+    fn overlook(&mut self, leg: usize, frame: &Frame<'_>) {
+        if self.format == WatchFormat::Table {
+            let bytes = &frame.chunk[frame.from..frame.to];
+            self.columns.read(&mut self.legs[leg].placing, bytes);
+        }
+    }
+
+    fn live(&mut self, leg: usize, frame: &Frame<'_>, admitted: bool, out: &mut Output) {
+        let slot = self.legs[leg].slot;
+        let version = frame.event.version;
+        if let Slot::At(at) = self.cursor.slot(slot)
+            && version < at
+        {
+            self.went_back(leg, version, at);
+            return;
+        }
+        self.advance(slot, version);
+        if !admitted {
+            self.overlook(leg, frame);
+        } else if frame.event.kind == Kind::Deleted {
+            self.live_deleted(leg, frame, out);
+        } else {
+            self.keep(leg, frame);
+            self.departed.remove(self.key.as_str());
+            if self.shaded(leg) {
+                self.overlook(leg, frame);
+            } else {
+                self.send(leg, frame, None, out);
+            }
+        }
+        self.look_again(leg);
+    }
+
+    fn live_deleted(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
+        write_key(&mut self.key, &frame.event.head);
+        let exact = self.exact(leg);
+        let known = match &mut self.legs[leg].shadow {
+            Some(shadow) => shadow.remove(&self.key).is_some() || !exact,
+            None => true,
+        };
+        if !known || self.shaded(leg) || self.hand_over(leg) {
+            self.overlook(leg, frame);
+            return;
+        }
+        self.gone(leg, frame, out);
+    }
+
+    /// The client is told, now or when it may be.
+    fn gone(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
+        if self.barrier || self.counting() {
+            self.overlook(leg, frame);
+            let uid = super::Uid::of(&frame.event.head.uid);
+            self.depart(leg, uid, frame.event.version);
+            return;
+        }
+        self.departed.remove(self.key.as_str());
+        self.send(leg, frame, None, out);
+    }
+
+    fn initial(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
+        if frame.event.kind == Kind::Deleted {
+            write_key(&mut self.key, &frame.event.head);
+            if let Some(shadow) = &mut self.legs[leg].shadow {
+                shadow.remove(&self.key);
+            }
+            if !self.shaded(leg) && !self.hand_over(leg) {
+                self.gone(leg, frame, out);
+            }
+            return;
+        }
+        self.keep(leg, frame);
+        self.departed.remove(self.key.as_str());
+        if self.shaded(leg) {
+            self.overlook(leg, frame);
+            return;
+        }
+        self.legs[leg].dirty = true;
+        self.sent.poison();
+        self.send(leg, frame, None, out);
+    }
+
+    fn resync(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
+        write_key(&mut self.key, &frame.event.head);
+        let Some(shadow) = &mut self.legs[leg].shadow else {
+            return;
+        };
+        if frame.event.kind == Kind::Deleted {
+            if shadow.remove(&self.key).is_some() && !self.shaded(leg) && !self.hand_over(leg) {
+                self.gone(leg, frame, out);
+            }
+            return;
+        }
+        let uid = super::Uid::of(&frame.event.head.uid);
+        let held = shadow.get(&self.key);
+        let same = held.is_some_and(|held| held.uid == uid);
+        if same && held.is_some_and(|held| held.version >= frame.event.version) {
+            shadow.mark(&self.key);
+            self.overlook(leg, frame);
+            return;
+        }
+        let known = same && held.is_some_and(|held| held.version != 0);
+        self.keep(leg, frame);
+        if self.expired {
+            return;
+        }
+        self.departed.remove(self.key.as_str());
+        if self.shaded(leg) {
+            self.overlook(leg, frame);
+            return;
+        }
+        let kind = (known && frame.event.kind == Kind::Added).then_some("MODIFIED");
+        self.send(leg, frame, kind, out);
+    }
+
+    fn count_in(&mut self, leg: usize, frame: &Frame<'_>) {
+        if frame.event.kind == Kind::Deleted {
+            write_key(&mut self.key, &frame.event.head);
+            if let Some(shadow) = &mut self.legs[leg].shadow {
+                shadow.remove(&self.key);
+            }
+        } else {
+            self.keep(leg, frame);
+        }
+        self.overlook(leg, frame);
+    }
+
+    /// Into the shadow, as far as there is one; the key stays written.
+    fn keep(&mut self, leg: usize, frame: &Frame<'_>) {
+        if self.legs[leg].shadow.is_none() && self.departed.is_empty() {
+            return;
+        }
+        let head = &frame.event.head;
+        write_key(&mut self.key, head);
+        if let Some(shadow) = &mut self.legs[leg].shadow
+            && !shadow.set(&self.key, &head.uid, frame.event.version)
+        {
+            self.over_budget(leg);
+        }
+    }
+
+    /// Out to the client, as it came unless it is to be another event or another Table.
+    fn send(&mut self, leg: usize, frame: &Frame<'_>, kind: Option<&'static str>, out: &mut Output) {
+        let Frame { chunk, from, to, event } = frame;
+        let length = to - from;
+        if self.format == WatchFormat::Table {
+            let this = &mut self.legs[leg];
+            let aligned = self
+                .columns
+                .align(&mut this.placing, &this.cluster, &chunk[*from..*to], kind);
+            out.push(aligned.unwrap_or_else(|| chunk.slice(*from..*to)));
+        } else if let Some(kind) = kind {
+            let (start, end) = event.object;
+            let (before, after) = around(self.format, kind, end - start);
+            out.push(before);
+            out.forward(chunk, from + start, from + end);
+            if !after.is_empty() {
+                out.push(after);
+            }
+        } else {
+            out.forward(chunk, *from, *to);
+        }
+        let (slot, phase) = (self.legs[leg].slot, self.legs[leg].phase);
+        self.sent.note(slot, event.version, phase == Phase::Live);
+        self.count(length, out);
+    }
+}

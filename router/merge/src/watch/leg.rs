@@ -1,0 +1,115 @@
+//! One member's part in a merged watch: what it is in the middle of, and what the client holds of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::shadow::Shadow;
+use super::split::Splitter;
+use super::table::Placing;
+use super::{Start, WatchLeg};
+use crate::filter::NamespaceFilter;
+use crate::peek::Head;
+
+/// What the frames of a leg mean at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// What is there, as ADDED; the client has nothing of it. Ends at the marker or at anything but ADDED.
+    Initial,
+    /// What happens.
+    Live,
+    /// What is there, to be compared with the shadow. Ends at the marker.
+    Resync,
+    /// What is there, for the shadow alone; the client has been told of it in an earlier stream. Ends at the marker, then
+    /// the leg is asked again, from where the client stands.
+    Inventory,
+}
+
+/// State of one leg. A few hundred bytes: there are thousands.
+#[derive(Debug)]
+pub(super) struct Leg {
+    pub(super) cluster: Arc<str>,
+    pub(super) slot: usize,
+    pub(super) filter: Option<NamespaceFilter>,
+    pub(super) asks: u64,
+    pub(super) start: Start,
+    pub(super) phase: Phase,
+    pub(super) split: Splitter,
+    /// Bytes behind the marker of a leg that waits for the others.
+    pub(super) held: Bytes,
+    /// Exactly what the client holds of it, or nothing is known.
+    pub(super) shadow: Option<Box<Shadow>>,
+    /// From this version on the shadow is exact: what was counted in is replayed until then.
+    pub(super) exact_from: u64,
+    /// The highest version read.
+    pub(super) seen: u64,
+    /// The client holds some of its objects, but no position says which.
+    pub(super) dirty: bool,
+    /// Came or changed with the plan and is not through yet: what left other legs may turn up here.
+    pub(super) moving: bool,
+    /// Objects have to be sent again that were passed over for another leg's.
+    pub(super) again: bool,
+    /// Nobody waits for its initial events any longer.
+    pub(super) given_up: bool,
+    /// Bytes came since it was connected last.
+    pub(super) up: bool,
+    /// It sent a bookmark since our last.
+    pub(super) marked: bool,
+    pub(super) placing: Placing,
+}
+
+impl Leg {
+    pub(super) fn new(leg: WatchLeg) -> Self {
+        let phase = match leg.start {
+            Start::At(_) => Phase::Live,
+            Start::Any | Start::Recent | Start::Sync => Phase::Initial,
+        };
+        Self {
+            cluster: leg.cluster,
+            slot: leg.slot,
+            filter: leg.filter,
+            asks: leg.asks,
+            start: leg.start,
+            phase,
+            split: Splitter::default(),
+            held: Bytes::new(),
+            shadow: None,
+            exact_from: 0,
+            seen: 0,
+            dirty: false,
+            moving: false,
+            again: false,
+            given_up: false,
+            up: false,
+            marked: false,
+            placing: Placing::default(),
+        }
+    }
+
+    pub(super) fn admits(&self, head: &Head<'_>) -> bool {
+        self.filter.as_ref().is_none_or(|filter| {
+            filter.admits(if filter.by_name() { &head.name } else { &head.namespace })
+        })
+    }
+
+    /// Nothing of its stream counts any more; what comes next is of another one.
+    pub(super) fn cut(&mut self) {
+        self.split.reset();
+        self.held = Bytes::new();
+        self.up = false;
+        self.placing.reset();
+    }
+
+    /// From now on its frames tell what is there, to be compared with the shadow.
+    pub(super) fn compare(&mut self) -> Start {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.begin();
+        }
+        self.phase = Phase::Resync;
+        Start::Sync
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.shadow.as_ref().is_some_and(|shadow| shadow.has(key))
+    }
+}

@@ -1,0 +1,221 @@
+//! What became of a leg: lost, refused, through with its state, and what then has left.
+
+use super::compose::Stub;
+use super::event::Refusal;
+use super::leg::{Leg, Phase};
+use super::output::Output;
+use super::shadow::Uid;
+use super::{Act, Departed, Start, WatchMerge};
+use crate::cursor::Slot;
+
+impl WatchMerge {
+    /// How a leg goes on after its stream ended, or refused it.
+    pub(super) fn begin_again(&mut self, leg: usize, refusal: Option<&Refusal>) -> Act {
+        let expired = refusal.is_some_and(Refusal::expired);
+        let position = self.cursor.slot(self.legs[leg].slot);
+        let exact = self.exact(leg);
+        let this = &mut self.legs[leg];
+        this.cut();
+        let start = match (this.phase, position) {
+            (Phase::Live, Slot::At(version)) if !expired => Some(Start::At(version)),
+            (Phase::Initial | Phase::Inventory, _) if !this.dirty => {
+                // Nothing was told of it: the next attempt begins at nothing too.
+                if let Some(shadow) = &mut this.shadow {
+                    drop(shadow.drain());
+                }
+                Some(this.start)
+            }
+            _ => exact.then(|| this.compare()),
+        };
+        match start {
+            Some(start) => Act::Restart { leg, start },
+            None => {
+                let why = match refusal {
+                    Some(refusal) => format!("member {}: {}", this.cluster, refusal.message),
+                    None => format!("member {} was lost in the middle of its initial events", this.cluster),
+                };
+                self.expired = true;
+                Act::Expired { why }
+            }
+        }
+    }
+
+    pub(super) fn expire(&mut self, why: String) {
+        self.expired = true;
+        self.acts.push_back(Act::Expired { why });
+    }
+
+    pub(super) fn went_back(&mut self, leg: usize, version: u64, at: u64) {
+        let cluster = &self.legs[leg].cluster;
+        self.expire(format!("member {cluster} went back from version {at} to {version}"));
+    }
+
+    /// The shadow is exactly what the client holds.
+    pub(super) fn exact(&self, leg: usize) -> bool {
+        let this = &self.legs[leg];
+        let replayed = match self.cursor.slot(this.slot) {
+            Slot::At(version) => version >= this.exact_from,
+            Slot::Unasked | Slot::Sync => this.exact_from == 0,
+        };
+        this.shadow.is_some() && this.phase != Phase::Inventory && replayed
+    }
+
+    pub(super) fn over_budget(&mut self, leg: usize) {
+        self.legs[leg].shadow = None;
+        // What left another leg may be here, and cannot be told from what is gone.
+        let moving = !self.departed.is_empty() || self.legs.iter().any(|leg| leg.moving && leg.phase == Phase::Resync);
+        if moving || self.legs[leg].phase == Phase::Resync {
+            let why = format!("no memory left to tell what changed in member {}", self.legs[leg].cluster);
+            self.expire(why);
+        }
+    }
+
+    /// A leg told all that is there, as of `version` (0: not known yet).
+    pub(super) fn settle(&mut self, leg: usize, version: u64, out: &mut Output) {
+        let this = &mut self.legs[leg];
+        let position = self.cursor.slot(this.slot);
+        if let Slot::At(at) = position
+            && version < at
+        {
+            self.went_back(leg, version, at);
+            return;
+        }
+        let before = std::mem::replace(&mut this.phase, Phase::Live);
+        let slot = this.slot;
+        if let (Phase::Inventory, Slot::At(at)) = (before, position) {
+            this.exact_from = version;
+            this.cut();
+            let start = Start::At(at);
+            self.acts.push_back(Act::Restart { leg, start });
+            self.proceed(out);
+            return;
+        }
+        this.dirty = false;
+        this.moving = false;
+        if version > 0 {
+            self.advance(slot, version);
+        }
+        if before == Phase::Resync {
+            self.miss(leg, version);
+        }
+        self.due = true;
+        self.look_again(leg);
+        self.proceed(out);
+    }
+
+    /// What a comparison did not find has left.
+    fn miss(&mut self, leg: usize, version: u64) {
+        let missed = self.legs[leg].shadow.as_mut().map(|shadow| shadow.sweep());
+        for (key, held) in missed.into_iter().flatten() {
+            self.key.clear();
+            self.key.push_str(&key);
+            if !self.shaded(leg) && !self.hand_over(leg) {
+                self.depart(leg, held.uid, version);
+            }
+        }
+    }
+
+    /// Opens the barrier if all are through, tells what has left if it may be told, reads on where legs were held.
+    pub(super) fn proceed(&mut self, out: &mut Output) {
+        if self.expired {
+            return;
+        }
+        if self.barrier && self.legs.iter().all(|leg| leg.phase == Phase::Live || leg.given_up) {
+            self.mark_end(out);
+            self.barrier = false;
+        }
+        self.release(out);
+        self.rebase();
+        self.wake(out);
+    }
+
+    /// The object under the written key has left this leg.
+    pub(super) fn depart(&mut self, leg: usize, uid: Uid, version: u64) {
+        let slot = Some(self.legs[leg].slot);
+        self.sent.poison();
+        self.departed
+            .insert(self.key.as_str().into(), Departed { uid, version, slot });
+    }
+
+    fn release(&mut self, out: &mut Output) {
+        if self.departed.is_empty() || self.barrier || self.counting() || self.legs.iter().any(|leg| leg.moving) {
+            return;
+        }
+        // One by one: as long as some are left, no bookmark is safe.
+        while let Some((key, departed)) = self.departed.pop_first() {
+            match self.legs.iter().position(|leg| leg.has(&key)) {
+                None => self.tell_deleted(&key, &departed, out),
+                Some(leg) if self.unique => self.want(leg, &key),
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn tell_deleted(&mut self, key: &str, departed: &Departed, out: &mut Output) {
+        let (Some(kind), Some((namespace, name))) = (&self.kind, key.split_once('/')) else {
+            return;
+        };
+        let stub = Stub {
+            namespace,
+            name,
+            uid: &departed.uid.text(),
+            version: &departed.version.to_string(),
+            initial_events_end: false,
+        };
+        let event = kind.event("DELETED", stub, self.columns.stub(name));
+        let length = event.len();
+        out.push(event);
+        if let Some(slot) = departed.slot {
+            self.sent.note(slot, departed.version, true);
+        }
+        self.count(length, out);
+    }
+
+    /// Some member's names are not known yet.
+    pub(super) fn counting(&self) -> bool {
+        self.unique && self.legs.iter().any(|leg| leg.phase == Phase::Inventory)
+    }
+
+    /// An earlier leg has the written name: this one's is not shown.
+    pub(super) fn shaded(&self, leg: usize) -> bool {
+        self.unique && self.legs[..leg].iter().any(|earlier| earlier.has(&self.key))
+    }
+
+    /// A later leg has the written name that this one had: its object is shown from now on, as soon as it is told again.
+    pub(super) fn hand_over(&mut self, leg: usize) -> bool {
+        if !self.unique {
+            return false;
+        }
+        let later = (leg + 1..self.legs.len()).find(|later| self.legs[*later].has(&self.key));
+        let Some(later) = later else {
+            return false;
+        };
+        let key = std::mem::take(&mut self.key);
+        self.want(later, &key);
+        self.key = key;
+        true
+    }
+
+    /// The client holds another member's object under this name: this leg's is to be told again.
+    fn want(&mut self, leg: usize, key: &str) {
+        if let Some(shadow) = &mut self.legs[leg].shadow {
+            shadow.doubt(key);
+        }
+        self.legs[leg].again = true;
+        self.sent.poison();
+        self.look_again(leg);
+    }
+
+    /// Asks a leg for its objects once more if some of them were passed over and are wanted now.
+    pub(super) fn look_again(&mut self, leg: usize) {
+        if !self.legs[leg].again || self.legs[leg].phase != Phase::Live || !self.exact(leg) {
+            return;
+        }
+        let this: &mut Leg = &mut self.legs[leg];
+        this.again = false;
+        this.moving = true;
+        this.cut();
+        let start = this.compare();
+        self.acts.push_back(Act::Restart { leg, start });
+    }
+}

@@ -1,0 +1,132 @@
+//! The shard changed under a running watch: members join and leave, namespaces move, selectors change.
+//!
+//! What a leg no longer has is told only when every leg that came or changed is through with its state: an object may have
+//! moved there, and then it was never gone. A leg whose client-held objects are not exactly known cannot be mended.
+
+use super::leg::{Leg, Phase};
+use super::output::Output;
+use super::shadow::Shadow;
+use super::{Act, Departed, WatchLeg, WatchMerge};
+use crate::cursor::{Cursor, Slot, Universe};
+
+impl WatchMerge {
+    /// The plan changed: from now on indexes of legs are those of `legs` (told apart by `cluster`) and slots those of
+    /// `universe`. Legs that no act names keep their streams. Synthesized events may be in `out`.
+    pub fn replan(&mut self, universe: &Universe, legs: Vec<WatchLeg>, out: &mut Output) -> Vec<Act> {
+        let exact: Vec<bool> = (0..self.legs.len()).map(|leg| self.exact(leg)).collect();
+        let old_cursor = std::mem::replace(&mut self.cursor, Cursor::new(universe));
+        let mut old: Vec<Option<Old>> = std::mem::take(&mut self.legs)
+            .into_iter()
+            .zip(exact)
+            .map(|(leg, exact)| {
+                let position = old_cursor.slot(leg.slot);
+                Some(Old { leg, exact, position })
+            })
+            .collect();
+        self.sent.renumber();
+        self.renumber(&old, &legs);
+        let unique = self.unique && legs.len() > 1;
+        for spec in legs {
+            let kept = old
+                .iter_mut()
+                .find(|old| old.as_ref().is_some_and(|old| old.leg.cluster == spec.cluster))
+                .and_then(Option::take);
+            match kept {
+                Some(kept) => self.carry(kept, spec, unique),
+                None => self.join(spec, unique),
+            }
+        }
+        for old in old.into_iter().flatten() {
+            self.leave(old);
+        }
+        self.due = true;
+        self.moved = true;
+        self.proceed(out);
+        self.acts.drain(..).collect()
+    }
+
+    fn renumber(&mut self, old: &[Option<Old>], legs: &[WatchLeg]) {
+        let new = |slot: usize| {
+            let leg = old.iter().flatten().find(|old| old.leg.slot == slot)?;
+            Some(legs.iter().find(|new| new.cluster == leg.leg.cluster)?.slot)
+        };
+        for departed in self.departed.values_mut() {
+            departed.slot = departed.slot.and_then(new);
+        }
+    }
+
+    fn join(&mut self, spec: WatchLeg, unique: bool) {
+        let spec = WatchLeg {
+            start: super::Start::Sync,
+            ..spec
+        };
+        let mut leg = self.admit(spec, unique);
+        leg.moving = true;
+        let start = leg.start;
+        self.acts.push_back(Act::Restart {
+            leg: self.legs.len(),
+            start,
+        });
+        self.legs.push(leg);
+    }
+
+    fn carry(&mut self, old: Old, spec: WatchLeg, unique: bool) {
+        let Old {
+            mut leg,
+            exact,
+            position,
+        } = old;
+        let index = self.legs.len();
+        let changed = leg.filter != spec.filter || leg.asks != spec.asks;
+        leg.slot = spec.slot;
+        leg.filter = spec.filter;
+        leg.asks = spec.asks;
+        self.cursor.set(leg.slot, position);
+        let holds = leg.dirty || matches!(position, Slot::At(_));
+        if unique && !holds && leg.shadow.is_none() {
+            leg.shadow = Some(Box::new(Shadow::new(None)));
+        }
+        let counted = unique && leg.phase != Phase::Inventory;
+        if (changed || counted) && holds && !exact {
+            self.expire(format!("what is asked of member {} changed", leg.cluster));
+        } else if changed {
+            leg.cut();
+            leg.moving = true;
+            let start = if holds { leg.compare() } else { leg.start };
+            self.acts.push_back(Act::Restart { leg: index, start });
+        }
+        self.legs.push(leg);
+    }
+
+    fn leave(&mut self, old: Old) {
+        let Old {
+            mut leg,
+            exact,
+            position,
+        } = old;
+        let nothing = !leg.dirty && !matches!(position, Slot::At(_));
+        if nothing {
+            return;
+        }
+        if !exact {
+            self.expire(format!("member {} left", leg.cluster));
+            return;
+        }
+        let held = leg.shadow.as_mut().map(|shadow| shadow.drain());
+        for (key, held) in held.into_iter().flatten() {
+            let departed = Departed {
+                uid: held.uid,
+                version: held.version,
+                slot: None,
+            };
+            self.departed.insert(key, departed);
+        }
+    }
+}
+
+/// A leg of the plan before.
+struct Old {
+    leg: Leg,
+    exact: bool,
+    position: Slot,
+}

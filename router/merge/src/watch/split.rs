@@ -1,0 +1,152 @@
+//! One leg's bytes → whole frames, in any cut. A frame that lies in one chunk is not copied, one that spans several is
+//! gathered in a buffer that goes with it: an idle leg holds none.
+
+use bytes::Bytes;
+
+use super::{LARGEST_FRAME, WatchFault, WatchFormat};
+
+const LENGTH: usize = 4;
+
+/// A frame with its delimiter.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// These bytes of the chunk.
+    Within(usize, usize),
+    /// Gathered from several chunks.
+    Gathered(Bytes),
+}
+
+/// What is left of a leg's last chunk.
+#[derive(Debug, Default)]
+pub(super) struct Splitter {
+    partial: Vec<u8>,
+}
+
+impl Splitter {
+    /// Forgets the frame it was in.
+    pub(super) fn reset(&mut self) {
+        self.partial = Vec::new();
+    }
+
+    /// The next whole frame; `at` moves on. At `None` all of the chunk is used up.
+    pub(super) fn next(
+        &mut self,
+        format: WatchFormat,
+        chunk: &Bytes,
+        at: &mut usize,
+    ) -> Result<Option<Cut>, WatchFault> {
+        if format == WatchFormat::Protobuf {
+            self.header(chunk, at);
+        }
+        let rest = &chunk[*at..];
+        let Some(length) = self.missing(format, rest)? else {
+            if self.partial.len() + rest.len() > LARGEST_FRAME {
+                return Err(WatchFault::TooLarge);
+            }
+            self.partial.extend_from_slice(rest);
+            *at = chunk.len();
+            return Ok(None);
+        };
+        if self.partial.len() + length > LARGEST_FRAME {
+            return Err(WatchFault::TooLarge);
+        }
+        let from = *at;
+        *at += length;
+        if self.partial.is_empty() {
+            return Ok(Some(Cut::Within(from, *at)));
+        }
+        self.partial.extend_from_slice(&rest[..length]);
+        Ok(Some(Cut::Gathered(std::mem::take(&mut self.partial).into())))
+    }
+
+    /// How much of `rest` ends the frame; `None` if it does not end there.
+    fn missing(&self, format: WatchFormat, rest: &[u8]) -> Result<Option<usize>, WatchFault> {
+        if format != WatchFormat::Protobuf {
+            // Encoders of Go escape line ends in strings; nobody indents a stream.
+            return Ok(memchr::memchr(b'\n', rest).map(|end| end + 1));
+        }
+        let head = if self.partial.is_empty() { rest } else { &self.partial };
+        let Some(head) = head.first_chunk::<LENGTH>() else {
+            return Ok(None);
+        };
+        let length = usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX);
+        if length > LARGEST_FRAME {
+            return Err(WatchFault::TooLarge);
+        }
+        let missing = LENGTH + length - self.partial.len();
+        Ok((missing <= rest.len()).then_some(missing))
+    }
+
+    /// Completes a length that was cut, so that it can be read.
+    fn header(&mut self, chunk: &[u8], at: &mut usize) {
+        if !self.partial.is_empty() && self.partial.len() < LENGTH {
+            let end = chunk.len().min(*at + LENGTH - self.partial.len());
+            self.partial.extend_from_slice(&chunk[*at..end]);
+            *at = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(format: WatchFormat, chunks: &[&[u8]]) -> Result<Vec<Vec<u8>>, WatchFault> {
+        let mut splitter = Splitter::default();
+        let mut frames = Vec::new();
+        for chunk in chunks {
+            let chunk = Bytes::copy_from_slice(chunk);
+            let mut at = 0;
+            while let Some(cut) = splitter.next(format, &chunk, &mut at)? {
+                frames.push(match cut {
+                    Cut::Within(from, to) => chunk[from..to].to_vec(),
+                    Cut::Gathered(frame) => frame.to_vec(),
+                });
+            }
+            assert_eq!(at, chunk.len());
+        }
+        assert_eq!(splitter.partial, b"", "the streams here end whole");
+        assert_eq!(splitter.partial.capacity(), 0, "nothing is kept when idle");
+        Ok(frames)
+    }
+
+    #[test]
+    fn every_cut_gives_the_same_frames() {
+        let json: Vec<u8> = b"{\"a\":1}\n{}\n\n{\"b\":\"\\n\"}\n".to_vec();
+        let protobuf: Vec<u8> = [&[0, 0, 0, 3][..], b"abc", &[0, 0, 0, 0], &[0, 0, 0, 1], b"\n"].concat();
+        for (format, stream) in [(WatchFormat::Json, &json), (WatchFormat::Protobuf, &protobuf)] {
+            let whole = split(format, &[stream]).unwrap();
+            assert_eq!(whole.concat(), *stream);
+            assert!(whole.len() > 2);
+            for first in 0..=stream.len() {
+                for second in first..=stream.len() {
+                    let chunks = [&stream[..first], &stream[first..second], &stream[second..]];
+                    assert_eq!(split(format, &chunks).unwrap(), whole, "{first} {second}");
+                }
+            }
+            let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+            assert_eq!(split(format, &bytes).unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn a_claimed_length_allocates_nothing_and_too_much_is_refused() {
+        let mut splitter = Splitter::default();
+        let mut at = 0;
+        let huge = Bytes::from_static(&[0xff, 0xff, 0xff, 0xff, 1]);
+        let refused = splitter.next(WatchFormat::Protobuf, &huge, &mut at);
+        assert_eq!(refused, Err(WatchFault::TooLarge));
+        let large = Bytes::from_static(&[3, 0, 0, 0, 1]);
+        at = 0;
+        assert_eq!(splitter.next(WatchFormat::Protobuf, &large, &mut at), Ok(None));
+        assert!(splitter.partial.capacity() < 64);
+
+        let mut splitter = Splitter::default();
+        let endless = Bytes::from(vec![b' '; 8 * 1024 * 1024]);
+        let mut refused = None;
+        for _ in 0..9 {
+            refused = splitter.next(WatchFormat::Json, &endless, &mut 0).err();
+        }
+        assert_eq!(refused, Some(WatchFault::TooLarge));
+    }
+}
