@@ -232,6 +232,10 @@ fn describe_plan(planned: &Planned) -> Value {
     let (kind, detail) = match &planned.plan {
         Plan::Forward(forward) => ("forward", describe_forward(forward)),
         Plan::FanOut(fan) => ("fanOut", describe_fan_out(fan)),
+        Plan::Choose(choose) => {
+            let each = choose.candidates.iter().map(|one| describe_forward(&one.forward));
+            ("choose", each.collect())
+        }
         Plan::Local(LocalAnswer::Live) => ("local", json!("live")),
         Plan::Local(LocalAnswer::Ready) => ("local", json!("ready")),
         Plan::Refuse(fault) => ("refuse", json!(fault.to_string())),

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 
 use self::gate::{CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Gate, Place};
 pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
+pub(crate) use self::look::gather_body;
 pub(crate) use self::review::MemberReviews;
 pub(crate) use self::send::{admit, inject, leg_span, tell};
 use crate::classify::ApiRequest;
@@ -88,10 +89,20 @@ pub(crate) struct Dispatcher {
     tasks: Tasks,
 }
 
+/// Tells callers apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum CallerId {
+pub(crate) enum CallerId {
     Pod(CallerKey),
     Person(String),
+}
+
+impl CallerId {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        match caller {
+            Caller::Pod(view) => Self::Pod(view.key.clone()),
+            Caller::Person { user, .. } => Self::Person(user.clone()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -206,10 +217,7 @@ impl Dispatcher {
     }
 
     fn gates(&self, caller: &Caller) -> Arc<CallerGates> {
-        let id = match caller {
-            Caller::Pod(view) => CallerId::Pod(view.key.clone()),
-            Caller::Person { user, .. } => CallerId::Person(user.clone()),
-        };
+        let id = CallerId::of(caller);
         let mut callers = self.callers.lock();
         if callers.len() >= MAX_CALLERS && !callers.contains_key(&id) {
             callers.retain(|_, gates| gates.is_used());

@@ -5,6 +5,7 @@
 //! own, so back-pressure needs no code. Not here: which members (`plan`), connections and retries (`dispatch`). Caller:
 //! `edge`, which has asked for what the plan wants checked.
 
+pub(crate) mod find;
 pub(crate) mod leg;
 mod list;
 

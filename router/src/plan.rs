@@ -5,6 +5,8 @@
 //! namespace), what a shard's limits mean for one request in `scope`; what the object's labels or the body must say besides
 //! is a [`Guard`] and a [`BodyRule`], judged by the pure functions of [`guard`] once they are at hand.
 
+pub mod choose;
+mod clusterwide;
 mod collection;
 mod explicit;
 pub mod fanout;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 
+pub use self::choose::Choose;
 pub use self::fanout::{FanLeg, FanOut, Replan};
 use self::forward::{Refusal, Route};
 pub use self::rule::Rule;
@@ -45,6 +48,8 @@ pub enum Plan {
     Forward(Box<Forward>),
     /// Ask one or more members for a collection, and make one answer of theirs.
     FanOut(Box<FanOut>),
+    /// Find out which of some members it is for, and send it there; see [`choose`].
+    Choose(Box<Choose>),
     /// The router answers itself.
     Local(LocalAnswer),
     /// Nothing leaves.

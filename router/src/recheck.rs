@@ -294,6 +294,12 @@ impl Seen {
         let word = match (planned.plan, &mut self.rests_on) {
             (Plan::Forward(forward), Basis::One(member)) => member.judge(&forward),
             (Plan::FanOut(next), Basis::Fan(plan)) => judge_fan(plan, *next),
+            // An object does not move: where it was found it stays.
+            (Plan::Choose(choose), Basis::One(member)) => choose
+                .candidates
+                .iter()
+                .find(|one| one.forward.target.cluster == member.cluster)
+                .map_or(Word::Withdrawn, |one| member.judge(&one.forward)),
             (Plan::Refuse(_), basis) if basis.outlives(planned.rule) => {
                 // What it would be filtered by then is not known.
                 return if same_view { Word::Same } else { Word::Changed };

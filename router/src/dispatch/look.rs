@@ -7,6 +7,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 
 use super::judge::fault_of;
 use super::{Leg, Run, send};
@@ -94,6 +95,24 @@ async fn gather_request(leg: &Leg, body: &mut Body) -> Result<Bytes, Fault> {
     let taken = std::mem::take(body);
     let gathered = leg.within(gather(taken, limit)).await?;
     let bytes = gathered.map_err(|error| fault_of(&leg.forward, &UpstreamError::Body(error)))?;
+    *body = Body::from(bytes.clone());
+    Ok(bytes)
+}
+
+/// As [`gather_request`], before there is a member to send it to.
+pub(crate) async fn gather_body(body: &mut Body, deadline: Option<Instant>) -> Result<Bytes, Fault> {
+    let limit = usize::try_from(MAX_BODY_BYTES).unwrap_or(usize::MAX);
+    let gathering = gather(std::mem::take(body), limit);
+    let gathered = match deadline {
+        None => gathering.await,
+        Some(deadline) => tokio::time::timeout_at(deadline, gathering)
+            .await
+            .map_err(|_| Fault::BadRequest("the body did not arrive in time".to_owned()))?,
+    };
+    let bytes = gathered.map_err(|error| match error {
+        BodyError::TooLarge { limit } => Fault::TooLarge { limit },
+        other => Fault::BadRequest(other.to_string()),
+    })?;
     *body = Body::from(bytes.clone());
     Ok(bytes)
 }

@@ -13,15 +13,17 @@ use hyper::body::Incoming;
 use opentelemetry::Context;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::record::Completion;
 use super::{Edge, MAX_BODY_BYTES, MAX_HEAD_BYTES, Served, span, take};
 use crate::classify::{self, ApiRequest, Verb};
 use crate::dispatch::{Dispatched, Leg};
+use crate::fanout::find::Finder;
 use crate::fanout::{Asking, Fan, Fanned};
 use crate::fault::Fault;
 use crate::identify::PeerIdentity;
-use crate::plan::{self, FanOut, Forward, LocalAnswer, Plan, Planned, TrafficClass};
+use crate::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, TrafficClass};
 use crate::snapshot::{Binding, Caller, CallerView, Snapshot};
 use crate::upstream::{Body, ClientBody};
 
@@ -43,7 +45,6 @@ struct Known {
     permit: OwnedSemaphorePermit,
     started: Instant,
     head: Parts,
-    body: Incoming,
     asked: ApiRequest,
     snapshot: Arc<Snapshot>,
     caller: Caller,
@@ -70,26 +71,28 @@ impl Call<'_> {
             permit,
             started,
             head,
-            body,
             asked,
             snapshot,
             caller,
         };
         match planned.plan {
-            Plan::Forward(forward) => self.forward(forward, known).await,
+            Plan::Forward(forward) => {
+                let body = bounded(forward.long_running, &known.head, body)?;
+                self.forward(forward, known, body).await
+            }
             Plan::FanOut(fan) => self.fan_out(*fan, known).await,
+            Plan::Choose(choose) => self.choose(*choose, known, body).await,
             Plan::Local(local) => Ok(Served::local(self.local(local))),
             Plan::Refuse(fault) => Err(fault),
         }
     }
 
     /// To one member.
-    async fn forward(self, forward: Box<Forward>, known: Known) -> Result<Served, Fault> {
+    async fn forward(self, forward: Box<Forward>, known: Known, body: Body) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         let permit = self.permit(known.permit, forward.long_running)?;
         let checked = self.check(&forward).await;
         checked.map_err(|fault| not_yet(&known.asked, fault))?;
-        let body = bounded(&forward, &known.head, known.body)?;
         // A followed log has no events that it could end between.
         let watch = forward.class == TrafficClass::Watch && known.asked.verb == Verb::Watch;
         let long = forward.long_running;
@@ -121,6 +124,26 @@ impl Call<'_> {
             watched,
             tunnel,
         })
+    }
+
+    /// To one of some members, once an answer or the body has told which.
+    async fn choose(self, choose: Choose, known: Known, body: Incoming) -> Result<Served, Fault> {
+        let edge = &self.edge.parts;
+        let long = choose.candidates.iter().any(|one| one.forward.long_running);
+        let mut body = bounded(long, &known.head, body)?;
+        let (asked, caller) = (known.asked.clone(), known.caller.clone());
+        let mut asking = Asking::new(asked, &known.head, caller, self.received.clone());
+        asking.deadline = Some(known.started + timeout(&asking.asked, edge.request_timeout));
+        let finder = Finder {
+            dispatcher: &edge.dispatcher,
+            access: &edge.access,
+            asking: &asking,
+            snapshot: &known.snapshot,
+        };
+        let forward = finder.choose(choose, &known.head, &mut body).await?;
+        self.completion.record.cluster = Some(forward.target.cluster.clone());
+        Span::current().record("clusters", &*forward.target.cluster);
+        self.forward(forward, known, body).await
     }
 
     /// To members of a shard, for one collection.
@@ -187,6 +210,9 @@ impl Call<'_> {
                     record.cluster = Some(leg.cluster().clone());
                 }
                 record.audited = fan.legs.iter().any(|leg| leg.forward.warning.is_some());
+            }
+            Plan::Choose(choose) => {
+                record.class = choose.candidates.first().map(|one| one.forward.class);
             }
             Plan::Local(_) | Plan::Refuse(_) => {}
         }
@@ -311,12 +337,12 @@ fn check_size(head: &Parts) -> Result<(), Fault> {
 }
 
 /// The client's body with its bound. A length that is over it is refused before anything is sent.
-fn bounded(forward: &Forward, head: &Parts, body: Incoming) -> Result<Body, Fault> {
+fn bounded(long: bool, head: &Parts, body: Incoming) -> Result<Body, Fault> {
     use http_body::Body as _;
     if body.is_end_stream() {
         return Ok(Body::Empty);
     }
-    let limit = if forward.long_running { u64::MAX } else { MAX_BODY_BYTES };
+    let limit = if long { u64::MAX } else { MAX_BODY_BYTES };
     let length = head
         .headers
         .get(http::header::CONTENT_LENGTH)

@@ -3,6 +3,8 @@
 //! Everything is bounded by the input and nothing recurses by what it finds: only known paths are descended. Broken input
 //! is `None`. Unknown fields are kept as they are, in their order.
 
+use std::collections::BTreeMap;
+
 /// What an encoded object begins with.
 pub const MAGIC: &[u8] = b"k8s\0";
 
@@ -18,6 +20,7 @@ pub const LIST_ITEMS: u64 = 2;
 /// `ObjectMeta`.
 pub const META_NAME: u64 = 1;
 const META_LABELS: u64 = 11;
+const META_ANNOTATIONS: u64 = 12;
 /// A map's entries.
 const ENTRY_KEY: u64 = 1;
 const ENTRY_VALUE: u64 = 2;
@@ -168,16 +171,25 @@ pub fn name(object: &[u8]) -> Option<String> {
 }
 
 /// `metadata.labels` of an object without its envelope.
-pub fn labels(object: &[u8]) -> Option<std::collections::BTreeMap<String, String>> {
-    let mut labels = std::collections::BTreeMap::new();
+pub fn labels(object: &[u8]) -> Option<BTreeMap<String, String>> {
+    map(object, META_LABELS)
+}
+
+/// `metadata.annotations` of an object without its envelope.
+pub fn annotations(object: &[u8]) -> Option<BTreeMap<String, String>> {
+    map(object, META_ANNOTATIONS)
+}
+
+fn map(object: &[u8], number: u64) -> Option<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
     for meta in metas(object)? {
-        for entry in fields(meta)?.into_iter().filter(|field| field.number == META_LABELS) {
+        for entry in fields(meta)?.into_iter().filter(|field| field.number == number) {
             let entry = entry.content?;
             let part = |number| last(entry, number).map_or(Some(String::new()), text);
-            labels.insert(part(ENTRY_KEY)?, part(ENTRY_VALUE)?);
+            found.insert(part(ENTRY_KEY)?, part(ENTRY_VALUE)?);
         }
     }
-    Some(labels)
+    Some(found)
 }
 
 /// A message may come in several pieces, which a reader merges.

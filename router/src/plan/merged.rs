@@ -207,19 +207,6 @@ impl Merged<'_> {
         })
     }
 
-    /// No namespace in the path, and no collection: cluster-scoped, or the impossible.
-    fn without_namespace(&self, resource: &ResourceRequest) -> Outcome {
-        let member = match self.shard.members.as_slice() {
-            [member] => member,
-            [] => return Err(self.memberless()),
-            several => return Err(self.several(resource, several)),
-        };
-        Ok((
-            Rule::ClusterScoped,
-            self.limited(&member.cluster, resource, None)?.into(),
-        ))
-    }
-
     /// A shard without members owns nothing, so nothing can be asked.
     pub(super) fn memberless(&self) -> Refusal {
         let message = format!("shard {} has no member cluster", self.shard.config);
@@ -230,34 +217,6 @@ impl Merged<'_> {
                 cluster: None,
                 sent: false,
             },
-        }
-    }
-
-    fn several(&self, resource: &ResourceRequest, members: &[Member]) -> Refusal {
-        let config = &self.shard.config;
-        let names = members
-            .iter()
-            .map(|member| &*member.cluster)
-            .collect::<Vec<_>>()
-            .join(", ");
-        if self.verb() == Verb::Create && resource.is("", "namespaces") {
-            let message = format!(
-                "a Namespace could go to several member clusters of shard {config} ({names}): choosing one by the annotation {} is not served yet; create it through /clusters/<member>/api/v1/namespaces",
-                self.shard.label_keys.cluster()
-            );
-            return Refusal {
-                rule: Rule::AmbiguousNamespace,
-                fault: Fault::BadRequest(message),
-            };
-        }
-        let message = format!(
-            "{} {} spans several member clusters of shard {config} ({names}): merged answers over several members are not served yet; ask namespace by namespace, or one member by /clusters/<member>/",
-            self.verb().as_str(),
-            resource.kind(),
-        );
-        Refusal {
-            rule: Rule::SeveralMembers,
-            fault: Fault::MethodNotAllowed(message),
         }
     }
 }

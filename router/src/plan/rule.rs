@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{Change, Check, Forward, LocalAnswer, Plan, Planned};
+use super::choose::By;
+use super::{Change, Check, Choose, Forward, LocalAnswer, Plan, Planned};
 
 /// The rule that made a plan. A closed set: span attribute, metric label and first line of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,8 +56,8 @@ pub enum Rule {
     Cordoned,
     /// The member does not let the router act as this user.
     NotAllowed,
-    /// A Namespace is created and several members could take it.
-    AmbiguousNamespace,
+    /// A Namespace is created.
+    NewNamespace,
 }
 
 impl Rule {
@@ -87,7 +88,7 @@ impl Rule {
             Self::NoTarget => "no-target",
             Self::Cordoned => "cordoned",
             Self::NotAllowed => "not-allowed",
-            Self::AmbiguousNamespace => "ambiguous-namespace",
+            Self::NewNamespace => "new-namespace",
         }
     }
 
@@ -118,7 +119,7 @@ impl Rule {
             Self::NoTarget => "the member is not known to this router (yet)",
             Self::Cordoned => "the member is cordoned",
             Self::NotAllowed => "the member does not let the router act as this user",
-            Self::AmbiguousNamespace => "a new Namespace could go to several members",
+            Self::NewNamespace => "a new Namespace goes where its annotation says, or to the shard's one member",
         }
     }
 }
@@ -130,11 +131,12 @@ impl fmt::Display for Rule {
 }
 
 impl Planned {
-    /// `forward`, `fan-out`, `local` or `refuse`; span attribute and metric label.
+    /// `forward`, `fan-out`, `choose`, `local` or `refuse`; span attribute and metric label.
     pub fn kind(&self) -> &'static str {
         match self.plan {
             Plan::Forward(_) => "forward",
             Plan::FanOut(_) => "fan-out",
+            Plan::Choose(_) => "choose",
             Plan::Local(_) => "local",
             Plan::Refuse(_) => "refuse",
         }
@@ -146,11 +148,33 @@ impl Planned {
         match &self.plan {
             Plan::Forward(forward) => forward.explain(&mut lines),
             Plan::FanOut(fan) => fan.explain(&mut lines),
+            Plan::Choose(choose) => choose.explain(&mut lines),
             Plan::Local(LocalAnswer::Live) => lines.push("the router is alive".into()),
             Plan::Local(LocalAnswer::Ready) => lines.push("the router's readiness".into()),
             Plan::Refuse(fault) => lines.push(format!("refused with {}: {fault}", fault.status_code().as_u16())),
         }
         lines
+    }
+}
+
+impl Choose {
+    fn explain(&self, lines: &mut Vec<String>) {
+        let clusters = self.clusters();
+        lines.push(match &self.by {
+            By::Holder(holder) if holder.writes => format!(
+                "to the one of {clusters} that has {}, the first if none has; 503 while one that might cannot be asked",
+                holder.object
+            ),
+            By::Holder(holder) => format!("to the first of {clusters} that has {}", holder.object),
+            By::NewNamespace(shard) => format!(
+                "to the one of {clusters} that annotation {} or the name says",
+                shard.label_keys.cluster()
+            ),
+        });
+        for candidate in &self.candidates {
+            candidate.forward.explain(lines);
+            lines.extend(candidate.held.iter().map(|held| format!("not asked now: {held}")));
+        }
     }
 }
 

@@ -19,11 +19,21 @@ impl Merged<'_> {
         resource: &ResourceRequest,
         namespace: Option<&str>,
     ) -> Result<Forward, Refusal> {
+        let forward = self.route.to(cluster, Rewrite::default())?;
+        self.limit(forward, resource, namespace)
+    }
+
+    /// The limits, applied to a request whose member is known.
+    pub(super) fn limit(
+        &self,
+        mut forward: Forward,
+        resource: &ResourceRequest,
+        namespace: Option<&str>,
+    ) -> Result<Forward, Refusal> {
         let Some(selector) = self.limits(resource, namespace) else {
             self.bind(resource, namespace)?;
-            return self.route.to(cluster, Rewrite::default());
+            return Ok(forward);
         };
-        let mut forward = self.route.to(cluster, Rewrite::default())?;
         if self.verb() == Verb::DeleteCollection {
             forward.rewrite.selector = Some(selector);
             return Ok(forward);
