@@ -29,7 +29,8 @@ pub struct Head<'a> {
     pub uid: Cow<'a, str>,
     /// `metadata.resourceVersion`
     pub resource_version: Cow<'a, str>,
-    /// Annotated `k8s.io/initial-events-end: "true"`. Means something on bookmarks only: users can annotate objects.
+    /// Annotated `k8s.io/initial-events-end: "true"`. Means something on bookmarks only: users can annotate objects, so of
+    /// objects it may be left unread.
     pub initial_events_end: bool,
 }
 
@@ -38,7 +39,7 @@ pub fn json(object: &[u8]) -> Option<Head<'_>> {
     json_until(object, |head| !head.kind.is_empty() && !head.api_version.is_empty())
 }
 
-/// Of a JSON object in a list, where the type may be left out: reads to the end of its metadata.
+/// Of a JSON object in a list, where the type may be left out: reads no further than its metadata.
 pub fn json_item(object: &[u8]) -> Option<Head<'_>> {
     json_until(object, |_| true)
 }
@@ -79,10 +80,8 @@ pub fn protobuf_object(object: &[u8]) -> Option<Head<'_>> {
                 (wire::META_NAMESPACE, Some(content)) => head.namespace = text(content)?,
                 (wire::META_UID, Some(content)) => head.uid = text(content)?,
                 (wire::META_VERSION, Some(content)) => head.resource_version = text(content)?,
-                (wire::META_ANNOTATIONS, Some(entry)) => {
-                    if wire::text(entry, wire::ENTRY_KEY)? == INITIAL_EVENTS_END {
-                        head.initial_events_end = wire::text(entry, wire::ENTRY_VALUE)? == "true";
-                    }
+                (wire::META_ANNOTATIONS, Some(entry)) if wire::text(entry, wire::ENTRY_KEY)? == INITIAL_EVENTS_END => {
+                    head.initial_events_end = wire::text(entry, wire::ENTRY_VALUE)? == "true";
                 }
                 _ => {}
             }
@@ -135,8 +134,18 @@ impl<'de> Visitor<'de> for Object<'_, 'de> {
                 "kind" => self.head.kind = text(&mut map)?,
                 "apiVersion" => self.head.api_version = text(&mut map)?,
                 "metadata" => {
-                    map.next_value_seed(Meta(self.head))?;
-                    if (self.enough)(self.head) {
+                    let enough = (self.enough)(self.head);
+                    let read = map.next_value_seed(Meta {
+                        head: self.head,
+                        leave: enough,
+                        left: self.done,
+                    });
+                    // The reader of the outer map complains of an inner one that was left early.
+                    if *self.done {
+                        return Ok(());
+                    }
+                    read?;
+                    if enough {
                         *self.done = true;
                         return Ok(());
                     }
@@ -148,7 +157,27 @@ impl<'de> Visitor<'de> for Object<'_, 'de> {
     }
 }
 
-struct Meta<'s, 'a>(&'s mut Head<'a>);
+struct Meta<'s, 'a> {
+    head: &'s mut Head<'a>,
+    /// As soon as all is known: managed fields are a third of an object, and stand behind it.
+    leave: bool,
+    left: &'s mut bool,
+}
+
+impl Meta<'_, '_> {
+    fn complete(&self) -> bool {
+        let Head {
+            name,
+            namespace,
+            uid,
+            resource_version,
+            ..
+        } = &self.head;
+        ![name, namespace, uid, resource_version]
+            .iter()
+            .any(|text| text.is_empty())
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for Meta<'_, 'de> {
     type Value = ();
@@ -168,15 +197,19 @@ impl<'de> Visitor<'de> for Meta<'_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = key(&mut map)? {
             match &*key {
-                "name" => self.0.name = text(&mut map)?,
-                "namespace" => self.0.namespace = text(&mut map)?,
-                "uid" => self.0.uid = text(&mut map)?,
-                "resourceVersion" => self.0.resource_version = text(&mut map)?,
+                "name" => self.head.name = text(&mut map)?,
+                "namespace" => self.head.namespace = text(&mut map)?,
+                "uid" => self.head.uid = text(&mut map)?,
+                "resourceVersion" => self.head.resource_version = text(&mut map)?,
                 "annotations" => {
                     // `null` or nothing that could be the marker.
-                    map.next_value_seed(Annotations(&mut self.0.initial_events_end))?;
+                    map.next_value_seed(Annotations(&mut self.head.initial_events_end))?;
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+            if self.leave && self.complete() {
+                *self.left = true;
+                return Ok(());
             }
         }
         Ok(())
@@ -229,14 +262,24 @@ mod tests {
     fn json_heads() {
         let event = br#"{"kind":"Pod","apiVersion":"v1","spec":{"metadata":{"name":"inner"},"a":"\"}"},
             "metadata":{"name":"web","labels":{"name":"no"},"namespace":"ns-a","uid":"u","creationTimestamp":null,
-            "resourceVersion":"12","annotations":{"x":"{\"y\":1}","k8s.io/initial-events-end":"true"}},"status":{"#;
+            "resourceVersion":"12","managedFields":[{"#;
         let head = json(event).unwrap();
         assert_eq!((&*head.kind, &*head.api_version, &*head.name), ("Pod", "v1", "web"));
         assert_eq!(
             (&*head.namespace, &*head.uid, &*head.resource_version),
             ("ns-a", "u", "12")
         );
-        assert!(head.initial_events_end && matches!(head.name, Cow::Borrowed(_)));
+        assert!(matches!(head.name, Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn the_marker_is_read_of_bookmarks() {
+        let bookmark = br#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12","creationTimestamp":null,
+            "annotations":{"x":"{\"y\":1}","k8s.io/initial-events-end":"true"}},"spec":{"containers":null},"status":{}}"#;
+        assert!(json(bookmark).unwrap().initial_events_end);
+        let no =
+            br#"{"kind":"Pod","apiVersion":"v1","metadata":{"annotations":{"k8s.io/initial-events-end":"false"}}}"#;
+        assert!(!json(no).unwrap().initial_events_end);
     }
 
     #[test]

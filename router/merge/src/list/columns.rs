@@ -17,6 +17,7 @@ const CLUSTER: &str = r#"{"name":"Cluster","type":"string","format":"","descript
 pub struct Columns {
     columns: Vec<Column>,
     cluster: bool,
+    hide_objects: bool,
 }
 
 #[derive(Debug)]
@@ -39,11 +40,12 @@ struct Named {
 }
 
 impl Columns {
-    /// None yet. `cluster`: with a CLUSTER column.
-    pub fn new(cluster: bool) -> Self {
+    /// None yet. `cluster`: with a CLUSTER column. `hide_objects`: rows lose their objects.
+    pub fn new(cluster: bool, hide_objects: bool) -> Self {
         Self {
             columns: Vec::new(),
             cluster,
+            hide_objects,
         }
     }
 
@@ -90,7 +92,7 @@ impl Columns {
 
     /// Whether rows of this member may stay as they are.
     pub fn keeps_rows(&self, alignment: &Alignment) -> bool {
-        alignment.same && alignment.cells.len() == self.columns.len() && !self.cluster
+        alignment.same && alignment.cells.len() == self.columns.len() && !self.cluster && !self.hide_objects
     }
 }
 
@@ -125,11 +127,11 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// The row with merged cells. `hide`: without its object.
-    pub fn write(&self, columns: &Columns, alignment: &Alignment, cluster: &str, hide: bool, out: &mut Vec<u8>) {
+    /// The row with merged cells.
+    pub fn write(&self, columns: &Columns, alignment: &Alignment, cluster: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"cells":"#);
         columns.write_cells(alignment, &self.cells, cluster, out);
-        let object = self.object.filter(|_| !hide);
+        let object = self.object.filter(|_| !columns.hide_objects);
         for (name, value) in [("conditions", self.conditions), ("object", object)] {
             if let Some(value) = value {
                 out.extend_from_slice(format!(r#","{name}":"#).as_bytes());
@@ -147,13 +149,13 @@ mod tests {
     fn cells(columns: &Columns, alignment: &Alignment, cells: &str) -> String {
         let row: Row<'_> = serde_json::from_str(cells).unwrap();
         let mut out = Vec::new();
-        row.write(columns, alignment, "east", false, &mut out);
+        row.write(columns, alignment, "east", &mut out);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn cells_follow_their_columns() {
-        let mut columns = Columns::new(true);
+        let mut columns = Columns::new(true, false);
         let east = columns.align(br#"[{"name":"Name"},{"name":"Age"}]"#).unwrap();
         let west = columns
             .align(br#"[{"name":"Age"},{"name":"New"},{"name":"Name"}]"#)
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn columns_of_one_name_keep_their_order() {
-        let mut columns = Columns::new(false);
+        let mut columns = Columns::new(false, false);
         let twice = br#"[{"name":"A"},{"name":"A"}]"#;
         let first = columns.align(twice).unwrap();
         let second = columns.align(twice).unwrap();

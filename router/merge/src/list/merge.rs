@@ -197,6 +197,7 @@ impl ListMerge {
                 self.align(leg).map_err(|fault| self.fail(leg, fault))?;
             }
         }
+        self.writer.begin();
         Ok(Phase::Items(0))
     }
 

@@ -292,8 +292,11 @@ fn read_head(body: &[u8]) -> Result<Option<(Head, usize)>, ListFault> {
     }
 }
 
+/// Something of the head, and what follows it.
+type Part<'a> = Option<(&'a [u8], &'a [u8])>;
+
 /// `None`: more bytes are needed. A head's part cannot be longer than a head.
-fn part_content(bytes: &[u8], length: u64) -> Result<Option<(&[u8], &[u8])>, ListFault> {
+fn part_content(bytes: &[u8], length: u64) -> Result<Part<'_>, ListFault> {
     let length = usize::try_from(length).ok().filter(|length| *length <= MAX_HEAD);
     Ok(bytes.split_at_checked(length.ok_or(ListFault::Broken("a head beyond all measure"))?))
 }

@@ -12,7 +12,6 @@ use super::{ListFormat, MergedMeta, TypeMeta, protobuf};
 pub(super) struct Writer {
     pub(super) format: ListFormat,
     pub(super) columns: Columns,
-    hide_objects: bool,
     joiner: Joiner,
     begun: bool,
     /// Something was written into the array.
@@ -23,8 +22,7 @@ impl Writer {
     pub(super) fn new(format: ListFormat, cluster_column: bool, hide_objects: bool) -> Self {
         Self {
             format,
-            columns: Columns::new(cluster_column),
-            hide_objects,
+            columns: Columns::new(cluster_column, hide_objects),
             joiner: Joiner::default(),
             begun: false,
             some: false,
@@ -63,12 +61,12 @@ impl Writer {
 
     pub(super) fn row(&mut self, raw: Bytes, row: &Row<'_>, alignment: &Alignment, cluster: &str) {
         self.separate();
-        if self.columns.keeps_rows(alignment) && !self.hide_objects {
+        if self.columns.keeps_rows(alignment) {
             self.joiner.put(raw);
             return;
         }
         let mut out = Vec::with_capacity(raw.len() + 64);
-        row.write(&self.columns, alignment, cluster, self.hide_objects, &mut out);
+        row.write(&self.columns, alignment, cluster, &mut out);
         self.joiner.put(out.into());
     }
 
