@@ -8,7 +8,12 @@ CARGO ?= cargo
 ALL := --locked --workspace
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test lint fmt-check clippy unit e2e bench testbed audit programs bless clean tools
+# The flags of the testbed's Go programs: with others, Go would compile the standard library once more.
+GO := CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" go
+GO_BUILD := $(GO) build -trimpath -ldflags="-s -w"
+GO_MODULES := examples/operator-go tests/clients
+
+.PHONY: help demo test lint fmt-check clippy go-lint unit e2e bench testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -18,19 +23,24 @@ tools:
 	@command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer (https://go.dev/dl), then run make again; the testbed builds kube-apiserver and etcd with it" >&2; exit 1; }
 	@command -v cc >/dev/null || { echo "a C compiler is missing: install gcc or clang (aws-lc needs it), then run make again" >&2; exit 1; }
 
-programs: tools ## build hub, agent, router, portolanctl and the examples
+programs: tools go-programs ## build hub, agent, router, portolanctl and the examples
 	$(CARGO) build $(ALL) --bins
+
+go-programs: tools ## build the Go example and the Go client of the tests (Go keeps its cache: a second at most when warm)
+	@[ -x "$(abspath $(PROFILE_DIR))/debug/greeting-operator-go" ] || echo "building the Go programs: about two minutes if Go has nothing of them yet" >&2
+	cd examples/operator-go && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/greeting-operator-go" .
+	cd tests/clients && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/portolan-go-client" .
 
 testbed: programs ## build the real control planes once (etcd, kube-apiserver, kubectl, KWOK, Jaeger; cached)
 	$(PROFILE_DIR)/debug/portolan-testbed build
 
-demo: testbed ## the main job on real control planes started here (KEEP=1 leaves it running)
-	$(PROFILE_DIR)/debug/portolan-demo $(if $(KEEP),--keep)
+demo: testbed ## the main job on real control planes started here (KEEP=1 leaves it running; OPERATOR=go|rs)
+	$(PROFILE_DIR)/debug/portolan-demo $(if $(KEEP),--keep) $(if $(OPERATOR),--operator $(OPERATOR))
 
 test: lint testbed ## everything CI runs: format, clippy, unit, integration, end-to-end, generated files
 	$(CARGO) test $(ALL)
 
-lint: fmt-check clippy ## format and clippy, warnings are errors
+lint: fmt-check clippy go-lint ## format, clippy and vet, warnings are errors
 
 fmt-check: tools
 	$(CARGO) fmt --all --check
@@ -38,6 +48,10 @@ fmt-check: tools
 clippy: tools
 	$(CARGO) clippy $(ALL) --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p portolan-crds --no-default-features -- -D warnings
+
+go-lint: tools
+	@! gofmt -l $(GO_MODULES) | grep . || { echo "these are not as gofmt has them" >&2; exit 1; }
+	for module in $(GO_MODULES); do (cd $$module && $(GO) vet -trimpath ./...); done
 
 unit: tools ## unit and integration tests of every crate, and the drift of generated files
 	$(CARGO) test $(ALL) --exclude portolan-tests --exclude portolan-testbed

@@ -1,92 +1,53 @@
-//! The custom resource and its reconciler: Greeting → ConfigMap (server-side apply, owned) → status.
+//! The Greeting kind in Rust. What the API server checks is in `examples/greeting-crd.yaml`, which other operators of
+//! this kind share; so no schema is derived here.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams};
-use kube::runtime::controller::Action;
-use kube::{Api, Client, CustomResource, Resource as _, ResourceExt as _};
-use schemars::JsonSchema;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use thiserror::Error;
 
-const FIELD_MANAGER: &str = "greeting-operator";
-const RETRY: Duration = Duration::from_secs(2);
-
-/// What to say.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, CustomResource)]
+/// What to say, and by how many.
+#[derive(Clone, Debug, Serialize, Deserialize, CustomResource)]
 #[kube(
-    group = "examples.portolan.dev",
+    group = "example.com",
     version = "v1",
     kind = "Greeting",
     namespaced,
-    status = "GreetingStatus"
+    status = "GreetingStatus",
+    schema = "disabled"
 )]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GreetingSpec {
-    /// The text that lands in the ConfigMap's `message`.
+    /// What every Pod says.
     pub(crate) message: String,
+    /// How many Pods say it.
+    pub(crate) replicas: i32,
 }
 
-/// What was said.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GreetingStatus {
     /// metadata.generation that the children reflect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) observed_generation: Option<i64>,
-    /// Name of the ConfigMap.
-    pub(crate) config_map: Option<String>,
+    /// How many Pods say the message now.
+    #[serde(default)]
+    pub(crate) ready_replicas: i32,
+    /// `Applied`: the children are written. `Ready`: all Pods say the message.
+    #[serde(default)]
+    pub(crate) conditions: Vec<Condition>,
 }
 
-/// What reconciling needs.
-pub(crate) struct Context {
-    pub(crate) client: Client,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Why a reconcile failed.
-#[derive(Debug, Error)]
-pub(crate) enum Error {
-    #[error("greeting has no {0}")]
-    Incomplete(&'static str),
-    #[error(transparent)]
-    Kube(#[from] kube::Error),
-}
-
-/// Makes the ConfigMap say what the Greeting says, then records it in the status.
-pub(crate) async fn reconcile(greeting: Arc<Greeting>, context: Arc<Context>) -> Result<Action, Error> {
-    let namespace = greeting.namespace().ok_or(Error::Incomplete("namespace"))?;
-    let name = greeting.metadata.name.clone().ok_or(Error::Incomplete("name"))?;
-    let owner = greeting.controller_owner_ref(&()).ok_or(Error::Incomplete("uid"))?;
-    let child = ConfigMap {
-        metadata: kube::api::ObjectMeta {
-            name: Some(name.clone()),
-            namespace: Some(namespace.clone()),
-            owner_references: Some(vec![owner]),
-            ..Default::default()
-        },
-        data: Some(BTreeMap::from([("message".to_owned(), greeting.spec.message.clone())])),
-        ..Default::default()
-    };
-    let apply = PatchParams::apply(FIELD_MANAGER).force();
-    let children: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
-    children.patch(&name, &apply, &Patch::Apply(&child)).await?;
-
-    let observed = greeting.metadata.generation;
-    if greeting.status.as_ref().and_then(|status| status.observed_generation) != observed {
-        let greetings: Api<Greeting> = Api::namespaced(context.client.clone(), &namespace);
-        let status =
-            json!({"status": GreetingStatus { observed_generation: observed, config_map: Some(name.clone()) }});
-        greetings
-            .patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
-            .await?;
+    #[test]
+    fn the_example_is_one() {
+        let greeting: Greeting = serde_yaml_ng::from_str(include_str!("../../greeting.yaml")).unwrap();
+        assert_eq!(
+            (greeting.spec.message.as_str(), greeting.spec.replicas),
+            ("good morning", 2)
+        );
     }
-    Ok(Action::await_change())
-}
-
-/// Tries again soon: a demo should show recovery within seconds.
-pub(crate) fn on_error(_: Arc<Greeting>, _: &Error, _: Arc<Context>) -> Action {
-    Action::requeue(RETRY)
 }

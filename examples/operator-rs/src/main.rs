@@ -1,104 +1,120 @@
-//! A small operator in kube-rs: a `Greeting` becomes a ConfigMap that says it, and a status that says so.
-//!
-//! It runs one informer per namespace, keeps a leader-election Lease, and contains no line that knows of Portolan: the
-//! only thing that makes it span clusters is the kubeconfig it is started with. `make demo` runs it.
+//! The greeting operator in kube-rs: a Greeting becomes a ConfigMap, a Deployment that reads it, and an entry in its
+//! namespace's guestbook. It watches all namespaces of the one cluster its kubeconfig names.
 
+mod children;
 mod greeting;
 mod leader;
+mod reconcile;
+mod status;
 
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser;
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
-use kube::runtime::Controller;
-use kube::runtime::watcher;
-use kube::{Api, Client, CustomResourceExt as _};
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Client};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::greeting::Greeting;
+use crate::reconcile::NAME;
 
-/// Reconciles Greetings into ConfigMaps.
+/// Ready once the program is asked to end.
+type Stop = Shared<BoxFuture<'static, ()>>;
+
+/// Reconciles Greetings of all namespaces.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// Namespaces to watch, one informer each.
-    #[arg(
-        long = "namespace",
-        env = "WATCH_NAMESPACES",
-        value_delimiter = ',',
-        required_unless_present = "crd"
-    )]
-    namespaces: Vec<String>,
-    /// Name of the leader-election Lease, in the namespace of the kubeconfig's context.
-    #[arg(long, env = "LEASE_NAME", default_value = "greeting-operator")]
+    /// Name of the leader-election Lease, in the namespace of the kubeconfig's context or of the Pod
+    #[arg(long, env = "LEASE_NAME", default_value = NAME)]
     lease: String,
-    /// This replica, as written into the Lease.
-    #[arg(long, env = "POD_NAME", default_value = "greeting-operator-0")]
-    identity: String,
-    /// Print the CustomResourceDefinition and exit.
-    #[arg(long)]
-    crd: bool,
+    /// This replica, as written into the Lease [default: a name nobody else has]
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    if args.crd {
-        #[allow(clippy::print_stdout, reason = "the manifest is the output of --crd")]
-        {
-            println!("{}", serde_json::to_string_pretty(&Greeting::crd())?);
-        }
-        return Ok(());
-    }
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
         .init();
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .ok()
         .context("a crypto provider is set already")?;
+    let stop = stop_signal()?;
 
     let config = kube::Config::infer()
         .await
         .context("no kubeconfig and not in a cluster")?;
     let home = config.default_namespace.clone();
     let client = Client::try_from(config)?;
-    let lease = leader::Election {
-        namespace: home,
-        name: args.lease,
-        identity: args.identity,
-    };
-    lease.acquire(&client).await;
-    info!(lease = lease.name, "leading");
+    let identity = args.identity.unwrap_or_else(unique_identity);
+    let mut election = leader::Election::new(client.clone(), &home, args.lease, identity.clone());
+    info!(identity, namespace = home, "waiting for the lease");
     tokio::select! {
-        () = run(&client, &args.namespaces) => Ok(()),
-        error = lease.hold(&client) => Err(error.context("lost the lease")),
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = election.acquire() => info!("leading"),
+        () = stop.clone() => return Ok(()),
     }
+    tokio::select! {
+        () = run(client, identity, stop) => info!("stopped"),
+        error = election.hold() => return Err(error.context("lost the lease")),
+    }
+    election.release().await;
+    Ok(())
 }
 
-/// One controller per namespace, until the process ends.
-async fn run(client: &Client, namespaces: &[String]) {
-    let mut controllers = FuturesUnordered::new();
-    for namespace in namespaces {
-        let greetings: Api<Greeting> = Api::namespaced(client.clone(), namespace);
-        let children: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(client.clone(), namespace);
-        let context = Arc::new(greeting::Context { client: client.clone() });
-        info!(namespace, "watching");
-        let controller = Controller::new(greetings, watcher::Config::default())
-            .owns(children, watcher::Config::default())
-            .run(greeting::reconcile, greeting::on_error, context)
-            .for_each(move |outcome| {
-                match outcome {
-                    Ok((object, _)) => info!(namespace, name = object.name, "reconciled"),
-                    Err(error) => warn!(namespace, %error, "reconcile failed"),
-                }
-                std::future::ready(())
-            });
-        controllers.push(controller);
-    }
-    while controllers.next().await.is_some() {}
+/// Runs the controller until it is asked to stop and what it had begun is done.
+async fn run(client: Client, identity: String, stop: Stop) {
+    let reporter = Reporter {
+        controller: NAME.to_owned(),
+        instance: Some(identity),
+    };
+    let context = reconcile::Context {
+        recorder: Recorder::new(client.clone(), reporter),
+        client: client.clone(),
+    };
+    // The ConfigMaps and Deployments of others are many; ours have a label.
+    let ours = watcher::Config::default().labels(children::OURS);
+    Controller::new(Api::<Greeting>::all(client.clone()), watcher::Config::default())
+        .owns(Api::<ConfigMap>::all(client.clone()), ours.clone())
+        .owns(Api::<Deployment>::all(client), ours)
+        .graceful_shutdown_on(stop)
+        .run(reconcile::reconcile, reconcile::on_error, Arc::new(context))
+        .for_each(|outcome| {
+            match outcome {
+                Ok((object, _)) => info!(namespace = object.namespace, name = object.name, "reconciled"),
+                Err(error) => warn!(%error, "reconcile failed"),
+            }
+            std::future::ready(())
+        })
+        .await;
+}
+
+fn stop_signal() -> anyhow::Result<Stop> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be caught")?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    Ok(stop.boxed().shared())
+}
+
+/// For runs outside a Pod: the hasher's keys are random.
+fn unique_identity() -> String {
+    format!("{NAME}_{:016x}", RandomState::new().hash_one(std::process::id()))
 }

@@ -1,0 +1,189 @@
+//! The requests behind a Greeting: applies its children, reports its status, and cleans up when it goes. What is wanted
+//! is in `children`, what is said in `status`; the controller in `main` calls this.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::runtime::events::{Event, EventType, Recorder};
+use kube::runtime::finalizer::{self, finalizer};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tracing::warn;
+
+use crate::children;
+use crate::greeting::{Greeting, GreetingStatus};
+use crate::status;
+
+/// The operator: its field manager, its Lease, and the reporter of its Events.
+pub(crate) const NAME: &str = "greeting-operator";
+/// Keeps a Greeting until its guestbook entry is gone.
+const FINALIZER: &str = "greetings.example.com/guestbook";
+/// After a failure. A user should see a recovery within seconds, and a broken object cost nearly nothing.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What reconciling needs.
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) recorder: Recorder,
+}
+
+/// Why a reconcile failed.
+#[derive(Debug, Error)]
+pub(crate) enum Error {
+    #[error("the Greeting has no {0}")]
+    Incomplete(&'static str),
+    #[error("cannot {what}: {source}")]
+    Request { what: &'static str, source: kube::Error },
+    #[error(transparent)]
+    Finalizer(#[from] Box<finalizer::Error<Error>>),
+}
+
+impl Error {
+    fn of(what: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Request { what, source }
+    }
+}
+
+/// Brings one Greeting's children and status up to date, or says farewell.
+pub(crate) async fn reconcile(greeting: Arc<Greeting>, context: Arc<Context>) -> Result<Action, Error> {
+    let namespace = greeting.namespace().ok_or(Error::Incomplete("namespace"))?;
+    let greetings: Api<Greeting> = Api::namespaced(context.client.clone(), &namespace);
+    let work = async |event| match event {
+        finalizer::Event::Apply(greeting) => context.greet(&greeting, &namespace).await,
+        finalizer::Event::Cleanup(greeting) => context.farewell(&greeting, &namespace).await,
+    };
+    finalizer(&greetings, FINALIZER, greeting, work)
+        .await
+        .map_err(|error| Error::Finalizer(Box::new(error)))
+}
+
+/// Tries again soon.
+pub(crate) fn on_error(_: Arc<Greeting>, _: &Error, _: Arc<Context>) -> Action {
+    Action::requeue(RETRY)
+}
+
+impl Context {
+    async fn greet(&self, greeting: &Greeting, namespace: &str) -> Result<Action, Error> {
+        let now = Time(Timestamp::now());
+        let deployment = match self.apply_children(greeting, namespace).await {
+            Ok(deployment) => deployment,
+            Err(error) => {
+                let why = error.to_string();
+                self.tell(greeting, EventType::Warning, ["ApplyFailed", "Apply"], why.clone())
+                    .await;
+                let found = status::of_failure(greeting, &why, &now);
+                if let Err(error) = self.report(greeting, namespace, found).await {
+                    warn!(%error, "the failure cannot be reported either");
+                }
+                return Err(error);
+            }
+        };
+        let found = status::of_children(greeting, &deployment, &now);
+        self.report(greeting, namespace, found).await?;
+        if status::is_news(greeting) {
+            let (name, message) = (greeting.name_any(), &greeting.spec.message);
+            let note = format!("ConfigMap and Deployment {name} say {message:?}");
+            self.tell(greeting, EventType::Normal, ["Greeted", "Apply"], note).await;
+        }
+        Ok(Action::await_change())
+    }
+
+    /// Applies everything a Greeting wants; returns the Deployment as the API server has it.
+    async fn apply_children(&self, greeting: &Greeting, namespace: &str) -> Result<Deployment, Error> {
+        let owner = children::owner(greeting).ok_or(Error::Incomplete("uid"))?;
+        let config_map = children::config_map(greeting, &owner);
+        self.apply::<ConfigMap>(namespace, &config_map, NAME)
+            .await
+            .map_err(Error::of("apply the ConfigMap"))?;
+        let deployment = children::deployment(greeting, &owner);
+        let deployment = self
+            .apply(namespace, &deployment, NAME)
+            .await
+            .map_err(Error::of("apply the Deployment"))?;
+        self.apply::<ConfigMap>(namespace, &children::entry(greeting), &children::signer(greeting))
+            .await
+            .map_err(Error::of("apply the guestbook entry"))?;
+        Ok(deployment)
+    }
+
+    async fn apply<K>(&self, namespace: &str, object: &Value, manager: &str) -> kube::Result<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let params = PatchParams::apply(manager).force();
+        api.patch(name, &params, &Patch::Apply(object)).await
+    }
+
+    /// Applies the status if it is not so already.
+    async fn report(&self, greeting: &Greeting, namespace: &str, found: GreetingStatus) -> Result<(), Error> {
+        if greeting.status.as_ref() == Some(&found) {
+            return Ok(());
+        }
+        // With the uid, a Greeting made anew under this name in the meantime does not get the status of the old one.
+        let body = json!({
+            "apiVersion": Greeting::api_version(&()), "kind": Greeting::kind(&()),
+            "metadata": {"name": greeting.name_any(), "uid": greeting.uid()},
+            "status": found,
+        });
+        let greetings: Api<Greeting> = Api::namespaced(self.client.clone(), namespace);
+        let params = PatchParams::apply(NAME).force();
+        match greetings
+            .patch_status(&greeting.name_any(), &params, &Patch::Apply(body))
+            .await
+        {
+            Err(error) if !is_gone(&error) => Err(Error::of("report the status")(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the entry out of the guestbook, which no owner reference can do; the finalizer lets the Greeting go then.
+    /// Its own ConfigMap and Deployment are the garbage collector's.
+    async fn farewell(&self, greeting: &Greeting, namespace: &str) -> Result<Action, Error> {
+        // Not an apply: in a namespace that is being deleted it would create the guestbook again, be refused for ever,
+        // and keep the namespace.
+        let books: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let params = PatchParams {
+            field_manager: Some(children::signer(greeting)),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(children::no_entry(greeting));
+        match books.patch(children::GUESTBOOK, &params, &patch).await {
+            Err(error) if !is_gone(&error) => return Err(Error::of("take the entry out of the guestbook")(error)),
+            _ => {}
+        }
+        let note = format!("{} left the guestbook", greeting.name_any());
+        self.tell(greeting, EventType::Normal, ["Farewell", "Cleanup"], note)
+            .await;
+        Ok(Action::await_change())
+    }
+
+    /// Publishes an Event; nothing fails for want of one.
+    async fn tell(&self, greeting: &Greeting, type_: EventType, [reason, action]: [&str; 2], note: String) {
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            action: action.to_owned(),
+            note: Some(note),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, &greeting.object_ref(&())).await {
+            warn!(%error, reason, "an Event could not be published");
+        }
+    }
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
