@@ -64,10 +64,20 @@ impl Format {
 
 /// The whole answer to a failed request: code, content type, `Retry-After` if allowed, Status body.
 pub fn reply(fault: &Fault, format: Format) -> Response<Bytes> {
-    let status = fault.status();
+    answer(fault, &fault.status(), format)
+}
+
+/// The same for an expired page of a list, with the token that the rest can be read with as it is now.
+pub fn reply_with_continue(fault: &Fault, token: &str, format: Format) -> Response<Bytes> {
+    let mut status = fault.status();
+    status.metadata.continue_ = Some(token.to_owned());
+    answer(fault, &status, format)
+}
+
+fn answer(fault: &Fault, status: &v1::Status, format: Format) -> Response<Bytes> {
     let body = match format {
-        Format::Json => json(&status),
-        Format::Protobuf => protobuf::status(&status).into(),
+        Format::Json => json(status),
+        Format::Protobuf => protobuf::status(status).into(),
     };
     let mut response = Response::new(body);
     *response.status_mut() = fault.status_code();
@@ -141,6 +151,7 @@ impl Fault {
             Self::Forbidden(_) => "Forbidden",
             Self::NotFound(_) => "NotFound",
             Self::MethodNotAllowed(_) => "MethodNotAllowed",
+            Self::NotAcceptable(_) => "NotAcceptable",
             Self::Expired(_) => "Expired",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
             Self::TooManyRequests { .. } => "TooManyRequests",

@@ -53,6 +53,8 @@ enum Match {
 enum Limit {
     None,
     Some,
+    /// There is one, and it is not heeded.
+    Ignored,
     Unreadable,
 }
 
@@ -159,6 +161,16 @@ impl CollectionQuery {
         } else {
             None
         }
+    }
+
+    /// The same without a limit: where pages cannot be kept apart.
+    pub fn unlimited(self) -> Self {
+        let limit = if self.limit == Limit::Some {
+            Limit::Ignored
+        } else {
+            self.limit
+        };
+        Self { limit, ..self }
     }
 
     /// Whether the client takes bookmarks.

@@ -1,18 +1,156 @@
-//! One list of many members' lists.
+//! One list of many members' lists (design 5.2, 5.4).
+//!
+//! `portolan_merge::query` says what each member is asked, `round` asks and puts the answer together. Here a round is
+//! repeated where its heads say that it must: without members that do not serve the kind, or in another format. What a
+//! client may read of a failure is a member's own Status wherever one member's word decides.
+
+mod accept;
+mod body;
+mod heads;
+mod round;
+mod status;
 
 use std::sync::Arc;
 
 use http::Response;
+use http::header::HeaderValue;
+use portolan_merge::query::{CollectionQuery, Judge, ListAsk, QueryFault};
+use portolan_merge::token::Binding;
 
-use super::leg::{Overrides, start};
-use super::{Fan, FanOuts};
+use self::accept::Wanted;
+use self::heads::Head;
+use self::round::{Round, Turn};
+use super::leg::{Asking, Overrides, start};
+use super::{Fan, FanOuts, gzip};
 use crate::fault::Fault;
+use crate::plan::FanOut;
+use crate::reply::Format;
+use crate::snapshot::{Binding as Bound, Caller};
 use crate::upstream::Body;
 
-/// Not merged yet: the first leg's.
+/// Whether rows carry their objects' metadata, which the router needs to judge them.
+const INCLUDE_OBJECT: &str = "includeObject";
+
+/// A list on its way to be answered.
+pub(super) struct Listing<'a> {
+    fanouts: &'a FanOuts,
+    fan: Fan,
+    query: CollectionQuery,
+    binding: Binding,
+    wanted: Wanted,
+    /// The client's for a Status of ours.
+    status: Format,
+    gzip: bool,
+    hide_objects: bool,
+    /// Slots of the members still to be asked, in order.
+    slots: Vec<usize>,
+    /// Slots of members that serve nothing of this, or were left out.
+    absent: Vec<usize>,
+    /// Told to the client with the answer.
+    warnings: Vec<HeaderValue>,
+}
+
+/// Answers a LIST.
 pub(super) async fn list(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Body>, Fault> {
-    let Some(leg) = fan.plan.legs.first() else {
-        return Err(Fault::Internal("a plan over no members".to_owned()));
+    Listing::new(fanouts, fan).run().await
+}
+
+/// Who may go on with what this request was answered: the caller, acting as whom it acts, for the same objects.
+pub(super) fn binding(asking: &Asking, plan: &FanOut) -> Binding {
+    let (shard, user) = match &asking.caller {
+        Caller::Pod(view) => (shard_of(&view.binding), view.user()),
+        Caller::Person { user, .. } => (String::new(), user.clone()),
     };
-    start(fanouts, &fan.asking, leg, &Overrides::default(), fan.snapshot.clone()).await
+    let act_as = plan
+        .legs
+        .first()
+        .map(|leg| format!("{:?}", leg.forward.act_as))
+        .unwrap_or_default();
+    let query = |name| asking.asked.query.first(name).unwrap_or_default();
+    let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
+    Binding::new([&*shard, &*user, &*act_as, &*asking.asked.path, &*labels, &*fields])
+}
+
+fn shard_of(binding: &Bound) -> String {
+    match binding {
+        Bound::One(shard) => shard.config.to_string(),
+        Bound::None | Bound::Several(_) => String::new(),
+    }
+}
+
+pub(super) fn fault_of(fault: QueryFault) -> Fault {
+    match fault {
+        QueryFault::BadRequest(why) => Fault::BadRequest(why),
+        QueryFault::Expired(why) => Fault::Expired(why),
+    }
+}
+
+impl<'a> Listing<'a> {
+    fn new(fanouts: &'a FanOuts, mut fan: Fan) -> Self {
+        let (plan, asking) = (&fan.plan, &mut fan.asking);
+        let mut query = CollectionQuery::parse(|name| asking.asked.query.first(name).map(Into::into));
+        let judged = plan.unique || plan.legs.iter().any(|leg| leg.filter.is_some());
+        if plan.unique && plan.legs.len() > 1 {
+            // Which names were on earlier pages nobody remembers; API servers may send more than the limit.
+            query = query.unlimited();
+        }
+        let binding = binding(asking, plan);
+        let hide_objects = judged && asking.asked.query.first(INCLUDE_OBJECT).as_deref() == Some("None");
+        if hide_objects {
+            asking.asked.query.set(INCLUDE_OBJECT, "Metadata");
+        }
+        Self {
+            fanouts,
+            wanted: Wanted::of(&asking.headers),
+            status: Format::negotiate(&asking.headers),
+            gzip: gzip::is_accepted(&asking.headers),
+            slots: plan.legs.iter().map(|leg| leg.slot).collect(),
+            query,
+            binding,
+            hide_objects,
+            absent: Vec::new(),
+            warnings: Vec::new(),
+            fan,
+        }
+    }
+
+    /// Each turn takes a member away or settles the format, so it ends.
+    async fn run(mut self) -> Result<Response<Body>, Fault> {
+        loop {
+            let ask = self.query.list(&self.fan.plan.universe, &self.binding, &self.slots);
+            let read = match ask.map_err(fault_of)? {
+                ListAsk::Judge(judge) => return self.judge(judge).await,
+                ListAsk::Read(read) => read,
+            };
+            match Round::ask(&self, read).await? {
+                Turn::Answer(response) => return Ok(response),
+                Turn::Asking(wanted) => self.wanted = wanted,
+                Turn::Without(without, warnings) => {
+                    self.slots.retain(|slot| !without.contains(slot));
+                    self.absent.extend(without);
+                    self.warnings.extend(warnings);
+                }
+            }
+        }
+    }
+
+    /// The first member that can be had refuses it in its own words.
+    async fn judge(&self, Judge(query): Judge) -> Result<Response<Body>, Fault> {
+        let overrides = Overrides {
+            query,
+            ..Overrides::default()
+        };
+        let mut gone = None;
+        for leg in &self.fan.plan.legs {
+            let asking = &self.fan.asking;
+            let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.snapshot.clone()).await;
+            match heads::judge(leg, outcome, asking.deadline).await? {
+                Head::Refused(response) => return Ok(round::passed(leg, response)),
+                Head::List(..) => return Err(fault_of(Judge::fault())),
+                Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::passed(leg, response)))),
+                Head::Away(fault) => gone = gone.or(Some(Err(fault))),
+            }
+        }
+        gone.unwrap_or_else(|| Err(Fault::Internal("a plan over no members".to_owned())))
+    }
 }

@@ -37,9 +37,12 @@ pub(super) struct Status {
     pub(super) code: Option<i32>,
 }
 
-/// A Status of ours has no list metadata.
+/// Of list metadata a Status of ours has the token to go on with, if any.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ListMeta {}
+pub(super) struct ListMeta {
+    #[prost(string, optional, tag = "3")]
+    pub(super) continue_: Option<String>,
+}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct StatusDetails {
@@ -72,7 +75,9 @@ pub(super) fn status(status: &v1::Status) -> Vec<u8> {
         retry_after_seconds: details.retry_after_seconds,
     });
     let object = Status {
-        metadata: ListMeta {},
+        metadata: ListMeta {
+            continue_: status.metadata.continue_.clone(),
+        },
         status: status.status.clone(),
         message: status.message.clone(),
         reason: status.reason.clone(),

@@ -58,7 +58,10 @@ impl CollectionQuery {
         // Any version at all is served from caches, where a limit means nothing; to kinds that are not cached it would,
         // and the pages of a list at no version could not be told apart.
         let paged = self.limit == Limit::Some && self.version != Version::Any;
-        let asks = self.list_versions(universe, paged, slots)?;
+        let mut asks = self.list_versions(universe, paged, slots)?;
+        if self.limit == Limit::Ignored {
+            asks.iter_mut().for_each(|ask| ask.query.limit = Param::Drop);
+        }
         Ok(ListAsk::Read(first_read(Cursor::new(universe), asks, paged)))
     }
 

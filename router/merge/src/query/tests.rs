@@ -143,6 +143,16 @@ fn first_pages_ask_one_member_and_pin_the_others() {
 }
 
 #[test]
+fn a_limit_that_is_not_heeded_is_not_asked_for() {
+    let asked = parse("limit=3").unlimited().list(&universe(), &binding(), &SLOTS);
+    let Ok(ListAsk::Read(read)) = asked else {
+        panic!("{asked:?}")
+    };
+    assert_eq!(shorts(&read.legs), ["2:= = - =", "0:= = - =", "1:= = - ="]);
+    assert!(!read.paged);
+}
+
+#[test]
 fn exactly_a_version_that_nobody_knows_has_expired() {
     for version in ["PARTIAL", "FOREIGN", "734", "111111111111111111111111"] {
         for limit in ["", "&limit=3"] {
