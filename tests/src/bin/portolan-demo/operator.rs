@@ -1,12 +1,38 @@
-//! The example operator as a process: started with nothing but a kubeconfig and the names of its namespaces.
+//! An example operator as a process: started with nothing but a kubeconfig.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum;
 use portolan_tests::programs::program;
 use tokio::process::{Child, Command};
+
+/// The same operator, twice.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Kind {
+    /// examples/operator-rs
+    Rs,
+    /// examples/operator-go
+    Go,
+}
+
+impl Kind {
+    fn program(self) -> &'static str {
+        match self {
+            Self::Rs => "greeting-operator",
+            Self::Go => "greeting-operator-go",
+        }
+    }
+
+    pub(crate) fn made_with(self) -> &'static str {
+        match self {
+            Self::Rs => "kube-rs (examples/operator-rs)",
+            Self::Go => "controller-runtime (examples/operator-go)",
+        }
+    }
+}
 
 /// A running operator; dropping it kills it.
 pub(crate) struct Operator {
@@ -15,7 +41,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    pub(crate) fn start(kubeconfig: &Path, namespaces: &[&str], log: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(kind: Kind, kubeconfig: &Path, log: &Path) -> anyhow::Result<Self> {
         let open = || {
             File::options()
                 .create(true)
@@ -23,9 +49,8 @@ impl Operator {
                 .open(log)
                 .with_context(|| format!("cannot open {}", log.display()))
         };
-        let child = Command::new(program("portolan-example-operator")?)
+        let child = Command::new(program(kind.program())?)
             .env("KUBECONFIG", kubeconfig)
-            .args(["--namespace", &namespaces.join(",")])
             .stdin(Stdio::null())
             .stdout(open()?)
             .stderr(open()?)
