@@ -18,10 +18,10 @@ use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::events::{Recorder, Reporter};
-use kube::runtime::{Controller, watcher};
+use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::greeting::Greeting;
 use crate::reconcile::NAME;
@@ -95,6 +95,8 @@ async fn run(client: Client, identity: String, stop: Stop) {
         .for_each(|outcome| {
             match outcome {
                 Ok((object, _)) => info!(namespace = object.namespace, name = object.name, "reconciled"),
+                // A child's event may come after its Greeting is gone.
+                Err(controller::Error::ObjectNotFound(gone)) => debug!(%gone, "nothing to reconcile"),
                 Err(error) => warn!(%error, "reconcile failed"),
             }
             std::future::ready(())

@@ -42,7 +42,7 @@ pub(crate) struct Context {
 pub(crate) enum Error {
     #[error("the Greeting has no {0}")]
     Incomplete(&'static str),
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {}", told(source))]
     Request { what: &'static str, source: kube::Error },
     #[error(transparent)]
     Finalizer(#[from] Box<finalizer::Error<Error>>),
@@ -179,8 +179,16 @@ impl Context {
             secondary: None,
         };
         if let Err(error) = self.recorder.publish(&event, &greeting.object_ref(&())).await {
-            warn!(%error, reason, "an Event could not be published");
+            warn!(error = told(&error), reason, "an Event could not be published");
         }
+    }
+}
+
+/// What the API server said, for people; the error itself prints the whole Status.
+fn told(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
     }
 }
 
