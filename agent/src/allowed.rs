@@ -11,7 +11,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client, ResourceExt};
-use portolan_crds::labels::ROLE_IMPERSONATE;
+use portolan_crds::labels::{ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS};
 use portolan_wire::v1::Allowed;
 use tokio::sync::watch;
 
@@ -43,7 +43,6 @@ enum Change {
 
 /// Watches for ever; `allowed` is set once both kinds are listed.
 pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>, metrics: Metrics) {
-    let users_role = format!("{ROLE_IMPERSONATE}-users");
     let roles = watcher(
         Api::<Role>::all(client.clone()),
         watch_config()
@@ -54,7 +53,7 @@ pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>,
         Api::<ClusterRole>::all(client),
         watch_config()
             .labels(MANAGED)
-            .fields(&format!("metadata.name={users_role}")),
+            .fields(&format!("metadata.name={ROLE_IMPERSONATE_USERS}")),
     );
     let roles = roles.default_backoff().map(|event| event.map(role_change));
     let cluster_roles = cluster_roles

@@ -10,6 +10,7 @@ pub(crate) mod renew;
 use std::time::{Duration, SystemTime};
 
 use kube::Client;
+use portolan_crds::labels::SECRET_AGENT_BOOTSTRAP;
 use portolan_runtime::files::FileError;
 use portolan_runtime::pki::{PkiError, new_key_and_csr};
 use portolan_runtime::{Backoff, Secret};
@@ -25,7 +26,7 @@ use tonic::{Code, Status};
 use crate::explain::chain;
 use crate::hub::{DialError, HubAddress, dial};
 use crate::member::{self, CallError};
-use bootstrap::{Bootstrap, BootstrapSource, SECRET_AGENT_BOOTSTRAP};
+use bootstrap::{Bootstrap, BootstrapSource};
 use identity::{AgentIdentity, IdentityError, IdentityStore, Stored};
 
 /// Longest wait for the hub's answer.

@@ -11,12 +11,14 @@ pub enum ConditionType {
     Accepted,
     /// ShardingConfig: every caller runs the current version.
     Distributed,
-    /// ShardingConfig: every bucket of its root has an owner.
+    /// ShardingConfig: it has every (cluster, namespace) pair that it asks for.
     Complete,
     /// ShardingConfig: it shares no (cluster, namespace) pair with another shard.
     Disjoint,
     /// ShardingConfig: every namespace it names exists, and in one of its clusters only.
     NamespacesResolved,
+    /// ShardingConfig: routers get through to all of its members, so that nothing of it is held back.
+    MembersReachable,
     /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.
     Joined,
     /// MemberCluster: its agent reports a ready API server.
@@ -52,8 +54,8 @@ pub enum ConditionReason {
     NoCallers,
     /// Another shard owns some of the same pairs.
     Overlap,
-    /// A live namespace belongs to another shard, or has not been released by it yet; this version does not move it.
-    OwnerChangeUnsupported,
+    /// Another shard is letting go of pairs that this one is to have: they are granted once every router has let go.
+    HandoverPending,
     /// Some buckets have no owner.
     Incomplete,
     /// Namespaces exist in several clusters of the shard; the first in order owns them.
@@ -68,6 +70,8 @@ pub enum ConditionReason {
     Unreachable,
     /// The agent has not joined yet.
     WaitingForAgent,
+    /// No router is connected to the hub that could tell.
+    WaitingForRouter,
     /// A cluster with another UID calls itself by this name.
     ClusterUidChanged,
     /// Another member has the same cluster UID, or publishes one of the same token-signing keys.
@@ -89,6 +93,7 @@ impl ConditionType {
             Self::Complete => "Complete",
             Self::Disjoint => "Disjoint",
             Self::NamespacesResolved => "NamespacesResolved",
+            Self::MembersReachable => "MembersReachable",
             Self::Joined => "Joined",
             Self::Available => "Available",
             Self::CredentialsReady => "CredentialsReady",
@@ -112,7 +117,7 @@ impl ConditionReason {
             Self::Rejected => "Rejected",
             Self::NoCallers => "NoCallers",
             Self::Overlap => "Overlap",
-            Self::OwnerChangeUnsupported => "OwnerChangeUnsupported",
+            Self::HandoverPending => "HandoverPending",
             Self::Incomplete => "Incomplete",
             Self::Shadowed => "Shadowed",
             Self::NamespaceMissing => "NamespaceMissing",
@@ -120,6 +125,7 @@ impl ConditionReason {
             Self::ApiServerNotReady => "ApiServerNotReady",
             Self::Unreachable => "Unreachable",
             Self::WaitingForAgent => "WaitingForAgent",
+            Self::WaitingForRouter => "WaitingForRouter",
             Self::ClusterUidChanged => "ClusterUidChanged",
             Self::DuplicateCluster => "DuplicateCluster",
             Self::TokenExpired => "TokenExpired",

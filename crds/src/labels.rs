@@ -23,6 +23,8 @@ pub const SECRET_CA: &str = "portolan-ca";
 pub const SECRET_BOOTSTRAP_PREFIX: &str = "portolan-bootstrap-";
 /// Secret on a member: the agent's key and certificate for the hub.
 pub const SECRET_AGENT_IDENTITY: &str = "portolan-agent-identity";
+/// Secret on a member: hub address, hub CA and bootstrap token, until the agent has joined with them.
+pub const SECRET_AGENT_BOOTSTRAP: &str = "portolan-agent-bootstrap";
 /// ServiceAccount of the agent on a member.
 pub const SERVICE_ACCOUNT_AGENT: &str = "portolan-agent";
 /// ServiceAccount that a gateway router acts from on a member.
@@ -31,8 +33,10 @@ pub const SERVICE_ACCOUNT_ROUTER: &str = "portolan-router";
 pub const POLICY_LABELS: &str = "portolan-labels";
 /// ValidatingAdmissionPolicy (and its binding) on a member that reserves the label keys for the agent.
 pub const POLICY_RESERVED: &str = "portolan-reserved-labels";
-/// ClusterRole on a member that names whom the router may act as.
+/// Role on a member that names the ServiceAccounts the router may act as.
 pub const ROLE_IMPERSONATE: &str = "portolan-router-impersonate";
+/// ClusterRole on a member that names the users the router may act as.
+pub const ROLE_IMPERSONATE_USERS: &str = "portolan-router-impersonate-users";
 /// Lease on the hub that its replicas elect a leader by.
 pub const LEASE_HUB: &str = "portolan-hub";
 

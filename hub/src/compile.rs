@@ -23,7 +23,7 @@ mod resources;
 mod tests;
 mod wanted;
 
-pub(crate) use judge::Verdict;
+pub(crate) use judge::{Contested, Verdict};
 pub(crate) use ledger::Ledger;
 pub(crate) use wanted::{Wanted, WantedMember};
 
@@ -173,7 +173,7 @@ pub(crate) fn compile(facts: &Facts, settings: &Settings, before: &State, releas
     let run = before.run + 1;
     let mut ledger = before.ledger.clone();
     ledger.free(released_up_to);
-    let judged = judge::judge(facts, &before.accepted, &ledger);
+    let judged = judge::judge(facts, before, &ledger);
     ledger.settle(&judged.claims, run);
 
     let mut world = World {

@@ -1,5 +1,9 @@
-//! The hub's own metrics. Labels are closed enums; no name of an object is ever one.
+//! The hub's own metrics. Labels are closed enums; of names only those of members, which are few.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -58,6 +62,11 @@ struct OfAnswer {
     answer: Answer,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCluster {
+    cluster: String,
+}
+
 /// Everything the hub counts. Clones are the same counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -70,6 +79,11 @@ pub(crate) struct Metrics {
     status_writes: Counter,
     status_errors: Counter,
     ack_seconds: Histogram,
+    held_members: Family<OfCluster, Gauge>,
+    /// Those with a series now. A lock, because clones share the series.
+    held_names: Arc<Mutex<BTreeSet<String>>>,
+    shadowed: Gauge,
+    awaited: Gauge,
 }
 
 impl Default for Metrics {
@@ -86,6 +100,10 @@ impl Default for Metrics {
             status_writes: Counter::default(),
             status_errors: Counter::default(),
             ack_seconds: Histogram::new(buckets()),
+            held_members: Family::default(),
+            held_names: Arc::default(),
+            shadowed: Gauge::default(),
+            awaited: Gauge::default(),
         }
     }
 }
@@ -119,6 +137,30 @@ impl Metrics {
         );
         let help = "Time from a commit to the router's answer";
         registry.register_with_unit("ack", help, Unit::Seconds, self.ack_seconds.clone());
+        self.register_conditions(registry);
+    }
+
+    fn register_conditions(&self, registry: &mut Registry) {
+        let help = "1 for each member that a connected router does not get through to: its objects are held";
+        registry.register("held_members", help, self.held_members.clone());
+        let help = "Namespaces that shards ask for and have in another member already";
+        registry.register("shadowed_namespaces", help, self.shadowed.clone());
+        let help = "Pairs of cluster and namespace that shards wait for until their last owner has let go";
+        registry.register("awaited_pairs", help, self.awaited.clone());
+    }
+
+    /// The state that conditions of shards tell in words.
+    pub(crate) fn observe(&self, held: BTreeSet<String>, shadowed: usize, awaited: usize) {
+        let mut names = self.held_names.lock();
+        for cluster in names.difference(&held).cloned() {
+            self.held_members.remove(&OfCluster { cluster });
+        }
+        for cluster in held.iter().cloned() {
+            self.held_members.get_or_create(&OfCluster { cluster }).set(1);
+        }
+        *names = held;
+        self.shadowed.set(i64::try_from(shadowed).unwrap_or(i64::MAX));
+        self.awaited.set(i64::try_from(awaited).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn enrolled(&self, outcome: EnrollOutcome) {

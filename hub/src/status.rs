@@ -23,6 +23,8 @@ use crate::index::Index;
 use crate::metrics::Metrics;
 
 mod member;
+mod reach;
+mod resolved;
 mod shard;
 
 /// Changes come in bursts; one pass for all of them.
@@ -94,9 +96,25 @@ impl StatusWriter {
             facts.mark_unchanged();
             acks.mark_unchanged();
             worlds.mark_unchanged();
+            self.observe(&worlds, &metrics);
             let due = self.due(&worlds);
             self.write(due, &metrics).await;
         }
+    }
+
+    /// What conditions name, as figures.
+    fn observe(&self, worlds: &Worlds, metrics: &Metrics) {
+        let held: BTreeSet<String> = self
+            .acks
+            .read(|routers| reach::held(routers).into_keys().map(str::to_owned).collect());
+        let published = worlds.borrow();
+        let verdicts = published.iter().flat_map(|published| published.world.shards.values());
+        let (shadowed, awaited) = verdicts.fold((0, 0), |(shadowed, awaited), verdict| {
+            let members = verdict.wanted.members.iter();
+            let here: usize = members.map(|member| member.shadowed.len()).sum();
+            (shadowed + here, awaited + verdict.awaited.len())
+        });
+        metrics.observe(held, shadowed, awaited);
     }
 
     /// Statuses that are worth a write now.

@@ -6,15 +6,13 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::{Api, Client};
+use portolan_crds::labels::SECRET_AGENT_BOOTSTRAP;
 use portolan_runtime::{Secret, files};
 use sha2::{Digest, Sha256};
 
 use super::JoinError;
 use super::identity::{Origin, text_of};
 use crate::member::bounded;
-
-/// Secret on the member: hub, CA and bootstrap token.
-pub(super) const SECRET_AGENT_BOOTSTRAP: &str = "portolan-agent-bootstrap";
 
 /// Where to find hub, CA and token: each by a flag, else in the bootstrap Secret.
 #[derive(Debug, Clone, Default)]

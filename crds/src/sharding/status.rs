@@ -1,5 +1,7 @@
 //! What the hub reports about a ShardingConfig, and the last spec that it accepted.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +23,7 @@ pub struct ShardingConfigStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved.
+    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,
@@ -57,6 +59,9 @@ pub struct ClusterShardStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub namespaces: Vec<String>,
+    /// Of those that have changed hands: how many owners each has had. The others have had one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub generations: BTreeMap<String, i64>,
     /// Number of labelled objects in them, as the agent last reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<i64>,

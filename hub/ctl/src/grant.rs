@@ -16,8 +16,6 @@ use crate::apply::MANAGER;
 use crate::cli::{AllowArgs, GrantArgs};
 use crate::connect::connect;
 
-const USERS_ROLE: &str = "portolan-router-impersonate-users";
-
 /// ServiceAccounts by namespace, and users, that passed the rules of what may ever be allowed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grants {
@@ -124,19 +122,19 @@ async fn allow_service_accounts(member: &Client, namespace: &str, names: &BTreeS
 async fn allow_users(member: &Client, users: &BTreeSet<String>) -> anyhow::Result<()> {
     let roles: Api<ClusterRole> = Api::all(member.clone());
     let before = roles
-        .get_opt(USERS_ROLE)
+        .get_opt(labels::ROLE_IMPERSONATE_USERS)
         .await?
         .and_then(|role| role.rules)
         .unwrap_or_default();
     let role = ClusterRole {
-        metadata: managed(USERS_ROLE),
+        metadata: managed(labels::ROLE_IMPERSONATE_USERS),
         rules: Some(vec![impersonate("", "users", users, &before)]),
         ..Default::default()
     };
     put(&roles, &role).await?;
     let binding = ClusterRoleBinding {
-        metadata: managed(USERS_ROLE),
-        role_ref: role_ref("ClusterRole", USERS_ROLE),
+        metadata: managed(labels::ROLE_IMPERSONATE_USERS),
+        role_ref: role_ref("ClusterRole", labels::ROLE_IMPERSONATE_USERS),
         subjects: Some(vec![router()]),
     };
     put(&Api::all(member.clone()), &binding).await

@@ -11,6 +11,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
+use portolan_crds::labels::SECRET_AGENT_BOOTSTRAP;
 use portolan_crds::{ClusterName, Endpoint, MemberCluster, MemberClusterSpec, labels, validate_member};
 use serde_json::{Value, json};
 
@@ -22,7 +23,6 @@ use crate::grant::Grants;
 use crate::label_kinds::LabelKinds;
 
 const MEMBER_RBAC: &str = include_str!("../../../deploy/member/rbac.yaml");
-const SECRET_AGENT_BOOTSTRAP: &str = "portolan-agent-bootstrap";
 const CA_PATIENCE: Duration = Duration::from_secs(30);
 const CA_POLL: Duration = Duration::from_millis(200);
 

@@ -1,8 +1,9 @@
 //! Which spec of each shard is in force, and which pairs it gets.
 //!
-//! A spec is taken as a whole or not at all: a new one that cannot be served, or that asks for a pair of another shard,
-//! is refused and the last accepted one stays. What was accepted stays accepted, whatever happens to its surroundings;
-//! it then merely does not get pairs that others have.
+//! A spec is taken as a whole or not at all: a new one that cannot be served, or that asks for a pair which another shard
+//! goes on wanting, is refused and the last accepted one stays. A pair that its owner is letting go of is no reason to
+//! refuse: whoever asks for it first is accepted and waits for it, and has everything else at once. What was accepted
+//! stays accepted, whatever happens to its surroundings; it then merely does not get pairs that others have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_rea
 
 use super::ledger::{Claims, Homes, Ledger};
 use super::wanted::{Wanted, wanted};
-use super::{Accepted, by_age};
+use super::{Accepted, State, by_age};
 use crate::facts::{Facts, ShardObject};
 
 /// Most pairs or problems named in one message; the rest is counted.
@@ -26,14 +27,30 @@ pub(crate) struct Verdict {
     pub(crate) refusal: Option<Refusal>,
     /// What the spec in force asks for.
     pub(crate) wanted: Wanted,
-    /// Pairs that it asks for (or that the refused spec asked for) and another shard has: `cluster/namespace`, owner.
-    pub(crate) conflicts: Vec<(String, ShardName)>,
+    /// Pairs that the judged spec asks for and that another shard has and goes on wanting.
+    pub(crate) conflicts: Vec<Contested>,
+    /// Pairs that the spec in force asks for and that their owner is letting go of.
+    pub(crate) awaited: Vec<Contested>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Refusal {
     pub(crate) reason: ConditionReason,
     pub(crate) message: String,
+}
+
+/// A pair that somebody else has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Contested {
+    /// `cluster/namespace`
+    pub(crate) pair: String,
+    pub(crate) owner: ShardName,
+}
+
+impl std::fmt::Display for Contested {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (of {})", self.pair, self.owner)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +62,7 @@ pub(super) struct Judged {
 
 /// What a shard asks for before anybody else was asked.
 struct Draft<'a> {
+    name: &'a ShardName,
     object: &'a ShardObject,
     /// The present spec, or why not.
     present: Result<(Arc<ShardingConfigSpec>, Wanted), Refusal>,
@@ -54,52 +72,46 @@ struct Draft<'a> {
     accepted: Option<(Accepted, Wanted)>,
 }
 
+/// A (cluster, namespace).
+type Pair<'a> = (&'a str, &'a str);
+/// Who is to have a pair next.
+type Queue<'a> = BTreeMap<Pair<'a>, &'a ShardName>;
+/// Conflicts over which a new spec was refused.
+type Refused = BTreeMap<ShardName, Vec<Contested>>;
+
 /// Judges all shards, oldest first.
-pub(super) fn judge(facts: &Facts, accepted: &BTreeMap<ShardName, Accepted>, ledger: &Ledger) -> Judged {
+///
+/// Whether an owner lets go of a pair depends on whether its own new spec is accepted. So all new specs are taken for
+/// accepted first, and those that turn out to be refused stay so while the others are judged anew.
+///
+/// `before` is the state of the run before, `ledger` its ledger without what has been released since.
+pub(super) fn judge(facts: &Facts, before: &State, ledger: &Ledger) -> Judged {
     let homes = ledger.homes();
+    let accepted = &before.accepted;
     let drafts: Vec<_> = by_age(facts)
         .into_iter()
-        .map(|(name, object)| {
-            let draft = Draft::new(facts, (ledger, &homes), (name, object), accepted.get(name));
-            (name, draft)
-        })
+        .map(|(name, object)| Draft::new(facts, (ledger, &homes), (name, object), accepted.get(name)))
         .collect();
-    let wants = all_wants(&drafts);
-    let mut judged = Judged::default();
-    for (name, draft) in drafts {
-        judged.decide(name, draft, ledger, &wants);
+    let queue = waiting(&drafts, &before.ledger);
+    let mut refused = Refused::new();
+    loop {
+        let mut session = Session::new(&drafts, ledger, queue.clone(), &refused);
+        for draft in &drafts {
+            session.decide(draft);
+        }
+        let newly: Refused = session.refused_now.into_iter().collect();
+        if newly.is_empty() {
+            return session.judged;
+        }
+        refused.extend(newly);
     }
-    judged
-}
-
-/// Pairs that the spec in force, or a present one, of each shard asks for.
-type Wants = BTreeMap<ShardName, BTreeSet<(String, String)>>;
-
-fn all_wants(drafts: &[(&ShardName, Draft<'_>)]) -> Wants {
-    let owned = |wanted: &Wanted| {
-        wanted
-            .pairs()
-            .map(|(c, n)| (c.to_owned(), n.to_owned()))
-            .collect::<Vec<_>>()
-    };
-    drafts
-        .iter()
-        .map(|(name, draft)| {
-            // A good present spec that drops a pair gives it up; a refused one leaves the accepted one in force.
-            let wanted = match (&draft.present, &draft.accepted) {
-                (Ok((_, wanted)), _) | (Err(_), Some((_, wanted))) => owned(wanted),
-                (Err(_), None) => Vec::new(),
-            };
-            ((*name).clone(), wanted.into_iter().collect())
-        })
-        .collect()
 }
 
 impl<'a> Draft<'a> {
     fn new(
         facts: &Facts,
         (ledger, homes): (&Ledger, &Homes<'_>),
-        (name, object): (&ShardName, &'a ShardObject),
+        (name, object): (&'a ShardName, &'a ShardObject),
         accepted: Option<&Accepted>,
     ) -> Self {
         let accepted = accepted.filter(|accepted| accepted.uid == object.uid);
@@ -118,10 +130,29 @@ impl<'a> Draft<'a> {
         });
         let accepted = accepted.map(|accepted| (accepted.clone(), with_wanted(&accepted.spec)));
         Self {
+            name,
             object,
             present,
             settled,
             accepted,
+        }
+    }
+
+    /// What it asks for if its present spec is accepted, or if it was refused.
+    fn wants(&self, refused: bool) -> Option<&Wanted> {
+        match (&self.present, &self.accepted) {
+            (Ok((_, wanted)), _) if !refused => Some(wanted),
+            (_, accepted) => accepted.as_ref().map(|(_, wanted)| wanted),
+        }
+    }
+
+    /// What it asks for whether its present spec is accepted or not.
+    fn surely_wants(&self) -> BTreeSet<Pair<'_>> {
+        let of = |refused| -> BTreeSet<_> { self.wants(refused).into_iter().flat_map(Wanted::pairs).collect() };
+        match (self.settled, self.accepted.is_some()) {
+            (true, _) => of(false),
+            (false, true) => of(false).intersection(&of(true)).copied().collect(),
+            (false, false) => BTreeSet::new(),
         }
     }
 }
@@ -170,92 +201,159 @@ fn check_members(facts: &Facts, ledger: &Ledger, name: &ShardName, wanted: &Want
     })
 }
 
-impl Judged {
-    fn decide(&mut self, name: &ShardName, draft: Draft<'_>, ledger: &Ledger, wants: &Wants) {
-        let generation = draft.object.generation;
+/// One pass over all drafts.
+struct Session<'a> {
+    ledger: &'a Ledger,
+    refused: &'a Refused,
+    /// What each shard asks for, those refused by what they asked for before.
+    wants: BTreeMap<&'a ShardName, BTreeSet<Pair<'a>>>,
+    /// Who waits for pairs that their owners are letting go of.
+    queue: Queue<'a>,
+    refused_now: Vec<(ShardName, Vec<Contested>)>,
+    judged: Judged,
+}
+
+impl<'a> Session<'a> {
+    fn new(drafts: &'a [Draft<'a>], ledger: &'a Ledger, queue: Queue<'a>, refused: &'a Refused) -> Self {
+        let wants = drafts.iter().map(|draft| {
+            let wanted = draft.wants(refused.contains_key(draft.name));
+            (draft.name, wanted.into_iter().flat_map(Wanted::pairs).collect())
+        });
+        Self {
+            ledger,
+            refused,
+            wants: wants.collect(),
+            queue,
+            refused_now: Vec::new(),
+            judged: Judged::default(),
+        }
+    }
+
+    fn decide(&mut self, draft: &'a Draft<'a>) {
+        let name = draft.name;
         let mut verdict = Verdict {
-            generation,
+            generation: draft.object.generation,
             ..Verdict::default()
         };
-        let in_force = match draft.present {
+        let in_force = match &draft.present {
             Ok((spec, wanted)) => {
-                verdict.conflicts = self.conflicts(name, &wanted, ledger);
+                verdict.conflicts = match self.refused.get(name) {
+                    Some(conflicts) => conflicts.clone(),
+                    None => self.contested(name, wanted).0,
+                };
                 if draft.settled || verdict.conflicts.is_empty() {
-                    let uid = draft.object.uid.clone();
-                    Some((Accepted { uid, generation, spec }, wanted))
+                    Some((draft.accept(spec), wanted))
                 } else {
-                    verdict.refusal = Some(refuse_conflicts(&verdict.conflicts, ledger, wants));
-                    draft.accepted
+                    if !self.refused.contains_key(name) {
+                        self.refused_now.push((name.clone(), verdict.conflicts.clone()));
+                    }
+                    verdict.refusal = Some(refuse_conflicts(&verdict.conflicts));
+                    draft
+                        .accepted
+                        .as_ref()
+                        .map(|(accepted, wanted)| (accepted.clone(), wanted))
                 }
             }
             Err(refusal) => {
-                verdict.refusal = Some(refusal);
-                draft.accepted
+                verdict.refusal = Some(refusal.clone());
+                draft
+                    .accepted
+                    .as_ref()
+                    .map(|(accepted, wanted)| (accepted.clone(), wanted))
             }
         };
         if let Some((accepted, wanted)) = in_force {
-            self.claim(name, &wanted, ledger);
-            self.accepted.insert(name.clone(), accepted);
-            verdict.wanted = wanted;
+            verdict.awaited = self.claim(name, wanted);
+            self.judged.accepted.insert(name.clone(), accepted);
+            verdict.wanted = wanted.clone();
         }
-        self.verdicts.insert(name.clone(), verdict);
+        self.judged.verdicts.insert(name.clone(), verdict);
     }
 
-    /// Who has the pair: a shard that claimed it in this run, or one that held it before and may still.
-    fn owner<'a>(&'a self, cluster: &str, namespace: &str, ledger: &'a Ledger) -> Option<&'a ShardName> {
-        let held = ledger.get(cluster, namespace).and_then(|entry| entry.owner.as_ref());
-        held.or_else(|| self.claims.get(cluster)?.get(namespace))
+    /// Who has the pair before `name` may: whoever is next in the queue, a shard that held it before and may still, or one
+    /// that claimed it in this pass.
+    fn before(&self, name: &ShardName, pair: Pair<'_>) -> Option<&ShardName> {
+        let next = self.queue.get(&pair).copied().filter(|next| *next != name);
+        let held = || self.ledger.get(pair.0, pair.1).and_then(|entry| entry.owner.as_ref());
+        let claimed = || self.judged.claims.get(pair.0)?.get(pair.1);
+        next.or_else(held).or_else(claimed).filter(|owner| *owner != name)
     }
 
-    fn conflicts(&self, name: &ShardName, wanted: &Wanted, ledger: &Ledger) -> Vec<(String, ShardName)> {
-        let owned = wanted.pairs().filter_map(|(cluster, namespace)| {
-            let owner = self.owner(cluster, namespace, ledger).filter(|owner| *owner != name)?;
-            Some((format!("{cluster}/{namespace}"), owner.clone()))
+    /// Whether `owner` goes on wanting a pair that is not promised to `name` yet.
+    fn is_kept(&self, name: &ShardName, pair: Pair<'_>, owner: &ShardName) -> bool {
+        let promised = self.queue.get(&pair).is_some_and(|next| *next == name);
+        !promised && self.wants.get(owner).is_some_and(|wants| wants.contains(&pair))
+    }
+
+    /// Of what `name` wants and others have: the pairs that they go on wanting, and those that they let go of.
+    fn contested(&self, name: &ShardName, wanted: &Wanted) -> (Vec<Contested>, Vec<Contested>) {
+        let all = wanted.pairs().filter_map(|pair| {
+            let owner = self.before(name, pair)?;
+            let shared = self.is_kept(name, pair, owner);
+            let contested = Contested {
+                pair: format!("{}/{}", pair.0, pair.1),
+                owner: owner.clone(),
+            };
+            Some((contested, shared))
         });
-        owned.collect()
+        let (shared, moving): (Vec<_>, Vec<_>) = all.partition(|(_, shared)| *shared);
+        let strip = |pairs: Vec<(Contested, bool)>| pairs.into_iter().map(|(contested, _)| contested).collect();
+        (strip(shared), strip(moving))
     }
 
-    fn claim(&mut self, name: &ShardName, wanted: &Wanted, ledger: &Ledger) {
-        for (cluster, namespace) in wanted.pairs() {
-            if self.owner(cluster, namespace, ledger).is_none_or(|owner| owner == name) {
-                let claims = self.claims.entry(cluster.to_owned()).or_default();
-                claims.insert(namespace.to_owned(), name.clone());
+    /// Claims what nobody else has and queues for what is being let go of, which is returned.
+    fn claim(&mut self, name: &'a ShardName, wanted: &'a Wanted) -> Vec<Contested> {
+        let (_, awaited) = self.contested(name, wanted);
+        for pair in wanted.pairs() {
+            match self.before(name, pair) {
+                None => {
+                    let claims = self.judged.claims.entry(pair.0.to_owned()).or_default();
+                    claims.insert(pair.1.to_owned(), name.clone());
+                }
+                Some(owner) => {
+                    if !self.is_kept(name, pair, owner) {
+                        self.queue.entry(pair).or_insert(name);
+                    }
+                }
             }
+        }
+        awaited
+    }
+}
+
+impl Draft<'_> {
+    fn accept(&self, spec: &Arc<ShardingConfigSpec>) -> Accepted {
+        Accepted {
+            uid: self.object.uid.clone(),
+            generation: self.object.generation,
+            spec: spec.clone(),
         }
     }
 }
 
-/// Overlap if the owners go on wanting what they have; a change of owner if one of them is letting go.
-fn refuse_conflicts(conflicts: &[(String, ShardName)], ledger: &Ledger, wants: &Wants) -> Refusal {
-    let lets_go = |pair: &str, owner: &ShardName| {
-        let (cluster, namespace) = pair.split_once('/').unwrap_or((pair, ""));
-        let releasing = ledger
-            .get(cluster, namespace)
-            .is_some_and(|entry| entry.releasing_since.is_some());
-        let wanted = wants
-            .get(owner)
-            .is_some_and(|pairs| pairs.contains(&(cluster.to_owned(), namespace.to_owned())));
-        releasing || !wanted
-    };
-    let named = |pairs: &[&(String, ShardName)]| {
-        some_of(pairs.iter().map(|(pair, owner)| format!("{pair} (of {owner})")), ", ")
-    };
-    let (moving, shared): (Vec<_>, Vec<_>) = conflicts.iter().partition(|(pair, owner)| lets_go(pair, owner));
-    if shared.is_empty() {
-        return Refusal {
-            reason: ConditionReason::OwnerChangeUnsupported,
-            message: format!(
-                "spec.clusters: {} still belong to another shard, and live namespaces are not moved yet: \
-                 they are free once every router has let go of them",
-                named(&moving)
-            ),
-        };
+/// Who waits for what the run before was releasing: neither an owner that has begun to let go nor anybody else takes it
+/// from them, and the moment it is free it is theirs.
+fn waiting<'a>(drafts: &'a [Draft<'a>], ledger: &Ledger) -> Queue<'a> {
+    let mut queue = Queue::new();
+    for draft in drafts {
+        for pair in draft.surely_wants() {
+            let entry = ledger.get(pair.0, pair.1);
+            let released_by_another =
+                entry.is_some_and(|entry| entry.releasing_since.is_some() && entry.owner.as_ref() != Some(draft.name));
+            if released_by_another {
+                queue.entry(pair).or_insert(draft.name);
+            }
+        }
     }
+    queue
+}
+
+fn refuse_conflicts(conflicts: &[Contested]) -> Refusal {
     Refusal {
         reason: ConditionReason::Overlap,
         message: format!(
             "spec.clusters: {} belong to another ShardingConfig: remove them here or there, a namespace has one owner",
-            named(&shared)
+            some_of(conflicts.iter().map(ToString::to_string), ", ")
         ),
     }
 }

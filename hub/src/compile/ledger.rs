@@ -83,15 +83,21 @@ impl Ledger {
         homes
     }
 
-    /// Takes back what a status says was held before this process started. The first to say so keeps it.
+    /// Takes back what a status says was held before this process started. Of several that say so, the last owner has it:
+    /// the other status was not written any more.
     pub(super) fn recover(&mut self, shard: &ShardName, status: &ClusterShardStatus) {
         let cluster = self.pairs.entry(status.name.clone()).or_default();
         for namespace in &status.namespaces {
-            cluster.entry(namespace.clone()).or_insert(Entry {
-                owner: Some(shard.clone()),
-                generation: 1,
-                releasing_since: None,
-            });
+            let told = status.generations.get(namespace);
+            let generation = told.and_then(|told| u64::try_from(*told).ok()).unwrap_or(1);
+            if cluster.get(namespace).is_none_or(|entry| entry.generation < generation) {
+                let entry = Entry {
+                    owner: Some(shard.clone()),
+                    generation,
+                    releasing_since: None,
+                };
+                cluster.insert(namespace.clone(), entry);
+            }
         }
     }
 
@@ -129,7 +135,7 @@ impl Ledger {
             releasing_since: None,
         });
         match &entry.owner {
-            // `judge` lets nobody claim what another shard holds.
+            // `judge` lets nobody claim what another shard holds, nor take back what another one waits for.
             Some(owner) if owner != shard => return,
             Some(_) => {}
             None => {

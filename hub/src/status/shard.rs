@@ -12,16 +12,17 @@ use portolan_crds::{
 use portolan_wire::v1::resource::Body;
 
 use super::member::whole_seconds;
-use super::named;
+use super::resolved::resolved;
+use super::{named, reach};
 use crate::acks::RouterState;
-use crate::compile::{Ref, Verdict, World};
+use crate::compile::{Contested, Ref, Verdict, World};
 use crate::facts::{Facts, ShardObject};
 
 type Routers = BTreeMap<String, RouterState>;
-type Found = (ConditionType, (Option<bool>, ConditionReason, String));
+pub(super) type Found = (ConditionType, (Option<bool>, ConditionReason, String));
 
 /// Message of conditions about a spec that there is not.
-const NOTHING_IN_FORCE: &str = "no spec is in force, see Accepted";
+pub(super) const NOTHING_IN_FORCE: &str = "no spec is in force, see Accepted";
 
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
 pub(super) fn status(
@@ -52,9 +53,10 @@ pub(super) fn status(
             routers,
             accepted.map(|accepted| silent_homes(world, &accepted.spec)),
         ),
-        complete(),
+        complete(verdict, accepted.is_some()),
         disjoint(verdict),
         resolved(facts, verdict, accepted.is_some()),
+        reach::members_reachable(world, (name, verdict), accepted, routers),
     ];
     status.callers = Some(callers);
     for (type_, (holds, reason, message)) in findings {
@@ -83,7 +85,14 @@ fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -
             let owned = ledger
                 .in_cluster(cluster)
                 .filter(|(_, entry)| entry.owner.as_ref() == Some(name));
-            let namespaces: Vec<_> = owned.map(|(namespace, _)| namespace.to_owned()).collect();
+            let (namespaces, generations): (Vec<_>, Vec<_>) = owned
+                .map(|(namespace, entry)| (namespace.to_owned(), entry.generation))
+                .unzip();
+            let generations = namespaces.iter().zip(generations).take(STATUS_NAMESPACES_MAX);
+            let generations: BTreeMap<_, _> = generations
+                .filter(|(_, generation)| *generation > 1)
+                .map(|(namespace, generation)| (namespace.clone(), i64::try_from(generation).unwrap_or(i64::MAX)))
+                .collect();
             let member = verdict.wanted.members.iter().find(|member| member.cluster == cluster);
             if namespaces.is_empty() && member.is_none() {
                 return None;
@@ -93,6 +102,7 @@ fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -
                 name: cluster.to_owned(),
                 namespace_count: i64::try_from(namespaces.len()).unwrap_or(i64::MAX),
                 namespaces: namespaces.into_iter().take(STATUS_NAMESPACES_MAX).collect(),
+                generations,
                 objects: None,
                 labels_synced: labelled(cluster),
                 shadowed: shadowed.take(STATUS_NAMESPACES_MAX).cloned().collect(),
@@ -216,13 +226,30 @@ fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&s
     (ConditionType::Distributed, found)
 }
 
-/// Only a root can be incomplete, and roots are not served yet.
-fn complete() -> Found {
-    let message = "the spec names its namespaces itself";
-    (
-        ConditionType::Complete,
-        (Some(true), ConditionReason::Ok, message.to_owned()),
-    )
+/// Whether the shard has what it asks for. What others go on wanting is `Disjoint`'s to tell.
+fn complete(verdict: &Verdict, in_force: bool) -> Found {
+    let found = if !in_force {
+        (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned())
+    } else if !verdict.awaited.is_empty() {
+        let message = format!(
+            "waiting for {}: granted here without further action once every router has let go of them there; all else \
+             is in force",
+            contested(&verdict.awaited)
+        );
+        (Some(false), ConditionReason::HandoverPending, message)
+    } else if verdict.refusal.is_none() && !verdict.conflicts.is_empty() {
+        let message = format!("other shards have {}", contested(&verdict.conflicts));
+        (Some(false), ConditionReason::Overlap, message)
+    } else {
+        let message = "the shard has every namespace that it asks for";
+        (Some(true), ConditionReason::Ok, message.to_owned())
+    };
+    (ConditionType::Complete, found)
+}
+
+fn contested(pairs: &[Contested]) -> String {
+    let pairs: Vec<_> = pairs.iter().map(ToString::to_string).collect();
+    named(pairs.iter().map(String::as_str))
 }
 
 fn disjoint(verdict: &Verdict) -> Found {
@@ -230,71 +257,8 @@ fn disjoint(verdict: &Verdict) -> Found {
         let message = "no pair of cluster and namespace is another shard's";
         (Some(true), ConditionReason::Ok, message.to_owned())
     } else {
-        let pairs: Vec<_> = verdict
-            .conflicts
-            .iter()
-            .map(|(pair, owner)| format!("{pair} (of {owner})"))
-            .collect();
-        let message = format!("owned by other shards: {}", named(pairs.iter().map(String::as_str)));
+        let message = format!("owned by other shards: {}", contested(&verdict.conflicts));
         (Some(false), ConditionReason::Overlap, message)
     };
     (ConditionType::Disjoint, found)
-}
-
-fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Found {
-    let members = &verdict.wanted.members;
-    let strangers = members.iter().map(|member| member.cluster.as_str());
-    let strangers: Vec<_> = strangers.filter(|cluster| facts.joined(cluster).is_none()).collect();
-    let pairs = |of: fn(&crate::compile::WantedMember) -> &BTreeSet<String>| {
-        let pairs = members
-            .iter()
-            .flat_map(|member| of(member).iter().map(|name| format!("{}/{name}", member.cluster)));
-        pairs.collect::<Vec<_>>()
-    };
-    let list = |pairs: &[String]| named(pairs.iter().map(String::as_str));
-    let (absent, shadowed) = (pairs(|member| &member.absent), pairs(|member| &member.shadowed));
-    let guessed: Vec<_> = members
-        .iter()
-        .filter(|member| member.guessed)
-        .map(|member| member.cluster.as_str())
-        .collect();
-    let found = if !in_force {
-        (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned())
-    } else if !verdict.wanted.unknown_clusters.is_empty() {
-        (
-            Some(false),
-            ConditionReason::UnknownCluster,
-            verdict.wanted.unknown_clusters.join("; "),
-        )
-    } else if !strangers.is_empty() {
-        let message = format!(
-            "MemberCluster {} has not joined, or is not accepted: nothing is served from there",
-            strangers.join(", ")
-        );
-        (Some(false), ConditionReason::ClusterNotJoined, message)
-    } else if !shadowed.is_empty() {
-        let message = format!(
-            "{} exist too, but the namespace of that name is served from another cluster: from where it was first, \
-             else from the earlier in spec.clusters",
-            list(&shadowed)
-        );
-        (Some(false), ConditionReason::Shadowed, message)
-    } else if !absent.is_empty() {
-        let message = format!(
-            "{} do not exist yet: create them, or correct spec.clusters[].namespaces",
-            list(&absent)
-        );
-        (Some(false), ConditionReason::NamespaceMissing, message)
-    } else if !guessed.is_empty() {
-        let message = format!("the inventory of {} has not been reported yet", guessed.join(", "));
-        (None, ConditionReason::WaitingForAgent, message)
-    } else {
-        let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
-        (
-            Some(true),
-            ConditionReason::Ok,
-            format!("{count} namespaces in {} clusters", members.len()),
-        )
-    };
-    (ConditionType::NamespacesResolved, found)
 }

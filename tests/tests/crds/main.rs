@@ -332,7 +332,7 @@ status:
   conditions: &conditions
   - {type: Accepted, status: 'True', reason: Ok, message: '', observedGeneration: 1, lastTransitionTime: '2026-01-02T03:04:05Z'}
   children: [c]
-  clusters: [{name: east, namespaceCount: 1, namespaces: [n], objects: 2, labelsSynced: true, shadowed: [m]}]
+  clusters: [{name: east, namespaceCount: 1, namespaces: [n], generations: {n: 2}, objects: 2, labelsSynced: true, shadowed: [m]}]
   callers: {total: 1, current: 0, replicas: [{cluster: east, namespace: n, pod: p, uid: u, version: v, nack: because}]}
   accepted: {generation: 1, spec: {selector: {}, ofAnotherVersion: {kept: [1, null]}}}
 ";

@@ -95,27 +95,28 @@ async fn get_shows_clusters_shards_and_callers() {
     );
 }
 
-/// `status`, reason and message of a shard's condition Accepted, if it is about the present spec.
-async fn accepted(world: &World, shard: &str) -> Option<(String, String, String)> {
+/// `status`, reason and message of a shard's condition, if it is about the present spec.
+async fn told(world: &World, shard: &str, type_: &str) -> Option<(String, String, String)> {
     let get = ["get", "shardingconfig", shard, "-n", "operators", "-o", "json"];
     let object: Value = serde_json::from_str(&world.direct(HUB).ok(&get).await.unwrap()).unwrap();
     let conditions = object["status"]["conditions"].as_array()?.clone();
     let condition = conditions
         .into_iter()
-        .find(|condition| condition["type"] == "Accepted")?;
+        .find(|condition| condition["type"] == type_)?;
     let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
     let current = condition["observedGeneration"] == object["metadata"]["generation"];
     current.then(|| (text("status"), text("reason"), text("message")))
 }
 
 #[tokio::test]
-async fn a_live_namespace_does_not_change_hands() {
+async fn a_live_namespace_changes_hands_by_two_edits() {
     let world = world().await;
     let hub = world.direct(HUB);
     let greedy = federated("taker", "east", &[("east", &["mg-1", "mf-1"])]);
     hub.ok_with(&["apply", "-f", "-"], &greedy).await.unwrap();
     let overlap = eventually("the overlap is told", || async {
-        accepted(world, "taker").await.filter(|(status, ..)| status == "False")
+        let accepted = told(world, "taker", "Accepted").await;
+        accepted.filter(|(status, ..)| status == "False")
     })
     .await;
     assert!(overlap.1 == "Overlap" && overlap.2.contains("east/mf-1"), "{overlap:?}");
@@ -133,14 +134,17 @@ async fn a_live_namespace_does_not_change_hands() {
     let refused = door.get("/api/v1/namespaces/mf-1/configmaps/where", &[]).await.unwrap();
     refused.expect_status(403, &["mf-1", "operators/giver"]).unwrap();
 
-    // Both at once, as somebody would who moves it: refused until it is free, and the former owner writes no more.
+    // Its owner lets go: the waiting claim is accepted without another edit, and told what it waits for.
     let lets_go = federated("giver", "east", &[("east", &["mf-2"])]);
     hub.ok_with(&["apply", "-f", "-"], &lets_go).await.unwrap();
-    eventually("the change of owner is refused by its name", || async {
-        let told = accepted(world, "taker").await;
-        told.filter(|(status, reason, _)| status == "False" && reason == "OwnerChangeUnsupported")
+    let (.., message) = eventually("the handover is told", || async {
+        let told = told(world, "taker", "Complete").await;
+        told.filter(|(status, reason, _)| status == "False" && reason == "HandoverPending")
     })
     .await;
+    assert!(message.contains("east/mf-1 (of operators/giver)"), "{message}");
+    let (status, ..) = told(world, "taker", "Accepted").await.unwrap();
+    assert_eq!(status, "True");
     // Then it is nobody's for a moment, and never two shards' at once.
     let path = "/api/v1/namespaces/mf-1/configmaps/where";
     let giver = world.merged_door("giver").await.unwrap();
@@ -150,6 +154,10 @@ async fn a_live_namespace_does_not_change_hands() {
         let kept = giver.call(Method::PATCH, path, &patch, b"{}").await.unwrap();
         assert!(taken != 200 || kept.status == 403, "{taken} and {kept:?}");
         taken == 200
+    })
+    .await;
+    eventually("nothing is waited for", || async {
+        told(world, "taker", "Complete").await.is_some_and(|(status, ..)| status == "True")
     })
     .await;
 }

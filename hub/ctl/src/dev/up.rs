@@ -231,8 +231,8 @@ impl Up {
         let rbac = |kind: &str, name: &str, namespace: Option<&str>| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}});
         let mut manifests = vec![
             json!({"apiVersion": format!("{}/{}", labels::GROUP, labels::VERSION), "kind": "MemberCluster", "metadata": {"name": name}}),
-            rbac("ClusterRole", "portolan-router-impersonate-users", None),
-            rbac("ClusterRoleBinding", "portolan-router-impersonate-users", None),
+            rbac("ClusterRole", labels::ROLE_IMPERSONATE_USERS, None),
+            rbac("ClusterRoleBinding", labels::ROLE_IMPERSONATE_USERS, None),
             rbac("ClusterRole", label_kinds::ROLE, None),
             rbac("ClusterRoleBinding", label_kinds::ROLE, None),
         ];

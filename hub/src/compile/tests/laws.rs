@@ -4,6 +4,7 @@ use super::*;
 
 const SHARDS: [&str; 3] = ["a", "b", "c"];
 const CLUSTERS: [&str; 2] = ["east", "west"];
+const ROUTERS: usize = 2;
 const NAMESPACES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// Something that happens to a fleet.
@@ -13,8 +14,8 @@ enum Step {
     Delete(usize),
     Inventory(usize, Vec<usize>),
     AgentSilent(usize),
-    /// Every router acknowledges what has been compiled so far.
-    Acknowledge,
+    /// A router takes what was compiled last, and acknowledges it.
+    Take(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -25,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..SHARDS.len()).prop_map(Step::Delete),
         2 => (0..CLUSTERS.len(), namespaces()).prop_map(|(cluster, names)| Step::Inventory(cluster, names)),
         1 => (0..CLUSTERS.len()).prop_map(Step::AgentSilent),
-        2 => Just(Step::Acknowledge),
+        4 => (0..ROUTERS).prop_map(Step::Take),
     ]
 }
 
@@ -57,14 +58,14 @@ impl Fleet {
             Step::Delete(shard) => self.delete(SHARDS[*shard]),
             Step::Inventory(cluster, namespaces) => self.inventory(CLUSTERS[*cluster], &names(namespaces)),
             Step::AgentSilent(cluster) => self.agent(CLUSTERS[*cluster]).namespaces = None,
-            Step::Acknowledge => {}
+            Step::Take(_) => {}
         }
     }
 }
 
-/// Pairs that callers of each shard may act on (granted), by what views say.
-fn granted(world: &World) -> Vec<(String, String, String)> {
-    let mut pairs = Vec::new();
+/// What views say that callers of each shard may act on: cluster, namespace, shard, and whether for writes too.
+fn pairs(world: &World) -> BTreeSet<(String, String, String, bool)> {
+    let mut pairs = BTreeSet::new();
     for view in world.resources.values() {
         let Some(v1::resource::Body::CallerView(view)) = &view.resource.body else {
             continue;
@@ -72,13 +73,67 @@ fn granted(world: &World) -> Vec<(String, String, String)> {
         let Some(shard) = &view.shard else { continue };
         for member in &shard.members {
             for grant in &member.namespaces {
-                pairs.push((member.cluster.clone(), grant.namespace.clone(), shard.name.clone()));
+                let granted = grant.state() == v1::GrantState::Granted;
+                pairs.insert((
+                    member.cluster.clone(),
+                    grant.namespace.clone(),
+                    shard.name.clone(),
+                    granted,
+                ));
             }
         }
     }
-    pairs.sort();
-    pairs.dedup();
     pairs
+}
+
+/// Routers that take worlds when they please.
+#[derive(Default)]
+struct Routers {
+    serving: [Option<World>; ROUTERS],
+}
+
+impl Routers {
+    fn take(&mut self, router: usize, world: &World) {
+        self.serving[router] = Some(world.clone());
+    }
+
+    fn released_up_to(&self) -> u64 {
+        let acknowledged = self
+            .serving
+            .iter()
+            .map(|world| world.as_ref().map_or(0, |world| world.state.run));
+        acknowledged.min().unwrap_or_default()
+    }
+
+    /// The shards that some router lets write to each pair.
+    fn writers(&self) -> BTreeMap<(String, String), BTreeSet<String>> {
+        let mut writers = BTreeMap::<_, BTreeSet<_>>::new();
+        for (cluster, namespace, shard, granted) in self.serving.iter().flatten().flat_map(pairs) {
+            if granted {
+                writers.entry((cluster, namespace)).or_default().insert(shard);
+            }
+        }
+        writers
+    }
+}
+
+/// One caller per shard, so that each has a view of its own.
+fn callers_apart(fleet: &mut Fleet) {
+    for shard in SHARDS {
+        if let Some(object) = fleet.facts.shards.get_mut(&shard_name(shard)) {
+            let mut spec = (**object.spec.as_ref().unwrap()).clone();
+            spec.selector = Some(serde_json::from_value(json!({"matchLabels": {"app": shard}})).unwrap());
+            object.spec = Ok(Arc::new(spec));
+        }
+    }
+}
+
+fn three_callers() -> Fleet {
+    let mut fleet = Fleet::new(&["n1", "n2"]);
+    for (index, shard) in SHARDS.iter().enumerate() {
+        fleet.caller("east", &format!("uid-{index}"), shard);
+    }
+    fleet
 }
 
 proptest! {
@@ -86,31 +141,21 @@ proptest! {
     /// another only after every router has acknowledged that the first let go. No shard has one name in two members.
     #[test]
     fn every_pair_has_one_owner(steps in prop::collection::vec(step(), 1..40)) {
-        let mut fleet = Fleet::new(&["n1", "n2"]);
-        for (index, shard) in SHARDS.iter().enumerate() {
-            fleet.caller("east", &format!("uid-{index}"), shard);
-        }
-        let mut acknowledged = 0;
+        let (mut fleet, mut routers) = (three_callers(), Routers::default());
         let mut last: Option<World> = None;
         for step in &steps {
             fleet.step(step);
-            for shard in SHARDS {
-                // One caller per shard, so that each has a view of its own.
-                if let Some(object) = fleet.facts.shards.get_mut(&shard_name(shard)) {
-                    let mut spec = (**object.spec.as_ref().unwrap()).clone();
-                    spec.selector = Some(serde_json::from_value(json!({"matchLabels": {"app": shard}})).unwrap());
-                    object.spec = Ok(Arc::new(spec));
-                }
+            callers_apart(&mut fleet);
+            if let (Step::Take(router), Some(last)) = (step, &last) {
+                routers.take(*router, last);
             }
-            if matches!(step, Step::Acknowledge) {
-                acknowledged = fleet.state.run;
-            }
+            let acknowledged = routers.released_up_to();
             let world = fleet.compile(acknowledged);
-            let pairs = granted(&world);
+            let pairs = pairs(&world);
             for (left, right) in pairs.iter().zip(pairs.iter().skip(1)) {
                 prop_assert!((&left.0, &left.1) != (&right.0, &right.1), "{left:?} and {right:?}");
             }
-            let names: BTreeSet<_> = pairs.iter().map(|(_, namespace, shard)| (shard, namespace)).collect();
+            let names: BTreeSet<_> = pairs.iter().map(|(_, namespace, shard, _)| (shard, namespace)).collect();
             prop_assert_eq!(names.len(), pairs.len(), "one name in two members: {:?}", pairs);
             if let Some(last) = &last {
                 for cluster in CLUSTERS {
@@ -126,6 +171,51 @@ proptest! {
                 }
             }
             last = Some(world);
+        }
+    }
+
+    /// Whatever routers serve at any moment, the latest or something older: no two shards may write to one pair.
+    #[test]
+    fn no_two_shards_are_granted_one_pair_anywhere(steps in prop::collection::vec(step(), 1..60)) {
+        let (mut fleet, mut routers) = (three_callers(), Routers::default());
+        let mut world = fleet.compile(0);
+        for step in &steps {
+            fleet.step(step);
+            callers_apart(&mut fleet);
+            if let Step::Take(router) = step {
+                routers.take(*router, &world);
+                for (pair, shards) in routers.writers() {
+                    prop_assert!(shards.len() == 1, "{pair:?} is granted to {shards:?}");
+                }
+            }
+            world = fleet.compile(routers.released_up_to());
+        }
+    }
+
+    /// When the edits end and routers keep up, nobody waits any longer, and each shard in force has what it asks for but
+    /// for what others go on wanting.
+    #[test]
+    fn every_handover_ends(steps in prop::collection::vec(step(), 1..40)) {
+        let mut fleet = three_callers();
+        for step in &steps {
+            fleet.step(step);
+            callers_apart(&mut fleet);
+            fleet.compile(0);
+        }
+        // One run frees and grants; what that accepts may let go of more.
+        for _ in 0..2 * SHARDS.len() {
+            fleet.compile(u64::MAX);
+        }
+        let world = fleet.compile(u64::MAX);
+        for (name, verdict) in &world.shards {
+            prop_assert!(verdict.awaited.is_empty(), "{name} waits for {:?}", verdict.awaited);
+            for (cluster, namespace) in verdict.wanted.pairs() {
+                let entry = world.state.ledger.get(cluster, namespace);
+                let owner = entry.and_then(|entry| entry.owner.as_ref());
+                let mine = owner == Some(name);
+                let kept = verdict.conflicts.iter().any(|contested| contested.pair == format!("{cluster}/{namespace}"));
+                prop_assert!(mine || kept || verdict.refusal.is_some(), "{name} lacks {cluster}/{namespace}: {owner:?}");
+            }
         }
     }
 

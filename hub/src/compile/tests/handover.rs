@@ -1,0 +1,175 @@
+//! A live namespace changes its owner: what each side is told at each step, in whatever order the two are edited.
+
+use super::*;
+
+const ALL: u64 = u64::MAX;
+
+impl World {
+    /// Pairs that a shard waits for.
+    fn awaited(&self, name: &str) -> Vec<String> {
+        let awaited = &self.shards[&shard_name(name)].awaited;
+        awaited.iter().map(ToString::to_string).collect()
+    }
+
+    fn conflicts(&self, name: &str) -> Vec<String> {
+        let conflicts = &self.shards[&shard_name(name)].conflicts;
+        conflicts.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// `a` has ns-a and ns-b of east.
+fn fleet() -> Fleet {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.caller("east", "p", "op");
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    fleet.compile(ALL);
+    fleet
+}
+
+fn lets_go(fleet: &mut Fleet) {
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+}
+
+fn claims(fleet: &mut Fleet) {
+    fleet.apply("b", spec(&[("west", &["ns-a"]), ("east", &["ns-b"])]));
+}
+
+#[test]
+fn the_claimant_is_accepted_and_waits_for_the_release_alone() {
+    let mut fleet = fleet();
+    lets_go(&mut fleet);
+    claims(&mut fleet);
+    let world = fleet.compile(0);
+    assert_eq!((world.refusal("a"), world.refusal("b")), (None, None));
+    assert_eq!(world.awaited("b"), ["east/ns-b (of ops/a)"]);
+    assert_eq!(world.owner("west", "ns-a"), Some("b"), "what is free is had at once");
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    let releasing = world.state.run;
+    // Still unseen by some router: nothing moves.
+    let world = fleet.compile(releasing - 1);
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    let world = fleet.compile(releasing);
+    assert_eq!(world.owner("east", "ns-b"), Some("b"));
+    assert!(world.awaited("b").is_empty());
+    assert_eq!(world.state.ledger.get("east", "ns-b").unwrap().generation, 2);
+}
+
+#[test]
+fn the_order_of_the_edits_does_not_matter() {
+    for orders in [[lets_go as fn(&mut Fleet), claims], [claims, lets_go]] {
+        let mut fleet = fleet();
+        for edit in orders {
+            edit(&mut fleet);
+            fleet.compile(0);
+        }
+        let world = fleet.compile(ALL);
+        assert_eq!(world.owner("east", "ns-b"), Some("b"));
+        assert_eq!((world.refusal("a"), world.refusal("b")), (None, None));
+    }
+}
+
+#[test]
+fn an_owner_that_goes_on_wanting_it_is_an_overlap() {
+    let mut fleet = fleet();
+    claims(&mut fleet);
+    let world = fleet.compile(ALL);
+    assert_eq!(world.refusal("b"), Some(ConditionReason::Overlap));
+    assert!(
+        world.message("b").contains("east/ns-b (of ops/a)"),
+        "{}",
+        world.message("b")
+    );
+    assert_eq!(
+        world.owner("west", "ns-a"),
+        None,
+        "a spec is taken as a whole or not at all"
+    );
+}
+
+/// An edit that is refused lets go of nothing, whatever it says.
+#[test]
+fn a_refused_edit_of_the_owner_gives_nothing_away() {
+    let mut fleet = fleet();
+    fleet.apply("other", spec(&[("west", &["ns-c"])]));
+    fleet.compile(ALL);
+    fleet.apply("a", spec(&[("east", &["ns-a"]), ("west", &["ns-c"])]));
+    claims(&mut fleet);
+    let world = fleet.compile(ALL);
+    assert_eq!(world.refusal("a"), Some(ConditionReason::Overlap));
+    assert_eq!(world.refusal("b"), Some(ConditionReason::Overlap));
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+}
+
+#[test]
+fn two_shards_swap_in_one_go() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.apply("b", spec(&[("east", &["ns-b"])]));
+    fleet.compile(ALL);
+    fleet.apply("a", spec(&[("east", &["ns-b"])]));
+    let world = fleet.compile(ALL);
+    assert_eq!(world.refusal("a"), Some(ConditionReason::Overlap), "b still wants it");
+    fleet.apply("b", spec(&[("east", &["ns-a"])]));
+    let world = fleet.compile(0);
+    assert_eq!((world.refusal("a"), world.refusal("b")), (None, None));
+    let world = fleet.compile(ALL);
+    assert_eq!(world.owner("east", "ns-a"), Some("b"));
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+}
+
+#[test]
+fn what_is_promised_is_not_taken_back_nor_promised_twice() {
+    let mut fleet = fleet();
+    lets_go(&mut fleet);
+    claims(&mut fleet);
+    fleet.compile(0);
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    fleet.apply("c", spec(&[("east", &["ns-b"])]));
+    let world = fleet.compile(0);
+    assert_eq!(world.conflicts("a"), ["east/ns-b (of ops/b)"]);
+    assert_eq!(world.refusal("a"), Some(ConditionReason::Overlap));
+    assert_eq!(world.refusal("c"), Some(ConditionReason::Overlap));
+    assert_eq!(fleet.compile(ALL).owner("east", "ns-b"), Some("b"));
+}
+
+#[test]
+fn what_nobody_waits_for_is_taken_back() {
+    let mut fleet = fleet();
+    lets_go(&mut fleet);
+    fleet.compile(0);
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    let world = fleet.compile(0);
+    let entry = world.state.ledger.get("east", "ns-b").unwrap();
+    assert_eq!((entry.releasing_since, entry.generation), (None, 1));
+    assert_eq!(world.refusal("a"), None);
+}
+
+/// Of two statuses that both say they hold a pair, the one of the last owner is true.
+#[test]
+fn the_last_owner_has_it_after_a_restart() {
+    let mut fleet = fleet();
+    lets_go(&mut fleet);
+    claims(&mut fleet);
+    fleet.compile(0);
+    fleet.compile(ALL);
+    let mut facts = fleet.facts.clone();
+    for (name, generations) in [("a", BTreeMap::new()), ("b", BTreeMap::from([("ns-b".to_owned(), 2)]))] {
+        let object = facts.shards.get_mut(&shard_name(name)).unwrap();
+        let spec = object.spec.clone().unwrap();
+        object.status.accepted = Some(AcceptedSpec::new(object.generation, &spec).unwrap());
+        object.status.clusters = vec![ClusterShardStatus {
+            name: "east".to_owned(),
+            namespaces: vec!["ns-b".to_owned()],
+            generations,
+            ..ClusterShardStatus::default()
+        }];
+    }
+    let mut restarted = Fleet {
+        state: State::recover(&facts),
+        facts,
+    };
+    let world = restarted.compile(0);
+    assert_eq!(world.owner("east", "ns-b"), Some("b"));
+    let entry = world.state.ledger.get("east", "ns-b").unwrap();
+    assert_eq!((entry.generation, entry.releasing_since), (2, None));
+}

@@ -1,0 +1,99 @@
+//! Which members routers do not get through to, and what that holds back: condition MembersReachable (design 5.4) and
+//! its metric. Pure; called by `shard` and by the writer's loop.
+//!
+//! The routers decide by their breakers, not the agents: a member whose agent is well may still be cut off from a router.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_crds::{ConditionReason, ConditionType, ShardName, Unavailable};
+use portolan_wire::v1;
+
+use super::named;
+use super::shard::{Found, NOTHING_IN_FORCE};
+use crate::acks::RouterState;
+use crate::compile::{Accepted, Ref, Verdict, World};
+
+type Routers = BTreeMap<String, RouterState>;
+
+/// By member: the connected routers that do not get through, and why.
+pub(super) fn held(routers: &Routers) -> BTreeMap<&str, BTreeMap<&str, &str>> {
+    let mut held = BTreeMap::<&str, BTreeMap<&str, &str>>::new();
+    for (router, state) in routers.iter().filter(|(_, state)| state.left.is_none()) {
+        for breaker in state.breakers.iter().filter(|breaker| holds(breaker)) {
+            let of_member = held.entry(&breaker.cluster).or_default();
+            of_member.entry(router).or_insert(&breaker.reason);
+        }
+    }
+    held
+}
+
+/// A shell that cannot be opened holds no objects back.
+fn holds(breaker: &v1::BreakerState) -> bool {
+    breaker.traffic_class != "upgrade" && matches!(breaker.state.as_str(), "open" | "half-open")
+}
+
+pub(super) fn members_reachable(
+    world: &World,
+    (name, verdict): (&ShardName, &Verdict),
+    accepted: Option<&Accepted>,
+    routers: &Routers,
+) -> Found {
+    let found = match accepted {
+        None => (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned()),
+        Some(_) if routers.values().all(|router| router.left.is_some()) => {
+            let message = "no router is connected to the hub that could tell";
+            (None, ConditionReason::WaitingForRouter, message.to_owned())
+        }
+        Some(accepted) => judged(&members(world, name, verdict, accepted), accepted, &held(routers)),
+    };
+    (ConditionType::MembersReachable, found)
+}
+
+/// The members of the shard and the primary cluster; without `clusters`, where its callers run.
+fn members<'a>(world: &'a World, name: &ShardName, verdict: &'a Verdict, accepted: &'a Accepted) -> BTreeSet<&'a str> {
+    let mut members: BTreeSet<&str> = verdict
+        .wanted
+        .members
+        .iter()
+        .map(|member| member.cluster.as_str())
+        .collect();
+    members.extend(accepted.spec.primary_cluster());
+    if accepted.spec.clusters.is_empty() {
+        let callers = world.callers.get(name).into_iter().flatten();
+        members.extend(callers.filter_map(|caller| match caller {
+            Ref::View { home, .. } => Some(home.as_str()),
+            Ref::Target(_) | Ref::Credential(_) => None,
+        }));
+    }
+    members
+}
+
+fn judged(
+    members: &BTreeSet<&str>,
+    accepted: &Accepted,
+    held: &BTreeMap<&str, BTreeMap<&str, &str>>,
+) -> (Option<bool>, ConditionReason, String) {
+    let cut_off: Vec<_> = members
+        .iter()
+        .filter_map(|member| {
+            let routers = held.get(member)?;
+            let (_, reason) = routers.iter().next()?;
+            let names = routers.keys().copied().collect::<Vec<_>>().join(", ");
+            Some(format!("{member} (router {names}: {reason})"))
+        })
+        .collect();
+    if cut_off.is_empty() {
+        let message = format!("routers get through to {}", named(members.iter().copied()));
+        return (Some(true), ConditionReason::Ok, message);
+    }
+    let lists = match accepted.spec.unavailable {
+        Unavailable::Hold => "lists over it answer 429",
+        Unavailable::PartialStart => "first lists go without it",
+    };
+    let message = format!(
+        "routers do not get through to {}: until it is back its objects stay as clients last saw them, running watches \
+         go on without its events, and {lists}",
+        named(cut_off.iter().map(String::as_str))
+    );
+    (Some(false), ConditionReason::Unreachable, message)
+}

@@ -1,0 +1,68 @@
+//! Condition NamespacesResolved: whether every namespace that a shard names exists, once. Pure; called by `shard`.
+
+use std::collections::BTreeSet;
+
+use portolan_crds::{ConditionReason, ConditionType};
+
+use super::named;
+use super::shard::{Found, NOTHING_IN_FORCE};
+use crate::compile::{Verdict, WantedMember};
+use crate::facts::Facts;
+
+pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Found {
+    let members = &verdict.wanted.members;
+    let strangers = members.iter().map(|member| member.cluster.as_str());
+    let strangers: Vec<_> = strangers.filter(|cluster| facts.joined(cluster).is_none()).collect();
+    let pairs = |of: fn(&WantedMember) -> &BTreeSet<String>| {
+        let pairs = members
+            .iter()
+            .flat_map(|member| of(member).iter().map(|name| format!("{}/{name}", member.cluster)));
+        pairs.collect::<Vec<_>>()
+    };
+    let list = |pairs: &[String]| named(pairs.iter().map(String::as_str));
+    let (absent, shadowed) = (pairs(|member| &member.absent), pairs(|member| &member.shadowed));
+    let guessed: Vec<_> = members
+        .iter()
+        .filter(|member| member.guessed)
+        .map(|member| member.cluster.as_str())
+        .collect();
+    let found = if !in_force {
+        (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned())
+    } else if !verdict.wanted.unknown_clusters.is_empty() {
+        (
+            Some(false),
+            ConditionReason::UnknownCluster,
+            verdict.wanted.unknown_clusters.join("; "),
+        )
+    } else if !strangers.is_empty() {
+        let message = format!(
+            "MemberCluster {} has not joined, or is not accepted: nothing is served from there",
+            strangers.join(", ")
+        );
+        (Some(false), ConditionReason::ClusterNotJoined, message)
+    } else if !shadowed.is_empty() {
+        let message = format!(
+            "{} exist too, but the namespace of that name is served from another cluster: from where it was first, \
+             else from the earlier in spec.clusters",
+            list(&shadowed)
+        );
+        (Some(false), ConditionReason::Shadowed, message)
+    } else if !absent.is_empty() {
+        let message = format!(
+            "{} do not exist yet: create them, or correct spec.clusters[].namespaces",
+            list(&absent)
+        );
+        (Some(false), ConditionReason::NamespaceMissing, message)
+    } else if !guessed.is_empty() {
+        let message = format!("the inventory of {} has not been reported yet", guessed.join(", "));
+        (None, ConditionReason::WaitingForAgent, message)
+    } else {
+        let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
+        (
+            Some(true),
+            ConditionReason::Ok,
+            format!("{count} namespaces in {} clusters", members.len()),
+        )
+    };
+    (ConditionType::NamespacesResolved, found)
+}
