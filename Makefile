@@ -13,7 +13,7 @@ GO := CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" go
 GO_BUILD := $(GO) build -trimpath -ldflags="-s -w"
 GO_MODULES := examples/operator-go tests/clients
 
-.PHONY: help demo test lint fmt-check clippy go-lint unit e2e bench testbed audit programs go-programs bless clean tools
+.PHONY: help demo test lint fmt-check clippy go-lint unit e2e bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -64,9 +64,19 @@ bench: tools ## router against direct, in one run (release build)
 	$(PROFILE_DIR)/release/portolan-testbed build
 	$(PROFILE_DIR)/release/portolan-bench $(BENCH)
 
-bless: tools ## write the generated files anew (CRDs, protobuf code)
+# Without a sanitizer no nightly compiler is needed, and there is no unsafe code for one to watch.
+fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list alone; finds are kept in target/fuzz
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	for target in $(or $(TARGET),$(notdir $(wildcard fuzz/corpus/*))); do \
+		mkdir -p $(PROFILE_DIR)/fuzz/$$target; \
+		cargo fuzz run --sanitizer none --features libfuzzer fuzz_$$target $(PROFILE_DIR)/fuzz/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(or $(FUZZ_SECONDS),60) -artifact_prefix=$(PROFILE_DIR)/fuzz/$$target- -print_final_stats=1; \
+	done
+
+bless: tools ## write the generated files anew (CRDs, protobuf code, fuzz seeds)
 	$(CARGO) run --locked -q -p portolan-crds --bin crdgen -- --write
 	PORTOLAN_BLESS=1 $(CARGO) test --locked -q -p portolan-wire
+	PORTOLAN_BLESS=1 $(CARGO) test --locked -q -p portolan-fuzz seeds
 
 audit: tools ## licences, advisories, banned and unused dependencies
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
