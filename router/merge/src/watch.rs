@@ -188,6 +188,9 @@ struct Since {
 /// An object that the client still holds, of a leg that has it no more.
 struct Departed {
     uid: Uid,
+    /// What the client holds of it; 0: not known.
+    known: u64,
+    /// What the DELETED is to say.
     version: u64,
     /// `None`: its member left.
     slot: Option<usize>,

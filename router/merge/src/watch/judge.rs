@@ -6,7 +6,7 @@ use super::compose::Type;
 use super::event::{Event, Kind, around, refusal};
 use super::leg::Phase;
 use super::output::Output;
-use super::shadow::write_key;
+use super::shadow::{Held, Uid, write_key};
 use super::split::Cut;
 use super::{Start, WatchFault, WatchFormat, WatchMerge};
 use crate::cursor::Slot;
@@ -176,8 +176,9 @@ impl WatchMerge {
     fn gone(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
         if self.barrier || self.counting() {
             self.overlook(leg, frame);
-            let uid = super::Uid::of(&frame.event.head.uid);
-            self.depart(leg, uid, frame.event.version);
+            let uid = Uid::of(&frame.event.head.uid);
+            let held = Held { uid, version: 0, pass: 0 };
+            self.depart(leg, held, frame.event.version);
             return;
         }
         self.departed.remove(self.key.as_str());
@@ -196,14 +197,28 @@ impl WatchMerge {
             return;
         }
         self.keep(leg, frame);
-        self.departed.remove(self.key.as_str());
-        if self.shaded(leg) {
+        let known = self.take_back(&Uid::of(&frame.event.head.uid));
+        self.tell(leg, frame, known, out);
+    }
+
+    /// What was on its way out is back: the version that the client holds of it.
+    fn take_back(&mut self, uid: &Uid) -> Option<u64> {
+        let left = self.departed.remove(self.key.as_str())?;
+        (left.uid == *uid).then_some(left.known)
+    }
+
+    /// Of what is there, the client gets what it does not hold.
+    fn tell(&mut self, leg: usize, frame: &Frame<'_>, known: Option<u64>, out: &mut Output) {
+        if self.shaded(leg) || known.is_some_and(|known| known >= frame.event.version) {
             self.overlook(leg, frame);
             return;
         }
+        // Until the leg is through, no position says what the client holds of it.
         self.legs[leg].dirty = true;
         self.sent.poison();
-        self.send(leg, frame, None, out);
+        let known = known.is_some_and(|known| known != 0);
+        let kind = (known && frame.event.kind == Kind::Added).then_some("MODIFIED");
+        self.send(leg, frame, kind, out);
     }
 
     fn resync(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
@@ -217,26 +232,15 @@ impl WatchMerge {
             }
             return;
         }
-        let uid = super::Uid::of(&frame.event.head.uid);
-        let held = shadow.get(&self.key);
-        let same = held.is_some_and(|held| held.uid == uid);
-        if same && held.is_some_and(|held| held.version >= frame.event.version) {
-            shadow.mark(&self.key);
-            self.overlook(leg, frame);
+        let uid = Uid::of(&frame.event.head.uid);
+        let held = shadow.get(&self.key).filter(|held| held.uid == uid).map(|held| held.version);
+        let version = held.unwrap_or(0).max(frame.event.version);
+        if !shadow.set(&self.key, &frame.event.head.uid, version) {
+            self.over_budget(leg);
             return;
         }
-        let known = same && held.is_some_and(|held| held.version != 0);
-        self.keep(leg, frame);
-        if self.expired {
-            return;
-        }
-        self.departed.remove(self.key.as_str());
-        if self.shaded(leg) {
-            self.overlook(leg, frame);
-            return;
-        }
-        let kind = (known && frame.event.kind == Kind::Added).then_some("MODIFIED");
-        self.send(leg, frame, kind, out);
+        let known = held.or(self.take_back(&uid));
+        self.tell(leg, frame, known, out);
     }
 
     fn count_in(&mut self, leg: usize, frame: &Frame<'_>) {

@@ -4,7 +4,7 @@ use super::compose::Stub;
 use super::event::Refusal;
 use super::leg::{Leg, Phase};
 use super::output::Output;
-use super::shadow::Uid;
+use super::shadow::Held;
 use super::{Act, Departed, Start, WatchMerge};
 use crate::cursor::Slot;
 
@@ -110,7 +110,7 @@ impl WatchMerge {
             self.key.clear();
             self.key.push_str(&key);
             if !self.shaded(leg) && !self.hand_over(leg) {
-                self.depart(leg, held.uid, version);
+                self.depart(leg, held, version);
             }
         }
     }
@@ -121,20 +121,36 @@ impl WatchMerge {
             return;
         }
         if self.barrier && self.legs.iter().all(|leg| leg.phase == Phase::Live || leg.given_up) {
-            self.mark_end(out);
-            self.barrier = false;
+            self.open(out);
         }
         self.release(out);
         self.rebase();
         self.wake(out);
     }
 
+    fn open(&mut self, out: &mut Output) {
+        if self.kind.is_none() {
+            // Nobody has answered at all, so nobody knows what a bookmark looks like: the first to come is waited for.
+            for leg in &mut self.legs {
+                leg.given_up = false;
+            }
+            return;
+        }
+        self.mark_end(out);
+        self.barrier = false;
+    }
+
     /// The object under the written key has left this leg.
-    pub(super) fn depart(&mut self, leg: usize, uid: Uid, version: u64) {
+    pub(super) fn depart(&mut self, leg: usize, held: Held, version: u64) {
         let slot = Some(self.legs[leg].slot);
         self.sent.poison();
-        self.departed
-            .insert(self.key.as_str().into(), Departed { uid, version, slot });
+        let departed = Departed {
+            uid: held.uid,
+            known: held.version,
+            version,
+            slot,
+        };
+        self.departed.insert(self.key.as_str().into(), departed);
     }
 
     fn release(&mut self, out: &mut Output) {

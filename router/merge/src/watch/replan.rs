@@ -116,6 +116,7 @@ impl WatchMerge {
         for (key, held) in held.into_iter().flatten() {
             let departed = Departed {
                 uid: held.uid,
+                known: held.version,
                 version: held.version,
                 slot: None,
             };

@@ -172,13 +172,6 @@ impl Shadow {
         true
     }
 
-    /// This pass saw it as it is.
-    pub(super) fn mark(&mut self, key: &str) {
-        if let Some(held) = self.keys.get_mut(key) {
-            held.pass = self.pass;
-        }
-    }
-
     /// The client holds another object under this name: whatever the member says next of it is news.
     pub(super) fn doubt(&mut self, key: &str) {
         if let Entry::Occupied(mut held) = self.keys.entry(key.into()) {
@@ -253,7 +246,7 @@ mod tests {
         assert!(two.remove("a/b").is_some());
         assert!(one.set("a/c", "u", 1));
         one.begin();
-        one.mark("a/c");
+        assert!(one.set("a/c", "u", 1));
         let gone = one.sweep();
         assert_eq!((&*gone[0].0, gone.len(), one.len()), ("a/a", 1, 1));
         drop(one);
