@@ -15,6 +15,8 @@ const EXEC: &str = "POST /api/v1/namespaces/a/pods/p/exec";
 struct World {
     target: v1::Target,
     view: v1::CallerView,
+    /// A second member is known.
+    west: bool,
 }
 
 impl World {
@@ -56,7 +58,11 @@ impl World {
             shards: vec!["ops/blue".into()],
             shard: Some(shard),
         };
-        Self { target, view }
+        Self {
+            target,
+            view,
+            west: false,
+        }
     }
 
     fn member(&mut self) -> &mut v1::MemberGrant {
@@ -65,13 +71,20 @@ impl World {
 
     fn snapshot(&self, version: &str) -> Snapshot {
         use v1::resource::Body;
-        let bodies = [Body::Target(self.target.clone()), Body::CallerView(self.view.clone())];
-        let upserted = bodies.map(|body| v1::Resource {
+        let mut bodies = vec![Body::Target(self.target.clone()), Body::CallerView(self.view.clone())];
+        if self.west {
+            bodies.push(Body::Target(v1::Target {
+                cluster: "west".into(),
+                cluster_uid: "w".into(),
+                ..self.target.clone()
+            }));
+        }
+        let resource = |body| v1::Resource {
             version: version.into(),
             body: Some(body),
-        });
+        };
         let transaction = Transaction {
-            upserted: upserted.to_vec(),
+            upserted: bodies.into_iter().map(resource).collect(),
             removed: vec![],
         };
         let applied = apply(&Snapshot::default(), &transaction);
@@ -88,8 +101,13 @@ fn grant(namespace: &str) -> v1::NamespaceGrant {
     }
 }
 
-/// The verdict on `request` after `change`.
-fn after(request: &str, change: impl Fn(&mut World)) -> Option<Verdict> {
+/// What becomes of `request` after `change`.
+fn after(request: &str, change: impl Fn(&mut World)) -> Word {
+    let (word, _) = replanned(request, change);
+    word
+}
+
+fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<FanOut>>) {
     let mut world = World::new();
     let old = world.snapshot("1");
     let caller = Caller::Pod(old.callers.values().next().unwrap().clone());
@@ -100,11 +118,9 @@ fn after(request: &str, change: impl Fn(&mut World)) -> Option<Verdict> {
         &HeaderMap::new(),
     )
     .unwrap();
-    let Plan::Forward(forward) = plan::plan(&caller, &asked, &old).plan else {
-        panic!("{request}");
-    };
+    let kinds = Kinds::default();
     let store = Arc::new(SnapshotStore::new());
-    let all = Recheck::new(store.clone());
+    let all = Recheck::new(store.clone(), kinds.clone());
     change(&mut world);
     let mut new = world.snapshot("2");
     if world.view.shards.is_empty() {
@@ -113,41 +129,102 @@ fn after(request: &str, change: impl Fn(&mut World)) -> Option<Verdict> {
     new.generation = old.generation + 1;
     // The swap that came while it was being sent.
     store.swap(new);
-    let watched = all.watch(&forward, &asked, &caller, &old);
-    assert_eq!(all.open.lock().requests.len(), 1);
-    let verdict = watched.open.verdict();
-    drop(watched);
+    let found = match plan::plan(&caller, &asked, &old, &kinds).plan {
+        Plan::Forward(forward) => {
+            let watched = all.watch(&forward, &asked, &caller, &old);
+            assert_eq!(all.open.lock().requests.len(), 1);
+            (watched.open.word(), None)
+        }
+        Plan::FanOut(fan) => {
+            let watched = all.watch_fan(Arc::new(*fan), &asked, &caller, &old);
+            let word = watched.0.open.word();
+            let plan = match watched.0.open.take() {
+                None => None,
+                Some(FanVerdict::Over(_)) => {
+                    assert!(watched.0.open.take().is_some(), "the end is told again");
+                    None
+                }
+                Some(FanVerdict::Renewed(plan) | FanVerdict::Replanned(plan)) => {
+                    assert!(watched.0.open.take().is_none(), "a plan is told once");
+                    Some(plan)
+                }
+            };
+            (word, plan)
+        }
+        other => panic!("{request}: {other:?}"),
+    };
     assert!(all.open.lock().requests.is_empty(), "nothing is kept of what is over");
-    verdict
+    found
 }
 
 #[test]
 fn what_would_be_answered_alike_goes_on() {
-    for request in [ALL_PODS, PODS, EXEC] {
-        assert_eq!(after(request, |_| {}), None, "{request}");
+    // The new target is for reconnects.
+    for (request, renewed) in [(ALL_PODS, Word::Renewed), (PODS, Word::Renewed), (EXEC, Word::Same)] {
+        assert_eq!(after(request, |_| {}), renewed, "{request}");
         let endpoint = |world: &mut World| world.target.endpoints[0].url = "https://east-2:6443".into();
-        assert_eq!(after(request, endpoint), None, "{request}");
-        assert_eq!(after(request, |world| world.target.cordoned = true), None, "{request}");
+        assert_eq!(after(request, endpoint), renewed, "{request}");
+        assert_eq!(
+            after(request, |world| world.target.cordoned = true),
+            Word::Same,
+            "{request}"
+        );
     }
-    assert_eq!(after(ALL_PODS, |world| world.target.coverage.clear()), None);
     let other = |world: &mut World| world.member().namespaces = ["a", "c"].map(grant).to_vec();
-    assert_eq!(after(PODS, other), None, "its own namespace stayed");
-    assert_eq!(after(EXEC, other), None);
+    assert_eq!(after(PODS, other), Word::Renewed, "its own namespace stayed");
+    assert_eq!(after(EXEC, other), Word::Same);
 }
 
 #[test]
-fn what_would_show_other_objects_expires() {
+fn labels_that_come_or_go_change_no_running_watch() {
+    let (word, plan) = replanned(ALL_PODS, |world| world.target.coverage.clear());
+    assert_eq!(word, Word::Renewed);
+    let leg = &plan.unwrap().legs[0];
+    assert!(leg.filter.is_none(), "the member goes on filtering");
+    assert!(leg.forward.rewrite.selector.is_some());
+}
+
+#[test]
+fn other_objects_are_a_new_plan() {
     for namespaces in [vec!["a"], vec!["a", "b", "c"]] {
         let change = |world: &mut World| world.member().namespaces = namespaces.iter().copied().map(grant).collect();
-        assert_eq!(after(ALL_PODS, change), Some(Verdict::Changed), "{namespaces:?}");
-        let uncovered = |world: &mut World| {
-            change(world);
-            world.target.coverage.clear();
-        };
-        assert_eq!(after(ALL_PODS, uncovered), Some(Verdict::Changed), "{namespaces:?}");
+        let (word, plan) = replanned(ALL_PODS, change);
+        assert_eq!(word, Word::Replanned, "{namespaces:?}");
+        let plan = plan.unwrap();
+        let filter = plan.legs[0].share.namespaces.as_ref().unwrap();
+        assert_eq!(filter.names(), namespaces.len());
+        // Filtered here it stays filtered here: such a stream can be given another filter.
+        let (_, plan) = replanned("GET /api/v1/secrets?watch=true", change);
+        assert_eq!(plan.unwrap().legs[0].filter.as_ref().unwrap().names(), namespaces.len());
     }
+    // Another cluster under the same name, and a member more.
     let replaced = |world: &mut World| world.target.cluster_uid = "2".into();
-    assert_eq!(after(PODS, replaced), Some(Verdict::Changed));
+    assert_eq!(after(PODS, replaced), Word::Replanned);
+    let more = |world: &mut World| {
+        world.view.shard.as_mut().unwrap().members.push(v1::MemberGrant {
+            cluster: "west".into(),
+            all_namespaces: false,
+            namespaces: vec![grant("c")],
+        });
+        world.west = true;
+    };
+    let (word, plan) = replanned(ALL_PODS, more);
+    assert_eq!((word, plan.unwrap().legs.len()), (Word::Replanned, 2));
+    assert_eq!(after(PODS, more), Word::Replanned, "another universe");
+}
+
+#[test]
+fn what_cannot_be_planned_now_goes_on_unless_the_caller_changed() {
+    // West is a member of the shard, but not known to this router yet.
+    let unknown = |world: &mut World| {
+        world.view.shard.as_mut().unwrap().members.push(v1::MemberGrant {
+            cluster: "west".into(),
+            all_namespaces: false,
+            namespaces: vec![grant("c")],
+        });
+    };
+    assert_eq!(after(ALL_PODS, unknown), Word::Changed);
+    assert_eq!(after(PODS, unknown), Word::Renewed);
 }
 
 #[test]
@@ -158,13 +235,13 @@ fn what_may_not_be_asked_any_more_ends() {
     let denied = |world: &mut World| world.target.allowed_service_accounts.clear();
     let account = |world: &mut World| world.view.service_account = "other".into();
     for request in [PODS, EXEC] {
-        assert_eq!(after(request, gone), Some(Verdict::Withdrawn), "{request}");
-        assert_eq!(after(request, left), Some(Verdict::Withdrawn), "{request}");
-        assert_eq!(after(request, shards), Some(Verdict::Withdrawn), "{request}");
-        assert_eq!(after(request, denied), Some(Verdict::Withdrawn), "{request}");
-        assert_eq!(after(request, account), Some(Verdict::Withdrawn), "{request}");
+        assert_eq!(after(request, gone), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, left), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, shards), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, denied), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, account), Word::Withdrawn, "{request}");
     }
     let releasing = |world: &mut World| world.member().namespaces[0].state = v1::GrantState::Releasing.into();
-    assert_eq!(after(PODS, releasing), None, "reads go on");
-    assert_eq!(after(EXEC, releasing), Some(Verdict::Withdrawn), "a shell writes");
+    assert_eq!(after(PODS, releasing), Word::Renewed, "reads go on");
+    assert_eq!(after(EXEC, releasing), Word::Withdrawn, "a shell writes");
 }

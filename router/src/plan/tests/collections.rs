@@ -1,0 +1,250 @@
+//! Lists and watches: legs, shares, and the law that nothing outside the shard is kept.
+
+use portolan_merge::cursor::Universe;
+
+use super::*;
+use crate::snapshot::Unavailable;
+
+#[test]
+fn limits_on_agents_labels_are_told_from_names_until_they_are_there() {
+    // ns-a → 27, ns-b → 9 of 32.
+    let mut wire = shard(vec![member("west", &["ns-a", "ns-b"])]);
+    wire.limits = vec![limit(
+        "",
+        "*",
+        "ctrlmesh.kusionstack.io/sharding-hash in (1,27),app=foo",
+    )];
+    World::new(wire).check(&[
+        (
+            "GET /api/v1/pods",
+            "all-namespaces ⇒ west select:app=foo,namespace in (ns-a,ns-b),sharding-hash in (1,27)",
+        ),
+        (
+            "GET /api/v1/secrets",
+            "all-namespaces ⇒ west select:app=foo keep:namespaces ns-a, ns-b whose labels would match sharding-hash in (1,27)",
+        ),
+        ("GET /api/v1/namespaces/ns-a/secrets", "owned-namespace ⇒ west select:app=foo"),
+        (
+            "GET /api/v1/namespaces/ns-b/secrets",
+            "owned-namespace ⇒ west select:nothing,!nothing",
+        ),
+        (
+            "GET /api/v1/namespaces/ns-a/secrets/s",
+            "owned-namespace → west guard:/api/v1/namespaces/ns-a/secrets/s?app=foo",
+        ),
+        ("GET /api/v1/namespaces/ns-b/secrets/s", "outside-refused ✗ 403"),
+        ("POST /api/v1/namespaces/ns-b/secrets", "outside-refused ✗ 403"),
+        (
+            "DELETE /api/v1/namespaces/ns-a/secrets",
+            "owned-namespace → west select:app=foo",
+        ),
+        // What has no namespace has no such label either: the member says so.
+        (
+            "GET /api/v1/nodes",
+            "cluster-scoped ⇒ union east select:app=foo,sharding-hash in (1,27) | west select:app=foo,sharding-hash in (1,27)",
+        ),
+    ]);
+}
+
+#[test]
+fn system_namespaces_are_kept_by_name() {
+    World::new(shard(vec![member("west", &["kube-system", "ns-a"])])).check(&[
+        (
+            "GET /api/v1/pods",
+            "all-namespaces ⇒ west keep:namespaces kube-system, ns-a",
+        ),
+        ("GET /api/v1/namespaces/kube-system/pods", "owned-namespace ⇒ west"),
+    ]);
+    // Nothing owned, nothing seen: a selector over no namespace.
+    World::new(shard(vec![member("west", &[])]))
+        .check(&[("GET /api/v1/pods", "all-namespaces ⇒ west select:nothing,!nothing")]);
+    World::new(shard(vec![])).check(&[("GET /api/v1/pods", "no-target ✗ 503")]);
+}
+
+#[test]
+fn namespaces_are_judged_by_their_names() {
+    let world = World::of(vec!["ops/blue".into()], Some(two()), |target| target.coverage.clear());
+    let fan = world.fan("GET /api/v1/namespaces?watch");
+    let filter = fan.legs[1].filter.as_ref().unwrap();
+    assert!(
+        filter.by_name() && filter.admits("ns-c") && !filter.admits("ns-a"),
+        "shadowed there"
+    );
+    assert!(!fan.unique && fan.watch && fan.fence);
+}
+
+#[test]
+fn long_lists_of_namespaces_are_filtered_here() {
+    let names: Vec<String> = (0..1000).map(|index| format!("namespace-{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let world = World::new(shard(vec![member("west", &names)]));
+    let fan = world.fan("GET /api/v1/pods");
+    assert_eq!(fan.legs[0].forward.rewrite.selector, None);
+    assert_eq!(fan.legs[0].filter.as_ref().map(|filter| filter.names()), Some(1000));
+    let why = world.plan(&world.pod(), "GET /api/v1/pods", &[]).why().join("\n");
+    assert!(why.contains("and 980 more"), "{why}");
+}
+
+#[test]
+fn a_kind_nobody_knows_loses_no_object_for_having_no_namespace() {
+    let world = World::new(two());
+    for (path, placeless) in [
+        ("/apis/new.example.com/v1/things", true),
+        ("/apis/example.com/v1/things", false),
+        ("/apis/apps/v1/deployments", false),
+    ] {
+        let fan = world.fan(&format!("GET {path}"));
+        let filter = fan.legs[0].filter.as_ref().unwrap();
+        assert_eq!(filter.admits(""), placeless, "{path}");
+    }
+    world.check(&[(
+        "GET /apis/example.com/v1/ports?watch",
+        "cluster-scoped ⇒ union east | west",
+    )]);
+}
+
+#[test]
+fn a_version_that_a_member_lacks_is_refused_and_an_absent_kind_is_not() {
+    let world = World::new(two());
+    let mut served = MemberKinds::default();
+    let ship = Kind {
+        scope: Scope::Namespaced,
+        kind: "Ship".to_owned(),
+        versions: vec!["v1".to_owned()],
+        verbs: ["get".to_owned()].into(),
+    };
+    served.add("example.com", "ships", ship);
+    let ships = "all-namespaces ⇒ east keep:namespaces ns-a, ns-r | west keep:namespaces ns-c";
+    world.check(&[("GET /apis/example.com/v2/ships", ships)]);
+    world.kinds.set(&"west".into(), Arc::new(served));
+    world.check(&[
+        ("GET /apis/example.com/v2/ships", "version-conflict ✗ 400"),
+        ("GET /apis/example.com/v1/ships", ships),
+        // One member can say for itself.
+        (
+            "GET /apis/example.com/v2/namespaces/ns-a/ships",
+            "owned-namespace ⇒ east",
+        ),
+    ]);
+}
+
+#[test]
+fn a_cordoned_member_is_held_and_the_others_go_on() {
+    let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+        target.cordoned = target.cluster == "east";
+    });
+    world.check(&[
+        (
+            "GET /api/v1/pods",
+            "all-namespaces ⇒ east select:namespace in (ns-a,ns-r) held | west select:namespace=ns-c",
+        ),
+        ("GET /api/v1/nodes", "cluster-scoped ⇒ union east held | west"),
+    ]);
+    let both = World::of(vec!["ops/blue".into()], Some(two()), |target| target.cordoned = true);
+    both.check(&[("GET /api/v1/pods?watch", "cordoned ✗ 429")]);
+}
+
+#[test]
+fn cursors_speak_of_members_home_and_primary() {
+    let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+        target.cluster_uid = format!("uid-{}", target.cluster);
+    });
+    let uids = ["uid-home", "uid-east", "uid-west"].map(str::to_owned);
+    let universe = Universe::new("ops/blue", uids);
+    for request in [
+        "GET /api/v1/pods",
+        "GET /api/v1/namespaces/ops/secrets",
+        "GET /api/v1/namespaces/ns-c/pods",
+        "GET /api/v1/nodes",
+    ] {
+        let fan = world.fan(request);
+        assert_eq!(*fan.universe, universe, "{request}");
+        for leg in &fan.legs {
+            assert_eq!(
+                universe.slot(&format!("uid-{}", leg.cluster())),
+                Some(leg.slot),
+                "{request}"
+            );
+        }
+    }
+}
+
+#[test]
+fn settings_of_the_shard_come_along() {
+    let mut wire = two();
+    wire.unavailable = v1::Unavailable::PartialStart.into();
+    wire.write_fence = v1::WriteFence::Disabled.into();
+    let fan = World::new(wire).fan("GET /api/v1/pods?watch");
+    assert!(fan.unavailable == Unavailable::PartialStart && !fan.fence);
+    World::new(two()).check(&[("POST /api/v1/watch/pods", "collection-method ✗ 405")]);
+}
+
+#[test]
+fn merged_plans_explain_themselves() {
+    let world = World::new(two());
+    let why = |request: &str| world.plan(&world.pod(), request, &[]).why().join("\n");
+    let text = why("GET /api/v1/secrets");
+    assert!(text.contains("merged list over 2 of 3 members"), "{text}");
+    assert!(text.contains("the router keeps namespaces ns-a, ns-r"), "{text}");
+    assert!(why("GET /api/v1/pods").contains("the member filters"));
+    assert!(why("GET /api/v1/nodes").contains("shown once"));
+    assert!(why("DELETE /api/v1/nodes/n").contains("to the one of east, west that has nodes n"));
+}
+
+proptest! {
+    /// Whatever is owned, however labels stand and whatever is limited: legs are members of the shard, nothing is kept that
+    /// the shard does not own in that member, and nothing that it owns is lost.
+    #[test]
+    fn a_collection_is_exactly_the_shard(
+        east in proptest::collection::btree_set("ns-[a-f]|kube-system", 0..5),
+        west in proptest::collection::btree_set("ns-[a-f]|kube-system", 0..5),
+        covered in any::<bool>(),
+        buckets in proptest::option::of(proptest::collection::btree_set(0_u16..32, 1..20)),
+        resource in "pods|secrets|namespaces",
+    ) {
+        let grant = |cluster, names: &std::collections::BTreeSet<String>| {
+            member(cluster, &names.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let mut wire = shard(vec![grant("east", &east), grant("west", &west)]);
+        if let Some(buckets) = &buckets {
+            let list: Vec<_> = buckets.iter().map(u16::to_string).collect();
+            wire.limits = vec![limit("*", "*", &format!("ctrlmesh.kusionstack.io/sharding-hash in ({})", list.join(",")))];
+        }
+        let world = World::of(vec!["ops/blue".into()], Some(wire), |target| {
+            target.coverage.iter_mut().for_each(|kind| kind.complete = covered);
+        });
+        let bucketing = portolan_crds::shard::Bucketing::default();
+        let keys = portolan_crds::labels::LabelKeys::default();
+        let fan = world.fan(&format!("GET /api/v1/{resource}"));
+        prop_assert_eq!(fan.legs.len(), 2);
+        for leg in &fan.legs {
+            for namespace in ["ns-a", "ns-b", "ns-c", "ns-d", "ns-e", "ns-f", "kube-system"] {
+                let system = namespace == "kube-system";
+                let bucket = bucketing.bucket_of(namespace);
+                let limited = buckets.as_ref().is_none_or(|buckets| !system && buckets.contains(&bucket));
+                let owner = if east.contains(namespace) { "east" } else if west.contains(namespace) { "west" } else { "" };
+                // The member's own part of it: agents label all but system namespaces.
+                let mut labels = std::collections::BTreeMap::new();
+                if !system {
+                    labels.insert(keys.namespace().to_owned(), namespace.to_owned());
+                    labels.insert(keys.sharding_hash().to_owned(), bucket.to_string());
+                }
+                let sent = leg.forward.rewrite.selector.as_ref().is_none_or(|selector| selector.matches(&labels));
+                let kept = sent && leg.filter.as_ref().is_none_or(|filter| filter.admits(namespace));
+                prop_assert_eq!(kept, &**leg.cluster() == owner && limited, "{} in {}", namespace, leg.cluster());
+            }
+        }
+    }
+
+    /// A running watch goes on as it is when labels become complete or stop being so.
+    #[test]
+    fn coverage_disturbs_nothing(before in any::<bool>(), after in any::<bool>(), resource in "pods|secrets|namespaces") {
+        let plan = |covered: bool| {
+            let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+                target.coverage.iter_mut().for_each(|kind| kind.complete = covered);
+            });
+            world.fan(&format!("GET /api/v1/{resource}?watch"))
+        };
+        prop_assert!(matches!(plan(after).after(&plan(before)), Replan::Same));
+    }
+}
