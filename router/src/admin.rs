@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::classify::{ApiRequest, View, classify};
 use crate::discovery::Kinds;
+use crate::discovery::page::page;
 use crate::metrics::HubMetrics;
 use crate::plan::{Check, FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
 use crate::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
@@ -51,6 +52,10 @@ impl Pages {
             .route(
                 "/breakers",
                 get(|State(pages): State<Self>| async move { Json(pages.breakers()) }),
+            )
+            .route(
+                "/kinds",
+                get(|State(pages): State<Self>| async move { Json(page(&pages.kinds, &pages.store.load())) }),
             )
             .with_state(self)
     }
@@ -235,6 +240,10 @@ fn describe_plan(planned: &Planned) -> Value {
         Plan::Choose(choose) => {
             let each = choose.candidates.iter().map(|one| describe_forward(&one.forward));
             ("choose", each.collect())
+        }
+        Plan::Discovery(wanted) => {
+            let members = wanted.members.iter().map(|one| json!(&*one.cluster));
+            ("discovery", members.collect())
         }
         Plan::Local(LocalAnswer::Live) => ("local", json!("live")),
         Plan::Local(LocalAnswer::Ready) => ("local", json!("ready")),

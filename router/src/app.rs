@@ -20,8 +20,8 @@ use crate::accept::{self, AcceptConfig};
 use crate::access::{Access, HubReviews, MemberApi};
 use crate::admin::Pages;
 use crate::args::Config;
-use crate::discovery::Kinds;
-use crate::dispatch::{Dispatcher, MemberReviews};
+use crate::discovery::{Discovery, Kinds};
+use crate::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
 use crate::edge::{Edge, EdgeParts};
 use crate::enroll::Enroller;
 use crate::identify::Identifier;
@@ -227,12 +227,14 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
     let folder = config.hub.state_dir.clone();
     access.recall(&folder);
     tasks.spawn("remember", access.clone().remember(folder, tasks.clone()));
+    let discovery = discovery(parts, &clients, tasks);
     Edge::new(EdgeParts {
         snapshots: store.clone(),
         identifier: Identifier::new(config.identity.clone(), members.clone(), metrics.identify.clone()),
         access,
         dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), clients.clone())),
         kinds: parts.kinds.clone(),
+        discovery,
         metrics: metrics.requests.clone(),
         readiness: parts.readiness.clone(),
         max_requests: config.limits.requests,
@@ -240,6 +242,19 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         request_timeout: config.timeouts.request,
         tasks: clients,
     })
+}
+
+/// What members serve is read before somebody asks.
+fn discovery(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Discovery> {
+    let documents = MemberDocuments {
+        upstreams: parts.upstreams.clone(),
+        snapshots: parts.store.clone(),
+    };
+    let (kinds, metrics) = (parts.kinds.clone(), parts.metrics.discovery.clone());
+    let discovery = Discovery::new(documents, kinds.clone(), metrics, clients.clone());
+    let warming = discovery.clone().warm(parts.store.clone(), kinds, tasks.clone());
+    tasks.spawn("discovery-warm", warming);
+    discovery
 }
 
 /// On the runtime that accepts from it: a listener is woken by the one it was made on.

@@ -5,6 +5,7 @@
 //! the request may have run. Not here: routing rules (`plan`), connections (`upstream`). Callers: `edge`, and `fanout` leg by
 //! leg.
 
+mod document;
 pub(crate) mod gate;
 mod judge;
 mod look;
@@ -26,6 +27,7 @@ use portolan_runtime::{Secret, Tasks};
 use tokio::time::Instant;
 
 use self::gate::{CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Gate, Place};
+pub(crate) use self::document::{DocumentRequest, MemberDocuments};
 pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
 pub(crate) use self::look::gather_body;
 pub(crate) use self::review::MemberReviews;

@@ -32,7 +32,7 @@ pub(crate) use self::record::RequestRecord;
 use self::record::{Completion, Names};
 use self::watch::EventBoundary;
 use crate::access::Access;
-use crate::discovery::Kinds;
+use crate::discovery::{Discovery, Kinds};
 use crate::dispatch::{Dispatcher, Places};
 use crate::fanout::FanOuts;
 use crate::fault::Fault;
@@ -63,6 +63,7 @@ pub(crate) struct EdgeParts {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// What members serve, as far as it is known.
     pub(crate) kinds: Kinds,
+    pub(crate) discovery: Arc<Discovery>,
     pub(crate) metrics: Arc<RequestMetrics>,
     /// Answers `/readyz`.
     pub(crate) readiness: Readiness,

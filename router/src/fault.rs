@@ -20,6 +20,9 @@ pub enum Fault {
     /// 405: the merged view cannot answer this over several members.
     #[error("{0}")]
     MethodNotAllowed(String),
+    /// 406: the answer exists in no format that the client takes.
+    #[error("{0}")]
+    NotAcceptable(String),
     /// 410: what the client resumes from is gone; it must list again.
     #[error("{0}")]
     Expired(String),
@@ -88,6 +91,7 @@ impl Fault {
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
             Self::Expired(_) => StatusCode::GONE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooManyRequests { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -106,6 +110,7 @@ impl Fault {
             Self::Forbidden(_) => "forbidden",
             Self::NotFound(_) => "not-found",
             Self::MethodNotAllowed(_) => "method-not-allowed",
+            Self::NotAcceptable(_) => "not-acceptable",
             Self::Expired(_) => "expired",
             Self::TooLarge { .. } => "too-large",
             Self::TooManyRequests { .. } => "too-many-requests",
@@ -134,6 +139,7 @@ impl Fault {
             | Self::Forbidden(_)
             | Self::NotFound(_)
             | Self::MethodNotAllowed(_)
+            | Self::NotAcceptable(_)
             | Self::Expired(_)
             | Self::TooLarge { .. }
             | Self::UnsupportedMediaType(_) => Origin::Client,

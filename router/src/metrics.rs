@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use self::requests::RequestMetrics;
 use self::state::State;
+use crate::discovery::DiscoveryMetrics;
 use crate::identify::Source;
 use crate::snapshot::SnapshotStore;
 use crate::upstream::Upstreams;
@@ -27,6 +28,7 @@ use crate::upstream::Upstreams;
 pub(crate) struct Metrics {
     pub(crate) hub: HubMetrics,
     pub(crate) identify: IdentifyMetrics,
+    pub(crate) discovery: DiscoveryMetrics,
     pub(crate) requests: Arc<RequestMetrics>,
     state: State,
 }
@@ -36,6 +38,7 @@ impl Metrics {
         Self {
             hub: HubMetrics::default(),
             identify: IdentifyMetrics::default(),
+            discovery: DiscoveryMetrics::default(),
             requests: Arc::new(RequestMetrics::new()),
             state: State { store, upstreams },
         }
@@ -45,6 +48,7 @@ impl Metrics {
     pub(crate) fn register(&self, registry: &Runtime) {
         registry.scope("hub", |part| self.hub.register(part));
         registry.scope("identify", |part| self.identify.register(part));
+        registry.scope("discovery", |part| self.discovery.register(part));
         registry.scope("requests", |part| self.requests.register(part));
         registry.root(|root| root.register_collector(Box::new(self.state.clone())));
     }

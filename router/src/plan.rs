@@ -8,6 +8,7 @@
 pub mod choose;
 mod clusterwide;
 mod collection;
+mod discovery;
 mod explicit;
 pub mod fanout;
 mod forward;
@@ -28,7 +29,7 @@ pub use self::fanout::{FanLeg, FanOut, Replan};
 use self::forward::{Refusal, Route};
 pub use self::rule::Rule;
 use crate::classify::{ApiRequest, Impersonation, Verb, View};
-use crate::discovery::Kinds;
+use crate::discovery::{Kinds, Wanted};
 use crate::fault::Fault;
 use crate::snapshot::{Caller, LeaseName, Snapshot, Target};
 
@@ -50,6 +51,8 @@ pub enum Plan {
     FanOut(Box<FanOut>),
     /// Find out which of some members it is for, and send it there; see [`choose`].
     Choose(Box<Choose>),
+    /// Discovery and OpenAPI, united from several members'.
+    Discovery(Box<Wanted>),
     /// The router answers itself.
     Local(LocalAnswer),
     /// Nothing leaves.

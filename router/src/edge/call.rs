@@ -18,6 +18,7 @@ use tracing::Span;
 use super::record::Completion;
 use super::{Edge, MAX_BODY_BYTES, MAX_HEAD_BYTES, Served, span, take};
 use crate::classify::{self, ApiRequest, Verb};
+use crate::discovery::Wanted;
 use crate::dispatch::{Dispatched, Leg};
 use crate::fanout::find::Finder;
 use crate::fanout::{Asking, Fan, Fanned};
@@ -82,6 +83,7 @@ impl Call<'_> {
             }
             Plan::FanOut(fan) => self.fan_out(*fan, known).await,
             Plan::Choose(choose) => self.choose(*choose, known, body).await,
+            Plan::Discovery(wanted) => self.discover(&wanted, known).await,
             Plan::Local(local) => Ok(Served::local(self.local(local))),
             Plan::Refuse(fault) => Err(fault),
         }
@@ -172,6 +174,20 @@ impl Call<'_> {
         })
     }
 
+    /// From what members have said they serve.
+    async fn discover(self, wanted: &Wanted, known: Known) -> Result<Served, Fault> {
+        let edge = &self.edge.parts;
+        edge.access.check(&wanted.checks).await?;
+        let hash = known.asked.query.first("hash");
+        let answer = edge.discovery.answer(wanted, hash.as_deref(), &known.head, &known.snapshot);
+        let response = answer.await?;
+        Ok(Served {
+            response,
+            permit: Some(known.permit),
+            ..Served::local(Response::default())
+        })
+    }
+
     /// Watches of a member that hangs must not use up the places of requests.
     fn permit(&self, unary: OwnedSemaphorePermit, long: bool) -> Result<OwnedSemaphorePermit, Fault> {
         if !long {
@@ -214,7 +230,7 @@ impl Call<'_> {
             Plan::Choose(choose) => {
                 record.class = choose.candidates.first().map(|one| one.forward.class);
             }
-            Plan::Local(_) | Plan::Refuse(_) => {}
+            Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => {}
         }
     }
 

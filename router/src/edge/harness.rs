@@ -21,8 +21,8 @@ use super::{Edge, EdgeParts};
 use crate::accept::{self, AcceptConfig};
 use crate::access::{Access, Asked, Decision, HubReviews, MemberApi};
 use crate::args::IdentityConfig;
-use crate::discovery::Kinds;
-use crate::dispatch::{Dispatcher, MemberReviews};
+use crate::discovery::{Discovery, DiscoveryMetrics, Kinds};
+use crate::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
 use crate::identify::Identifier;
 use crate::metrics::{IdentifyMetrics, RequestMetrics};
 use crate::snapshot::{SnapshotStore, Target};
@@ -91,12 +91,18 @@ impl Router {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
+        let kinds = Kinds::default();
+        let documents = MemberDocuments {
+            upstreams: upstreams.clone(),
+            snapshots: snapshots.clone(),
+        };
         let edge = Edge::new(EdgeParts {
             snapshots: snapshots.clone(),
             identifier: Identifier::new(identity, members.clone(), IdentifyMetrics::default()),
             access: Access::new(willing_hub(), members),
             dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), tasks.clone())),
-            kinds: Kinds::default(),
+            kinds: kinds.clone(),
+            discovery: Discovery::new(documents, kinds, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::new()),
             readiness: Readiness::new(),
             max_requests: bounds.max_requests,

@@ -79,7 +79,7 @@ pub(super) fn planned(planned: &Planned) {
             let clusters: Vec<&str> = fan.clusters().map(|cluster| &**cluster).collect();
             span.record("clusters", clusters.join(","));
         }
-        Plan::FanOut(_) | Plan::Choose(_) | Plan::Local(_) | Plan::Refuse(_) => {}
+        Plan::FanOut(_) | Plan::Choose(_) | Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => {}
     }
 }
 

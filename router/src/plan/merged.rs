@@ -28,7 +28,7 @@ pub(super) fn plan(route: &Route<'_>) -> Outcome {
     };
     let merged = Merged { route, view, shard };
     match &route.request.resource {
-        None => merged.primary(Rule::NonResource),
+        None => merged.without_resource(),
         Some(resource) if REVIEWS.contains(&resource.group.as_str()) => merged.primary(Rule::Review),
         Some(resource) => merged.resource(resource),
     }

@@ -30,7 +30,9 @@ pub enum Rule {
     Review,
     /// Events of cluster-scoped objects.
     ClusterScopedEvent,
-    /// Discovery, OpenAPI, version and other paths that are no resource.
+    /// Discovery and OpenAPI.
+    Discovery,
+    /// Version and other paths that are no resource.
     NonResource,
     /// One answer would have to be merged from several members.
     SeveralMembers,
@@ -75,6 +77,7 @@ impl Rule {
             Self::LeaderElection => "leader-election",
             Self::Review => "review",
             Self::ClusterScopedEvent => "cluster-scoped-event",
+            Self::Discovery => "discovery",
             Self::NonResource => "non-resource",
             Self::SeveralMembers => "several-members",
             Self::VersionConflict => "version-conflict",
@@ -106,7 +109,8 @@ impl Rule {
             Self::LeaderElection => "the leader-election Lease lies in the primary cluster under the shard's own name",
             Self::Review => "reviews are answered by the primary cluster",
             Self::ClusterScopedEvent => "events of cluster-scoped objects lie in the primary cluster",
-            Self::NonResource => "paths that are no resource are served by the primary cluster",
+            Self::Discovery => "what the members of the shard serve, united; the primary's order",
+            Self::NonResource => "other paths that are no resource are served by the primary cluster",
             Self::SeveralMembers => "several members would have to do it together",
             Self::VersionConflict => "the members that serve the kind do not all serve this version of it",
             Self::CollectionMethod => "a collection is read by GET",
@@ -137,6 +141,7 @@ impl Planned {
             Plan::Forward(_) => "forward",
             Plan::FanOut(_) => "fan-out",
             Plan::Choose(_) => "choose",
+            Plan::Discovery(_) => "discovery",
             Plan::Local(_) => "local",
             Plan::Refuse(_) => "refuse",
         }
@@ -149,6 +154,10 @@ impl Planned {
             Plan::Forward(forward) => forward.explain(&mut lines),
             Plan::FanOut(fan) => fan.explain(&mut lines),
             Plan::Choose(choose) => choose.explain(&mut lines),
+            Plan::Discovery(wanted) => {
+                let members: Vec<_> = wanted.members.iter().map(|one| &*one.cluster).collect();
+                lines.push(format!("what {} serve", members.join(", ")));
+            }
             Plan::Local(LocalAnswer::Live) => lines.push("the router is alive".into()),
             Plan::Local(LocalAnswer::Ready) => lines.push("the router's readiness".into()),
             Plan::Refuse(fault) => lines.push(format!("refused with {}: {fault}", fault.status_code().as_u16())),
