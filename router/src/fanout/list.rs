@@ -5,6 +5,7 @@
 //! client may read of a failure is a member's own Status wherever one member's word decides.
 
 mod accept;
+mod answer;
 mod body;
 mod heads;
 mod round;
@@ -154,3 +155,6 @@ impl<'a> Listing<'a> {
         gone.unwrap_or_else(|| Err(Fault::Internal("a plan over no members".to_owned())))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,35 +1,32 @@
 //! One round of a list: every member that is needed is asked at once, and their heads decide what becomes of it.
 
-use std::collections::VecDeque;
-
-use bytes::Bytes;
 use futures::future::join_all;
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, WARNING};
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WARNING};
+use http::{HeaderMap, Response, StatusCode};
 use portolan_merge::cursor::Slot;
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions};
 use portolan_merge::query::{CONTINUE_INCONSISTENT, LegAsk, list::Read};
 use portolan_merge::token::Token;
 
-use super::accept::{Media, Wanted, begins_as_table};
-use super::body::{Assemble, Begun, Broken, ListBody, Source};
+use super::accept::{Media, Wanted};
+use super::answer::{all_tables, finish};
+use super::body::{Assemble, ListBody, Source};
 use super::heads::{self, Head};
 use super::status::{Told, pinned, whole};
-use super::{Listing, Overrides, gzip, start};
+use super::{Listing, Overrides, start};
 use crate::fault::Fault;
+use crate::metrics::FanOutMetrics;
 use crate::plan::FanLeg;
 use crate::reply;
 use crate::rewrite;
 use crate::snapshot::Unavailable;
-use crate::upstream::{Body, Merged};
+use crate::upstream::Body;
 
 /// Members' versions are read from JSON, whatever the client takes.
 const PIN_ACCEPT: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
 /// Largest object that is held to be judged: etcd takes 1.5 MiB, aggregated APIs may send more.
 const MAX_ITEM_BYTES: usize = 16 << 20;
-/// Of a union's answer that are held until it is known whether names collide, so that a header can say so.
-const HELD_OF_UNION: usize = 1 << 20;
 
 /// What became of a round.
 pub(super) enum Turn {
@@ -105,8 +102,15 @@ impl<'a> Round<'a> {
             self.warnings.extend(rewrite::warning(&text));
             self.without.push(leg.slot);
             tracing::warn!(cluster = %leg.cluster(), error = %fault, "a list begins without a member");
+            self.metrics().list_without(leg.cluster(), "left-out");
+        } else {
+            self.metrics().list_without(leg.cluster(), "held");
         }
         self.away.get_or_insert(fault);
+    }
+
+    fn metrics(&self) -> &'a FanOutMetrics {
+        &self.listing.fanouts.open.metrics
     }
 
     async fn turn(mut self) -> Result<Turn, Fault> {
@@ -287,87 +291,5 @@ fn list_leg(leg: &FanLeg) -> ListLeg {
     ListLeg {
         cluster: leg.cluster().clone(),
         filter: leg.filter.clone(),
-    }
-}
-
-async fn all_tables(legs: &[&FanLeg], sources: &mut [Source]) -> Result<bool, Fault> {
-    for (leg, source) in legs.iter().zip(sources) {
-        let begun = source
-            .peek()
-            .await
-            .map_err(|error| leg.forward.unavailable(error.to_string()))?;
-        if !begins_as_table(begun) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Reads the beginning before anything is said, so that a member that sends no list can still be named in a Status.
-async fn finish(
-    listing: &Listing<'_>,
-    legs: &[&FanLeg],
-    mut headers: HeaderMap,
-    mut body: ListBody,
-) -> Result<Response<Body>, Fault> {
-    let unique = listing.fan.plan.unique;
-    let held = if unique { HELD_OF_UNION } else { gzip::THRESHOLD };
-    let (mut first, mut size, mut whole) = (VecDeque::new(), 0, false);
-    while size <= held {
-        match std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
-            Some(Ok(chunk)) => {
-                let chunk: Bytes = chunk;
-                size += chunk.len();
-                first.push_back(chunk);
-            }
-            Some(Err(broken)) => return Err(said_early(legs, broken)),
-            None => {
-                whole = true;
-                break;
-            }
-        }
-    }
-    if unique && body.collisions() > 0 {
-        let text = format!(
-            "{} objects are hidden behind objects of the same name in other member clusters",
-            body.collisions()
-        );
-        headers.extend(rewrite::warning(&text).map(|value| (WARNING, value)));
-        tracing::warn!(
-            collisions = body.collisions(),
-            "names of cluster-scoped objects collide between members"
-        );
-    }
-    let packed = listing.gzip && size > gzip::THRESHOLD;
-    if packed {
-        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-    }
-    if whole && !packed {
-        headers.insert(http::header::CONTENT_LENGTH, HeaderValue::from(size));
-    }
-    let begun = Begun {
-        first,
-        rest: (!whole).then_some(body),
-    };
-    let body = match (listing.fan.asking.asked.method == Method::HEAD, packed) {
-        (true, _) => Body::Empty,
-        (false, true) => Body::Merged(Merged::new(gzip::Gzip::new(begun))),
-        (false, false) => Body::Merged(Merged::new(begun)),
-    };
-    let mut response = Response::new(body);
-    *response.headers_mut() = headers;
-    Ok(response)
-}
-
-fn said_early(legs: &[&FanLeg], broken: Broken) -> Fault {
-    let (index, why) = match broken {
-        Broken::Body(leg, error) => (leg, error.to_string()),
-        Broken::List(error) => (error.leg, format!("member cluster {error}")),
-        Broken::Meta(why) => return Fault::Internal(why),
-    };
-    match legs.get(index) {
-        Some(leg) => leg.forward.unavailable(why),
-        None => Fault::Internal(why),
     }
 }

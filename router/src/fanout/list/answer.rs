@@ -1,0 +1,102 @@
+//! The merged answer's head and the beginning of its body, once the members' heads are in order.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY, WARNING};
+use http::{HeaderMap, Method, Response};
+
+use super::accept::begins_as_table;
+use super::body::{Begun, Broken, ListBody, Source};
+use super::{Listing, gzip};
+use crate::fault::Fault;
+use crate::plan::FanLeg;
+use crate::rewrite;
+use crate::upstream::{Body, Merged};
+
+/// Of a union's answer that are held until it is known whether names collide, so that a header can say so.
+const HELD_OF_UNION: usize = 1 << 20;
+
+/// Whether every member sends a Table: aggregated APIs may not know them.
+pub(super) async fn all_tables(legs: &[&FanLeg], sources: &mut [Source]) -> Result<bool, Fault> {
+    for (leg, source) in legs.iter().zip(sources) {
+        let begun = source
+            .peek()
+            .await
+            .map_err(|error| leg.forward.unavailable(error.to_string()))?;
+        if !begins_as_table(begun) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads the beginning before anything is said, so that a member that sends no list can still be named in a Status.
+pub(super) async fn finish(
+    listing: &Listing<'_>,
+    legs: &[&FanLeg],
+    mut headers: HeaderMap,
+    mut body: ListBody,
+) -> Result<Response<Body>, Fault> {
+    let unique = listing.fan.plan.unique;
+    let held = if unique { HELD_OF_UNION } else { gzip::THRESHOLD };
+    let (mut first, mut size, mut whole) = (VecDeque::new(), 0, false);
+    while size <= held {
+        match std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+            Some(Ok(chunk)) => {
+                let chunk: Bytes = chunk;
+                size += chunk.len();
+                first.push_back(chunk);
+            }
+            Some(Err(broken)) => return Err(said_early(legs, broken)),
+            None => {
+                whole = true;
+                break;
+            }
+        }
+    }
+    if unique && body.collisions() > 0 {
+        let text = format!(
+            "{} objects are hidden behind objects of the same name in other member clusters",
+            body.collisions()
+        );
+        headers.extend(rewrite::warning(&text).map(|value| (WARNING, value)));
+        listing.fanouts.open.metrics.collided(body.collisions());
+        tracing::warn!(
+            collisions = body.collisions(),
+            "names of cluster-scoped objects collide between members"
+        );
+    }
+    let packed = listing.gzip && size > gzip::THRESHOLD;
+    if packed {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    if whole && !packed {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(size));
+    }
+    let begun = Begun {
+        first,
+        rest: (!whole).then_some(body),
+    };
+    let body = match (listing.fan.asking.asked.method == Method::HEAD, packed) {
+        (true, _) => Body::Empty,
+        (false, true) => Body::Merged(Merged::new(gzip::Gzip::new(begun))),
+        (false, false) => Body::Merged(Merged::new(begun)),
+    };
+    let mut response = Response::new(body);
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+fn said_early(legs: &[&FanLeg], broken: Broken) -> Fault {
+    let (index, why) = match broken {
+        Broken::Body(leg, error) => (leg, error.to_string()),
+        Broken::List(error) => (error.leg, format!("member cluster {error}")),
+        Broken::Meta(why) => return Fault::Internal(why),
+    };
+    match legs.get(index) {
+        Some(leg) => leg.forward.unavailable(why),
+        None => Fault::Internal(why),
+    }
+}
