@@ -9,10 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -61,7 +63,7 @@ func runControllerRuntime(ctx context.Context, config *rest.Config, want asked, 
 	told.serve(ctx, func(words []string) {
 		switch {
 		case words[0] == "dump":
-			dump(informer.(toolscache.SharedInformer).GetStore().List())
+			dumpCache(ctx, mgr.GetCache(), kind, want.client)
 		case words[0] == "measure" && len(words) == 4:
 			count, _ := strconv.Atoi(words[2])
 			go measure(ctx, mgr.GetClient(), words[1], count, words[3])
@@ -113,6 +115,32 @@ func objectOf(kind schema.GroupVersionKind, how string) client.Object {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kind)
 	return object
+}
+
+// dumpCache lists as a reconciler would: of the same representation as objectOf.
+func dumpCache(ctx context.Context, held cache.Cache, kind schema.GroupVersionKind, how string) {
+	kind.Kind += "List"
+	var list client.ObjectList
+	if typed, err := scheme.Scheme.New(kind); how == "metadata" {
+		metadata := &metav1.PartialObjectMetadataList{}
+		metadata.SetGroupVersionKind(kind)
+		list = metadata
+	} else if err == nil && how != "dynamic" {
+		list = typed.(client.ObjectList)
+	} else {
+		untyped := &unstructured.UnstructuredList{}
+		untyped.SetGroupVersionKind(kind)
+		list = untyped
+	}
+	if err := held.List(ctx, list); err != nil {
+		say(line{"type": "error", "message": err.Error()})
+	}
+	var objects []any
+	_ = meta.EachListItem(list, func(object runtime.Object) error {
+		objects = append(objects, object)
+		return nil
+	})
+	dump(objects)
 }
 
 // measured is what one kind of write cost: how long until the write was seen in the cache, and how often the first read

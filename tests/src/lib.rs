@@ -7,6 +7,7 @@ pub mod ctl;
 pub mod daemon;
 pub mod door;
 pub mod fleet;
+pub mod go_client;
 pub mod kubectl;
 pub mod programs;
 pub mod shard;
