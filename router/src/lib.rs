@@ -19,6 +19,7 @@
 //! 7. `dispatch`: looks at labels and bodies where the plan says so, takes a place in the bulkheads, asks the `breaker`,
 //!    and sends over `upstream` (pooled HTTP/2) or `upgrade` (a byte tunnel over HTTP/1.1). Retries what was never sent,
 //!    and reads; never a write that left. One client span per leg.
+//!    [`discovery`] instead, for what members serve: united from copies of their own documents.
 //! 8. [`rewrite`] and [`lease`], called by `dispatch`: selector, names and headers of the request as the member shall see
 //!    it, and back. Pure.
 //! 9. [`reply`]: the member's answer streams out as it comes; a [`fault::Fault`] becomes a Kubernetes `Status`, here and
