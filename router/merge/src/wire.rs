@@ -217,14 +217,14 @@ pub struct Envelope<'a> {
     pub object: &'a [u8],
 }
 
-/// Opens an envelope. An object that is left out has no fields.
+/// Opens an envelope. One without an object is broken: nobody writes it.
 pub fn open(body: &[u8]) -> Option<Envelope<'_>> {
     let unknown = body.strip_prefix(MAGIC)?;
     let kind = last(unknown, UNKNOWN_TYPE_META)?.unwrap_or_default();
     Some(Envelope {
         api_version: text(kind, TYPE_META_VERSION)?,
         kind: text(kind, TYPE_META_KIND)?,
-        object: last(unknown, UNKNOWN_RAW)?.unwrap_or_default(),
+        object: last(unknown, UNKNOWN_RAW)??,
     })
 }
 
@@ -245,32 +245,6 @@ pub fn metas(object: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
         Some(field) if field.number == OBJECT_META => Some(field.content),
         Some(_) => None,
     })
-}
-
-/// `metadata.name` of an object without its envelope. Empty when absent.
-pub fn name(object: &[u8]) -> Option<String> {
-    let mut name = "";
-    for meta in metas(object) {
-        if let Some(found) = last(meta?, META_NAME)? {
-            name = std::str::from_utf8(found).ok()?;
-        }
-    }
-    Some(name.to_owned())
-}
-
-/// `metadata.labels` of an object without its envelope.
-pub fn labels(object: &[u8]) -> Option<std::collections::BTreeMap<String, String>> {
-    let mut labels = std::collections::BTreeMap::new();
-    for meta in metas(object) {
-        for field in fields(meta?) {
-            let field = field?;
-            if field.number == META_LABELS {
-                let entry = field.content?;
-                labels.insert(text(entry, ENTRY_KEY)?.to_owned(), text(entry, ENTRY_VALUE)?.to_owned());
-            }
-        }
-    }
-    Some(labels)
 }
 
 #[cfg(test)]
@@ -331,7 +305,8 @@ mod tests {
         put(&mut body, UNKNOWN_RAW, &object);
         let opened = open(&body).unwrap();
         assert_eq!((opened.api_version, opened.kind), ("v1", "Pod"));
-        assert_eq!(name(opened.object).as_deref(), Some("web"));
+        let metas: Option<Vec<_>> = metas(opened.object).collect();
+        assert_eq!(text(metas.unwrap()[0], META_NAME), Some("web"));
         assert_eq!(replace_object(&body, |_| None).as_ref(), Some(&body));
         assert_eq!(
             open(&replace_object(&body, |_| Some(Vec::new())).unwrap())

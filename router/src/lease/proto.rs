@@ -13,7 +13,7 @@ pub(super) fn name(body: &[u8]) -> Option<String> {
 /// Renames in the object of an envelope; `None` if it cannot be read.
 pub(super) fn rename(names: &Names<'_>, body: &[u8]) -> Option<Vec<u8>> {
     let (kind, object) = protobuf::open(body)?;
-    let changed = match kind.as_str() {
+    let changed = match kind {
         "Status" => status(names, object)?,
         list if list.ends_with("List") => replace(object, |number, item| {
             if number == LIST_ITEMS {

@@ -1,10 +1,11 @@
 //! Every fault as clients read it, in both formats.
 
+use portolan_merge::wire;
 use prost::Message;
 
 use super::protobuf::{Status, Unknown};
 use super::*;
-use crate::object::protobuf::{MAGIC, fields};
+use crate::object::protobuf::MAGIC;
 
 fn unavailable(sent: bool) -> Fault {
     Fault::Unavailable {
@@ -125,14 +126,9 @@ fn events_are_framed() {
     let frame = error_event(&fault, Format::Protobuf);
     let (length, event) = frame.split_at(4);
     assert_eq!(u32::from_be_bytes(length.try_into().unwrap()) as usize, event.len());
-    let event = fields(event).unwrap();
-    assert_eq!(event[0].content, Some(&b"ERROR"[..]));
-    assert!(
-        fields(event[1].content.unwrap()).unwrap()[0]
-            .content
-            .unwrap()
-            .starts_with(MAGIC)
-    );
+    let inside = |number| wire::last(event, number).unwrap().unwrap();
+    assert_eq!(inside(1), b"ERROR");
+    assert!(wire::last(inside(2), 1).unwrap().unwrap().starts_with(MAGIC));
 }
 
 #[test]
