@@ -1,5 +1,6 @@
-//! The router's own pages on the admin server: `/configz` (what is routed where, without a secret) and `/explain`
-//! (the plan of a request and why). Callers: `app`; `portolanctl explain` reads the latter.
+//! The router's own pages on the admin server: `/configz` (what is routed where, without a secret), `/explain` (the plan of
+//! a request and why), `/watches` (open merged watches and their legs). Callers: `app`; `portolanctl explain` and
+//! `watch-state` read the latter two.
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use crate::classify::{ApiRequest, View, classify};
 use crate::discovery::Kinds;
 use crate::discovery::page::page;
+use crate::fanout::open::OpenWatches;
 use crate::metrics::HubMetrics;
 use crate::plan::{Check, FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
 use crate::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
@@ -29,6 +31,7 @@ pub(crate) struct Pages {
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) hub: HubMetrics,
     pub(crate) kinds: Kinds,
+    pub(crate) open: Arc<OpenWatches>,
     /// The configuration's `Debug`: it holds paths of secrets only.
     pub(crate) config: String,
 }
@@ -56,6 +59,10 @@ impl Pages {
             .route(
                 "/kinds",
                 get(|State(pages): State<Self>| async move { Json(page(&pages.kinds, &pages.store.load())) }),
+            )
+            .route(
+                "/watches",
+                get(|State(pages): State<Self>| async move { Json(pages.open.describe()) }),
             )
             .with_state(self)
     }

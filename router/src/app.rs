@@ -161,6 +161,7 @@ fn start_admin(admin: admin::Bound, parts: &Parts, registry: Registry, telemetry
         upstreams: parts.upstreams.clone(),
         hub: parts.metrics.hub.clone(),
         kinds: parts.kinds.clone(),
+        open: parts.metrics.open.clone(),
         config: format!("{:?}", parts.config),
     };
     let configz = pages.clone();
@@ -233,6 +234,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         identifier: Identifier::new(config.identity.clone(), members.clone(), metrics.identify.clone()),
         access,
         dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), clients.clone())),
+        open: metrics.open.clone(),
         kinds: parts.kinds.clone(),
         discovery,
         metrics: metrics.requests.clone(),

@@ -21,12 +21,15 @@ use futures::FutureExt as _;
 use http::header::WARNING;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
+use portolan_merge::resume::{Resume, ResumeBounds};
+use portolan_merge::watch::Budget;
 use portolan_runtime::{Readiness, Tasks};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{Instrument as _, Span};
 
 pub(crate) use self::answer::Answer;
-use self::answer::Held;
+use self::answer::{Carried, Held};
 use self::call::Call;
 pub(crate) use self::record::RequestRecord;
 use self::record::{Completion, Names};
@@ -34,7 +37,8 @@ use self::watch::EventBoundary;
 use crate::access::Access;
 use crate::discovery::{Discovery, Kinds};
 use crate::dispatch::{Dispatcher, Places};
-use crate::fanout::FanOuts;
+use crate::fanout::open::OpenWatches;
+use crate::fanout::{FanOuts, SHADOW_BYTES};
 use crate::fault::Fault;
 use crate::identify::{Identifier, PeerIdentity};
 use crate::metrics::RequestMetrics;
@@ -42,7 +46,6 @@ use crate::recheck::{Recheck, Watched};
 use crate::reply::{self, Format};
 use crate::rewrite;
 use crate::snapshot::SnapshotStore;
-use crate::upgrade::Tunnel;
 use crate::upstream::Body;
 
 /// Largest request body but for streams into Pods. An API server takes 3 MiB by default, and large custom resources
@@ -61,6 +64,8 @@ pub(crate) struct EdgeParts {
     pub(crate) identifier: Identifier,
     pub(crate) access: Access,
     pub(crate) dispatcher: Arc<Dispatcher>,
+    /// Merged watches.
+    pub(crate) open: Arc<OpenWatches>,
     /// What members serve, as far as it is known.
     pub(crate) kinds: Kinds,
     pub(crate) discovery: Arc<Discovery>,
@@ -98,7 +103,7 @@ struct Served {
     /// May go on for hours.
     long: bool,
     watched: Option<Watched>,
-    tunnel: Option<Tunnel>,
+    tunnel: Option<Carried>,
 }
 
 impl Edge {
@@ -110,6 +115,11 @@ impl Edge {
         let fanouts = Arc::new(FanOuts {
             dispatcher: parts.dispatcher.clone(),
             snapshots: parts.snapshots.clone(),
+            recheck: recheck.clone(),
+            open: parts.open.clone(),
+            resume: Mutex::new(Resume::new(ResumeBounds::default())),
+            shadows: Budget::new(SHADOW_BYTES),
+            tasks: parts.tasks.clone(),
         });
         Arc::new(Self {
             recheck,

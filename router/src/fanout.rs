@@ -5,26 +5,56 @@
 //! own, so back-pressure needs no code. Not here: which members (`plan`), connections and retries (`dispatch`). Caller:
 //! `edge`, which has asked for what the plan wants checked.
 
+mod accept;
+mod connect;
+pub(crate) mod fence;
 pub(crate) mod find;
+mod gzip;
 pub(crate) mod leg;
 mod list;
+pub(crate) mod open;
+mod owners;
+pub(crate) mod socket;
+mod stream;
+mod wake;
+mod watch;
 
 use std::sync::Arc;
 
 use http::Response;
+use parking_lot::Mutex;
+use portolan_merge::cursor::Cursor;
+use portolan_merge::resume::Resume;
+use portolan_merge::watch::{Budget, WatchMerge};
+use portolan_runtime::Tasks;
 
 pub(crate) use self::leg::Asking;
+use self::open::OpenWatches;
 use crate::dispatch::{Dispatcher, Places};
 use crate::fault::Fault;
 use crate::plan::FanOut;
+use crate::recheck::Recheck;
+use crate::reply::{self, Format};
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::upstream::Body;
+
+/// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
+pub(crate) const SHADOW_BYTES: usize = 64 << 20;
 
 /// The stage. One per process.
 pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// For reconnects of watches: credentials are of their time.
     pub(crate) snapshots: Arc<SnapshotStore>,
+    /// Tells open watches of swaps.
+    pub(crate) recheck: Arc<Recheck>,
+    pub(crate) open: Arc<OpenWatches>,
+    /// What ended watches had sent. A mutex: taken when a watch ends, and when a client has no cursor to go on from.
+    pub(crate) resume: Mutex<Resume>,
+    /// What open watches remember of keys, together.
+    pub(crate) shadows: Budget,
+    /// Cancelled when the router drains.
+    pub(crate) tasks: Tasks,
 }
 
 /// One request to several members.
@@ -48,10 +78,36 @@ impl FanOuts {
             .dispatcher
             .caller_place(&fan.asking.caller, fan.plan.watch, false)
             .await?;
-        let response = list::list(self, fan).await?;
+        let response = if fan.plan.watch {
+            watch::watch(self, fan).await?
+        } else {
+            list::list(self, fan).await?
+        };
         Ok(Fanned {
             response,
             places: Places::of_caller(place),
         })
     }
+
+    fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {
+        let binding = list::binding(asking, plan);
+        self.resume
+            .lock()
+            .remember(self.open.uptime(), &binding, merge.sent().clone());
+    }
+
+    /// Where a client stands whose last object had this version.
+    fn resume(&self, asking: &Asking, plan: &FanOut, raw: u64) -> Option<Cursor> {
+        let binding = list::binding(asking, plan);
+        let cursor = self.resume.lock().find(self.open.uptime(), &binding, raw)?;
+        (cursor.epoch() == plan.universe.epoch()).then_some(cursor)
+    }
 }
+
+/// An answer of the router's own among those of members.
+fn own_answer(fault: &Fault, format: Format) -> Response<Body> {
+    reply::reply(fault, format).map(Body::from)
+}
+
+#[cfg(test)]
+mod tests;

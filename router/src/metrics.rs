@@ -3,6 +3,7 @@
 //! Counters are told by the stages; what is state (snapshot, credentials, breakers) is read at each scrape. Callers:
 //! `app` registers, the stages count.
 
+mod fanout;
 mod requests;
 mod state;
 
@@ -16,9 +17,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+pub(crate) use self::fanout::FanOutMetrics;
 pub(crate) use self::requests::RequestMetrics;
 use self::state::State;
 use crate::discovery::DiscoveryMetrics;
+use crate::fanout::open::OpenWatches;
 use crate::identify::Source;
 use crate::snapshot::SnapshotStore;
 use crate::upstream::Upstreams;
@@ -30,17 +33,25 @@ pub(crate) struct Metrics {
     pub(crate) identify: IdentifyMetrics,
     pub(crate) discovery: DiscoveryMetrics,
     pub(crate) requests: Arc<RequestMetrics>,
+    /// It counts, and knows what is open.
+    pub(crate) open: Arc<OpenWatches>,
     state: State,
 }
 
 impl Metrics {
     pub(crate) fn new(store: Arc<SnapshotStore>, upstreams: Arc<Upstreams>) -> Self {
+        let open = OpenWatches::new(FanOutMetrics::default());
         Self {
             hub: HubMetrics::default(),
             identify: IdentifyMetrics::default(),
             discovery: DiscoveryMetrics::default(),
             requests: Arc::new(RequestMetrics::new()),
-            state: State { store, upstreams },
+            state: State {
+                store,
+                upstreams,
+                open: open.clone(),
+            },
+            open,
         }
     }
 
@@ -50,6 +61,7 @@ impl Metrics {
         registry.scope("identify", |part| self.identify.register(part));
         registry.scope("discovery", |part| self.discovery.register(part));
         registry.scope("requests", |part| self.requests.register(part));
+        registry.scope("fanout", |part| self.open.metrics.register(part));
         registry.root(|root| root.register_collector(Box::new(self.state.clone())));
     }
 }

@@ -26,7 +26,7 @@ const FIELD_SELECTOR: &str = "fieldSelector";
 /// Where a Lease's name stands in `/apis/coordination.k8s.io/v1/namespaces/<ns>/leases/<name>`, cut at the slashes.
 const LEASE_NAME_SEGMENT: usize = 7;
 /// Added to every proxied answer.
-const VIA_VALUE: HeaderValue = HeaderValue::from_static("1.1 portolan");
+pub(crate) const VIA_VALUE: HeaderValue = HeaderValue::from_static("1.1 portolan");
 
 /// Rewrites `head` in place: URI in origin form, credentials replaced by `bearer` and `Impersonate-*`, hop-by-hop and
 /// forwarding headers gone, no Host. The upstream adds authority and trace context. 400 for an unreadable selector.
@@ -69,6 +69,12 @@ pub fn rewrite_response(forward: &Forward, head: &mut http::response::Parts) {
     if let Some(value) = forward.warning.as_deref().and_then(warning) {
         head.headers.append(WARNING, value);
     }
+}
+
+/// The same for an answer of one of several members: headers of its connection gone, `via` added.
+pub(crate) fn clean_response(headers: &mut HeaderMap) {
+    headers::strip_hop_by_hop(headers);
+    headers.append(VIA, VIA_VALUE);
 }
 
 /// A `Warning` header as API servers write it and kubectl and client-go print it.

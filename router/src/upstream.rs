@@ -25,7 +25,7 @@ use portolan_wire::v1;
 use thiserror::Error;
 use tokio::sync::watch;
 
-pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered};
+pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ending, Merged, MergedEnd};
 use self::connection::{Tuning, UNARY, WATCH};
 pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;

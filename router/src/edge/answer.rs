@@ -13,11 +13,12 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::record::{Completion, Ended};
 use super::watch::EventBoundary;
 use crate::dispatch::Places;
+use crate::fanout::socket::Socket;
 use crate::fault::Fault;
 use crate::recheck::{Verdict, Watched};
 use crate::reply;
 use crate::upgrade::Tunnel;
-use crate::upstream::{Body, BodyError};
+use crate::upstream::{Body, BodyError, MergedEnd};
 
 /// What an answer holds until it is over.
 pub(super) struct Held {
@@ -32,6 +33,29 @@ pub(super) struct Held {
     pub(super) watched: Option<Watched>,
 }
 
+/// What goes on after a switch of protocols.
+pub(super) enum Carried {
+    Tunnel(Tunnel),
+    Socket(Socket),
+}
+
+impl Carried {
+    /// To its end: bytes to the client, and how it ended.
+    async fn run(self) -> (std::io::Result<u64>, Ended) {
+        match self {
+            Self::Tunnel(tunnel) => (tunnel.run().await, Ended::Complete),
+            Self::Socket(socket) => {
+                let (carried, body) = socket.run().await;
+                let ended = match body {
+                    Body::Merged(merged) => merged.end().into(),
+                    _ => Ended::Complete,
+                };
+                (carried, ended)
+            }
+        }
+    }
+}
+
 /// Why an answer ends before the member ends it.
 enum Over {
     Drained,
@@ -39,8 +63,8 @@ enum Over {
 }
 
 impl Held {
-    /// Runs a tunnel to its end, instead of a body.
-    pub(super) async fn carry(mut self, tunnel: Tunnel) {
+    /// Runs what was switched to to its end, instead of a body.
+    pub(super) async fn carry(mut self, carried: Carried) {
         let verdict = async {
             match &self.watched {
                 Some(watched) => watched.ended().await,
@@ -48,16 +72,16 @@ impl Held {
             }
         };
         let carried = tokio::select! {
-            carried = tunnel.run() => Some(carried),
+            carried = carried.run() => Some(carried),
             _ = verdict => None,
         };
         match carried {
             None => self.completion.record.ended = Ended::Rechecked,
-            Some(Ok(bytes)) => {
+            Some((Ok(bytes), ended)) => {
                 self.completion.record.bytes = bytes;
-                self.completion.record.ended = Ended::Complete;
+                self.completion.record.ended = ended;
             }
-            Some(Err(error)) => {
+            Some((Err(error), _)) => {
                 tracing::debug!(%error, "a tunnel broke off");
                 self.completion.record.ended = Ended::Broken;
             }
@@ -141,6 +165,16 @@ impl Answer {
     }
 }
 
+impl From<MergedEnd> for Ended {
+    fn from(end: MergedEnd) -> Self {
+        match end {
+            MergedEnd::Complete => Self::Complete,
+            MergedEnd::Drained => Self::Drained,
+            MergedEnd::Rechecked => Self::Rechecked,
+        }
+    }
+}
+
 impl http_body::Body for Answer {
     type Data = Bytes;
     type Error = BodyError;
@@ -193,7 +227,13 @@ impl http_body::Body for Answer {
                 };
                 self.end(ended);
             }
-            None => self.end(Ended::Complete),
+            None => {
+                let ended = match &self.body {
+                    Body::Merged(merged) => merged.end().into(),
+                    _ => Ended::Complete,
+                };
+                self.end(ended);
+            }
         }
         Poll::Ready(frame)
     }

@@ -15,15 +15,19 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tracing::Span;
 
+use super::answer::Carried;
 use super::record::Completion;
 use super::{Edge, MAX_BODY_BYTES, MAX_HEAD_BYTES, Served, span, take};
 use crate::classify::{self, ApiRequest, Verb};
 use crate::discovery::Wanted;
-use crate::dispatch::{Dispatched, Leg};
+use crate::dispatch::{Dispatched, Leg, gather_body};
+use crate::fanout::fence::{self, Write};
 use crate::fanout::find::Finder;
+use crate::fanout::socket::Switch;
 use crate::fanout::{Asking, Fan, Fanned};
 use crate::fault::Fault;
 use crate::identify::PeerIdentity;
+use crate::plan::owners;
 use crate::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, TrafficClass};
 use crate::snapshot::{Binding, Caller, CallerView, Snapshot};
 use crate::upstream::{Body, ClientBody};
@@ -92,9 +96,10 @@ impl Call<'_> {
     /// To one member.
     async fn forward(self, forward: Box<Forward>, known: Known, body: Body) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        let permit = self.permit(known.permit, forward.long_running)?;
         let checked = self.check(&forward).await;
         checked.map_err(|fault| not_yet(&known.asked, fault))?;
+        let body = self.owners(&forward, &known, body).await?;
+        let permit = self.permit(known.permit, forward.long_running)?;
         // A followed log has no events that it could end between.
         let watch = forward.class == TrafficClass::Watch && known.asked.verb == Verb::Watch;
         let long = forward.long_running;
@@ -112,11 +117,15 @@ impl Call<'_> {
             caller: known.caller,
             received: self.received.clone(),
         };
+        let write = Write::of(&leg.caller, &leg.asked, &leg.forward.target.cluster);
         let Dispatched {
-            response,
+            mut response,
             places,
             tunnel,
         } = edge.dispatcher.dispatch(leg, known.head, body).await?;
+        if let Some(write) = write {
+            response = fence::hold(&edge.open, &write, response).await;
+        }
         Ok(Served {
             watch: watch && response.status() == StatusCode::OK,
             response,
@@ -124,8 +133,40 @@ impl Call<'_> {
             permit: Some(permit),
             long,
             watched,
-            tunnel,
+            tunnel: tunnel.map(Carried::Tunnel),
         })
+    }
+
+    /// Refuses a body that would make an object the child of another member's. The body stays to be sent.
+    async fn owners(&self, forward: &Forward, known: &Known, mut body: Body) -> Result<Body, Fault> {
+        // The leader-election Lease must not wait, and belongs to nobody.
+        if forward.priority || !owners::may_cross(&known.asked, &known.caller) {
+            return Ok(body);
+        }
+        let edge = &self.edge.parts;
+        let asking = self.question(known);
+        let bytes = gather_body(&mut body, asking.deadline).await?;
+        let content_type = known.head.headers.get(http::header::CONTENT_TYPE);
+        let owners = owners::read(content_type.and_then(|value| value.to_str().ok()), &bytes);
+        if owners.is_empty() {
+            return Ok(body);
+        }
+        let finder = Finder {
+            dispatcher: &edge.dispatcher,
+            access: &edge.access,
+            asking: &asking,
+            snapshot: &known.snapshot,
+        };
+        finder.owners(forward, &owners, &edge.kinds).await?;
+        Ok(body)
+    }
+
+    /// For what is asked before the request itself.
+    fn question(&self, known: &Known) -> Asking {
+        let (asked, caller) = (known.asked.clone(), known.caller.clone());
+        let mut asking = Asking::new(asked, &known.head, caller, self.received.clone());
+        asking.deadline = Some(known.started + timeout(&asking.asked, self.edge.parts.request_timeout));
+        asking
     }
 
     /// To one of some members, once an answer or the body has told which.
@@ -133,9 +174,7 @@ impl Call<'_> {
         let edge = &self.edge.parts;
         let long = choose.candidates.iter().any(|one| one.forward.long_running);
         let mut body = bounded(long, &known.head, body)?;
-        let (asked, caller) = (known.asked.clone(), known.caller.clone());
-        let mut asking = Asking::new(asked, &known.head, caller, self.received.clone());
-        asking.deadline = Some(known.started + timeout(&asking.asked, edge.request_timeout));
+        let asking = self.question(&known);
         let finder = Finder {
             dispatcher: &edge.dispatcher,
             access: &edge.access,
@@ -149,11 +188,17 @@ impl Call<'_> {
     }
 
     /// To members of a shard, for one collection.
-    async fn fan_out(self, mut plan: FanOut, known: Known) -> Result<Served, Fault> {
+    async fn fan_out(self, mut plan: FanOut, mut known: Known) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         let long = plan.watch;
         let permit = self.permit(known.permit, long)?;
         self.check_legs(&mut plan).await?;
+        let switch = match &known.asked.upgrade {
+            Some(upgrade) if long && upgrade.protocol.eq_ignore_ascii_case("websocket") => {
+                Some(Switch::of(&mut known.head)?)
+            }
+            _ => None,
+        };
         let mut asking = Asking::new(known.asked, &known.head, known.caller, self.received.clone());
         asking.deadline = (!long).then(|| known.started + timeout(&asking.asked, edge.request_timeout));
         let fan = Fan {
@@ -162,6 +207,10 @@ impl Call<'_> {
             snapshot: known.snapshot,
         };
         let Fanned { response, places } = self.edge.fanouts.run(fan).await?;
+        let (response, socket) = match switch {
+            Some(switch) => switch.switch(response),
+            None => (response, None),
+        };
         Ok(Served {
             // It drains and is rechecked within.
             watch: false,
@@ -170,7 +219,7 @@ impl Call<'_> {
             permit: Some(permit),
             long,
             watched: None,
-            tunnel: None,
+            tunnel: socket.map(Carried::Socket),
         })
     }
 
@@ -179,7 +228,9 @@ impl Call<'_> {
         let edge = &self.edge.parts;
         edge.access.check(&wanted.checks).await?;
         let hash = known.asked.query.first("hash");
-        let answer = edge.discovery.answer(wanted, hash.as_deref(), &known.head, &known.snapshot);
+        let answer = edge
+            .discovery
+            .answer(wanted, hash.as_deref(), &known.head, &known.snapshot);
         let response = answer.await?;
         Ok(Served {
             response,

@@ -24,7 +24,8 @@ use crate::args::IdentityConfig;
 use crate::discovery::{Discovery, DiscoveryMetrics, Kinds};
 use crate::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
 use crate::identify::Identifier;
-use crate::metrics::{IdentifyMetrics, RequestMetrics};
+use crate::fanout::open::OpenWatches;
+use crate::metrics::{FanOutMetrics, IdentifyMetrics, RequestMetrics};
 use crate::snapshot::{SnapshotStore, Target};
 use crate::upstream::Upstreams;
 use crate::upstream::scripted::{snapshot, spawn};
@@ -101,6 +102,7 @@ impl Router {
             identifier: Identifier::new(identity, members.clone(), IdentifyMetrics::default()),
             access: Access::new(willing_hub(), members),
             dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), tasks.clone())),
+            open: OpenWatches::new(FanOutMetrics::default()),
             kinds: kinds.clone(),
             discovery: Discovery::new(documents, kinds, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::new()),

@@ -22,6 +22,8 @@ use crate::upstream::Body;
 
 /// How long a member may take with the whole, in its own words.
 const TIMEOUT_SECONDS: &str = "timeoutSeconds";
+/// What of an object stands in the row of a Table.
+const INCLUDE_OBJECT: &str = "includeObject";
 
 /// What all legs of one request have in common. Small: a watch keeps it for its life.
 #[derive(Debug)]
@@ -41,6 +43,7 @@ pub(crate) struct Asking {
 pub(crate) struct Overrides {
     pub(crate) query: LegQuery,
     pub(crate) timeout_seconds: Param,
+    pub(crate) include_object: Param,
     pub(crate) accept: Option<HeaderValue>,
 }
 
@@ -63,7 +66,11 @@ impl Asking {
 impl Overrides {
     fn apply(&self, query: &mut Query) {
         let all = self.query.overrides().into_iter();
-        for (key, param) in all.chain([(TIMEOUT_SECONDS, &self.timeout_seconds)]) {
+        let more = [
+            (TIMEOUT_SECONDS, &self.timeout_seconds),
+            (INCLUDE_OBJECT, &self.include_object),
+        ];
+        for (key, param) in all.chain(more) {
             match param {
                 Param::Keep => {}
                 Param::Drop => query.remove(key),

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use crate::breaker;
+use crate::fanout::open::OpenWatches;
 use crate::snapshot::SnapshotStore;
 use crate::upstream::Upstreams;
 
@@ -18,6 +19,7 @@ use crate::upstream::Upstreams;
 pub(super) struct State {
     pub(super) store: Arc<SnapshotStore>,
     pub(super) upstreams: Arc<Upstreams>,
+    pub(super) open: Arc<OpenWatches>,
 }
 
 impl fmt::Debug for State {
@@ -33,7 +35,8 @@ impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.snapshot(&mut encoder)?;
         self.breakers(&mut encoder)?;
-        self.pools(&mut encoder)
+        self.pools(&mut encoder)?;
+        self.watches(&mut encoder)
     }
 }
 
@@ -122,6 +125,18 @@ impl State {
             "Streams on the HTTP/2 connections to members",
             streams,
         )
+    }
+}
+
+impl State {
+    fn watches(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (open, legs) = self.open.count();
+        gauges(encoder, "watches_open", "Merged watches that are open", [(Labels::new(), count(open))])?;
+        let legs = legs
+            .iter()
+            .map(|((cluster, state), legs)| (vec![("cluster", &**cluster), ("state", state.as_str())], count(*legs)));
+        let help = "Legs of open merged watches; held: the member is away and its slot is kept";
+        gauges(encoder, "watch_legs", help, legs)
     }
 }
 

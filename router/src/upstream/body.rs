@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -49,6 +49,68 @@ pub(crate) enum Body {
         incoming: Incoming,
         cluster: std::sync::Arc<str>,
     },
+    /// An answer made of several members' answers.
+    Merged(Merged),
+}
+
+/// Boxed, because `fanout` makes it and this module must not know of it.
+pub(crate) struct Merged(
+    Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>,
+    Option<Ending>,
+);
+
+/// How a body that the router made came to its end; told by the body, read by who handed it on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ending(Arc<AtomicU8>);
+
+/// The ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum MergedEnd {
+    /// By itself.
+    Complete,
+    /// The router drains.
+    Drained,
+    /// A swap took away what it showed.
+    Rechecked,
+}
+
+impl Ending {
+    pub(crate) fn set(&self, end: MergedEnd) {
+        self.0.store(end as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> MergedEnd {
+        match self.0.load(Ordering::Relaxed) {
+            1 => MergedEnd::Drained,
+            2 => MergedEnd::Rechecked,
+            _ => MergedEnd::Complete,
+        }
+    }
+}
+
+impl Merged {
+    pub(crate) fn new(body: impl http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static) -> Self {
+        Self(Box::pin(body), None)
+    }
+
+    /// Of a body that tells how it ends.
+    pub(crate) fn ending(
+        body: impl http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static,
+        ending: Ending,
+    ) -> Self {
+        Self(Box::pin(body), Some(ending))
+    }
+
+    pub(crate) fn end(&self) -> MergedEnd {
+        self.1.as_ref().map_or(MergedEnd::Complete, Ending::get)
+    }
+}
+
+impl std::fmt::Debug for Merged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Merged")
+    }
 }
 
 impl From<Bytes> for Body {
@@ -137,6 +199,7 @@ impl http_body::Body for Body {
             }
             Self::Client(body) => body.poll_frame(cx),
             Self::Member(stream) => stream.poll_frame(cx),
+            Self::Merged(merged) => merged.0.as_mut().poll_frame(cx),
             Self::Http1 { incoming, cluster } => {
                 let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx));
                 Poll::Ready(frame.map(|frame| {
@@ -155,6 +218,7 @@ impl http_body::Body for Body {
             Self::Whole(_) => false,
             Self::Client(body) => body.incoming.is_end_stream(),
             Self::Member(stream) => stream.is_end_stream(),
+            Self::Merged(merged) => merged.0.is_end_stream(),
             Self::Http1 { incoming, .. } => incoming.is_end_stream(),
         }
     }
@@ -166,6 +230,7 @@ impl http_body::Body for Body {
             Self::Client(body) => body.incoming.size_hint(),
             // The member's own content-length header travels; a hint would only be compared with it.
             Self::Member(_) => SizeHint::default(),
+            Self::Merged(merged) => merged.0.size_hint(),
             Self::Http1 { incoming, .. } => incoming.size_hint(),
         }
     }

@@ -1,0 +1,117 @@
+//! Merged lists and watches: what became of them, what their legs did, how long writes waited. Told by `fanout`.
+//!
+//! What is open now is read at each scrape, by `state`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// A fence ends at 250 ms; an event usually comes within a few.
+const FENCE_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25];
+
+/// All values are words of this program.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+/// Member clusters are bounded: an administrator joins each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LegLabels {
+    cluster: Arc<str>,
+    reason: &'static str,
+}
+
+/// One per process, cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct FanOutMetrics {
+    starts: Family<OutcomeLabels, Counter>,
+    restarts: Family<LegLabels, Counter>,
+    expired: Family<ReasonLabels, Counter>,
+    events: Counter,
+    bookmarks: Counter,
+    fence_outcomes: Family<OutcomeLabels, Counter>,
+    fence_seconds: Histogram,
+    lists: Family<LegLabels, Counter>,
+    collisions: Counter,
+}
+
+impl Default for FanOutMetrics {
+    fn default() -> Self {
+        Self {
+            starts: Family::default(),
+            restarts: Family::default(),
+            expired: Family::default(),
+            events: Counter::default(),
+            bookmarks: Counter::default(),
+            fence_outcomes: Family::default(),
+            fence_seconds: Histogram::new(FENCE_SECONDS),
+            lists: Family::default(),
+            collisions: Counter::default(),
+        }
+    }
+}
+
+impl FanOutMetrics {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let help = "Merged watches by how they began";
+        registry.register("watch_starts", help, self.starts.clone());
+        let help = "Legs of merged watches that were connected again, by why";
+        registry.register("leg_restarts", help, self.restarts.clone());
+        let help = "Merged watches that told their client to list again, by why";
+        registry.register("watches_expired", help, self.expired.clone());
+        registry.register("watch_events", "Events of merged watches", self.events.clone());
+        registry.register("watch_bookmarks", "Bookmarks of merged watches", self.bookmarks.clone());
+        let help = "Writes that waited for their caller's own watch, by how that ended";
+        registry.register("fences", help, self.fence_outcomes.clone());
+        let help = "How long answers to writes were kept for their caller's own watch";
+        registry.register_with_unit("fence_wait", help, Unit::Seconds, self.fence_seconds.clone());
+        let help = "Lists that a member could not be had for: held for it, or begun without it";
+        registry.register("lists_without_member", help, self.lists.clone());
+        let help = "Cluster-scoped objects hidden in lists behind another member's of the same name";
+        registry.register("list_collisions", help, self.collisions.clone());
+    }
+
+    /// `reason`: held or left-out.
+    pub(crate) fn list_without(&self, cluster: &Arc<str>, reason: &'static str) {
+        let cluster = cluster.clone();
+        self.lists.get_or_create(&LegLabels { cluster, reason }).inc();
+    }
+
+    pub(crate) fn collided(&self, objects: u64) {
+        self.collisions.inc_by(objects);
+    }
+
+    pub(crate) fn started(&self, outcome: &'static str) {
+        self.starts.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    pub(crate) fn restarted(&self, cluster: &Arc<str>, reason: &'static str) {
+        let cluster = cluster.clone();
+        self.restarts.get_or_create(&LegLabels { cluster, reason }).inc();
+    }
+
+    pub(crate) fn expired(&self, reason: &'static str) {
+        self.expired.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(crate) fn sent(&self, events: u64, bookmarks: u64) {
+        self.events.inc_by(events);
+        self.bookmarks.inc_by(bookmarks);
+    }
+
+    pub(crate) fn fenced(&self, outcome: &'static str, waited: Duration) {
+        self.fence_outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.fence_seconds.observe(waited.as_secs_f64());
+    }
+}
