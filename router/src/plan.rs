@@ -14,6 +14,7 @@ pub mod fanout;
 mod forward;
 pub mod guard;
 mod merged;
+pub mod owners;
 mod rule;
 mod scope;
 mod single;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use portolan_crds::selector::Selector;
 
 pub use self::choose::Choose;
-pub use self::fanout::{FanLeg, FanOut, Replan};
+pub use self::fanout::{FanLeg, FanOut, Replan, Share};
 use self::forward::{Refusal, Route};
 pub use self::rule::Rule;
 use crate::classify::{ApiRequest, Impersonation, Verb, View};

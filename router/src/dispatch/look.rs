@@ -117,6 +117,11 @@ pub(crate) async fn gather_body(body: &mut Body, deadline: Option<Instant>) -> R
     Ok(bytes)
 }
 
+/// Metadata of one object, whole.
+pub(crate) async fn gather_answer_body(body: Body) -> Result<Bytes, BodyError> {
+    gather(body, MAX_ANSWER_BYTES).await
+}
+
 async fn gather_answer(run: &Run<'_>, body: Body) -> Result<Bytes, Fault> {
     let cluster = &run.upstream.cluster;
     gather(body, MAX_ANSWER_BYTES).await.map_err(|error| {

@@ -97,7 +97,7 @@ impl Finder<'_> {
         }
     }
 
-    fn question(&self, holder: &Holder, forward: &Forward) -> (Leg, Parts) {
+    pub(super) fn question(&self, holder: &Holder, forward: &Forward) -> (Leg, Parts) {
         let mut forward = Box::new(forward.clone());
         forward.class = TrafficClass::Unary;
         forward.long_running = false;
@@ -125,3 +125,6 @@ impl Finder<'_> {
         (leg, head)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 use super::{FanLeg, Forward, Plan, Refusal, Rewrite, Route, Rule, scope};
 use crate::classify::{ResourceRequest, Verb};
 use crate::fault::Fault;
-use crate::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, LeaseName, Member, Shard};
+use crate::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, LeaseName, Shard};
 
 pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
 
