@@ -1,27 +1,30 @@
 //! What the router knows: one immutable value, compiled from what the hub sent, swapped as a whole.
 //!
-//! Every request loads it once and is ruled by it to its end. Here are its types and the one place it is kept
-//! ([`SnapshotStore`]); [`build`] makes it from the wire's resources. No rule of routing lives here, see `plan`.
+//! Every request loads it once and is ruled by it to its end. Here are its types; [`build`] makes it from the wire's
+//! resources, [`SnapshotStore`] is the one place it is kept. No rule of routing lives here, see `plan`.
 //! Readers: `identify`, `plan`, `upstream`, `/configz`; writer: `subscribe`.
 
 pub mod build;
 mod configz;
 pub mod keys;
+mod reach;
+mod store;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use portolan_crds::labels::LabelKeys;
 use portolan_crds::names::ShardName;
 use portolan_crds::selector::Selector;
+use portolan_crds::shard::Bucketing;
 use portolan_runtime::Secret;
 use portolan_wire::v1;
-use tokio::sync::watch;
 
 use self::keys::KeyIndex;
+pub use self::reach::Reach;
+pub use self::store::SnapshotStore;
 
 /// Routing state of one moment. Cheap to clone: everything large is behind an `Arc`.
 #[derive(Debug, Clone, Default)]
@@ -103,10 +106,16 @@ pub struct Shard {
     pub limits: Vec<Limit>,
     /// Keys of the labels that agents write.
     pub label_keys: LabelKeys,
+    /// What agents write into the label `sharding-hash`; evaluated from a namespace's name where labels are not trusted yet.
+    pub bucketing: Bucketing,
+    /// What a merged list does while a member is unreachable.
+    pub unavailable: Unavailable,
+    /// Whether the answer to a write waits for the caller's own watch (design 5.1).
+    pub write_fence: bool,
     /// Who owns which namespace: the first member in order that has it.
     namespaces: HashMap<Arc<str>, Grant>,
-    /// Per member: the namespace label must be one of the member's namespaces. `None`: the whole cluster.
-    namespace_selectors: Vec<Option<Selector>>,
+    /// Per member: which namespaces are the shard's.
+    reaches: Vec<Reach>,
 }
 
 impl Shard {
@@ -136,10 +145,9 @@ impl Shard {
         self.members.iter().find(|member| &*member.cluster == cluster)
     }
 
-    /// What the labels of an object in `member` must say for its namespace to be the shard's; `None` if all are.
-    pub fn namespace_selector(&self, member: &Member) -> Option<&Selector> {
-        let index = self.members.iter().position(|other| other.cluster == member.cluster)?;
-        self.namespace_selectors.get(index)?.as_ref()
+    /// Which namespaces of the member of this index are the shard's.
+    pub fn reach(&self, member: usize) -> Option<&Reach> {
+        self.reaches.get(member)
     }
 }
 
@@ -159,6 +167,16 @@ pub enum Enforcement {
     Enforce,
     /// Let through, count and warn.
     Audit,
+}
+
+/// See `spec.unavailable` and design 5.4.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unavailable {
+    /// A list is whole or answers 429.
+    #[default]
+    Hold,
+    /// A first list goes without the member, and says so.
+    PartialStart,
 }
 
 /// One member cluster of a shard.
@@ -277,47 +295,4 @@ pub enum Caller {
         /// The certificate's Os.
         groups: Vec<String>,
     },
-}
-
-/// Where the current snapshot is kept.
-///
-/// `ArcSwap` because every request reads it and nobody may wait; the `watch` because few tasks must notice a swap, and
-/// only the newest matters to them.
-#[derive(Debug)]
-pub struct SnapshotStore {
-    current: ArcSwap<Snapshot>,
-    generation: watch::Sender<u64>,
-}
-
-impl SnapshotStore {
-    /// A store that holds the empty snapshot.
-    pub fn new() -> Self {
-        Self {
-            current: ArcSwap::default(),
-            generation: watch::Sender::new(0),
-        }
-    }
-
-    /// The current snapshot. Load it once per request.
-    pub fn load(&self) -> Arc<Snapshot> {
-        self.current.load_full()
-    }
-
-    /// Replaces the current snapshot, then wakes the subscribers. There must be one writer.
-    pub fn swap(&self, snapshot: Snapshot) {
-        let generation = snapshot.generation;
-        self.current.store(Arc::new(snapshot));
-        self.generation.send_replace(generation);
-    }
-
-    /// Wakes after each swap with the new snapshot's generation.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
-    }
-}
-
-impl Default for SnapshotStore {
-    fn default() -> Self {
-        Self::new()
-    }
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use portolan_crds::labels::LabelKeys;
 use portolan_crds::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name, system_namespace};
-use portolan_crds::selector::{Operator, Requirement, Selector};
+use portolan_crds::selector::Selector;
+use portolan_crds::shard::{BucketAlgorithm, Bucketing};
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 use thiserror::Error;
@@ -18,7 +19,7 @@ use thiserror::Error;
 use super::keys::{self, KeyIndex};
 use super::{
     Binding, CallerKey, CallerView, Coverage, Credential, Endpoint, Enforcement, Grant, GrantState, LeaseName, Limit,
-    Member, Shard, Snapshot, Target,
+    Member, Shard, Snapshot, Target, Unavailable, reach,
 };
 
 /// What arrived between two Commits.
@@ -279,11 +280,7 @@ fn shard(config: &str, wire: &v1::Shard) -> Result<Shard, BuildError> {
     }
     let label_keys = LabelKeys::new(&wire.label_prefix).map_err(|error| bad("shard.label_prefix", error))?;
     let (members, namespaces) = members(&wire.members)?;
-    let namespace_selectors = members
-        .iter()
-        .enumerate()
-        .map(|(index, member)| (!member.all_namespaces).then(|| owned_by(index, &namespaces, &label_keys)))
-        .collect();
+    let reaches = reach::reaches(&members, &namespaces, &label_keys);
     Ok(Shard {
         config_generation: wire.config_generation,
         primary_cluster: cluster("shard.primary_cluster", &wire.primary_cluster)?,
@@ -296,11 +293,36 @@ fn shard(config: &str, wire: &v1::Shard) -> Result<Shard, BuildError> {
         },
         members,
         limits: wire.limits.iter().map(limit).collect::<Result<_, _>>()?,
+        bucketing: bucketing(wire.bucketing)?,
+        unavailable: match v1::Unavailable::try_from(wire.unavailable) {
+            Ok(v1::Unavailable::PartialStart) => Unavailable::PartialStart,
+            // What this router does not know must not leave anything out.
+            Ok(v1::Unavailable::Hold | v1::Unavailable::Unspecified) | Err(_) => Unavailable::Hold,
+        },
+        write_fence: v1::WriteFence::try_from(wire.write_fence) != Ok(v1::WriteFence::Disabled),
         config,
         label_keys,
         namespaces,
-        namespace_selectors,
+        reaches,
     })
+}
+
+/// A hub that does not say uses the default. A rule this router does not know would filter wrongly, so it is refused.
+fn bucketing(wire: Option<v1::Bucketing>) -> Result<Bucketing, BuildError> {
+    const FIELD: &str = "shard.bucketing";
+    let Some(wire) = wire else {
+        return Ok(Bucketing::default());
+    };
+    let algorithm = match v1::BucketAlgorithm::try_from(wire.algorithm) {
+        Ok(v1::BucketAlgorithm::Xxh3) => BucketAlgorithm::Xxh3,
+        Ok(v1::BucketAlgorithm::Legacy) => BucketAlgorithm::Legacy,
+        Ok(v1::BucketAlgorithm::Unspecified) | Err(_) => {
+            let problem = format!("algorithm {} is unknown: this router is older than its hub", wire.algorithm);
+            return Err(bad(FIELD, problem));
+        }
+    };
+    let buckets = u16::try_from(wire.buckets).unwrap_or(u16::MAX);
+    Bucketing::new(algorithm, buckets).map_err(|error| bad(FIELD, error))
 }
 
 fn lease(leader_election_name: &str, config: &ShardName) -> Result<Option<LeaseName>, BuildError> {
@@ -359,18 +381,6 @@ fn grant_state(wire: i32) -> GrantState {
         // An unknown state must not let a write through.
         Ok(v1::GrantState::Releasing | v1::GrantState::Unspecified) | Err(_) => GrantState::Releasing,
     }
-}
-
-/// The namespace label is one of those that the member of this index owns.
-fn owned_by(index: usize, namespaces: &Namespaces, keys: &LabelKeys) -> Selector {
-    let owned = namespaces
-        .iter()
-        .filter(|(_, grant)| grant.member == index)
-        .map(|(name, _)| name.to_string());
-    // No namespace at all is no valid requirement, and selects nothing.
-    Requirement::new(keys.namespace(), Operator::In, owned).map_or(Selector::nothing(), |requirement| {
-        Selector::from_requirements([requirement])
-    })
 }
 
 fn limit(wire: &v1::Limit) -> Result<Limit, BuildError> {

@@ -114,6 +114,12 @@ impl Shard {
                 "selector": limit.selector.to_string(),
             })).collect::<Vec<_>>(),
             "labelPrefix": self.label_keys.prefix(),
+            "bucketing": {
+                "algorithm": format!("{:?}", self.bucketing.algorithm()),
+                "buckets": self.bucketing.buckets(),
+            },
+            "unavailable": format!("{:?}", self.unavailable),
+            "writeFence": self.write_fence,
         })
     }
 }

@@ -358,11 +358,13 @@ fn the_first_member_in_order_owns_a_namespace() {
     };
     assert_eq!(&*shard.owner("ns-a").unwrap().0.cluster, "east");
     assert_eq!(&*shard.owner("other").unwrap().0.cluster, "west");
+    let (east, west) = (shard.reach(0).unwrap(), shard.reach(1).unwrap());
     assert_eq!(
-        shard.namespace_selector(&shard.members[0]).unwrap().to_string(),
+        east.selector.as_ref().unwrap().to_string(),
         "ctrlmesh.kusionstack.io/namespace=ns-a"
     );
-    assert_eq!(shard.namespace_selector(&shard.members[1]), None);
+    assert_eq!(west.selector, None, "no selector says: all but ns-a");
+    assert!(east.filter.admits("ns-a") && !west.filter.admits("ns-a") && west.filter.admits("other"));
 }
 
 #[test]
