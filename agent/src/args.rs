@@ -2,7 +2,7 @@
 //!
 //! Caller: `main`.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ use thiserror::Error;
 
 use crate::hub::host_of;
 
-/// Port of the admin server; on the loopback address unless a flag says otherwise.
-pub const DEFAULT_ADMIN_PORT: u16 = 7464;
+/// Address of the admin server unless a flag says otherwise.
+pub const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:7464";
 /// Patches of labels per second over all kinds: a first sweep of 100,000 objects takes 17 minutes and a member's API
 /// server hardly notices.
 pub const DEFAULT_LABELS_PER_SECOND: u32 = 100;
@@ -41,6 +41,7 @@ pub enum Command {
 
 /// Flags of the running agent.
 #[derive(Debug, Args)]
+#[command(mut_arg("admin_bind", |arg| arg.default_value(DEFAULT_ADMIN_BIND)))]
 pub struct RunArgs {
     #[command(flatten)]
     pub member: MemberArgs,
@@ -162,7 +163,7 @@ impl TryFrom<RunArgs> for Config {
             admin_bind: args
                 .admin
                 .admin_bind
-                .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_ADMIN_PORT)),
+                .unwrap_or_else(|| DEFAULT_ADMIN_BIND.parse().expect("the default is an address")),
             admin_remote: args.admin.admin_remote,
         })
     }
@@ -225,6 +226,12 @@ mod tests {
     #[test]
     fn flags_are_consistent() {
         AgentArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn help_tells_the_default_of_the_admin_server() {
+        let help = AgentArgs::command().render_long_help().to_string();
+        assert!(help.contains("[default: 127.0.0.1:7464]"), "{help}");
     }
 
     #[test]

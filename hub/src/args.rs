@@ -1,6 +1,6 @@
 //! Flags → checked [`Config`]. Binds nothing, reads no file.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -10,12 +10,12 @@ use portolan_runtime::admin::AdminArgs;
 
 use crate::settings::{DEFAULT_LABEL_KINDS, Settings, parse_kinds};
 
-/// Port of the admin server unless told otherwise.
-const DEFAULT_ADMIN_PORT: u16 = 7444;
+/// Address of the admin server unless told otherwise.
+const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:7444";
 
 /// The control plane of Portolan: registers member clusters, compiles ShardingConfigs, feeds routers and agents
 #[derive(Debug, Clone, Parser)]
-#[command(name = "portolan-hub", version)]
+#[command(name = "portolan-hub", version, mut_arg("admin_bind", |arg| arg.default_value(DEFAULT_ADMIN_BIND)))]
 pub struct Args {
     /// Kubeconfig of the hub cluster; default: the Pod's own ServiceAccount
     #[arg(long, env = "PORTOLAN_KUBECONFIG", value_name = "FILE")]
@@ -109,11 +109,11 @@ impl TryFrom<Args> for Config {
         let (Ok(bucketing), Ok(keys), Ok(label_kinds), true) = (bucketing, keys, kinds, faults.is_empty()) else {
             anyhow::bail!("{}", faults.join("; "));
         };
-        let admin_default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_ADMIN_PORT);
+        let admin_default = || DEFAULT_ADMIN_BIND.parse().expect("the default is an address");
         Ok(Self {
             kubeconfig: args.kubeconfig,
             bind: args.bind,
-            admin_bind: args.admin.admin_bind.unwrap_or(admin_default),
+            admin_bind: args.admin.admin_bind.unwrap_or_else(admin_default),
             admin_remote: args.admin.admin_remote,
             advertise: args
                 .advertise
@@ -158,6 +158,12 @@ fn host_of(address: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_tells_the_default_of_the_admin_server() {
+        let help = <Args as clap::CommandFactory>::command().render_long_help().to_string();
+        assert!(help.contains("[default: 127.0.0.1:7444]"), "{help}");
+    }
 
     #[test]
     fn hosts_of_addresses() {

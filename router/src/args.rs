@@ -2,7 +2,7 @@
 //! file and binds nothing. Callers: `main`, and `app::build` takes the `Config`.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use portolan_runtime::tls::IdentityFiles;
 use thiserror::Error;
 
 /// Loopback: what the admin server tells of callers and plans is for this machine.
-const DEFAULT_ADMIN_BIND: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8444));
+const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:8444";
 
 /// One API server endpoint for an operator, many member clusters behind it.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "portolan-router", version)]
+#[command(name = "portolan-router", version, mut_arg("admin_bind", |arg| arg.default_value(DEFAULT_ADMIN_BIND)))]
 pub struct Args {
     #[command(flatten)]
     listen: ListenArgs,
@@ -227,7 +227,10 @@ impl TryFrom<Args> for Config {
         }
         Ok(Self {
             bind: args.listen.bind,
-            admin_bind: args.admin.admin_bind.unwrap_or(DEFAULT_ADMIN_BIND),
+            admin_bind: args
+                .admin
+                .admin_bind
+                .unwrap_or_else(|| DEFAULT_ADMIN_BIND.parse().expect("an address")),
             admin_remote: args.admin.admin_remote,
             addresses_file: args.listen.addresses_file,
             serving,

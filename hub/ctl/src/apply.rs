@@ -40,7 +40,8 @@ pub(crate) async fn apply(client: &Client, objects: &[DynamicObject]) -> anyhow:
 /// Applies one object and returns what the API server made of it.
 pub(crate) async fn apply_one(client: &Client, object: &DynamicObject) -> anyhow::Result<DynamicObject> {
     let api = api_of(client, object).await?;
-    let parameters = PatchParams::apply(MANAGER).force();
+    // Strict: a field that the kind does not have is an error here, instead of dropped without a word.
+    let parameters = PatchParams::apply(MANAGER).force().validation_strict();
     api.patch(&object.name_any(), &parameters, &Patch::Apply(object))
         .await
         .with_context(|| format!("cannot apply {}", describe(object)))

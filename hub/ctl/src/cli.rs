@@ -29,15 +29,71 @@ pub(crate) enum Command {
     Kubeconfig(KubeconfigArgs),
     /// Make a bootstrap token for a gateway router
     RouterToken(RouterTokenArgs),
-    /// Show members, shards or callers
+    /// Show members, shards, callers, or kinds that not all members serve
     Get(GetArgs),
     /// Print the plan of a request and why
     Explain(ExplainArgs),
+    /// Show the merged watches that are open on a router, and how each of their legs is
+    #[command(visible_alias = "watches", after_help = WATCH_STATE_HELP)]
+    WatchState(WatchStateArgs),
     /// Run hub, agents and one gateway router as local processes against existing clusters
     Dev {
         #[command(subcommand)]
         command: DevCommand,
     },
+}
+
+const WATCH_STATE_HELP: &str = "\
+A merged watch has one leg per member. STATE: live (its stream is open), held (the member is away: the client's stream
+goes on, nothing of the member is taken for deleted), relisting (its objects are read anew), absent (the member does not
+serve the kind). SLOT is the member's resourceVersion in the client's cursor, LAG the time since the member's last word.
+
+  $ portolanctl watch-state --dir fleet
+  ID   CALLER                          SHARD             RESOURCE           AGE     EVENTS   CLUSTER   STATE   SLOT   LAG    RESTARTS
+  7    east/operators/portolan-dev-a   operators/alpha   deployments.apps   4m12s   31       east      live    8121   3s     0
+                                                                                             west      held    901    1m2s   5
+  watch 7, west: connection refused";
+
+const GET_HELP: &str = "\
+  $ portolanctl get shards --hub-kubeconfig hub.kubeconfig
+  $ portolanctl get kinds --dir fleet          # asks a router: what its members do not all serve alike";
+
+/// How to print an answer.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct OutputArgs {
+    /// Format of what is printed
+    #[arg(long, short, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+impl OutputArgs {
+    pub(crate) fn is_json(self) -> bool {
+        self.output == Output::Json
+    }
+}
+
+/// Which router to ask.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RouterArgs {
+    /// Admin address of a router
+    #[arg(
+        long,
+        env = "PORTOLAN_ROUTER_ADMIN",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:8444"
+    )]
+    pub(crate) router_admin: String,
+    /// Folder of a running `dev up`, to take the router's admin address from instead
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 /// Which cluster is the hub.
@@ -139,15 +195,18 @@ pub(crate) struct RouterTokenArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_help = GET_HELP)]
 pub(crate) struct GetArgs {
     /// What to show
     #[arg(value_enum)]
     pub(crate) what: GetWhat,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// For kinds
+    #[command(flatten)]
+    pub(crate) router: RouterArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -158,6 +217,8 @@ pub(crate) enum GetWhat {
     Shards,
     /// Callers: replicas of operators, their shard and version
     Callers,
+    /// Kinds that the members of a shard do not all serve, or not in the same versions; asks a router
+    Kinds,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -169,15 +230,18 @@ pub(crate) struct ExplainArgs {
     /// The caller: <home cluster>/<namespace>/<pod>, as `get callers` lists it
     #[arg(long = "as", value_name = "CALLER")]
     pub(crate) caller: String,
-    /// Admin address of a router [default: the one of --dir]
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8444")]
-    pub(crate) router_admin: String,
-    /// Folder of a running `dev up`, to take the router's admin address from
-    #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
-    /// Print the router's JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) router: RouterArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WatchStateArgs {
+    #[command(flatten)]
+    pub(crate) router: RouterArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Subcommand)]

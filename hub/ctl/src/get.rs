@@ -1,4 +1,5 @@
-//! `portolanctl get clusters|shards|callers`: what the hub decided, from the status of its objects.
+//! `portolanctl get clusters|shards|callers`: what the hub decided, from the status of its objects. Kinds are a router's to
+//! tell, see `kinds`.
 
 use anyhow::Context as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -9,17 +10,23 @@ use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat};
 use crate::connect::connect;
+use crate::kinds;
 use crate::table::Table;
 
 /// Longest list of names in one cell; the rest is counted.
 const NAMES_SHOWN: usize = 6;
 
 pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
+    if args.what == GetWhat::Kinds {
+        return kinds::run(&args.router, args.output).await;
+    }
     let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
+    let json = args.output.is_json();
     match args.what {
-        GetWhat::Clusters => clusters(&hub.client, args.json).await,
-        GetWhat::Shards => shards(&hub.client, args.json).await,
-        GetWhat::Callers => callers(&hub.client, args.json).await,
+        GetWhat::Clusters => clusters(&hub.client, json).await,
+        GetWhat::Shards => shards(&hub.client, json).await,
+        GetWhat::Callers => callers(&hub.client, json).await,
+        GetWhat::Kinds => Ok(()),
     }
 }
 
@@ -101,43 +108,15 @@ async fn shards(hub: &Client, json: bool) -> anyhow::Result<()> {
         "NAME",
         "ACCEPTED",
         "DISTRIBUTED",
-        "DISJOINT",
+        "COMPLETE",
+        "REACHABLE",
         "RESOLVED",
         "CALLERS",
         "CLUSTER",
         "OWNS",
     ]);
-    for config in &configs {
-        let status = config.status.clone().unwrap_or_default();
-        let condition = |type_: &str| condition(&status.conditions, type_);
-        let callers = status
-            .callers
-            .as_ref()
-            .map(|callers| format!("{}/{}", callers.current, callers.total))
-            .unwrap_or_default();
-        let mut left = vec![
-            config.namespace().unwrap_or_default(),
-            config.name_any(),
-            condition("Accepted"),
-            condition("Distributed"),
-            condition("Disjoint"),
-            condition("NamespacesResolved"),
-            callers,
-        ];
-        if status.clusters.is_empty() {
-            left.extend([String::new(), String::new()]);
-            table.row(left);
-            continue;
-        }
-        for (at, cluster) in status.clusters.iter().enumerate() {
-            let mut row = if at == 0 {
-                left.clone()
-            } else {
-                vec![" ".to_owned(); left.len()]
-            };
-            row.extend([cluster.name.clone(), short_list(&cluster.namespaces)]);
-            table.row(row);
-        }
+    for row in configs.iter().flat_map(shard_rows) {
+        table.row(row);
     }
     table.print();
     for config in &configs {
@@ -149,6 +128,40 @@ async fn shards(hub: &Client, json: bool) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// One row for each cluster of the shard; what is about the shard stands in the first.
+fn shard_rows(config: &ShardingConfig) -> Vec<Vec<String>> {
+    let status = config.status.clone().unwrap_or_default();
+    let condition = |type_: &str| condition(&status.conditions, type_);
+    let callers = status
+        .callers
+        .as_ref()
+        .map(|callers| format!("{}/{}", callers.current, callers.total))
+        .unwrap_or_default();
+    let left = vec![
+        config.namespace().unwrap_or_default(),
+        config.name_any(),
+        condition("Accepted"),
+        condition("Distributed"),
+        condition("Complete"),
+        condition("MembersReachable"),
+        condition("NamespacesResolved"),
+        callers,
+    ];
+    if status.clusters.is_empty() {
+        return vec![[left, vec![String::new(); 2]].concat()];
+    }
+    let rows = status.clusters.iter().enumerate().map(|(at, cluster)| {
+        let mut row = if at == 0 {
+            left.clone()
+        } else {
+            vec![" ".to_owned(); left.len()]
+        };
+        row.extend([cluster.name.clone(), short_list(&cluster.namespaces)]);
+        row
+    });
+    rows.collect()
 }
 
 async fn callers(hub: &Client, json: bool) -> anyhow::Result<()> {

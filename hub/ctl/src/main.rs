@@ -17,9 +17,14 @@ mod get;
 mod grant;
 mod install;
 mod join;
+mod kinds;
 mod kubeconfig;
 mod label_kinds;
+mod router;
+mod sentence;
+mod strict;
 mod table;
+mod watch_state;
 
 use clap::Parser;
 
@@ -31,7 +36,7 @@ async fn main() -> std::process::ExitCode {
     match run(Cli::parse().command).await {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("portolanctl: {error:#}");
+            eprintln!("portolanctl: {}", sentence::of(&error));
             std::process::ExitCode::FAILURE
         }
     }
@@ -46,6 +51,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::RouterToken(args) => bootstrap::run_router_token(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
+        Command::WatchState(args) => watch_state::run(&args).await,
         Command::Dev { command } => match command {
             DevCommand::Up(args) => dev::up::run(&args).await,
             DevCommand::Status(args) => dev::status::run(&args).await,

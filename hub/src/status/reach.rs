@@ -97,3 +97,66 @@ fn judged(
     );
     (Some(false), ConditionReason::Unreachable, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn router(breakers: &[(&str, &str, &str)], connected: bool) -> RouterState {
+        let breaker = |(cluster, class, state): &(&str, &str, &str)| v1::BreakerState {
+            cluster: (*cluster).to_owned(),
+            traffic_class: (*class).to_owned(),
+            state: (*state).to_owned(),
+            reason: format!("{class} {state}"),
+            since_unix_seconds: 1,
+        };
+        RouterState {
+            epoch: 1,
+            version: String::new(),
+            left: (!connected).then(tokio::time::Instant::now),
+            held: BTreeMap::new(),
+            rejected: BTreeMap::new(),
+            acked_run: 0,
+            breakers: breakers.iter().map(breaker).collect(),
+        }
+    }
+
+    #[test]
+    fn a_member_is_held_while_a_connected_router_does_not_get_through() {
+        let routers = Routers::from([
+            ("gone".to_owned(), router(&[("east", "unary", "open")], false)),
+            (
+                "here".to_owned(),
+                router(&[("west", "watch", "half-open"), ("north", "upgrade", "open")], true),
+            ),
+            ("well".to_owned(), router(&[("west", "unary", "closed")], true)),
+        ]);
+        let expected = BTreeMap::from([("west", BTreeMap::from([("here", "watch half-open")]))]);
+        assert_eq!(held(&routers), expected);
+    }
+
+    #[test]
+    fn what_is_held_back_depends_on_the_shard() {
+        let routers = Routers::from([("r".to_owned(), router(&[("west", "unary", "open")], true))]);
+        let members = BTreeSet::from(["east", "west"]);
+        for (unavailable, lists) in [
+            (Unavailable::Hold, "429"),
+            (Unavailable::PartialStart, "first lists go without"),
+        ] {
+            let mut accepted = Accepted {
+                uid: String::new(),
+                generation: 1,
+                spec: std::sync::Arc::default(),
+            };
+            std::sync::Arc::make_mut(&mut accepted.spec).unavailable = unavailable;
+            let (holds, reason, message) = judged(&members, &accepted, &held(&routers));
+            assert_eq!((holds, reason), (Some(false), ConditionReason::Unreachable));
+            assert!(
+                message.contains("west (router r: unary open)") && message.contains(lists),
+                "{message}"
+            );
+            let (holds, ..) = judged(&members, &accepted, &BTreeMap::new());
+            assert_eq!(holds, Some(true));
+        }
+    }
+}

@@ -118,7 +118,7 @@ async fn objects(ground: &Ground) -> Places {
     }
     let kubeconfig = argument(hub.direct_kubeconfig_path());
     for what in ["clusters", "shards", "callers"] {
-        let told = ctl::ok(&["get", what, "--json", "--hub-kubeconfig", &kubeconfig])
+        let told = ctl::ok(&["get", what, "-o", "json", "--hub-kubeconfig", &kubeconfig])
             .await
             .unwrap();
         places.push((format!("portolanctl get {what}"), told));

@@ -134,6 +134,13 @@ async fn bad_manifests() {
     let what = "ShardingConfig operators/alpha";
     let untyped = good.replace("callerClusters: [east]", "callerClusters: east");
     attempt.manifest_refused(&untyped, &[what, "callerClusters"]).await;
+    let typo = good.replace("callerClusters: [east]", "callerCluster: [east]");
+    attempt
+        .manifest_refused(
+            &typo,
+            &[what, "spec.callerCluster is no field", "did you mean callerClusters"],
+        )
+        .await;
     let elsewhere = good.replace("callerClusters: [east]", "callerClusters: [north]");
     attempt
         .manifest_refused(&elsewhere, &[what, "callerClusters", "north", "--member"])

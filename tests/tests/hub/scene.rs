@@ -18,6 +18,7 @@ use portolan_runtime::{Secret, grpc};
 use portolan_testbed::{Testbed, eventually};
 use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
+use portolan_tests::fleet::admin_get;
 use portolan_tests::programs::argument;
 use portolan_wire::PROTOCOL;
 use portolan_wire::identity::Identity;
@@ -152,6 +153,17 @@ impl Scene {
             (status.observed_generation == generation).then(|| json!(status))
         };
         says(&format!("{name}: {condition} {wanted}"), condition, wanted, status).await
+    }
+
+    /// The status of a ShardingConfig as it is now.
+    pub(crate) async fn shard_status(&self, name: &str) -> Value {
+        let api = Api::<ShardingConfig>::namespaced(self.client().await, "ops");
+        json!(api.get(name).await.unwrap().status)
+    }
+
+    /// What the hub's program counts, as Prometheus reads it.
+    pub(crate) async fn metrics(&self) -> String {
+        admin_get(self.hub.admin(), "/metrics").await.unwrap()
     }
 
     /// Makes a bootstrap token that is good until `expires`.

@@ -1,5 +1,6 @@
 //! What ShardingConfigs and MemberClusters say of themselves, and what their callers' routers are told meanwhile.
 
+use portolan_testbed::eventually;
 use portolan_wire::v1;
 use portolan_wire::v1::router_message::Kind;
 use serde_json::json;
@@ -20,7 +21,14 @@ async fn statuses_tell_what_is_so() {
         for condition in ["Accepted", "Joined", "Available", "CredentialsReady", "LabelsSynced"] {
             scene.member_says("east", condition, "True/Ok").await;
         }
-        for condition in ["Accepted", "Distributed", "Disjoint", "NamespacesResolved"] {
+        for condition in [
+            "Accepted",
+            "Distributed",
+            "Complete",
+            "Disjoint",
+            "NamespacesResolved",
+            "MembersReachable",
+        ] {
             scene.shard_says("good", condition, "True/Ok").await;
         }
         bad_shards_are_told(&scene).await;
@@ -102,8 +110,23 @@ async fn routers_troubles_are_told(scene: &Scene) {
     for text in ["gateway", "certificate of another CA", "spec.caBundle"] {
         assert!(message.contains(text), "{message}");
     }
+    // What is held back is told where the shard's owner looks, and as a figure.
+    let message = scene.shard_says("good", "MembersReachable", "False/Unreachable").await;
+    for text in ["east (router gateway: certificate of another CA)", "429"] {
+        assert!(message.contains(text), "{message}");
+    }
+    let metric = "portolan_hub_held_members{cluster=\"east\"} 1";
+    eventually("the metric names the member", || async {
+        scene.metrics().await.contains(metric)
+    })
+    .await;
     router.say(Kind::Breakers(v1::BreakerReport::default())).await;
     scene.member_says("east", "Available", "True/Ok").await;
+    scene.shard_says("good", "MembersReachable", "True/Ok").await;
+    eventually("the metric is gone", || async {
+        !scene.metrics().await.contains("held_members{")
+    })
+    .await;
     let mut tunnel = good_member("east");
     tunnel["access"] = json!("Tunnel");
     scene.member("east", tunnel).await;
@@ -111,4 +134,62 @@ async fn routers_troubles_are_told(scene: &Scene) {
     assert!(message.contains("spec.access"), "{message}");
     scene.member("east", good_member("east")).await;
     scene.member_says("east", "Accepted", "True/Ok").await;
+}
+
+/// Two members have a namespace of the same name: one serves it, the other is named.
+#[tokio::test]
+async fn shadowed_namespaces_are_named() {
+    let scene = Scene::start().await.unwrap();
+    let (east, west) = (scene.join("east").await, scene.join("west").await);
+    east.report(&["ns-a", "ns-b"], &[]).await;
+    west.report(&["ns-a", "ns-c"], &[]).await;
+    let spec = json!({
+        "selector": {"matchLabels": {"app": "x"}}, "callerClusters": ["east"],
+        "clusters": [{"name": "east"}, {"name": "west"}],
+    });
+    scene.shard("twins", spec).await;
+    let message = scene.shard_says("twins", "NamespacesResolved", "False/Shadowed").await;
+    assert!(message.contains("west/ns-a") && !message.contains("east/"), "{message}");
+    let metric = "portolan_hub_shadowed_namespaces 1";
+    eventually("the metric counts it", || async {
+        scene.metrics().await.contains(metric)
+    })
+    .await;
+
+    west.report(&["ns-c"], &[]).await;
+    scene.shard_says("twins", "NamespacesResolved", "True/Ok").await;
+}
+
+/// One edit of each shard, and a live namespace has moved: the old owner's routers first, then the new owner.
+#[tokio::test]
+async fn a_handover_needs_two_edits_and_no_more() {
+    let scene = Scene::start().await.unwrap();
+    let agent = scene.join("east").await;
+    agent.report(&["ns-a", "ns-b"], &["operator-0"]).await;
+    let mut router = scene.router("gateway", Vec::new()).await;
+    scene.shard("old", shard_spec("east", &["ns-a", "ns-b"])).await;
+    router
+        .follow("the caller's view", |router| router.holds("east/uid-operator-0"))
+        .await;
+    let mut claim = shard_spec("east", &["ns-b"]);
+    claim["selector"] = json!({"matchLabels": {"app": "another"}});
+    let looking = async {
+        scene.shard_says("old", "Distributed", "True/Ok").await;
+        // The claim first: refused as long as the owner goes on wanting it.
+        scene.shard("new", claim).await;
+        let message = scene.shard_says("new", "Accepted", "False/Overlap").await;
+        assert!(message.contains("east/ns-b (of ops/old)"), "{message}");
+        scene.shard("old", shard_spec("east", &["ns-a"])).await;
+        scene.shard_says("new", "Accepted", "True/Ok").await;
+        let message = scene.shard_says("new", "Complete", "False/HandoverPending").await;
+        assert!(message.contains("east/ns-b (of ops/old)"), "{message}");
+        scene.shard_says("new", "Complete", "True/Ok").await;
+        let status = scene.shard_status("new").await;
+        assert_eq!(status["clusters"][0]["namespaces"], json!(["ns-b"]));
+        assert_eq!(status["clusters"][0]["generations"], json!({"ns-b": 2}));
+    };
+    tokio::select! {
+        () = looking => {}
+        () = router.follow_on() => {}
+    }
 }

@@ -44,7 +44,7 @@ async fn explain_prints_plan_and_reason() {
             assert!(said.contains(word), "{verb} {path}: no {word} in {said}");
         }
     }
-    let json = ctl(world, &["explain", "get", "/version", caller, "--dir", &dir, "--json"]).await;
+    let json = ctl(world, &["explain", "get", "/version", caller, "--dir", &dir, "-o", "json"]).await;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["plan"]["forward"]["cluster"], "east", "{json}");
     let unknown = [
@@ -100,9 +100,7 @@ async fn told(world: &World, shard: &str, type_: &str) -> Option<(String, String
     let get = ["get", "shardingconfig", shard, "-n", "operators", "-o", "json"];
     let object: Value = serde_json::from_str(&world.direct(HUB).ok(&get).await.unwrap()).unwrap();
     let conditions = object["status"]["conditions"].as_array()?.clone();
-    let condition = conditions
-        .into_iter()
-        .find(|condition| condition["type"] == type_)?;
+    let condition = conditions.into_iter().find(|condition| condition["type"] == type_)?;
     let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
     let current = condition["observedGeneration"] == object["metadata"]["generation"];
     current.then(|| (text("status"), text("reason"), text("message")))
@@ -157,7 +155,9 @@ async fn a_live_namespace_changes_hands_by_two_edits() {
     })
     .await;
     eventually("nothing is waited for", || async {
-        told(world, "taker", "Complete").await.is_some_and(|(status, ..)| status == "True")
+        told(world, "taker", "Complete")
+            .await
+            .is_some_and(|(status, ..)| status == "True")
     })
     .await;
 }

@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::DynamicObject;
 use portolan_crds::{Selector, ShardingConfig};
 use serde_json::{Value, json};
 
-use crate::apply::MANAGER;
+use crate::apply::apply_one;
 use crate::connect::Cluster;
 use crate::dev::fleet::{Fleet, Shard};
 use crate::dev::token::TokenSource;
@@ -99,43 +98,8 @@ impl Fleet {
         home: &Cluster,
         router_ca: &str,
     ) -> anyhow::Result<()> {
-        let pods: Api<Pod> = Api::namespaced(home.client.clone(), &placeholder.namespace);
-        let wanted = placeholder.pod();
-        self.record(
-            Some(&placeholder.home),
-            &home.client,
-            &serde_json::from_value(wanted.clone())?,
-        )
-        .await?;
-        let pod = pods
-            .patch(
-                &placeholder.name,
-                &PatchParams::apply(MANAGER).force(),
-                &Patch::Apply(&wanted),
-            )
-            .await
-            .with_context(|| {
-                format!(
-                    "cannot create the placeholder Pod {}/{}",
-                    placeholder.namespace, placeholder.name
-                )
-            })?;
-        let uid = pod.uid().context("a created Pod has a uid")?;
-        let kubeconfig = self
-            .members
-            .iter()
-            .find(|member| member.name == placeholder.home)
-            .context("home is a member")?
-            .kubeconfig
-            .clone();
-        let source = TokenSource {
-            file: self.path(&format!("merged-{}.token", placeholder.shard_name)),
-            kubeconfig,
-            namespace: placeholder.namespace.clone(),
-            service_account: placeholder.name.clone(),
-            audiences: vec![AUDIENCE.to_owned()],
-            pod: Some((placeholder.name.clone(), uid)),
-        };
+        let uid = self.create_pod(placeholder, home).await?;
+        let source = self.token_source(placeholder, uid)?;
         source.mint(&home.client).await?;
         let file = self.path(&format!("merged-{}.kubeconfig", placeholder.shard_name));
         TokenConfig {
@@ -154,6 +118,29 @@ impl Fleet {
             kubeconfig: file,
         });
         self.write()
+    }
+
+    /// The uid of the Pod, which is recorded before it is created.
+    async fn create_pod(&mut self, placeholder: &Placeholder, home: &Cluster) -> anyhow::Result<String> {
+        let pod = serde_json::from_value(placeholder.pod())?;
+        self.record(Some(&placeholder.home), &home.client, &pod).await?;
+        let created = apply_one(&home.client, &pod).await?;
+        created.uid().context("a created Pod has a uid")
+    }
+
+    fn token_source(&self, placeholder: &Placeholder, uid: String) -> anyhow::Result<TokenSource> {
+        let mut members = self.members.iter();
+        let home = members
+            .find(|member| member.name == placeholder.home)
+            .context("home is a member")?;
+        Ok(TokenSource {
+            file: self.path(&format!("merged-{}.token", placeholder.shard_name)),
+            kubeconfig: home.kubeconfig.clone(),
+            namespace: placeholder.namespace.clone(),
+            service_account: placeholder.name.clone(),
+            audiences: vec![AUDIENCE.to_owned()],
+            pod: Some((placeholder.name.clone(), uid)),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::dev::fleet::Fleet;
 use crate::dev::process::{self, Process};
-use crate::explain;
+use crate::router;
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -90,7 +90,7 @@ impl Fleet {
 pub(crate) async fn wait_process_ready(process: &Process, deadline: Instant) -> anyhow::Result<()> {
     loop {
         process.check()?;
-        let answer = explain::get(&process.admin, "/readyz?verbose").await;
+        let answer = router::get(&process.admin, "/readyz?verbose").await;
         let why = match answer {
             Ok((200, _)) => return Ok(()),
             Ok((_, body)) => String::from_utf8_lossy(&body).into_owned(),

@@ -6,7 +6,7 @@ use crate::cli::DevDirArgs;
 use crate::connect::connect;
 use crate::dev::fleet::Fleet;
 use crate::dev::ready;
-use crate::explain;
+use crate::router;
 use crate::table::Table;
 
 /// Fails when anything is not as it should be, so that scripts can ask.
@@ -15,7 +15,7 @@ pub(crate) async fn run(args: &DevDirArgs) -> anyhow::Result<()> {
     let mut table = Table::new(&["PROGRAM", "PID", "STATE", "ADMIN", "LOG"]);
     let mut unwell = 0;
     for process in &fleet.processes {
-        let ready = process.admin.is_empty() || matches!(explain::get(&process.admin, "/readyz").await, Ok((200, _)));
+        let ready = process.admin.is_empty() || matches!(router::get(&process.admin, "/readyz").await, Ok((200, _)));
         let state = match (process.is_running(), ready) {
             (false, _) => "ended",
             (true, false) => "not ready",

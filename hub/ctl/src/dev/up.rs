@@ -26,6 +26,7 @@ use crate::install;
 use crate::join::{Join, hub_ca, member_rbac};
 use crate::kubeconfig::{self, TokenConfig};
 use crate::label_kinds::{self, LabelKinds};
+use crate::strict;
 
 /// The person of `explicit.kubeconfig`.
 const DEV_USER: &str = "portolan:dev";
@@ -77,6 +78,7 @@ impl Up {
             let yaml = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
             manifests.extend(apply::parse(&file.display().to_string(), &yaml)?);
         }
+        strict::check(&manifests)?;
         let configs = check::sharding_configs(&manifests)?;
         let placeholders = check::placeholders(&configs, &names)?;
         let hub = connect("the hub", Some(&args.hub)).await?;
