@@ -13,7 +13,7 @@ GO := CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" go
 GO_BUILD := $(GO) build -trimpath -ldflags="-s -w"
 GO_MODULES := examples/operator-go tests/clients
 
-.PHONY: help demo test lint fmt-check clippy go-lint unit e2e bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo soak test lint fmt-check clippy go-lint unit e2e bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list a
 		cargo fuzz run --sanitizer none --features libfuzzer fuzz_$$target $(PROFILE_DIR)/fuzz/$$target fuzz/corpus/$$target -- \
 			-max_total_time=$(or $(FUZZ_SECONDS),60) -artifact_prefix=$(PROFILE_DIR)/fuzz/$$target- -print_final_stats=1; \
 	done
+
+soak: tools ## random histories of merged watches for SOAK seconds (600); a failing seed is printed
+	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test --locked -p portolan-merge --test watch -- --nocapture
 
 bless: tools ## write the generated files anew (CRDs, protobuf code, fuzz seeds)
 	$(CARGO) run --locked -q -p portolan-crds --bin crdgen -- --write

@@ -5,12 +5,10 @@
 //! waiting is due and writes what is in [`Output`]. What an event says beyond type, version and key is never read.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::cursor::{Cursor, Slot};
-use crate::filter::NamespaceFilter;
 
 mod compose;
 mod event;
@@ -22,6 +20,7 @@ mod output;
 mod replan;
 mod sent;
 mod shadow;
+mod spec;
 mod split;
 mod table;
 
@@ -33,126 +32,10 @@ use table::Columns;
 pub use output::Output;
 pub use sent::Sent;
 pub use shadow::Budget;
-
-/// The largest frame of a member: etcd refuses objects of 1.5 MiB, servers may be set higher.
-pub const LARGEST_FRAME: usize = 64 * 1024 * 1024;
-
-/// How the client and all members speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchFormat {
-    /// One JSON event per line.
-    Json,
-    /// Four bytes of length before each event.
-    Protobuf,
-    /// JSON events that carry Tables. Members must be asked for `includeObject=Metadata` or `Object`.
-    Table,
-}
-
-/// What one merged watch is.
-pub struct WatchSpec {
-    /// Of the client's stream and of every leg's.
-    pub format: WatchFormat,
-    /// The client allows bookmarks. Legs are asked for them always.
-    pub bookmarks: bool,
-    /// Watch-list: the client waits for the end of the initial events.
-    pub initial_events: bool,
-    /// Where the client stands; slots of members that are not asked are kept as they are.
-    pub cursor: Cursor,
-    /// In `clusters[]` order; for unions of cluster-scoped kinds the primary first.
-    pub legs: Vec<WatchLeg>,
-    /// One name once: the earlier leg wins.
-    pub unique: bool,
-    /// Tables get a column that names the member.
-    pub cluster_column: bool,
-    /// What may be remembered of keys, to mend a member's 410 without the client. `None`: nothing.
-    pub shadow: Option<Budget>,
-}
-
-/// One member of it.
-#[derive(Clone, Debug)]
-pub struct WatchLeg {
-    /// For errors and the CLUSTER column.
-    pub cluster: Arc<str>,
-    /// In the universe of the cursor.
-    pub slot: usize,
-    /// Which namespaces are the caller's; `None`: all that the member sends.
-    pub filter: Option<NamespaceFilter>,
-    /// A hash of what else the member is asked (selectors, path): [`WatchMerge::replan`] tells a change by it.
-    pub asks: u64,
-    /// Where it begins, as the client's request has it.
-    pub start: Start,
-}
-
-/// From where a member is asked to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// Events after this version.
-    At(u64),
-    /// `resourceVersion=0`: what is there as ADDED, then events. Best asked as watch-list with `resourceVersion=0`:
-    /// without the marker nothing tells where what was there ends, and bookmarks are held until something else than
-    /// ADDED comes.
-    Any,
-    /// No version and no `sendInitialEvents`: like `Any`, but consistent. Best asked like `Sync`.
-    Recent,
-    /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker.
-    Sync,
-}
-
-/// What is to be done outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Drop what is left of this leg's stream, wait as back-off says, connect again from there.
-    Restart {
-        /// Index of the leg.
-        leg: usize,
-        /// From where.
-        start: Start,
-    },
-    /// One in-stream `410 Expired`, then the end: only the client's own relist can mend it.
-    Expired {
-        /// For the Status, names the member.
-        why: String,
-    },
-}
-
-/// A member that does not speak as an API server does. Treat as [`WatchMerge::lost`], and count it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("member {cluster}: {fault}")]
-pub struct WatchError {
-    /// Whose stream.
-    pub cluster: Arc<str>,
-    /// What is wrong with it.
-    pub fault: WatchFault,
-}
-
-/// What is wrong with a member's stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WatchFault {
-    /// Above [`LARGEST_FRAME`].
-    #[error("an event of more than {LARGEST_FRAME} bytes")]
-    TooLarge,
-    /// No JSON object with type and object, or no protobuf of this shape.
-    #[error("what it sent is no watch event")]
-    NotAnEvent,
-    /// An event whose object has no decimal resourceVersion.
-    #[error("an event without a resourceVersion")]
-    NoVersion,
-}
-
-/// How far one leg is, for the admin server, the fence and metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LegView {
-    /// What the client's cursor says of it.
-    pub slot: Slot,
-    /// The highest version that was read of it; the fence waits for this.
-    pub seen: u64,
-    /// Its initial events are over and it is not being mended.
-    pub synced: bool,
-    /// Objects that its shadow holds; `None`: it has none (any more).
-    pub shadow: Option<usize>,
-}
+pub use spec::{Act, LARGEST_FRAME, LegView, Start, WatchError, WatchFault, WatchFormat, WatchLeg, WatchSpec};
 
 /// One merged watch.
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not exclude each other")]
 pub struct WatchMerge {
     format: WatchFormat,
     bookmarks: bool,
@@ -229,10 +112,13 @@ impl WatchMerge {
 
     fn admit(&mut self, leg: WatchLeg, unique: bool) -> Leg {
         let mut leg = Leg::new(leg);
-        self.cursor.set(leg.slot, match leg.start {
-            Start::At(version) => Slot::At(version),
-            Start::Any | Start::Recent | Start::Sync => Slot::Sync,
-        });
+        self.cursor.set(
+            leg.slot,
+            match leg.start {
+                Start::At(version) => Slot::At(version),
+                Start::Any | Start::Recent | Start::Sync => Slot::Sync,
+            },
+        );
         if unique && leg.phase == Phase::Live {
             leg.phase = Phase::Inventory;
             leg.start = Start::Sync;
@@ -253,7 +139,14 @@ impl WatchMerge {
     /// Bytes of a leg, in any cut. What follows an act for the same leg in these bytes is dropped. After it, also ask
     /// [`WatchMerge::next_act`]: what was held of other legs may be judged now.
     pub fn push(&mut self, leg: usize, chunk: Bytes, out: &mut Output) -> Result<Option<Act>, WatchError> {
+        let restarts = |act: &Act| matches!(act, Act::Restart { leg: other, .. } if *other == leg);
+        if self.acts.iter().any(restarts) {
+            // Nobody has asked for the acts yet: these bytes are of the stream that is to be dropped.
+            return Ok(self.next_act());
+        }
         self.legs[leg].up = true;
+        self.hold(leg, chunk);
+        let chunk = std::mem::take(&mut self.legs[leg].held);
         match self.read(leg, chunk, out) {
             Ok(()) => Ok(self.next_act()),
             Err(fault) => Err(WatchError {
@@ -263,7 +156,7 @@ impl WatchMerge {
         }
     }
 
-    /// Further acts of the last call.
+    /// Further acts of the last call; to be asked after `push`, `flush` and `give_up` until there are none.
     pub fn next_act(&mut self) -> Option<Act> {
         self.acts.pop_front()
     }
@@ -291,7 +184,10 @@ impl WatchMerge {
     pub fn give_up(&mut self, leg: usize, out: &mut Output) -> Option<Act> {
         self.legs[leg].given_up = true;
         if self.barrier && self.legs[leg].dirty {
-            let why = format!("member {} stopped in the middle of its initial events", self.legs[leg].cluster);
+            let why = format!(
+                "member {} stopped in the middle of its initial events",
+                self.legs[leg].cluster
+            );
             self.expire(why);
         }
         self.proceed(out);
@@ -335,3 +231,6 @@ impl WatchMerge {
         &self.sent
     }
 }
+
+#[cfg(test)]
+mod tests;

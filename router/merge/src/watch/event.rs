@@ -174,15 +174,15 @@ fn position(whole: &[u8], part: &[u8]) -> (usize, usize) {
 
 /// Reads the Status of an ERROR event; what cannot be read has code 0.
 pub(super) fn refusal(format: WatchFormat, object: &[u8]) -> Refusal {
-    if format == WatchFormat::Protobuf {
-        return protobuf_refusal(object).unwrap_or_default();
-    }
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Status {
         code: i64,
         reason: String,
         message: String,
+    }
+    if format == WatchFormat::Protobuf {
+        return protobuf_refusal(object).unwrap_or_default();
     }
     let status: Status = serde_json::from_slice(object).unwrap_or_default();
     Refusal {

@@ -31,14 +31,15 @@ impl WatchMerge {
             }
             match self.legs[leg].split.next(self.format, &chunk, &mut at)? {
                 None => break,
-                Some(Cut::Within(from, to)) => self.judge(leg, &chunk, from, to, out)?,
-                Some(Cut::Gathered(frame)) => self.judge(leg, &frame, 0, frame.len(), out)?,
+                Some(Cut::Within(from, to)) => self.judge(leg, &chunk, (from, to), out)?,
+                Some(Cut::Gathered(frame)) => self.judge(leg, &frame, (0, frame.len()), out)?,
             }
         }
         Ok(())
     }
 
-    fn hold(&mut self, leg: usize, rest: Bytes) {
+    /// Behind what is held already: a leg may be no longer paused before it is read on.
+    pub(super) fn hold(&mut self, leg: usize, rest: Bytes) {
         let held = &mut self.legs[leg].held;
         *held = if held.is_empty() {
             rest
@@ -65,8 +66,7 @@ impl WatchMerge {
         &mut self,
         leg: usize,
         chunk: &Bytes,
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
         out: &mut Output,
     ) -> Result<(), WatchFault> {
         let Some(event) = Event::read(self.format, &chunk[from..to])? else {
@@ -141,11 +141,14 @@ impl WatchMerge {
             self.went_back(leg, version, at);
             return;
         }
+        // Before it moves: an event up to there is of the time that the shadow has behind it.
+        let exact = self.exact(leg);
         self.advance(slot, version);
+        self.sent.progress(slot, version);
         if !admitted {
             self.overlook(leg, frame);
         } else if frame.event.kind == Kind::Deleted {
-            self.live_deleted(leg, frame, out);
+            self.live_deleted(leg, frame, exact, out);
         } else {
             self.keep(leg, frame);
             self.departed.remove(self.key.as_str());
@@ -158,9 +161,8 @@ impl WatchMerge {
         self.look_again(leg);
     }
 
-    fn live_deleted(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
+    fn live_deleted(&mut self, leg: usize, frame: &Frame<'_>, exact: bool, out: &mut Output) {
         write_key(&mut self.key, &frame.event.head);
-        let exact = self.exact(leg);
         let known = match &mut self.legs[leg].shadow {
             Some(shadow) => shadow.remove(&self.key).is_some() || !exact,
             None => true,
@@ -177,7 +179,12 @@ impl WatchMerge {
         if self.barrier || self.counting() {
             self.overlook(leg, frame);
             let uid = Uid::of(&frame.event.head.uid);
-            let held = Held { uid, version: 0, pass: 0 };
+            let held = Held {
+                uid,
+                version: 0,
+                pass: 0,
+                told: true,
+            };
             self.depart(leg, held, frame.event.version);
             return;
         }
@@ -233,7 +240,10 @@ impl WatchMerge {
             return;
         }
         let uid = Uid::of(&frame.event.head.uid);
-        let held = shadow.get(&self.key).filter(|held| held.uid == uid).map(|held| held.version);
+        let held = shadow
+            .get(&self.key)
+            .filter(|held| held.uid == uid)
+            .map(|held| held.version);
         let version = held.unwrap_or(0).max(frame.event.version);
         if !shadow.set(&self.key, &frame.event.head.uid, version) {
             self.over_budget(leg);
@@ -289,6 +299,13 @@ impl WatchMerge {
             }
         } else {
             out.forward(chunk, *from, *to);
+        }
+        if self.unique {
+            for (index, other) in self.legs.iter_mut().enumerate() {
+                if let Some(shadow) = &mut other.shadow {
+                    shadow.tell(&self.key, index == leg);
+                }
+            }
         }
         let (slot, phase) = (self.legs[leg].slot, self.legs[leg].phase);
         self.sent.note(slot, event.version, phase == Phase::Live);

@@ -27,6 +27,7 @@ pub(super) enum Phase {
 
 /// State of one leg. A few hundred bytes: there are thousands.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not exclude each other")]
 pub(super) struct Leg {
     pub(super) cluster: Arc<str>,
     pub(super) slot: usize,
@@ -87,9 +88,9 @@ impl Leg {
     }
 
     pub(super) fn admits(&self, head: &Head<'_>) -> bool {
-        self.filter.as_ref().is_none_or(|filter| {
-            filter.admits(if filter.by_name() { &head.name } else { &head.namespace })
-        })
+        self.filter
+            .as_ref()
+            .is_none_or(|filter| filter.admits(if filter.by_name() { &head.name } else { &head.namespace }))
     }
 
     /// Nothing of its stream counts any more; what comes next is of another one.

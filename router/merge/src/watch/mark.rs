@@ -1,9 +1,9 @@
 //! When a bookmark is due and when none may be sent: a bookmark says "resume here and you miss nothing".
 
+use super::WatchMerge;
 use super::compose::Stub;
 use super::leg::Phase;
 use super::output::Output;
-use super::WatchMerge;
 use crate::cursor::Slot;
 
 /// In a large flush there is a bookmark after so many events …
@@ -32,6 +32,7 @@ impl WatchMerge {
     pub(super) fn told(&mut self, leg: usize, version: u64) {
         let slot = self.legs[leg].slot;
         self.advance(slot, version);
+        self.sent.progress(slot, version);
         let again = std::mem::replace(&mut self.legs[leg].marked, true);
         if again || self.legs.iter().all(|leg| leg.marked || !leg.up) {
             self.due = true;

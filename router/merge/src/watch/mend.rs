@@ -27,17 +27,15 @@ impl WatchMerge {
             }
             _ => exact.then(|| this.compare()),
         };
-        match start {
-            Some(start) => Act::Restart { leg, start },
-            None => {
-                let why = match refusal {
-                    Some(refusal) => format!("member {}: {}", this.cluster, refusal.message),
-                    None => format!("member {} was lost in the middle of its initial events", this.cluster),
-                };
-                self.expired = true;
-                Act::Expired { why }
-            }
+        if let Some(start) = start {
+            return Act::Restart { leg, start };
         }
+        let why = match refusal {
+            Some(refusal) => format!("member {}: {}", this.cluster, refusal.message),
+            None => format!("member {} was lost in the middle of its initial events", this.cluster),
+        };
+        self.expired = true;
+        Act::Expired { why }
     }
 
     pub(super) fn expire(&mut self, why: String) {
@@ -65,7 +63,10 @@ impl WatchMerge {
         // What left another leg may be here, and cannot be told from what is gone.
         let moving = !self.departed.is_empty() || self.legs.iter().any(|leg| leg.moving && leg.phase == Phase::Resync);
         if moving || self.legs[leg].phase == Phase::Resync {
-            let why = format!("no memory left to tell what changed in member {}", self.legs[leg].cluster);
+            let why = format!(
+                "no memory left to tell what changed in member {}",
+                self.legs[leg].cluster
+            );
             self.expire(why);
         }
     }
@@ -87,6 +88,7 @@ impl WatchMerge {
             this.cut();
             let start = Start::At(at);
             self.acts.push_back(Act::Restart { leg, start });
+            self.reclaim(leg);
             self.proceed(out);
             return;
         }
@@ -94,6 +96,7 @@ impl WatchMerge {
         this.moving = false;
         if version > 0 {
             self.advance(slot, version);
+            self.sent.progress(slot, version);
         }
         if before == Phase::Resync {
             self.miss(leg, version);
@@ -202,10 +205,17 @@ impl WatchMerge {
         if !self.unique {
             return false;
         }
-        let later = (leg + 1..self.legs.len()).find(|later| self.legs[*later].has(&self.key));
-        let Some(later) = later else {
+        let held = |later: usize| {
+            let shadow = self.legs[later].shadow.as_ref()?;
+            Some((later, shadow.get(&self.key)?.told))
+        };
+        let Some((later, told)) = (leg + 1..self.legs.len()).find_map(held) else {
             return false;
         };
+        if told {
+            // The deletion comes late: the client has the other object already.
+            return true;
+        }
         let key = std::mem::take(&mut self.key);
         self.want(later, &key);
         self.key = key;
@@ -220,6 +230,21 @@ impl WatchMerge {
         self.legs[leg].again = true;
         self.sent.poison();
         self.look_again(leg);
+    }
+
+    /// A leg that nobody had waited for is counted in: names that later legs were shown under meanwhile are its own.
+    fn reclaim(&mut self, leg: usize) {
+        let told = |key: &str| {
+            let later = self.legs[leg + 1..]
+                .iter()
+                .filter_map(|leg| leg.shadow.as_ref()?.get(key));
+            later.into_iter().any(|held| held.told)
+        };
+        let keys = self.legs[leg].shadow.iter().flat_map(|shadow| shadow.keys());
+        let taken: Vec<Box<str>> = keys.filter(|key| told(key)).map(Into::into).collect();
+        for key in taken {
+            self.want(leg, &key);
+        }
     }
 
     /// Asks a leg for its objects once more if some of them were passed over and are wanted now.

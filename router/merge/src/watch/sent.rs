@@ -26,6 +26,8 @@ struct Entry {
     slot: u32,
     /// All up to this version had been sent.
     advances: bool,
+    /// The client has seen it. Else only the member went on: a bookmark, or an event that is not the caller's.
+    object: bool,
 }
 
 impl Sent {
@@ -37,7 +39,7 @@ impl Sent {
             if entry.advances {
                 cursor.set(entry.slot as usize, Slot::At(entry.version));
             }
-            if entry.version == version {
+            if entry.object && entry.version == version {
                 // Two members use the same numbers: which of them is meant cannot be told.
                 if found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
                     return None;
@@ -54,6 +56,7 @@ impl Sent {
         entries
             .into_iter()
             .flatten()
+            .filter(|entry| entry.object)
             .map(|entry| (entry.slot as usize, entry.version))
     }
 
@@ -62,7 +65,9 @@ impl Sent {
     pub(crate) fn over(base: &Cursor, events: &[(usize, u64)]) -> Self {
         let mut sent = Self::default();
         sent.rebase(base);
-        events.iter().for_each(|(slot, version)| sent.note(*slot, *version, true));
+        for (slot, version) in events {
+            sent.note(*slot, *version, true);
+        }
         sent
     }
 
@@ -71,8 +76,33 @@ impl Sent {
             version,
             slot: u32::try_from(slot).unwrap_or(u32::MAX),
             advances,
+            object: true,
         };
         self.last = Some(entry);
+        let told = |last: &&mut Entry| !last.object && advances && (last.slot, last.version) == (entry.slot, version);
+        match self.entries.back_mut().filter(told) {
+            Some(last) => *last = entry,
+            None => self.put(entry),
+        }
+    }
+
+    /// A member went on and the client was told nothing: the next bookmark says so, and no position after it says less.
+    pub(super) fn progress(&mut self, slot: usize, version: u64) {
+        let entry = Entry {
+            version,
+            slot: u32::try_from(slot).unwrap_or(u32::MAX),
+            advances: true,
+            object: false,
+        };
+        // One entry per member between two events, however long nothing happens.
+        let since = self.entries.iter_mut().rev().take_while(|entry| !entry.object);
+        match since.into_iter().find(|held| held.slot == entry.slot) {
+            Some(held) => *held = entry,
+            None => self.put(entry),
+        }
+    }
+
+    fn put(&mut self, entry: Entry) {
         let Some(base) = &mut self.base else {
             return;
         };
@@ -138,6 +168,22 @@ mod tests {
         assert_eq!(sent.resume(13), None);
         sent.note(1, 12, false);
         assert_eq!(sent.resume(12), None, "which member is meant?");
+    }
+
+    #[test]
+    fn a_position_never_says_less_than_a_bookmark_before_it() {
+        let (_, cursor) = start();
+        let mut sent = Sent::default();
+        sent.rebase(&cursor);
+        sent.note(0, 11, true);
+        sent.progress(1, 1500);
+        sent.progress(0, 20);
+        sent.progress(1, 2000);
+        assert_eq!(sent.entries.len(), 3);
+        assert_eq!(sent.resume(2000), None, "nobody has seen an object of this version");
+        sent.note(0, 21, true);
+        assert_eq!(sent.resume(21).unwrap().slots(), [Slot::At(21), Slot::At(2000)]);
+        assert_eq!(sent.resume(11).unwrap().slots(), [Slot::At(11), Slot::At(1000)]);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! budget of all shadows is used up.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -108,6 +107,8 @@ pub(super) struct Held {
     pub(super) version: u64,
     /// Which pass over the member's state saw it last.
     pub(super) pass: u32,
+    /// Of several members' objects under this name it is the one that this stream told last.
+    pub(super) told: bool,
 }
 
 /// Writes `namespace/name` into a buffer that is used again and again.
@@ -146,6 +147,10 @@ impl Shadow {
         self.keys.get(key)
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(|key| &**key)
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }
@@ -155,11 +160,9 @@ impl Shadow {
     pub(super) fn set(&mut self, key: &str, uid: &str, version: u64) -> bool {
         let pass = self.pass;
         if let Some(held) = self.keys.get_mut(key) {
-            *held = Held {
-                uid: Uid::of(uid),
-                version,
-                pass,
-            };
+            held.uid = Uid::of(uid);
+            held.version = version;
+            held.pass = pass;
             return true;
         }
         let cost = key.len() + PER_KEY;
@@ -168,14 +171,27 @@ impl Shadow {
         }
         self.bytes += cost;
         let uid = Uid::of(uid);
-        self.keys.insert(key.into(), Held { uid, version, pass });
+        let held = Held {
+            uid,
+            version,
+            pass,
+            told: false,
+        };
+        self.keys.insert(key.into(), held);
         true
+    }
+
+    /// This one, or another member's, was told.
+    pub(super) fn tell(&mut self, key: &str, told: bool) {
+        if let Some(held) = self.keys.get_mut(key) {
+            held.told = told;
+        }
     }
 
     /// The client holds another object under this name: whatever the member says next of it is news.
     pub(super) fn doubt(&mut self, key: &str) {
-        if let Entry::Occupied(mut held) = self.keys.entry(key.into()) {
-            held.get_mut().version = 0;
+        if let Some(held) = self.keys.get_mut(key) {
+            held.version = 0;
         }
     }
 

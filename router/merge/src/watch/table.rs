@@ -126,7 +126,10 @@ impl Columns {
             .map(|definition| Some(serde_json::from_str::<Named<'_>>(definition.get()).ok()?.name))
             .collect::<Option<Vec<_>>>()?;
         if self.defined.is_empty() {
-            let all = names.iter().zip(definitions).filter(|(name, _)| **name != CLUSTER || !self.cluster);
+            let all = names
+                .iter()
+                .zip(definitions)
+                .filter(|(name, _)| **name != CLUSTER || !self.cluster);
             self.defined = all
                 .map(|(name, raw)| Column {
                     name: (**name).into(),
@@ -145,7 +148,9 @@ impl Columns {
     }
 
     fn definitions<'a>(&self) -> Vec<Cow<'a, RawValue>> {
-        let ours = self.cluster.then(|| RawValue::from_string(CLUSTER_COLUMN.to_owned()).ok());
+        let ours = self
+            .cluster
+            .then(|| RawValue::from_string(CLUSTER_COLUMN.to_owned()).ok());
         let defined = self.defined.iter().map(|column| column.raw.clone());
         defined.chain(ours.flatten()).map(Cow::Owned).collect()
     }

@@ -1,0 +1,126 @@
+//! What a merged watch is made of, and the words in which it speaks to the side that does its IO.
+
+use std::sync::Arc;
+
+use super::shadow::Budget;
+use crate::cursor::{Cursor, Slot};
+use crate::filter::NamespaceFilter;
+
+/// The largest frame of a member: etcd refuses objects of 1.5 MiB, servers may be set higher.
+pub const LARGEST_FRAME: usize = 64 * 1024 * 1024;
+
+/// How the client and all members speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchFormat {
+    /// One JSON event per line.
+    Json,
+    /// Four bytes of length before each event.
+    Protobuf,
+    /// JSON events that carry Tables. Members must be asked for `includeObject=Metadata` or `Object`.
+    Table,
+}
+
+/// What one merged watch is.
+#[expect(clippy::struct_excessive_bools, reason = "what the client asked for, each by itself")]
+pub struct WatchSpec {
+    /// Of the client's stream and of every leg's.
+    pub format: WatchFormat,
+    /// The client allows bookmarks. Legs are asked for them always.
+    pub bookmarks: bool,
+    /// Watch-list: the client waits for the end of the initial events.
+    pub initial_events: bool,
+    /// Where the client stands; slots of members that are not asked are kept as they are.
+    pub cursor: Cursor,
+    /// In `clusters[]` order; for unions of cluster-scoped kinds the primary first.
+    pub legs: Vec<WatchLeg>,
+    /// One name once: the earlier leg wins.
+    pub unique: bool,
+    /// Tables get a column that names the member.
+    pub cluster_column: bool,
+    /// What may be remembered of keys, to mend a member's 410 without the client. `None`: nothing.
+    pub shadow: Option<Budget>,
+}
+
+/// One member of it.
+#[derive(Clone, Debug)]
+pub struct WatchLeg {
+    /// For errors and the CLUSTER column.
+    pub cluster: Arc<str>,
+    /// In the universe of the cursor.
+    pub slot: usize,
+    /// Which namespaces are the caller's; `None`: all that the member sends.
+    pub filter: Option<NamespaceFilter>,
+    /// A hash of what else the member is asked (selectors, path): [`WatchMerge::replan`] tells a change by it.
+    pub asks: u64,
+    /// Where it begins, as the client's request has it.
+    pub start: Start,
+}
+
+/// From where a member is asked to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Events after this version.
+    At(u64),
+    /// `resourceVersion=0`: what is there as ADDED, then events. Best asked as watch-list with `resourceVersion=0`:
+    /// without the marker nothing tells where what was there ends, and bookmarks are held until something else than
+    /// ADDED comes.
+    Any,
+    /// No version and no `sendInitialEvents`: like `Any`, but consistent. Best asked like `Sync`.
+    Recent,
+    /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker.
+    Sync,
+}
+
+/// What is to be done outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Drop what is left of this leg's stream, wait as back-off says, connect again from there.
+    Restart {
+        /// Index of the leg.
+        leg: usize,
+        /// From where.
+        start: Start,
+    },
+    /// One in-stream `410 Expired`, then the end: only the client's own relist can mend it.
+    Expired {
+        /// For the Status, names the member.
+        why: String,
+    },
+}
+
+/// A member that does not speak as an API server does. Treat as [`WatchMerge::lost`], and count it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("member {cluster}: {fault}")]
+pub struct WatchError {
+    /// Whose stream.
+    pub cluster: Arc<str>,
+    /// What is wrong with it.
+    pub fault: WatchFault,
+}
+
+/// What is wrong with a member's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WatchFault {
+    /// Above [`LARGEST_FRAME`].
+    #[error("an event of more than {LARGEST_FRAME} bytes")]
+    TooLarge,
+    /// No JSON object with type and object, or no protobuf of this shape.
+    #[error("what it sent is no watch event")]
+    NotAnEvent,
+    /// An event whose object has no decimal resourceVersion.
+    #[error("an event without a resourceVersion")]
+    NoVersion,
+}
+
+/// How far one leg is, for the admin server, the fence and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegView {
+    /// What the client's cursor says of it.
+    pub slot: Slot,
+    /// The highest version that was read of it; the fence waits for this.
+    pub seen: u64,
+    /// Its initial events are over and it is not being mended.
+    pub synced: bool,
+    /// Objects that its shadow holds; `None`: it has none (any more).
+    pub shadow: Option<usize>,
+}

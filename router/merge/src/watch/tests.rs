@@ -1,0 +1,187 @@
+//! What random histories do not show: bytes that are not copied, bookmarks in a flush, memory, columns, bad members.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::*;
+use crate::cursor::Universe;
+use crate::filter::NamespaceFilter;
+
+fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
+    let names: Vec<String> = (0..starts.len()).map(|leg| format!("m{leg}")).collect();
+    let universe = Universe::new("shard", names.clone());
+    let legs = names.into_iter().zip(starts).enumerate();
+    WatchMerge::new(WatchSpec {
+        format,
+        bookmarks: true,
+        initial_events: false,
+        cursor: Cursor::new(&universe),
+        legs: legs
+            .map(|(slot, (name, start))| WatchLeg {
+                cluster: name.into(),
+                slot,
+                filter: None,
+                asks: 0,
+                start: *start,
+            })
+            .collect(),
+        unique: false,
+        cluster_column: format == WatchFormat::Table,
+        shadow: None,
+    })
+}
+
+fn event(kind: &str, version: u64, pad: usize) -> String {
+    let pad = "x".repeat(pad);
+    format!(
+        "{{\"type\":\"{kind}\",\"object\":{{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{{\"name\":\"p\",\
+         \"namespace\":\"ns\",\"uid\":\"u\",\"resourceVersion\":\"{version}\"}},\"spec\":\"{pad}\"}}}}\n"
+    )
+}
+
+fn drain(out: &mut Output) -> Vec<Bytes> {
+    std::iter::from_fn(|| out.pop()).collect()
+}
+
+fn bookmarks(chunks: &[Bytes]) -> usize {
+    chunks
+        .iter()
+        .filter(|chunk| chunk.starts_with(b"{\"type\":\"BOOKMARK\""))
+        .count()
+}
+
+#[test]
+fn frames_of_one_chunk_go_out_as_one_slice_of_it() {
+    let mut merge = merge(WatchFormat::Json, &[Start::At(1), Start::At(1)]);
+    let mut out = Output::default();
+    let chunk: Bytes = (2..12)
+        .map(|version| event("MODIFIED", version, 0))
+        .collect::<String>()
+        .into();
+    assert_eq!(merge.push(0, chunk.clone(), &mut out), Ok(None));
+    merge.flush(&mut out);
+    let sent = drain(&mut out);
+    assert_eq!((sent.len(), bookmarks(&sent)), (2, 1));
+    assert_eq!(
+        (sent[0].as_ptr(), sent[0].len()),
+        (chunk.as_ptr(), chunk.len()),
+        "not copied"
+    );
+    merge.flush(&mut out);
+    assert!(out.is_empty(), "nothing new, no bookmark");
+    assert_eq!(merge.cursor().slots(), [Slot::At(11), Slot::At(1)]);
+}
+
+#[test]
+fn a_large_flush_has_bookmarks_in_it() {
+    for (pad, events, expected) in [(0, 640, 10), (16 * 1024, 10, 10), (1024, 32, 2)] {
+        let mut merge = merge(WatchFormat::Json, &[Start::At(1)]);
+        let mut out = Output::default();
+        for version in 2..2 + events {
+            merge.push(0, event("MODIFIED", version, pad).into(), &mut out).unwrap();
+        }
+        assert_eq!(bookmarks(&drain(&mut out)), expected, "{pad}");
+    }
+}
+
+#[test]
+fn an_idle_leg_costs_a_few_hundred_bytes() {
+    assert!(size_of::<Leg>() <= 384, "{}", size_of::<Leg>());
+    assert!(size_of::<WatchMerge>() <= 1024, "{}", size_of::<WatchMerge>());
+}
+
+#[test]
+fn what_is_filtered_moves_the_cursor_and_is_not_worth_a_bookmark() {
+    let mut merge = merge(WatchFormat::Json, &[Start::At(1)]);
+    merge.legs[0].filter = Some(NamespaceFilter::only(Arc::new(HashSet::from([Arc::from("other")]))));
+    let mut out = Output::default();
+    merge.push(0, event("DELETED", 7, 0).into(), &mut out).unwrap();
+    merge.flush(&mut out);
+    assert!(out.is_empty());
+    assert_eq!(merge.cursor().slot(0), Slot::At(7));
+    merge.close(&mut out);
+    assert_eq!(
+        bookmarks(&drain(&mut out)),
+        1,
+        "a planned end tells where the client is"
+    );
+}
+
+#[test]
+fn members_that_speak_no_kubernetes_are_named() {
+    let mut out = Output::default();
+    for (bytes, fault) in [
+        ("<html>\n".to_owned(), WatchFault::NotAnEvent),
+        ("{\"type\":\"ADDED\"}\n".to_owned(), WatchFault::NotAnEvent),
+        ("{\"type\":\"NEWS\",\"object\":{}}\n".to_owned(), WatchFault::NotAnEvent),
+        (event("ADDED", 5, 0).replace("\"5\"", "\"v5\""), WatchFault::NoVersion),
+    ] {
+        let mut merge = merge(WatchFormat::Json, &[Start::At(1), Start::At(3)]);
+        let error = merge.push(1, bytes.into(), &mut out).unwrap_err();
+        assert_eq!((&*error.cluster, error.fault), ("m1", fault));
+        let start = Start::At(3);
+        assert_eq!(merge.lost(1), Act::Restart { leg: 1, start });
+    }
+    let mut merge = merge(WatchFormat::Protobuf, &[Start::At(1)]);
+    let error = merge.push(0, Bytes::from_static(&[0xff; 5]), &mut out).unwrap_err();
+    assert_eq!(error.fault, WatchFault::TooLarge);
+}
+
+#[test]
+fn history_that_goes_back_is_no_history() {
+    let mut merge = merge(WatchFormat::Json, &[Start::At(10)]);
+    let act = merge.push(0, event("MODIFIED", 9, 0).into(), &mut Output::default());
+    assert!(matches!(act, Ok(Some(Act::Expired { .. }))), "{act:?}");
+}
+
+fn row(version: u64, columns: Option<&str>, cells: &str) -> String {
+    format!(
+        "{{\"type\":\"ADDED\",\"object\":{{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":\
+         {{\"resourceVersion\":\"{version}\"}},\"columnDefinitions\":{},\"rows\":[{{\"cells\":{cells},\"object\":{{\
+         \"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{{\"name\":\"p\",\
+         \"namespace\":\"ns\",\"uid\":\"u\",\"resourceVersion\":\"{version}\"}}}}}}]}}}}\n",
+        columns.unwrap_or("null")
+    )
+}
+
+#[test]
+fn the_client_sees_columns_once_and_all_cells_under_them() {
+    let mut merge = merge(WatchFormat::Table, &[Start::At(1), Start::At(1)]);
+    let mut out = Output::default();
+    let ours = r#"[{"name":"Name","type":"string"},{"name":"Age","type":"string"}]"#;
+    let theirs = r#"[{"name":"Age","type":"string"},{"name":"New","type":"string"},{"name":"Name","type":"string"}]"#;
+    merge
+        .push(0, row(2, Some(ours), r#"["a","1s"]"#).into(), &mut out)
+        .unwrap();
+    merge
+        .push(1, row(2, Some(theirs), r#"["2s",true,"b"]"#).into(), &mut out)
+        .unwrap();
+    merge.push(0, row(3, None, r#"["c","3s"]"#).into(), &mut out).unwrap();
+    let seen: Vec<serde_json::Value> = drain(&mut out)
+        .iter()
+        .map(|chunk| serde_json::from_slice(chunk).unwrap())
+        .collect();
+    let names: Vec<_> = seen[0]["object"]["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .collect();
+    assert_eq!(
+        names.iter().map(|column| &column["name"]).collect::<Vec<_>>(),
+        ["Name", "Age", "Cluster"]
+    );
+    assert!(
+        seen[1..]
+            .iter()
+            .all(|event| event["object"]["columnDefinitions"].is_null())
+    );
+    let cells: Vec<_> = seen.iter().map(|event| &event["object"]["rows"][0]["cells"]).collect();
+    assert_eq!(
+        cells,
+        [
+            &serde_json::json!(["a", "1s", "m0"]),
+            &serde_json::json!(["b", "2s", "m1"]),
+            &serde_json::json!(["c", "3s", "m0"])
+        ]
+    );
+}

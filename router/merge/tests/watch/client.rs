@@ -1,0 +1,175 @@
+//! A client's cache, and the laws that every event must keep.
+
+use std::collections::BTreeMap;
+
+use portolan_merge::cursor::is_cursor;
+use portolan_merge::watch::WatchFormat;
+
+use crate::member::{Key, Stored};
+use crate::truth::Truth;
+use crate::wirefmt::{Seen, decode, take};
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// client-go's reflector: watch-list into a new store, swapped at the marker.
+    WatchList,
+    /// client-go's reflector and kube-rs: list, then watch.
+    ListWatch,
+    /// Python's default: never asks for bookmarks.
+    NoBookmarks,
+}
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) manner: Manner,
+    format: WatchFormat,
+    /// uid and version of what it holds.
+    pub(crate) cache: BTreeMap<Key, (String, u64)>,
+    /// A watch-list under way: what becomes the cache at the marker.
+    pub(crate) listing: bool,
+    /// Where it would resume; `None`: it must list.
+    pub(crate) resume: Option<String>,
+    read: Vec<u8>,
+    last_cursor: Option<String>,
+    /// Resumed from before what it has seen: the marker of a watch-list in which something left.
+    pub(crate) replay: bool,
+    pub(crate) bookmarks: usize,
+    pub(crate) events: usize,
+}
+
+impl Client {
+    pub(crate) fn new(manner: Manner, format: WatchFormat) -> Self {
+        Self {
+            manner,
+            format,
+            cache: BTreeMap::new(),
+            listing: false,
+            resume: None,
+            read: Vec::new(),
+            last_cursor: None,
+            replay: false,
+            bookmarks: 0,
+            events: 0,
+        }
+    }
+
+    /// A list answered.
+    pub(crate) fn list(&mut self, objects: BTreeMap<Key, Stored>, version: String) {
+        self.cache = objects
+            .into_iter()
+            .map(|(key, object)| (key, (object.uid, object.version)))
+            .collect();
+        self.last_cursor = None;
+        self.resume = Some(version);
+    }
+
+    /// A new connection.
+    pub(crate) fn connect(&mut self) {
+        self.read.clear();
+        self.replay = false;
+        self.listing = self.resume.is_none();
+        if self.listing {
+            self.cache.clear();
+            self.last_cursor = None;
+        }
+    }
+
+    pub(crate) fn read(&mut self, bytes: &[u8], truth: &Truth) {
+        self.read.extend_from_slice(bytes);
+        while let Some(frame) = take(self.format, &mut self.read) {
+            let seen = decode(self.format, &frame);
+            self.apply(&seen, truth);
+        }
+    }
+
+    /// The stream ended by plan: what is half a frame was lost, and that is a fault.
+    pub(crate) fn whole(&self) {
+        assert!(self.read.is_empty(), "a stream ended within a frame");
+    }
+
+    fn apply(&mut self, seen: &Seen, truth: &Truth) {
+        if std::env::var_os("PORTOLAN_SEED").is_some() {
+            println!("{seen:?}");
+        }
+        let expected = if self.format == WatchFormat::Table {
+            "Table"
+        } else {
+            "Thing"
+        };
+        assert_eq!(seen.object_kind, expected, "{seen:?}");
+        let object = &seen.object;
+        if seen.kind == "BOOKMARK" {
+            return self.bookmark(seen);
+        }
+        self.events += 1;
+        let version: u64 = object.version.parse().expect("raw versions on objects");
+        let key = (object.namespace.clone(), object.name.clone());
+        let held = self.cache.get(&key);
+        match seen.kind.as_str() {
+            "DELETED" => {
+                assert!(!self.listing, "DELETED before the marker: {seen:?}");
+                let Some((uid, known)) = held else {
+                    assert!(
+                        self.replay || truth.setting.unique,
+                        "DELETED of what the client does not have: {seen:?}"
+                    );
+                    return;
+                };
+                assert!(
+                    *uid == object.uid || truth.setting.unique,
+                    "DELETED of another object, not {uid}: {seen:?}"
+                );
+                assert!(
+                    truth.went(uid, *known),
+                    "DELETED of what exists: {seen:?}, known at {known}"
+                );
+                self.cache.remove(&key);
+            }
+            kind => {
+                if let Some((uid, known)) = held.filter(|(uid, _)| *uid == object.uid) {
+                    assert!(
+                        self.replay || *known < version,
+                        "twice: {seen:?}, {uid} known at {known}"
+                    );
+                    assert!(
+                        self.replay || kind == "MODIFIED" || truth.went(uid, *known),
+                        "ADDED of what the client has: {seen:?}"
+                    );
+                } else {
+                    let replay = self.replay || truth.setting.unique;
+                    assert!(
+                        replay || kind == "ADDED" || held.is_some(),
+                        "MODIFIED of what the client does not have: {seen:?}"
+                    );
+                }
+                self.cache.insert(key, (object.uid.clone(), version));
+            }
+        }
+        if !self.listing {
+            self.resume = Some(object.version.clone());
+        }
+    }
+
+    fn bookmark(&mut self, seen: &Seen) {
+        self.bookmarks += 1;
+        assert_ne!(self.manner, Manner::NoBookmarks, "nobody asked for bookmarks");
+        let version = &seen.object.version;
+        assert!(is_cursor(version), "{seen:?}");
+        assert_eq!(
+            seen.object.end, self.listing,
+            "one marker, at the end of the initial events: {seen:?}"
+        );
+        if let Some(last) = &self.last_cursor
+            && last[1..15] == version[1..15]
+        {
+            assert!(
+                (last.len(), last) <= (version.len(), version),
+                "the cursor went back: {last} {version}"
+            );
+        }
+        self.last_cursor = Some(version.clone());
+        self.listing = false;
+        self.resume = Some(version.clone());
+    }
+}

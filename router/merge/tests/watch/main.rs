@@ -1,0 +1,91 @@
+//! The merged watch against simulated members and a simulated client: random histories, laws that hold in each.
+//!
+//! The laws: what the cache holds at rest is the union of the members' objects in the caller's namespaces. DELETED only for
+//! an object (uid) that the client holds and that was gone at some time after the version it holds. ADDED only for a key
+//! the client does not hold, for another object (uid) under it, or for one that was gone in between; no event twice, an
+//! object's version only grows. Cursors of one epoch only grow; no bookmarks for who did not ask, no more when idle than
+//! the members send. One marker, no DELETED before it. A stream that began at nothing is never expired while there is
+//! memory. A failing seed is printed; `PORTOLAN_SEED=<seed>` replays it, `PORTOLAN_SOAK_SECONDS=<n>` runs for so long.
+
+mod client;
+mod dice;
+mod member;
+mod truth;
+mod wirefmt;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use world::{Tally, World};
+
+/// Histories of one `make test`.
+const HISTORIES: u64 = 3_000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var_os(name)?.to_str()?.parse().ok()
+}
+
+/// False if a law did not hold in it.
+fn history(seed: u64, total: &mut Tally) -> bool {
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(seed);
+        world.run();
+        world.tally
+    }));
+    let Ok(tally) = ran else {
+        return false;
+    };
+    total.lists += tally.lists;
+    total.expired += tally.expired;
+    total.resumed_raw += tally.resumed_raw;
+    total.unknown_raw += tally.unknown_raw;
+    total.replans += tally.replans;
+    total.mended += tally.mended;
+    total.events += tally.events;
+    total.bookmarks += tally.bookmarks;
+    total.watches += tally.watches;
+    true
+}
+
+#[test]
+fn every_history_ends_in_the_union() {
+    let mut total = Tally::default();
+    if let Some(seed) = number("PORTOLAN_SEED") {
+        assert!(history(seed, &mut total), "seed {seed} again");
+        println!("{total:?}");
+        return;
+    }
+    let began = Instant::now();
+    let soak = number("PORTOLAN_SOAK_SECONDS").map(Duration::from_secs);
+    let first = if soak.is_some() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        u64::from(now.unwrap().subsec_nanos()) << 32
+    } else {
+        0
+    };
+    let mut ran = 0;
+    let mut failed = Vec::new();
+    while failed.len() < 10 && (ran < HISTORIES || soak.is_some_and(|soak| began.elapsed() < soak)) {
+        if !history(first + ran, &mut total) {
+            failed.push(first + ran);
+        }
+        ran += 1;
+    }
+    assert!(
+        failed.is_empty(),
+        "replay with PORTOLAN_SEED=<seed> cargo test -p portolan-merge --test watch, seeds {failed:?} of {ran}"
+    );
+    println!("{ran} histories from seed {first} in {:?}: {total:?}", began.elapsed());
+    // That the histories are about something.
+    let each = usize::try_from(ran).unwrap();
+    assert!(
+        total.watches > each && total.events > 4 * each && total.bookmarks > each,
+        "{total:?}"
+    );
+    assert!(
+        total.mended > each / 10 && total.expired > each / 10 && total.replans > each / 10,
+        "{total:?}"
+    );
+    assert!(total.resumed_raw > each / 50, "{total:?}");
+}

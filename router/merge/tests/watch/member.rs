@@ -1,0 +1,196 @@
+//! A member's API server for one resource: a revisioned store, its history, compaction, and watches on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_merge::watch::{Start, WatchFormat};
+
+use crate::wirefmt::{Object, error, frame};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) version: u64,
+    /// What selectors of the caller see.
+    pub(crate) shown: bool,
+}
+
+pub(crate) type Key = (String, String);
+
+/// One change: the object before and after.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    version: u64,
+    before: Option<Stored>,
+    after: Option<Stored>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    pub(crate) objects: BTreeMap<Key, Stored>,
+    pub(crate) history: Vec<Change>,
+    pub(crate) version: u64,
+    pub(crate) compacted: u64,
+    pub(crate) up: bool,
+    /// Counts restarts: streams of an earlier one are dead.
+    pub(crate) epoch: u32,
+}
+
+/// What a watch is asked for beside its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Namespaces by label; `None`: all.
+    pub(crate) namespaces: Option<BTreeSet<String>>,
+    /// Objects that are `shown` only.
+    pub(crate) selector: bool,
+}
+
+impl Asked {
+    fn fits(&self, object: &Stored) -> bool {
+        let place = self
+            .namespaces
+            .as_ref()
+            .is_none_or(|all| all.contains(&object.namespace));
+        place && (object.shown || !self.selector)
+    }
+}
+
+/// One open watch: how far it is, and bytes on their way.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) bytes: Vec<u8>,
+    position: u64,
+    asked: Asked,
+    epoch: u32,
+    /// Ends when `bytes` are read.
+    pub(crate) ended: bool,
+    headed: bool,
+    format: WatchFormat,
+}
+
+impl Member {
+    pub(crate) fn write(&mut self, key: &Key, after: Option<Stored>) -> u64 {
+        self.version += 1;
+        let before = self.objects.remove(key);
+        let after = after.map(|object| Stored {
+            version: self.version,
+            ..object
+        });
+        if let Some(object) = &after {
+            self.objects.insert(key.clone(), object.clone());
+        }
+        self.history.push(Change {
+            version: self.version,
+            before,
+            after,
+        });
+        self.version
+    }
+
+    /// Others write too: versions have gaps.
+    pub(crate) fn skip(&mut self, versions: u64) {
+        self.version += versions;
+    }
+
+    pub(crate) fn compact(&mut self, to: u64) {
+        self.compacted = self.compacted.max(to.min(self.version));
+        self.history.retain(|change| change.version > self.compacted);
+    }
+
+    pub(crate) fn watch(&self, format: WatchFormat, start: Start, asked: Asked, marker: bool) -> Stream {
+        let mut stream = Stream {
+            bytes: Vec::new(),
+            position: self.version,
+            asked,
+            epoch: self.epoch,
+            ended: false,
+            headed: false,
+            format,
+        };
+        match start {
+            Start::At(version) if version < self.compacted => stream.fail(410, "Expired"),
+            Start::At(version) if version > self.version => stream.fail(504, "Timeout"),
+            Start::At(version) => stream.position = version,
+            Start::Any | Start::Recent | Start::Sync => {
+                for object in self
+                    .objects
+                    .values()
+                    .filter(|object| stream.asked.fits(object))
+                    .cloned()
+                    .collect::<Vec<_>>()
+                {
+                    let version = object.version;
+                    stream.event("ADDED", &object, version);
+                }
+                if start == Start::Sync || marker {
+                    stream.mark(true);
+                }
+            }
+        }
+        stream
+    }
+
+    /// What happened since goes into the stream.
+    pub(crate) fn feed(&self, stream: &mut Stream) {
+        if stream.ended || stream.epoch != self.epoch {
+            stream.ended = true;
+            return;
+        }
+        if stream.position < self.compacted && self.version > stream.position {
+            // Too slow: its cache has moved on.
+            return stream.fail(410, "Expired");
+        }
+        let from = stream.position;
+        for change in self.history.iter().filter(|change| change.version > from) {
+            let before = change.before.as_ref().filter(|object| stream.asked.fits(object));
+            let after = change.after.as_ref().filter(|object| stream.asked.fits(object));
+            match (before, after) {
+                (None, Some(object)) => stream.event("ADDED", object, change.version),
+                (Some(_), Some(object)) => stream.event("MODIFIED", object, change.version),
+                (Some(object), None) => stream.event("DELETED", object, change.version),
+                (None, None) => {}
+            }
+        }
+        stream.position = self.version;
+    }
+}
+
+impl Stream {
+    fn event(&mut self, kind: &str, object: &Stored, version: u64) {
+        let object = Object {
+            namespace: object.namespace.clone(),
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+            version: version.to_string(),
+            end: false,
+        };
+        self.put(kind, &object);
+    }
+
+    fn put(&mut self, kind: &str, object: &Object) {
+        let columns = !std::mem::replace(&mut self.headed, true);
+        self.bytes.extend(frame(self.format, kind, object, columns));
+    }
+
+    /// A bookmark.
+    pub(crate) fn mark(&mut self, end: bool) {
+        let object = Object {
+            namespace: String::new(),
+            name: String::new(),
+            uid: String::new(),
+            version: self.position.to_string(),
+            end,
+        };
+        if self.position > 0 && !self.ended {
+            self.put("BOOKMARK", &object);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, code: u16, reason: &str) {
+        if !self.ended {
+            self.bytes.extend(error(self.format, code, reason));
+            self.ended = true;
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The members, whose namespaces are the caller's, and since when which object is not to be seen any more.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use portolan_merge::cursor::Universe;
+
+use crate::dice::Dice;
+use crate::member::{Asked, Key, Member, Stored};
+
+pub(crate) const NAMESPACES: [&str; 3] = ["a", "b", "c"];
+const NAMES: [&str; 4] = ["w", "x", "y", "z"];
+
+/// What one history is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) members: usize,
+    /// A kind without namespaces: names collide.
+    pub(crate) unique: bool,
+    /// Members filter by the agent's labels; else the router does.
+    pub(crate) labelled: bool,
+    pub(crate) selector: bool,
+    /// The shard's configuration changes.
+    pub(crate) moves: bool,
+    pub(crate) compaction: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Truth {
+    pub(crate) setting: Setting,
+    pub(crate) members: Vec<Member>,
+    pub(crate) joined: Vec<bool>,
+    /// Which member owns a namespace.
+    pub(crate) owner: BTreeMap<&'static str, usize>,
+    clock: u64,
+    serial: u64,
+    /// When a member wrote a version.
+    written: HashMap<(usize, u64), u64>,
+    /// When an object was seen no more: deleted, hidden, or its namespace no longer the caller's.
+    gone: HashMap<String, Vec<u64>>,
+}
+
+impl Truth {
+    pub(crate) fn new(setting: Setting, dice: &mut Dice) -> Self {
+        let mut truth = Self {
+            members: (0..setting.members)
+                .map(|_| Member {
+                    up: true,
+                    ..Member::default()
+                })
+                .collect(),
+            joined: vec![true; setting.members],
+            owner: BTreeMap::new(),
+            setting,
+            clock: 0,
+            serial: 0,
+            written: HashMap::new(),
+            gone: HashMap::new(),
+        };
+        for namespace in NAMESPACES {
+            let owner = dice.below(truth.members.len());
+            truth.owner.insert(namespace, owner);
+        }
+        for member in &mut truth.members {
+            member.skip(1 + dice.next() % 200);
+        }
+        for _ in 0..dice.below(12) {
+            truth.change(dice);
+        }
+        truth
+    }
+
+    pub(crate) fn name(member: usize) -> String {
+        format!("member-{member}")
+    }
+
+    pub(crate) fn universe(&self) -> Universe {
+        let joined = self.joined.iter().enumerate().filter(|(_, joined)| **joined);
+        // Whose namespaces are whose is part of the epoch: a client that was away while they moved must list.
+        Universe::new(
+            &format!("shard {:?}", self.owner),
+            joined.map(|(member, _)| Self::name(member)),
+        )
+    }
+
+    /// The caller's namespaces of a member.
+    pub(crate) fn owned(&self, member: usize) -> BTreeSet<String> {
+        let owned = self
+            .owner
+            .iter()
+            .filter(|(_, owner)| **owner == member && self.joined[member]);
+        owned.map(|(namespace, _)| (*namespace).to_owned()).collect()
+    }
+
+    pub(crate) fn asked(&self, member: usize) -> Asked {
+        Asked {
+            namespaces: (self.setting.labelled && !self.setting.unique).then(|| self.owned(member)),
+            selector: self.setting.selector,
+        }
+    }
+
+    /// Whether the caller may see it at all, collisions aside.
+    fn visible(&self, member: usize, object: &Stored) -> bool {
+        let place = self.setting.unique || self.owner.get(object.namespace.as_str()) == Some(&member);
+        self.joined[member] && place && (object.shown || !self.setting.selector)
+    }
+
+    pub(crate) fn union(&self) -> BTreeMap<Key, Stored> {
+        self.union_without(&[])
+    }
+
+    /// As a list answers that cannot reach these.
+    pub(crate) fn union_without(&self, missing: &[usize]) -> BTreeMap<Key, Stored> {
+        let mut union = BTreeMap::new();
+        for (member, store) in self
+            .members
+            .iter()
+            .enumerate()
+            .filter(|(member, _)| !missing.contains(member))
+        {
+            for (key, object) in &store.objects {
+                if self.visible(member, object) {
+                    union.entry(key.clone()).or_insert_with(|| object.clone());
+                }
+            }
+        }
+        union
+    }
+
+    /// One write somewhere.
+    pub(crate) fn change(&mut self, dice: &mut Dice) {
+        let member = dice.below(self.members.len());
+        self.members[member].skip(if dice.percent(30) { dice.next() % 5 } else { 0 });
+        let namespace = if self.setting.unique {
+            ""
+        } else {
+            dice.pick(&NAMESPACES)
+        };
+        let key = (namespace.to_owned(), (*dice.pick(&NAMES)).to_owned());
+        let held = self.members[member].objects.get(&key).cloned();
+        let after = match held {
+            Some(_) if dice.percent(35) => None,
+            Some(object) if dice.percent(25) => Some(Stored {
+                shown: !object.shown,
+                ..object
+            }),
+            Some(object) => Some(object),
+            None => {
+                self.serial += 1;
+                let uid = format!("00000000-0000-4000-8000-{:012x}", self.serial);
+                let uid = if dice.percent(10) {
+                    format!("odd-{}", self.serial)
+                } else {
+                    uid
+                };
+                let (namespace, name) = key.clone();
+                Some(Stored {
+                    namespace,
+                    name,
+                    uid,
+                    version: 0,
+                    shown: dice.percent(80),
+                })
+            }
+        };
+        self.record(|truth| {
+            let version = truth.members[member].write(&key, after);
+            truth.written.insert((member, version), truth.clock);
+        });
+    }
+
+    /// Does it, and notes what is seen no more after it.
+    fn record(&mut self, does: impl FnOnce(&mut Self)) {
+        let before: Vec<String> = self.seen();
+        self.clock += 1;
+        does(self);
+        let after = self.seen();
+        for uid in before {
+            if !after.contains(&uid) {
+                self.gone.entry(uid).or_default().push(self.clock);
+            }
+        }
+    }
+
+    fn seen(&self) -> Vec<String> {
+        let all = self.members.iter().enumerate();
+        all.flat_map(|(member, store)| {
+            let visible = store
+                .objects
+                .values()
+                .filter(move |object| self.visible(member, object));
+            visible.map(|object| object.uid.clone())
+        })
+        .collect()
+    }
+
+    /// Another configuration of the shard.
+    pub(crate) fn reconfigure(&mut self, dice: &mut Dice) {
+        let member = dice.below(self.members.len());
+        let namespace = *dice.pick(&NAMESPACES);
+        let joins = dice.percent(40);
+        self.record(|truth| {
+            if joins {
+                truth.joined[member] = !truth.joined[member];
+                if truth.joined.iter().all(|joined| !joined) {
+                    truth.joined[member] = true;
+                }
+            } else {
+                truth.owner.insert(namespace, member);
+            }
+        });
+    }
+
+    /// Whether the object may be told to be gone to somebody who last heard of it at this version.
+    pub(crate) fn went(&self, uid: &str, version: u64) -> bool {
+        // Two members may have the same version: the earlier writing is the laxer one.
+        let heard = (0..self.members.len())
+            .filter_map(|member| self.written.get(&(member, version)))
+            .min()
+            .copied();
+        let gone = self.gone.get(uid).map(Vec::as_slice).unwrap_or_default();
+        heard.is_some_and(|heard| gone.iter().any(|gone| *gone >= heard))
+    }
+}

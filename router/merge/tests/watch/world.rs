@@ -1,0 +1,552 @@
+//! One history: members that change, break and move, one client, and the merged watch between them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use portolan_merge::cursor::{Cursor, Slot, Universe};
+use portolan_merge::filter::NamespaceFilter;
+use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
+
+use crate::client::{Client, Manner};
+use crate::dice::Dice;
+use crate::member::{Stored, Stream};
+use crate::truth::{Setting, Truth};
+
+/// The side that does the IO, as the router's: legs, their streams, what is on its way to the client.
+struct Session {
+    merge: WatchMerge,
+    universe: Universe,
+    legs: Vec<Line>,
+    out: Output,
+    wire: Vec<u8>,
+    /// Began at nothing, with memory for shadows: nothing may expire it.
+    mendable: bool,
+}
+
+struct Line {
+    member: usize,
+    stream: Option<Stream>,
+    wants: Option<Start>,
+}
+
+#[derive(Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) lists: usize,
+    pub(crate) expired: usize,
+    pub(crate) resumed_raw: usize,
+    pub(crate) unknown_raw: usize,
+    pub(crate) replans: usize,
+    pub(crate) mended: usize,
+    pub(crate) events: usize,
+    pub(crate) bookmarks: usize,
+    pub(crate) watches: usize,
+}
+
+pub(crate) struct World {
+    dice: Dice,
+    truth: Truth,
+    client: Client,
+    format: WatchFormat,
+    session: Option<Session>,
+    /// The router's memory of the stream that ended last.
+    ended: Option<(Sent, u32)>,
+    budget: Option<Budget>,
+    small: bool,
+    partial: bool,
+    trace: bool,
+    pub(crate) tally: Tally,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let unique = dice.percent(20);
+        let setting = Setting {
+            members: 1 + dice.below(4),
+            unique,
+            labelled: dice.percent(50),
+            selector: dice.percent(40),
+            moves: !unique && dice.percent(50),
+            compaction: dice.percent(60),
+        };
+        let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
+        let manner = *dice.pick(&[Manner::WatchList, Manner::ListWatch, Manner::NoBookmarks]);
+        let small = dice.percent(15);
+        if std::env::var_os("PORTOLAN_SEED").is_some() {
+            println!("{format:?} {manner:?} {setting:?}");
+        }
+        Self {
+            truth: Truth::new(setting, &mut dice),
+            client: Client::new(manner, format),
+            format,
+            session: None,
+            ended: None,
+            budget: dice.percent(85).then(|| Budget::new(if small { 400 } else { 1 << 20 })),
+            small,
+            trace: std::env::var_os("PORTOLAN_SEED").is_some(),
+            partial: dice.percent(30),
+            dice,
+            tally: Tally::default(),
+        }
+    }
+
+    pub(crate) fn run(&mut self) {
+        let steps = 20 + self.dice.below(150);
+        for _ in 0..steps {
+            self.step();
+        }
+        self.settle();
+        // Members never stay silent for long.
+        self.bookmark_all();
+        self.settle();
+        let truth: BTreeMap<_, _> = self
+            .truth
+            .union()
+            .into_iter()
+            .map(|(key, object)| (key, (object.uid, object.version)))
+            .collect();
+        assert_eq!(
+            self.client.cache, truth,
+            "the cache at rest is not the union of the members"
+        );
+        self.tally.events = self.client.events;
+        self.tally.bookmarks = self.client.bookmarks;
+        self.idle();
+        self.session = None;
+        if let Some(budget) = &self.budget {
+            assert_eq!(budget.used(), 0, "memory of shadows was not given back");
+        }
+    }
+
+    /// When nothing happens there are no more bookmarks than one member sends.
+    fn idle(&mut self) {
+        let before = self.client.bookmarks;
+        for _ in 0..5 {
+            self.bookmark_all();
+            self.settle();
+        }
+        assert!(
+            self.client.bookmarks - before <= 5 + 1,
+            "more bookmarks than any member sent"
+        );
+    }
+
+    fn bookmark_all(&mut self) {
+        for line in self.session.iter_mut().flat_map(|session| &mut session.legs) {
+            line.stream.as_mut().unwrap().mark(false);
+        }
+    }
+
+    fn step(&mut self) {
+        if self.session.is_none() && self.dice.percent(40) {
+            self.connect_client();
+        }
+        match self.dice.below(100) {
+            0..25 => self.truth.change(&mut self.dice),
+            25..65 => self.shovel(),
+            65..75 => self.deliver(),
+            75..80 => self.connect_client(),
+            80..84 => self.disturb_member(),
+            84..88 => self.disturb_stream(),
+            88..90 => self.cut_client(),
+            90..92 if self.truth.setting.moves => self.reconfigure(),
+            92..94 => self.bookmark_member(),
+            94..97 => self.give_up(),
+            _ => self.flush(),
+        }
+    }
+
+    fn disturb_member(&mut self) {
+        let index = self.dice.below(self.truth.members.len());
+        let compaction = self.truth.setting.compaction;
+        let member = &mut self.truth.members[index];
+        match self.dice.below(4) {
+            0 => member.up = false,
+            1 => member.up = true,
+            2 => member.epoch += 1,
+            _ if compaction => {
+                let back = self.dice.next() % 4;
+                member.compact(member.version.saturating_sub(back));
+            }
+            _ => {}
+        }
+    }
+
+    fn line(&mut self) -> Option<usize> {
+        let legs = self.session.as_ref()?.legs.len();
+        (legs > 0).then(|| self.dice.below(legs))
+    }
+
+    fn disturb_stream(&mut self) {
+        let Some(index) = self.line() else { return };
+        let compaction = self.truth.setting.compaction;
+        let kind = self.dice.below(4);
+        let cut = self.dice.next();
+        let Some(session) = &mut self.session else { return };
+        let Some(stream) = &mut session.legs[index].stream else {
+            return;
+        };
+        match kind {
+            0 => stream.ended = true,
+            1 => stream.fail(500, "InternalError"),
+            2 if compaction => stream.fail(410, "Expired"),
+            _ => {
+                let keep = usize::try_from(cut).unwrap_or(usize::MAX) % (stream.bytes.len() + 1);
+                stream.bytes.truncate(keep);
+                stream.ended = true;
+            }
+        }
+    }
+
+    fn bookmark_member(&mut self) {
+        let Some(index) = self.line() else { return };
+        let Some(session) = &mut self.session else { return };
+        let line = &mut session.legs[index];
+        if let Some(stream) = &mut line.stream {
+            self.truth.members[line.member].feed(stream);
+            stream.mark(false);
+        }
+    }
+
+    fn give_up(&mut self) {
+        let Some(index) = self.line() else { return };
+        let Some(session) = &mut self.session else { return };
+        if self.partial && !self.truth.members[session.legs[index].member].up {
+            let act = session.merge.give_up(index, &mut session.out);
+            self.act(act);
+        }
+    }
+
+    /// Some bytes of some member into the machine, or its leg connected.
+    fn shovel(&mut self) {
+        if let Some(index) = self.line() {
+            self.shovel_leg(index);
+        }
+        if self.dice.percent(50) {
+            self.flush();
+        }
+    }
+
+    fn shovel_leg(&mut self, index: usize) -> bool {
+        let Some(session) = &mut self.session else { return false };
+        let line = &mut session.legs[index];
+        let member = &self.truth.members[line.member];
+        let asked = self.truth.asked(line.member);
+        if let Some(start) = line.wants {
+            if !member.up {
+                return false;
+            }
+            line.wants = None;
+            line.stream = Some(member.watch(self.format, start, asked, self.dice.percent(50)));
+            return true;
+        }
+        let Some(stream) = &mut line.stream else { return false };
+        if !member.up && !self.dice.percent(30) {
+            // Frozen or gone: a blackholed stream says nothing.
+            return false;
+        }
+        if member.up {
+            member.feed(stream);
+        }
+        if stream.bytes.is_empty() && (stream.ended || !member.up) {
+            line.stream = None;
+            let act = session.merge.lost(index);
+            self.act(Some(act));
+            return true;
+        }
+        if stream.bytes.is_empty() || (session.merge.paused(index) && self.dice.percent(70)) {
+            return false;
+        }
+        let most = if self.dice.percent(50) {
+            stream.bytes.len()
+        } else {
+            1 + self.dice.below(stream.bytes.len())
+        };
+        let chunk: Vec<u8> = stream.bytes.drain(..most).collect();
+        let act = session
+            .merge
+            .push(index, Bytes::from(chunk), &mut session.out)
+            .expect("members speak well here");
+        self.act(act);
+        true
+    }
+
+    fn act(&mut self, mut act: Option<Act>) {
+        while let Some(this) = act {
+            if self.trace {
+                println!("act {this:?}");
+            }
+            let Some(session) = &mut self.session else { return };
+            match this {
+                Act::Restart { leg, start } => {
+                    if start == Start::Sync {
+                        self.tally.mended += 1;
+                    }
+                    session.legs[leg].stream = None;
+                    session.legs[leg].wants = Some(start);
+                }
+                Act::Expired { why } => {
+                    assert!(!session.mendable, "expired what can be mended: {why}");
+                    self.tally.expired += 1;
+                    self.drop_session();
+                    self.client.resume = None;
+                    return;
+                }
+            }
+            act = session.merge.next_act();
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.merge.flush(&mut session.out);
+            while let Some(chunk) = session.out.pop() {
+                session.wire.extend_from_slice(&chunk);
+            }
+            assert!(session.out.is_empty());
+        }
+    }
+
+    fn wake(&mut self) {
+        self.flush();
+        let act = self.session.as_mut().and_then(|session| session.merge.next_act());
+        self.act(act);
+    }
+
+    /// Some of what was written reaches the client.
+    fn deliver(&mut self) {
+        self.wake();
+        if let Some(session) = &mut self.session {
+            let most = if self.dice.percent(70) {
+                session.wire.len()
+            } else {
+                self.dice.below(session.wire.len() + 1)
+            };
+            let bytes: Vec<u8> = session.wire.drain(..most).collect();
+            self.client.read(&bytes, &self.truth);
+        }
+    }
+
+    /// The client's connection ends: by plan, or anywhere.
+    fn cut_client(&mut self) {
+        let planned = self.dice.percent(40);
+        let Some(session) = &mut self.session else { return };
+        if planned {
+            session.merge.close(&mut session.out);
+            self.flush();
+            if let Some(session) = &mut self.session {
+                let bytes = std::mem::take(&mut session.wire);
+                self.client.read(&bytes, &self.truth);
+                self.client.whole();
+            }
+        } else {
+            self.deliver();
+        }
+        self.drop_session();
+    }
+
+    fn drop_session(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.ended = Some((session.merge.sent().clone(), session.universe.epoch()));
+        }
+    }
+
+    fn reconfigure(&mut self) {
+        self.truth.reconfigure(&mut self.dice);
+        self.tally.replans += 1;
+        let universe = self.truth.universe();
+        let legs = self.plan(&universe, |_| Start::Sync);
+        let Some(session) = &mut self.session else { return };
+        let acts = session.merge.replan(&universe, legs.clone(), &mut session.out);
+        session.universe = universe;
+        let mut old: Vec<Line> = std::mem::take(&mut session.legs);
+        for leg in &legs {
+            let kept = old.iter().position(|line| Truth::name(line.member) == *leg.cluster);
+            session.legs.push(match kept {
+                Some(index) => old.swap_remove(index),
+                None => Line {
+                    member: member_of(leg),
+                    stream: None,
+                    wants: None,
+                },
+            });
+        }
+        for act in acts {
+            self.act(Some(act));
+        }
+    }
+
+    fn plan(&self, universe: &Universe, start: impl Fn(usize) -> Start) -> Vec<WatchLeg> {
+        let joined = (0..self.truth.members.len()).filter(|member| self.truth.joined[*member]);
+        joined
+            .map(|member| {
+                let name = Truth::name(member);
+                let slot = universe.slot(&name).unwrap();
+                let owned = self.truth.owned(member);
+                let filter = (!self.truth.setting.labelled && !self.truth.setting.unique).then(|| {
+                    NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect()))
+                });
+                let asks = if self.truth.setting.labelled && !self.truth.setting.unique {
+                    owned
+                        .iter()
+                        .fold(1, |hash, name| hash * 31 + u64::from(name.as_bytes()[0]))
+                } else {
+                    0
+                };
+                WatchLeg {
+                    cluster: name.into(),
+                    slot,
+                    filter,
+                    asks,
+                    start: start(slot),
+                }
+            })
+            .collect()
+    }
+
+    /// The client lists if it must, and watches.
+    fn connect_client(&mut self) {
+        if self.session.is_some() {
+            return;
+        }
+        if self.client.resume.is_none() && self.client.manner != Manner::WatchList && !self.list() {
+            return;
+        }
+        let universe = self.truth.universe();
+        let listing = self.client.resume.is_none();
+        let up = |member: &usize| self.truth.joined[*member] && !self.truth.members[*member].up;
+        if listing && !self.partial && (0..self.truth.members.len()).any(|member| up(&member)) {
+            return;
+        }
+        let cursor = match self.client.resume.clone() {
+            None => Cursor::new(&universe),
+            Some(text) => match self.resolve(&text, &universe) {
+                Some(cursor) => cursor,
+                None => {
+                    self.tally.expired += 1;
+                    self.client.resume = None;
+                    return;
+                }
+            },
+        };
+        self.open(universe, cursor, listing);
+    }
+
+    /// What a raw version or a cursor stands for.
+    fn resolve(&mut self, text: &str, universe: &Universe) -> Option<Cursor> {
+        if let Ok(cursor) = Cursor::decode(text, universe) {
+            return Some(cursor);
+        }
+        let (sent, epoch) = self.ended.as_ref()?;
+        let known = (*epoch == universe.epoch())
+            .then(|| sent.resume(text.parse().ok()?))
+            .flatten();
+        if known.is_some() {
+            self.tally.resumed_raw += 1;
+        } else {
+            self.tally.unknown_raw += 1;
+        }
+        known
+    }
+
+    fn open(&mut self, universe: Universe, cursor: Cursor, listing: bool) {
+        let legs = self.plan(&universe, |slot| match cursor.slot(slot) {
+            Slot::At(version) => Start::At(version),
+            Slot::Sync | Slot::Unasked => Start::Sync,
+        });
+        let members: Vec<usize> = legs.iter().map(member_of).collect();
+        self.client.connect();
+        if self.trace {
+            println!("open {cursor:?} {legs:?}");
+        }
+        self.client.replay = cursor.slots().contains(&Slot::At(1));
+        let merge = WatchMerge::new(WatchSpec {
+            format: self.format,
+            bookmarks: self.client.manner != Manner::NoBookmarks,
+            initial_events: listing,
+            cursor,
+            legs,
+            unique: self.truth.setting.unique,
+            cluster_column: self.format == WatchFormat::Table && self.dice.percent(50),
+            shadow: self.budget.clone(),
+        });
+        let legs = members.into_iter().enumerate();
+        let legs = legs.map(|(index, member)| Line {
+            member,
+            stream: None,
+            wants: Some(merge.start(index)),
+        });
+        let legs = legs.collect();
+        self.tally.watches += 1;
+        // Given up half way, an initial state cannot be completed for this client.
+        let mendable = listing && self.budget.is_some() && !self.small && !self.partial;
+        self.session = Some(Session {
+            merge,
+            universe,
+            legs,
+            out: Output::default(),
+            wire: Vec::new(),
+            mendable,
+        });
+    }
+
+    /// A consistent list, as `list` makes it. False: a member cannot be reached.
+    fn list(&mut self) -> bool {
+        let universe = self.truth.universe();
+        let mut cursor = Cursor::new(&universe);
+        let mut missing = Vec::new();
+        for member in 0..self.truth.members.len() {
+            let Some(slot) = universe.slot(&Truth::name(member)) else {
+                continue;
+            };
+            if self.truth.members[member].up {
+                cursor.set(slot, Slot::At(self.truth.members[member].version));
+            } else if self.partial {
+                cursor.set(slot, Slot::Sync);
+                missing.push(member);
+            } else {
+                return false;
+            }
+        }
+        let objects: BTreeMap<_, Stored> = self.truth.union_without(&missing);
+        self.tally.lists += 1;
+        self.client.list(objects, cursor.encode().unwrap());
+        true
+    }
+
+    /// Everybody is back, and all that is on its way arrives.
+    fn settle(&mut self) {
+        for member in &mut self.truth.members {
+            member.up = true;
+        }
+        for round in 0.. {
+            assert!(round < 1_000, "no rest");
+            self.connect_client();
+            let legs = self.session.as_ref().map_or(0, |session| session.legs.len());
+            let mut busy = self.session.is_none();
+            for leg in 0..legs {
+                while self.session.as_ref().is_some_and(|session| leg < session.legs.len()) && self.shovel_leg(leg) {
+                    busy = true;
+                }
+            }
+            self.wake();
+            if let Some(session) = &mut self.session {
+                busy |= !session.wire.is_empty();
+                let bytes = std::mem::take(&mut session.wire);
+                self.client.read(&bytes, &self.truth);
+                busy |= session
+                    .legs
+                    .iter()
+                    .any(|line| line.stream.is_none() || line.stream.as_ref().is_some_and(|s| !s.bytes.is_empty()));
+            }
+            if !busy {
+                break;
+            }
+        }
+    }
+}
+
+fn member_of(leg: &WatchLeg) -> usize {
+    leg.cluster.trim_start_matches("member-").parse().unwrap()
+}
