@@ -1,0 +1,174 @@
+//! Pages across members: together they are one list at one cursor; tokens are for who got them.
+
+use portolan_testbed::eventually;
+use portolan_tests::door::{Answer, Door};
+use serde_json::json;
+
+use crate::{MAPS, MEMBERS, Objects, door, list, objects, truth, version, world};
+
+fn next(answer: &Answer) -> Option<String> {
+    answer.json()["metadata"]["continue"]
+        .as_str()
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned)
+}
+
+/// All pages: objects, the cursor of each.
+async fn walk(door: &Door, path: &str, limit: usize, query: &str) -> (Objects, Vec<String>) {
+    let (mut all, mut versions, mut token) = (Objects::new(), Vec::new(), None::<String>);
+    loop {
+        let on = token.map(|token| format!("&continue={token}")).unwrap_or_default();
+        let answer = door
+            .get(&format!("{path}?limit={limit}{query}{on}"), &[])
+            .await
+            .unwrap();
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        let page = objects(&answer.json());
+        assert!(page.len() <= limit, "{} of {limit}", page.len());
+        for (key, object) in page {
+            assert!(all.insert(key.clone(), object).is_none(), "{key} twice");
+        }
+        versions.push(version(&answer));
+        token = next(&answer);
+        if token.is_none() {
+            return (all, versions);
+        }
+    }
+}
+
+#[tokio::test]
+async fn pages_together_are_the_whole_at_one_cursor() {
+    let _shared = MEMBERS.read().await;
+    let door = door().await;
+    for (limit, query) in [(1, ""), (3, ""), (500, ""), (3, "&labelSelector=parity%3Dodd")] {
+        let (all, versions) = walk(&door, MAPS, limit, query).await;
+        assert_eq!(
+            all,
+            truth(query.trim_start_matches('&'), "application/json").await,
+            "limit {limit}{query}"
+        );
+        assert!(versions.iter().all(|version| *version == versions[0]), "{versions:?}");
+        // A watch can begin where the pages stand.
+        let at = list(&door, &format!("resourceVersion={}{query}", versions[0])).await;
+        assert_eq!(objects(&at.json()), all);
+    }
+    let (one, _) = walk(&door, "/api/v1/namespaces/lb-1/configmaps", 2, "").await;
+    assert_eq!(one.len(), 8);
+}
+
+#[tokio::test]
+async fn later_pages_show_the_first_pages_time() {
+    let _shared = MEMBERS.read().await;
+    let world = world().await;
+    let door = door().await;
+    let path = "/api/v1/secrets";
+    for (member, namespace) in [("east", "la-1"), ("west", "lb-1")] {
+        let direct = world.direct_door(member).await.unwrap();
+        let secret = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": {"set": "paged"}}});
+        for at in 0..3 {
+            let answer = direct
+                .post(
+                    &format!("/api/v1/namespaces/{namespace}/secrets"),
+                    &secret(&format!("p-{at}")),
+                )
+                .await
+                .unwrap();
+            assert_eq!(answer.status, 201);
+        }
+    }
+    let selector = "labelSelector=set%3Dpaged";
+    let shown = eventually("the Secrets have their labels, or are judged without", || async {
+        let shown = objects(&door.get(&format!("{path}?{selector}"), &[]).await.unwrap().json());
+        (shown.len() == 6).then_some(shown)
+    })
+    .await;
+    let first = door.get(&format!("{path}?{selector}&limit=2"), &[]).await.unwrap();
+    let west = world.direct("west");
+    west.ok(&["delete", "secret", "p-1", "-n", "lb-1"]).await.unwrap();
+    west.ok(&["create", "secret", "generic", "p-new", "-n", "lb-1"])
+        .await
+        .unwrap();
+    west.ok(&["label", "secret", "p-new", "-n", "lb-1", "set=paged"])
+        .await
+        .unwrap();
+    let mut all = objects(&first.json());
+    let mut token = next(&first);
+    while let Some(on) = token {
+        let page = door
+            .get(&format!("{path}?{selector}&limit=2&continue={on}"), &[])
+            .await
+            .unwrap();
+        assert_eq!(version(&page), version(&first));
+        all.extend(objects(&page.json()));
+        token = next(&page);
+    }
+    assert_eq!(all.keys().collect::<Vec<_>>(), shown.keys().collect::<Vec<_>>());
+    // Without a limit the rest comes at once.
+    let rest = door
+        .get(&format!("{path}?{selector}&continue={}", next(&first).unwrap()), &[])
+        .await
+        .unwrap();
+    assert_eq!(objects(&rest.json()).len() + objects(&first.json()).len(), 6);
+    assert_eq!(next(&rest), None);
+}
+
+#[tokio::test]
+async fn tokens_are_for_who_got_them_and_whole() {
+    let _shared = MEMBERS.read().await;
+    let world = world().await;
+    let door = door().await;
+    let token = next(&list(&door, "limit=2").await).unwrap();
+    let theirs = world.direct_door("east").await.unwrap();
+    let theirs = next(&list(&theirs, "limit=2").await).unwrap();
+    let flipped = |at: usize| {
+        let mut text = token.clone().into_bytes();
+        text[at] = if text[at] == b'A' { b'B' } else { b'A' };
+        String::from_utf8(text).unwrap()
+    };
+    for bad in [
+        "abc",
+        "!!",
+        &token[1..],
+        &token[..token.len() - 4],
+        &flipped(3),
+        &flipped(token.len() / 2),
+        &theirs,
+    ] {
+        let answer = list(&door, &format!("limit=2&continue={bad}")).await;
+        answer.expect_status(400, &["continue key is not valid"]).unwrap();
+    }
+    let other = list(&door, &format!("limit=2&labelSelector=a&continue={token}")).await;
+    other.expect_status(400, &["continue"]).unwrap();
+    let elsewhere = door
+        .get(&format!("/api/v1/secrets?limit=2&continue={token}"), &[])
+        .await
+        .unwrap();
+    elsewhere.expect_status(400, &["continue"]).unwrap();
+    let stranger = world.merged_door("other").await.unwrap();
+    let answer = list(&stranger, &format!("limit=2&continue={token}")).await;
+    assert!([400, 410].contains(&answer.status), "{:?}", answer.body);
+    let both = list(&door, &format!("limit=2&continue={token}&resourceVersion=7")).await;
+    both.expect_status(400, &["specifying resource version is not allowed when using continue"])
+        .unwrap();
+    assert_eq!(
+        list(&door, &format!("limit=2&continue={token}")).await.status,
+        200,
+        "the token itself is good"
+    );
+}
+
+#[tokio::test]
+async fn kubectl_pages_through() {
+    let _shared = MEMBERS.read().await;
+    let shown = world()
+        .await
+        .merged("lists")
+        .ok(&["get", "configmaps", "-A", "--chunk-size=3", "-o", "name"])
+        .await
+        .unwrap();
+    assert_eq!(
+        shown.lines().count(),
+        truth("", "application/json").await.len(),
+        "{shown}"
+    );
+}
