@@ -1,0 +1,125 @@
+//! Kinds that not all members serve, or not in the same versions.
+
+use std::time::{Duration, Instant};
+
+use portolan_testbed::eventually;
+use portolan_tests::door::Door;
+use portolan_tests::fleet::admin_get;
+use serde_json::{Value, json};
+
+use crate::{AGGREGATED, GROUP, define, definition, kubectl, resources, world};
+
+#[tokio::test]
+async fn a_kind_of_one_member_is_listed_and_works() {
+    let cache = tempfile::tempdir().unwrap();
+    let kubectl = kubectl(&cache).await;
+    let listed = kubectl
+        .ok(&["api-resources", "--api-group", GROUP, "--no-headers"])
+        .await
+        .unwrap();
+    let listed: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        listed,
+        [
+            ["ports", "disco.test/v1", "true", "Port"],
+            ["ships", "disco.test/v1", "true", "Ship"]
+        ]
+    );
+    let port = "apiVersion: disco.test/v1\nkind: Port\nmetadata: {name: lisbon, namespace: da-3}\nspec: {depth: 12}\n";
+    kubectl.ok_with(&["apply", "-f", "-"], port).await.unwrap();
+    let west = world().await.direct("west");
+    west.ok(&["get", "port", "lisbon", "-n", "da-3"]).await.unwrap();
+    let seen = kubectl.ok(&["get", "ports", "-A", "--no-headers"]).await.unwrap();
+    assert!(seen.contains("lisbon"), "{seen}");
+}
+
+/// A young kind's storage begins with 429.
+async fn listed(door: &Door, path: &str) {
+    eventually(&format!("{path} is listed"), || async {
+        let answer = door.get(path, &[]).await.unwrap();
+        if answer.status == 200 && answer.json()["items"].is_array() {
+            Ok(())
+        } else {
+            Err(answer.message())
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn versions_are_those_in_common_and_none_is_told() {
+    let door = world().await.merged_door("alpha").await.unwrap();
+    let answer = door.get("/apis", &[("accept", AGGREGATED)]).await.unwrap();
+    let warning = answer.header("warning").to_owned();
+    assert!(warning.contains("boats.disco.test is left out"), "{warning}");
+    assert!(
+        warning.contains("east: v2") && warning.contains("west: v1"),
+        "{warning}"
+    );
+    let found = resources(&door).await;
+    assert!(
+        !found
+            .iter()
+            .any(|name| name.contains("boats") || name.contains("disco.test/v2")),
+        "{found:?}"
+    );
+    assert_eq!(door.get("/apis/disco.test/v2", &[]).await.unwrap().status, 404);
+    for path in [
+        "/apis/disco.test/v1/boats",
+        "/apis/disco.test/v2/boats",
+        "/apis/disco.test/v2/ships",
+    ] {
+        let answer = door.get(path, &[]).await.unwrap();
+        assert!((400..500).contains(&answer.status), "{path}: {}", answer.status);
+        answer
+            .expect_status(answer.status, &["disco.test", "/clusters/"])
+            .unwrap();
+    }
+    listed(&door, "/apis/disco.test/v1/ships").await;
+}
+
+#[tokio::test]
+async fn a_new_kind_shows_up_within_three_seconds() {
+    let world = world().await;
+    let door = world.merged_door("alpha").await.unwrap();
+    let mut definition = definition("buoys", "Buoy", &["v1"]);
+    definition["metadata"]["name"] = json!("buoys.late.test");
+    definition["spec"]["group"] = json!("late.test");
+    define(world, "west", &definition).await;
+    let since = Instant::now();
+    eventually("the router has seen it", || async {
+        let found = resources(&door).await;
+        if found.iter().any(|name| name == "late.test/v1/buoys") {
+            Ok(())
+        } else {
+            Err(found.len())
+        }
+    })
+    .await;
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+    listed(&door, "/apis/late.test/v1/buoys").await;
+}
+
+#[tokio::test]
+async fn the_admin_page_names_kinds_that_are_not_everywhere() {
+    let world = world().await;
+    let admin = world.fleet.process("router").unwrap().admin;
+    let page: Value = serde_json::from_str(&admin_get(&admin, "/kinds").await.unwrap()).unwrap();
+    let shard = &page["shards"][0];
+    assert_eq!(
+        (&shard["shard"], &shard["neverRead"]),
+        (&json!("operators/alpha"), &json!([]))
+    );
+    let kinds = shard["partial"].as_array().unwrap();
+    let find = |name: &str| {
+        kinds
+            .iter()
+            .find(|kind| kind["resource"] == name)
+            .unwrap_or_else(|| panic!("{name}: {page}"))
+    };
+    assert_eq!(find("ports")["missing"], json!(["east"]));
+    assert_eq!(
+        (&find("ships")["offered"], &find("boats")["offered"]),
+        (&json!(["v1"]), &json!([]))
+    );
+}

@@ -1,0 +1,142 @@
+//! Where the members agree, the merged view says what each of them says.
+
+use portolan_tests::kubectl::Kubectl;
+use serde_json::Value;
+
+use crate::{AGGREGATED, GROUP, kubectl, world};
+
+/// Lines that are not about this test's own kinds, which the members do not share.
+fn shared(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter(|line| !line.contains(GROUP) && !line.contains("late.test"))
+        .collect()
+}
+
+async fn pair(cache: &tempfile::TempDir, direct: &tempfile::TempDir) -> (Kubectl, Kubectl) {
+    let direct = direct.path().display();
+    let east = world().await.direct("east").with(&format!("--cache-dir={direct}"));
+    (kubectl(cache).await, east)
+}
+
+#[tokio::test]
+async fn kubectl_sees_what_it_sees_at_a_member() {
+    let (cache, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (merged, direct) = pair(&cache, &other).await;
+    for words in [
+        &["api-versions"][..],
+        &["api-resources", "-o", "wide"],
+        &["explain", "pods.spec.containers"],
+        &["explain", "deployments.spec", "--recursive"],
+        &["explain", "configmaps", "--output=plaintext-openapiv2"],
+    ] {
+        let (ours, theirs) = (merged.ok(words).await.unwrap(), direct.ok(words).await.unwrap());
+        assert_eq!(shared(&ours), shared(&theirs), "{words:?}");
+        assert!(ours.lines().count() > 3, "{words:?}: {ours}");
+    }
+}
+
+#[tokio::test]
+async fn legacy_documents_are_the_members_own_but_for_the_storage_hash() {
+    let merged = world().await.merged_door("alpha").await.unwrap();
+    let direct = world().await.direct_door("east").await.unwrap();
+    for path in [
+        "/apis/apps",
+        "/apis/policy/v1",
+        "/api/v1",
+        "/apis/apps/v1",
+        "/apis/autoscaling/v2",
+        "/apis/batch",
+    ] {
+        let ours = merged.get(path, &[]).await.unwrap();
+        let mut theirs = direct.get(path, &[]).await.unwrap().json();
+        for resource in theirs
+            .get_mut("resources")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            resource.as_object_mut().unwrap().remove("storageVersionHash");
+        }
+        assert_eq!((ours.status, ours.json()), (200, theirs), "{path}");
+    }
+    let core = merged.get("/api", &[]).await.unwrap().json();
+    assert_eq!(core["versions"], serde_json::json!(["v1"]));
+    assert_eq!(
+        core["serverAddressByClientCIDRs"][0]["serverAddress"],
+        merged.address.as_str(),
+        "not a member's"
+    );
+    let groups = merged.get("/apis", &[]).await.unwrap().json();
+    let names = |groups: &Value| -> Vec<String> {
+        let groups = groups["groups"].as_array().unwrap().iter();
+        let names = groups.map(|group| group["name"].as_str().unwrap().to_owned());
+        names.filter(|name| !name.ends_with(".test")).collect()
+    };
+    assert_eq!(
+        names(&groups),
+        names(&direct.get("/apis", &[]).await.unwrap().json()),
+        "in the primary's order"
+    );
+}
+
+#[tokio::test]
+async fn the_core_group_is_the_members_own() {
+    let merged = world().await.merged_door("alpha").await.unwrap();
+    let direct = world().await.direct_door("east").await.unwrap();
+    let accept = [("accept", AGGREGATED)];
+    let ours = merged.get("/api", &accept).await.unwrap();
+    let theirs = direct.get("/api", &accept).await.unwrap();
+    assert_eq!(ours.json(), theirs.json());
+    for header in ["content-type", "vary", "cache-control"] {
+        assert_eq!(ours.header(header), theirs.header(header), "{header}");
+    }
+}
+
+#[tokio::test]
+async fn the_etag_is_stable_and_known_documents_are_not_sent_again() {
+    let door = world().await.merged_door("alpha").await.unwrap();
+    for (path, accept) in [
+        ("/apis", AGGREGATED),
+        ("/api", AGGREGATED),
+        ("/openapi/v2", "*/*"),
+        ("/openapi/v3", "*/*"),
+    ] {
+        let first = door.get(path, &[("accept", accept)]).await.unwrap();
+        let etag = first.header("etag").to_owned();
+        assert!(etag.len() > 10 && first.status == 200, "{path}: {etag}");
+        let again = door
+            .get(path, &[("accept", accept), ("if-none-match", &etag)])
+            .await
+            .unwrap();
+        assert_eq!(
+            (again.status, again.body.len(), again.header("etag")),
+            (304, 0, &*etag),
+            "{path}"
+        );
+        let other = door
+            .get(path, &[("accept", accept), ("if-none-match", "\"x\"")])
+            .await
+            .unwrap();
+        assert_eq!((other.status, other.body == first.body), (200, true), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_answered_says_so() {
+    let door = world().await.merged_door("alpha").await.unwrap();
+    let protobuf = [("accept", "application/vnd.kubernetes.protobuf")];
+    let refused = door.get("/apis/apps/v1", &protobuf).await.unwrap();
+    assert_eq!(refused.status, 406);
+    let either = [("accept", "application/vnd.kubernetes.protobuf,application/json")];
+    assert_eq!(
+        door.get("/apis/apps/v1", &either).await.unwrap().header("content-type"),
+        "application/json"
+    );
+    door.get("/apis/none.test", &[])
+        .await
+        .unwrap()
+        .expect_status(404, &["none.test"])
+        .unwrap();
+    let version = door.get("/version", &[]).await.unwrap();
+    assert_eq!((version.status, version.json()["major"].as_str()), (200, Some("1")));
+}
