@@ -81,12 +81,12 @@ impl Plain {
 }
 
 /// An operator with a Lease of its own; killed when dropped.
-fn operator(plain: &Plain, name: &str, lease: &str) -> Child {
+fn operator(plain: &Plain, name: &str, lease: &str) -> anyhow::Result<Child> {
     let arguments: &[&str] = match name {
         GO => &["--leader-election-namespace=default", "--lease", lease],
         _ => &["--lease", lease],
     };
-    Command::new(program(name).unwrap())
+    Command::new(program(name)?)
         .args(arguments)
         .env("KUBECONFIG", plain.kubeconfig())
         .stdin(Stdio::null())
@@ -94,19 +94,20 @@ fn operator(plain: &Plain, name: &str, lease: &str) -> Child {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .unwrap()
+        .with_context(|| format!("cannot run {name}"))
 }
 
-fn terminate(child: &Child) {
-    let pid = i32::try_from(child.id().unwrap()).unwrap();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
+fn terminate(child: &Child) -> anyhow::Result<()> {
+    let pid = child.id().context("it has ended already")?;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
+    Ok(nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?)
 }
 
 /// One test, because both operators reconcile all namespaces: side by side they would do each other's work.
 #[tokio::test]
 async fn operators_keep_their_promises_and_take_over_from_each_other() {
     let plain = Plain::shared().await;
-    let mut running = operator(plain, RS, RS);
+    let mut running = operator(plain, RS, RS).unwrap();
     for (turn, next) in [("one", GO), ("two", RS)] {
         plain.kubectl.ok(&["create", "namespace", turn]).await.unwrap();
         keeps_its_promises(plain, turn).await.unwrap();
@@ -117,8 +118,8 @@ async fn operators_keep_their_promises_and_take_over_from_each_other() {
             .await
             .unwrap();
         plain.ready(turn, "stays").await;
-        let waiting = operator(plain, next, RS);
-        terminate(&running);
+        let waiting = operator(plain, next, RS).unwrap();
+        terminate(&running).unwrap();
         let ended = running.wait().await.unwrap();
         assert!(ended.success(), "the operator before {next} ended with {ended}");
         running = waiting;
@@ -161,7 +162,18 @@ async fn keeps_its_promises(plain: &Plain, namespace: &str) -> anyhow::Result<()
         "{entries}"
     );
 
-    // What others change of it is put right, and so is what they delete.
+    puts_right(plain, namespace).await?;
+
+    let arguments = ["delete", "greeting", "hello", "-n", namespace, "--timeout=60s"];
+    plain.kubectl.ok(&arguments).await?;
+    let entries = plain.json(&book).await?["data"].clone();
+    ensure!(entries == json!({"other": "good day"}), "{entries}");
+    leaves_nothing_but_events(plain, namespace, &greeting["metadata"]["uid"]).await;
+    Ok(())
+}
+
+/// What others change of the children is put right, and so is what they delete.
+async fn puts_right(plain: &Plain, namespace: &str) -> anyhow::Result<()> {
     let patch = r#"{"data":{"message":"nonsense"}}"#;
     let arguments = [
         "patch",
@@ -184,11 +196,10 @@ async fn keeps_its_promises(plain: &Plain, namespace: &str) -> anyhow::Result<()
         plain.json(&["get", "deployment", "other", "-n", namespace]).await
     })
     .await;
+    Ok(())
+}
 
-    let arguments = ["delete", "greeting", "hello", "-n", namespace, "--timeout=60s"];
-    plain.kubectl.ok(&arguments).await?;
-    let entries = plain.json(&book).await?["data"].clone();
-    ensure!(entries == json!({"other": "good day"}), "{entries}");
+async fn leaves_nothing_but_events(plain: &Plain, namespace: &str, uid: &Value) {
     eventually("its children are collected", || async {
         let arguments = [
             "get",
@@ -206,16 +217,13 @@ async fn keeps_its_promises(plain: &Plain, namespace: &str) -> anyhow::Result<()
     eventually("both of its Events are there", || async {
         let events = plain.json(&["get", "events.v1.events.k8s.io", "-n", namespace]).await?;
         let events = events["items"].as_array().cloned().unwrap_or_default();
-        let of_hello = events
-            .iter()
-            .filter(|event| event["regarding"]["uid"] == greeting["metadata"]["uid"]);
+        let of_hello = events.iter().filter(|event| event["regarding"]["uid"] == *uid);
         let mut reasons: Vec<&str> = of_hello.filter_map(|event| event["reason"].as_str()).collect();
         reasons.sort_unstable();
         ensure!(reasons == ["Farewell", "Greeted"], "{events:?}");
         Ok(())
     })
     .await;
-    Ok(())
 }
 
 #[tokio::test]

@@ -28,12 +28,14 @@ pub(crate) fn where_requests_went(log: &Path) -> anyhow::Result<Vec<String>> {
             continue;
         }
         let text = |key: &str| record[key].as_str().unwrap_or("-");
-        let (namespace, resource) = what(text("path"));
-        let route = format!(
-            "{:<7} {resource:<14} in {namespace:<10} -> {}",
-            text("verb"),
-            text("cluster")
-        );
+        let Some((namespace, resource)) = what(text("path")) else {
+            continue;
+        };
+        let to = match text("rule") {
+            "all-namespaces" => "all members, merged",
+            _ => text("cluster"),
+        };
+        let route = format!("{:<7} {resource:<14} in {namespace:<10} -> {to}", text("verb"));
         *counts.entry(route).or_default() += 1;
     }
     Ok(counts
@@ -42,9 +44,16 @@ pub(crate) fn where_requests_went(log: &Path) -> anyhow::Result<Vec<String>> {
         .collect())
 }
 
-/// Namespace and resource of a namespaced path.
-fn what(path: &str) -> (&str, &str) {
-    let path = path.split('?').next().unwrap_or(path);
-    let mut rest = path.split('/').skip_while(|segment| *segment != "namespaces").skip(1);
-    (rest.next().unwrap_or("-"), rest.next().unwrap_or("-"))
+/// Namespace and resource of a path; nothing for discovery.
+fn what(path: &str) -> Option<(&str, &str)> {
+    let mut segments = path.split('?').next().unwrap_or(path).split('/').skip(1);
+    match segments.next()? {
+        "api" => segments.next()?,
+        "apis" => segments.nth(1)?,
+        _ => return None,
+    };
+    match segments.next()? {
+        "namespaces" => Some((segments.next()?, segments.next().unwrap_or("-"))),
+        resource => Some(("all", resource)),
+    }
 }

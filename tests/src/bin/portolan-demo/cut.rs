@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use portolan_testbed::Fault;
 use serde_json::Value;
 
@@ -27,6 +27,8 @@ impl Demo {
         println!("   kubectl's watch from before the cut goes on too:");
         quote(&line);
         println!("   {}", self.wait_breaker("west", "open").await?);
+        let open = self.show_open_watches().await?;
+        ensure!(open.contains("held"), "no leg of west is held");
         operator.check()?;
         watch.check()?;
         self.not_said(LATER).await?;

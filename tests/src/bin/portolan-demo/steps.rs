@@ -180,7 +180,7 @@ impl Demo {
         }
         view.show_from(&["describe", "greeting", "hello", "-n", WEST[0]], "Events:")
             .await?;
-        view.show(&["logs", "deployment/hello", "-n", WEST[0], "--tail=1"])
+        view.show(&["logs", "deployment/hello", "-n", WEST[0], "--tail=2"])
             .await?;
         Ok(())
     }
@@ -200,6 +200,7 @@ impl Demo {
         }
         self.wait_said(SECOND, &[EAST[0], WEST[0]]).await?;
         watch.check()?;
+        self.show_open_watches().await?;
         Ok(watch)
     }
 
@@ -221,9 +222,20 @@ impl Demo {
             ("update", format!("/api/v1/namespaces/{}/configmaps/hello", WEST[0])),
         ] {
             let arguments = ["explain", verb, &path, "--as", &caller, "--dir", &dir].map(ToOwned::to_owned);
-            quote(&self.fleet.run(&arguments).await?);
+            let printed = self.fleet.run(&arguments).await?;
+            let for_people = printed.lines().filter(|line| !line.contains('{'));
+            quote(&for_people.collect::<Vec<_>>().join("\n"));
         }
         Ok(())
+    }
+
+    /// The merged watches that are open on the router, as `portolanctl` shows them.
+    pub(crate) async fn show_open_watches(&self) -> anyhow::Result<String> {
+        println!("   $ portolanctl watch-state --dir {}", self.fleet.dir().display());
+        let arguments = ["watch-state", "--dir", &argument(self.fleet.dir())].map(ToOwned::to_owned);
+        let printed = self.fleet.run(&arguments).await?;
+        quote(&printed);
+        Ok(printed)
     }
 
     pub(crate) async fn wait_said(&self, message: &str, namespaces: &[&str]) -> anyhow::Result<()> {
