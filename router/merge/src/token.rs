@@ -33,7 +33,7 @@ impl Binding {
 }
 
 impl Binding {
-    pub(crate) fn key(&self) -> u64 {
+    pub(crate) fn key(self) -> u64 {
         self.0
     }
 }

@@ -53,14 +53,16 @@ impl CollectionQuery {
             return Ok(ListAsk::Judge(self.judge()));
         }
         if let Some(token) = &self.token {
-            return self.go_on(token, universe, binding, slots).map(ListAsk::Read);
+            return self.go_on(token, universe, *binding, slots).map(ListAsk::Read);
         }
         // Any version at all is served from caches, where a limit means nothing; to kinds that are not cached it would,
         // and the pages of a list at no version could not be told apart.
         let paged = self.limit == Limit::Some && self.version != Version::Any;
         let mut asks = self.list_versions(universe, paged, slots)?;
         if self.limit == Limit::Ignored {
-            asks.iter_mut().for_each(|ask| ask.query.limit = Param::Drop);
+            for ask in &mut asks {
+                ask.query.limit = Param::Drop;
+            }
         }
         Ok(ListAsk::Read(first_read(Cursor::new(universe), asks, paged)))
     }
@@ -109,8 +111,8 @@ impl CollectionQuery {
         }
     }
 
-    fn go_on(&self, text: &str, universe: &Universe, binding: &Binding, slots: &[usize]) -> Result<Read, QueryFault> {
-        let token = Token::decode(text, universe, binding).map_err(refuse)?;
+    fn go_on(&self, text: &str, universe: &Universe, binding: Binding, slots: &[usize]) -> Result<Read, QueryFault> {
+        let token = Token::decode(text, universe, &binding).map_err(refuse)?;
         if !matches!(self.version, Version::Unset | Version::Any) {
             let why = "specifying resource version is not allowed when using continue";
             return Err(QueryFault::BadRequest(why.to_owned()));

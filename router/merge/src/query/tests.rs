@@ -6,6 +6,8 @@ use crate::cursor::{Cursor, Slot, Universe};
 use crate::token::{Binding, Token};
 
 const SLOTS: [usize; 3] = [2, 0, 1];
+const INITIAL: &str = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+const NONE: &str = "&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
 
 fn universe() -> Universe {
     Universe::new("shard", ["a".to_owned(), "b".to_owned(), "c".to_owned()])
@@ -280,8 +282,6 @@ fn watches_begin_where_the_client_stands() {
     let not_older = |version| Begin::Sync {
         not_older: Some(version),
     };
-    const INITIAL: &str = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    const NONE: &str = "&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
     for (query, expected, marker) in [
         (String::new(), all(Begin::Recent), false),
         ("resourceVersion=0".to_owned(), all(Begin::Any), false),
