@@ -13,18 +13,24 @@
 //!    tricks are refused here.
 //! 4. `identify`: who asks → [`snapshot::Caller`]; a bound token of exactly one member, or a person's certificate of the
 //!    hub CA; unknown → 401, in no shard or two → 403.
-//! 5. [`plan`]: (caller, request, snapshot) → [`plan::Plan`]: forward to one member, answer here, or refuse. Pure, and
-//!    every routing rule is in it.
+//! 5. [`plan`]: (caller, request, snapshot) → [`plan::Plan`]: forward to one member, fan out over members for one
+//!    collection, answer here, or refuse. Pure, and every routing rule is in it.
 //! 6. `access`: what the plan needs asked first: the hub about people, a member about acting as somebody else.
 //! 7. `dispatch`: looks at labels and bodies where the plan says so, takes a place in the bulkheads, asks the `breaker`,
 //!    and sends over `upstream` (pooled HTTP/2) or `upgrade` (a byte tunnel over HTTP/1.1). Retries what was never sent,
 //!    and reads; never a write that left. One client span per leg.
+//!    `fanout` instead, for a LIST or WATCH of the merged view: asks each member of the plan through `dispatch`, leg by leg,
+//!    and makes one answer of theirs with the pure core of `portolan_merge` while it is read. It keeps what clients may
+//!    come back with: cursors are stateless, raw versions of ended watches are remembered for minutes. A leg of a watch
+//!    that ends is connected again, with the credentials of the then current snapshot. Answers to the caller's writes wait
+//!    until its open watches have shown them (`fanout::fence`).
 //!    [`discovery`] instead, for what members serve: united from copies of their own documents.
 //! 8. [`rewrite`] and [`lease`], called by `dispatch`: selector, names and headers of the request as the member shall see
 //!    it, and back. Pure.
 //! 9. [`reply`]: the member's answer streams out as it comes; a [`fault::Fault`] becomes a Kubernetes `Status`, here and
 //!    nowhere else.
-//!    After each swap `recheck` plans what is still running anew, and ends what would be planned otherwise.
+//!    After each swap `recheck` plans what is still running anew, and ends what would be planned otherwise; merged watches
+//!    go on under their new plan.
 //! 10. Completion record: metrics and one access line, in every case (`edge`).
 //!
 //! # Control path

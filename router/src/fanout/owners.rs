@@ -18,7 +18,7 @@ impl Finder<'_> {
     /// Refuses an object whose owner is in another member than itself: 403, or 503 while that is not known.
     pub(crate) async fn owners(&self, child: &Forward, owners: &[Owner], kinds: &Kinds) -> Result<(), Fault> {
         for owner in owners {
-            let Some(resource) = self.clusterwide(owner, kinds) else {
+            let Some(resource) = self.clusterwide(child, owner, kinds) else {
                 continue;
             };
             self.owner(child, owner, &resource, kinds).await?;
@@ -26,11 +26,19 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// The plural name of an owner that has no namespace, from whichever member of the snapshot serves it.
-    fn clusterwide(&self, owner: &Owner, kinds: &Kinds) -> Option<String> {
-        let mut members = self.snapshot.targets.keys();
-        let resource = members.find_map(|cluster| kinds.resource_of(cluster, &owner.group, &owner.kind))?;
-        (kinds.scope(&owner.group, &resource) == Some(Scope::Cluster)).then_some(resource)
+    /// The plural name of an owner that has no namespace: as the child's member calls it, or any other that serves it.
+    fn clusterwide(&self, child: &Forward, owner: &Owner, kinds: &Kinds) -> Option<String> {
+        let (group, kind) = (owner.group.as_str(), owner.kind.as_str());
+        let table = kinds.load();
+        let elsewhere = || {
+            let mut members = self.snapshot.targets.keys();
+            members.find_map(|cluster| table.member(cluster)?.resource_of(group, kind).map(str::to_owned))
+        };
+        // Asked first as what is to be known: a miss makes discovery look again.
+        let resource = kinds
+            .resource_of(&child.target.cluster, group, kind)
+            .or_else(elsewhere)?;
+        (kinds.scope(group, &resource) == Some(Scope::Cluster)).then_some(resource)
     }
 
     async fn owner(&self, child: &Forward, owner: &Owner, resource: &str, kinds: &Kinds) -> Result<(), Fault> {

@@ -87,28 +87,12 @@ impl Merged<'_> {
             selector: finer,
         };
         let mut leg = self.leg(&member.cluster, share)?;
-        if let Some(by_labels) = self.by_labels(&leg, resource, reach, said) {
+        if let Some(by_labels) = by_labels(&leg, resource, reach, said) {
             let finer = leg.share.selector.clone().unwrap_or_default();
             leg.forward.rewrite.selector = Some(by_labels.and(&finer));
             leg.filter = None;
         }
         Ok(leg)
-    }
-
-    /// The share by labels, if the member can be trusted with it.
-    fn by_labels(
-        &self,
-        leg: &FanLeg,
-        resource: &ResourceRequest,
-        reach: &Reach,
-        said: Option<Selector>,
-    ) -> Option<Selector> {
-        let namespaces = leg.share.namespaces.as_ref()?;
-        if namespaces.is_nothing() {
-            return Some(Selector::nothing());
-        }
-        let selector = reach.selector.as_ref()?.and(&said?);
-        scope::labelled(&leg.forward.target, resource).then_some(selector)
     }
 
     /// A leg that is filtered by the router.
@@ -183,4 +167,14 @@ impl Merged<'_> {
             }),
         }
     }
+}
+
+/// The share by labels, if the member can be trusted with it. `said`: the agents' labels that limits demand.
+fn by_labels(leg: &FanLeg, resource: &ResourceRequest, reach: &Reach, said: Option<Selector>) -> Option<Selector> {
+    let namespaces = leg.share.namespaces.as_ref()?;
+    if namespaces.is_nothing() {
+        return Some(Selector::nothing());
+    }
+    let selector = reach.selector.as_ref()?.and(&said?);
+    scope::labelled(&leg.forward.target, resource).then_some(selector)
 }

@@ -411,6 +411,7 @@ fn two_members_enforced() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn one_member_is_filtered_by_its_labels() {
     let mut wire = shard(vec![member("west", &["ns-a", "ns-b"])]);
     wire.limits = vec![limit("*", "pods", "app=foo")];
@@ -726,6 +727,7 @@ fn a_cordon_stops_callers_but_not_their_lease() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn classes_and_deadlines() {
     let world = World::new(two());
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];

@@ -3,7 +3,7 @@
 //! Compiled once per view, because every collection asks and a shard may own thousands. Called by `build`; the readers are
 //! in `plan`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use portolan_crds::labels::LabelKeys;
@@ -28,7 +28,7 @@ pub struct Reach {
 
 /// One per member, in their order.
 pub(super) fn reaches(members: &[Member], owners: &HashMap<Arc<str>, Grant>, keys: &LabelKeys) -> Vec<Reach> {
-    let mut owned: Vec<std::collections::HashSet<Arc<str>>> = vec![Default::default(); members.len()];
+    let mut owned: Vec<HashSet<Arc<str>>> = vec![HashSet::default(); members.len()];
     for (namespace, grant) in owners {
         if let Some(names) = owned.get_mut(grant.member) {
             names.insert(namespace.clone());
@@ -56,7 +56,7 @@ pub(super) fn reaches(members: &[Member], owners: &HashMap<Arc<str>, Grant>, key
 fn only(names: Names, keys: &LabelKeys) -> Reach {
     let length: usize = names.iter().map(|name| name.len() + 1).sum();
     let sayable = length <= MAX_SELECTOR_BYTES && !names.iter().any(|name| system_namespace(name));
-    let values = names.iter().map(|name| name.to_string());
+    let values = names.iter().map(ToString::to_string);
     Reach {
         // No namespace at all is no valid requirement, and selects nothing.
         selector: sayable.then(|| {

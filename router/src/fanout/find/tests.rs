@@ -44,6 +44,25 @@ async fn member(code: u16, body: &'static str) -> Backend {
     Backend::start(100, answer).await
 }
 
+fn kinds() -> Kinds {
+    let mut served = MemberKinds::default();
+    for (resource, kind, scope) in [
+        ("nodes", "Node", Scope::Cluster),
+        ("configmaps", "ConfigMap", Scope::Namespaced),
+    ] {
+        let kind = Kind {
+            scope,
+            kind: kind.to_owned(),
+            versions: vec!["v1".to_owned()],
+            verbs: ["get".to_owned()].into(),
+        };
+        served.add("", resource, kind);
+    }
+    let kinds = Kinds::default();
+    kinds.set(&"east".into(), Arc::new(served));
+    kinds
+}
+
 struct World {
     east: Backend,
     west: Backend,
@@ -96,21 +115,6 @@ impl World {
         let snapshot = apply(&snapshot(targets), &transaction).snapshot;
         let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
         upstreams.reconcile(&snapshot);
-        let kinds = Kinds::default();
-        let mut served = MemberKinds::default();
-        for (resource, kind, scope) in [
-            ("nodes", "Node", Scope::Cluster),
-            ("configmaps", "ConfigMap", Scope::Namespaced),
-        ] {
-            let kind = Kind {
-                scope,
-                kind: kind.to_owned(),
-                versions: vec!["v1".to_owned()],
-                verbs: ["get".to_owned()].into(),
-            };
-            served.add("", resource, kind);
-        }
-        kinds.set(&"east".into(), Arc::new(served));
         Self {
             east,
             west,
@@ -118,7 +122,7 @@ impl World {
             access: Access::new(HubReviews::default(), Arc::new(NoReviews)),
             caller: Caller::Pod(snapshot.callers.values().next().unwrap().clone()),
             snapshot: Arc::new(snapshot),
-            kinds,
+            kinds: kinds(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Lists and watches: legs, shares, and the law that nothing outside the shard is kept.
 
 use portolan_merge::cursor::Universe;
+use portolan_merge::filter::NamespaceFilter;
 
 use super::*;
 use crate::snapshot::Unavailable;
@@ -80,7 +81,7 @@ fn long_lists_of_namespaces_are_filtered_here() {
     let world = World::new(shard(vec![member("west", &names)]));
     let fan = world.fan("GET /api/v1/pods");
     assert_eq!(fan.legs[0].forward.rewrite.selector, None);
-    assert_eq!(fan.legs[0].filter.as_ref().map(|filter| filter.names()), Some(1000));
+    assert_eq!(fan.legs[0].filter.as_ref().map(NamespaceFilter::names), Some(1000));
     let why = world.plan(&world.pod(), "GET /api/v1/pods", &[]).why().join("\n");
     assert!(why.contains("and 980 more"), "{why}");
 }
