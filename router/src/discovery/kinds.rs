@@ -83,6 +83,9 @@ pub struct KindTable {
     members: HashMap<Arc<str>, Arc<MemberKinds>>,
 }
 
+/// Member → versions.
+type Versions = BTreeMap<Arc<str>, Vec<String>>;
+
 /// A kind that some of the members asked about do not serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partial {
@@ -91,7 +94,7 @@ pub struct Partial {
     /// Plural name.
     pub resource: String,
     /// Members that serve it, with their versions.
-    pub served: BTreeMap<Arc<str>, Vec<String>>,
+    pub served: Versions,
     /// Members that do not.
     pub missing: BTreeSet<Arc<str>>,
 }
@@ -108,14 +111,14 @@ impl KindTable {
             .iter()
             .filter_map(|cluster| Some((cluster, self.members.get(cluster)?)))
             .collect();
-        let mut served: BTreeMap<(&str, &str), BTreeMap<Arc<str>, Vec<String>>> = BTreeMap::new();
+        let mut served: BTreeMap<(&str, &str), Versions> = BTreeMap::new();
         for (cluster, member) in &known {
             for (group, resource, kind) in member.all() {
                 let versions = served.entry((group, resource)).or_default();
                 versions.insert((*cluster).clone(), kind.versions.clone());
             }
         }
-        let partial = |((group, resource), served): ((&str, &str), BTreeMap<Arc<str>, Vec<String>>)| {
+        let partial = |((group, resource), served): ((&str, &str), Versions)| {
             let missing: BTreeSet<_> = known
                 .iter()
                 .filter(|(cluster, _)| !served.contains_key(*cluster))

@@ -78,7 +78,7 @@ fn document(way: Way, entries: &[(&str, &str)]) -> Vec<u8> {
 fn entries(message: &[u8], way: Way) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     each(message, way, &mut |name, raw| {
-        all.push((String::from_utf8(name.to_vec()).unwrap(), raw.to_vec()))
+        all.push((String::from_utf8(name.to_vec()).unwrap(), raw.to_vec()));
     })
     .unwrap();
     all
