@@ -93,10 +93,7 @@ impl Router {
             accept_api_audience: false,
         };
         let kinds = Kinds::default();
-        let documents = MemberDocuments {
-            upstreams: upstreams.clone(),
-            snapshots: snapshots.clone(),
-        };
+        let documents = documents(&upstreams, &snapshots);
         let edge = Edge::new(EdgeParts {
             snapshots: snapshots.clone(),
             identifier: Identifier::new(identity, members.clone(), IdentifyMetrics::default()),
@@ -179,6 +176,13 @@ impl Router {
     /// One GET on a connection of its own.
     pub(crate) async fn get(&self, path: &str) -> Response<Incoming> {
         self.http2().await.send_request(ask("GET", path, "")).await.unwrap()
+    }
+}
+
+fn documents(upstreams: &Arc<Upstreams>, snapshots: &Arc<SnapshotStore>) -> MemberDocuments {
+    MemberDocuments {
+        upstreams: upstreams.clone(),
+        snapshots: snapshots.clone(),
     }
 }
 
