@@ -185,3 +185,44 @@ fn the_client_sees_columns_once_and_all_cells_under_them() {
         ]
     );
 }
+
+/// `cargo test --release -p portolan-merge --lib -- --ignored --nocapture speed`
+#[test]
+#[ignore = "prints numbers"]
+fn speed() {
+    const EVENTS: u64 = 200_000;
+    for (name, shadow) in [("no shadow", None), ("shadow", Some(Budget::new(1 << 30)))] {
+        for pad in [100, 3_000] {
+            let mut merge = merge(WatchFormat::Json, &[Start::Sync; 5]);
+            for leg in &mut merge.legs {
+                leg.phase = Phase::Live;
+                leg.shadow = shadow.clone().map(|budget| Box::new(Shadow::new(Some(budget))));
+            }
+            let frames: Vec<Bytes> = (2..2 + EVENTS)
+                .map(|at| event("MODIFIED", at, pad).into())
+                .take(1000)
+                .collect();
+            let mut out = Output::default();
+            let mut spent = std::time::Duration::ZERO;
+            for round in 0..EVENTS / 1000 {
+                for leg in &mut merge.legs {
+                    leg.start = Start::Sync;
+                }
+                merge.cursor = Cursor::new(&Universe::new("shard", (0..5).map(|leg| format!("m{leg}"))));
+                let began = std::time::Instant::now();
+                for frame in &frames {
+                    merge
+                        .push(usize::try_from(round % 5).unwrap(), frame.clone(), &mut out)
+                        .unwrap();
+                    merge.flush(&mut out);
+                    while out.pop().is_some() {}
+                }
+                spent += began.elapsed();
+            }
+            println!(
+                "{name}, {pad} bytes: {:?} per event with its bookmark",
+                spent / u32::try_from(EVENTS).unwrap()
+            );
+        }
+    }
+}

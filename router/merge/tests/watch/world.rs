@@ -1,16 +1,16 @@
 //! One history: members that change, break and move, one client, and the merged watch between them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use portolan_merge::cursor::{Cursor, Slot, Universe};
-use portolan_merge::filter::NamespaceFilter;
-use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
+use portolan_merge::cursor::Universe;
+use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
+
+mod connect;
 
 use crate::client::{Client, Manner};
 use crate::dice::Dice;
-use crate::member::{Stored, Stream};
+use crate::member::Stream;
 use crate::truth::{Setting, Truth};
 
 /// The side that does the IO, as the router's: legs, their streams, what is on its way to the client.
@@ -375,144 +375,6 @@ impl World {
         for act in acts {
             self.act(Some(act));
         }
-    }
-
-    fn plan(&self, universe: &Universe, start: impl Fn(usize) -> Start) -> Vec<WatchLeg> {
-        let joined = (0..self.truth.members.len()).filter(|member| self.truth.joined[*member]);
-        joined
-            .map(|member| {
-                let name = Truth::name(member);
-                let slot = universe.slot(&name).unwrap();
-                let owned = self.truth.owned(member);
-                let filter = (!self.truth.setting.labelled && !self.truth.setting.unique).then(|| {
-                    NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect()))
-                });
-                let asks = if self.truth.setting.labelled && !self.truth.setting.unique {
-                    owned
-                        .iter()
-                        .fold(1, |hash, name| hash * 31 + u64::from(name.as_bytes()[0]))
-                } else {
-                    0
-                };
-                WatchLeg {
-                    cluster: name.into(),
-                    slot,
-                    filter,
-                    asks,
-                    start: start(slot),
-                }
-            })
-            .collect()
-    }
-
-    /// The client lists if it must, and watches.
-    fn connect_client(&mut self) {
-        if self.session.is_some() {
-            return;
-        }
-        if self.client.resume.is_none() && self.client.manner != Manner::WatchList && !self.list() {
-            return;
-        }
-        let universe = self.truth.universe();
-        let listing = self.client.resume.is_none();
-        let up = |member: &usize| self.truth.joined[*member] && !self.truth.members[*member].up;
-        if listing && !self.partial && (0..self.truth.members.len()).any(|member| up(&member)) {
-            return;
-        }
-        let cursor = match self.client.resume.clone() {
-            None => Cursor::new(&universe),
-            Some(text) => match self.resolve(&text, &universe) {
-                Some(cursor) => cursor,
-                None => {
-                    self.tally.expired += 1;
-                    self.client.resume = None;
-                    return;
-                }
-            },
-        };
-        self.open(universe, cursor, listing);
-    }
-
-    /// What a raw version or a cursor stands for.
-    fn resolve(&mut self, text: &str, universe: &Universe) -> Option<Cursor> {
-        if let Ok(cursor) = Cursor::decode(text, universe) {
-            return Some(cursor);
-        }
-        let (sent, epoch) = self.ended.as_ref()?;
-        let known = (*epoch == universe.epoch())
-            .then(|| sent.resume(text.parse().ok()?))
-            .flatten();
-        if known.is_some() {
-            self.tally.resumed_raw += 1;
-        } else {
-            self.tally.unknown_raw += 1;
-        }
-        known
-    }
-
-    fn open(&mut self, universe: Universe, cursor: Cursor, listing: bool) {
-        let legs = self.plan(&universe, |slot| match cursor.slot(slot) {
-            Slot::At(version) => Start::At(version),
-            Slot::Sync | Slot::Unasked => Start::Sync,
-        });
-        let members: Vec<usize> = legs.iter().map(member_of).collect();
-        self.client.connect();
-        if self.trace {
-            println!("open {cursor:?} {legs:?}");
-        }
-        self.client.replay = cursor.slots().contains(&Slot::At(1));
-        let merge = WatchMerge::new(WatchSpec {
-            format: self.format,
-            bookmarks: self.client.manner != Manner::NoBookmarks,
-            initial_events: listing,
-            cursor,
-            legs,
-            unique: self.truth.setting.unique,
-            cluster_column: self.format == WatchFormat::Table && self.dice.percent(50),
-            shadow: self.budget.clone(),
-        });
-        let legs = members.into_iter().enumerate();
-        let legs = legs.map(|(index, member)| Line {
-            member,
-            stream: None,
-            wants: Some(merge.start(index)),
-        });
-        let legs = legs.collect();
-        self.tally.watches += 1;
-        // Given up half way, an initial state cannot be completed for this client.
-        let mendable = listing && self.budget.is_some() && !self.small && !self.partial;
-        self.session = Some(Session {
-            merge,
-            universe,
-            legs,
-            out: Output::default(),
-            wire: Vec::new(),
-            mendable,
-        });
-    }
-
-    /// A consistent list, as `list` makes it. False: a member cannot be reached.
-    fn list(&mut self) -> bool {
-        let universe = self.truth.universe();
-        let mut cursor = Cursor::new(&universe);
-        let mut missing = Vec::new();
-        for member in 0..self.truth.members.len() {
-            let Some(slot) = universe.slot(&Truth::name(member)) else {
-                continue;
-            };
-            if self.truth.members[member].up {
-                cursor.set(slot, Slot::At(self.truth.members[member].version));
-            } else if self.partial {
-                cursor.set(slot, Slot::Sync);
-                missing.push(member);
-            } else {
-                return false;
-            }
-        }
-        let objects: BTreeMap<_, Stored> = self.truth.union_without(&missing);
-        self.tally.lists += 1;
-        self.client.list(objects, cursor.encode().unwrap());
-        true
     }
 
     /// Everybody is back, and all that is on its way arrives.
