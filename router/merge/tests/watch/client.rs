@@ -124,6 +124,10 @@ impl Client {
                     truth.went(uid, *known),
                     "DELETED of what exists: {seen:?}, known at {known}"
                 );
+                assert!(
+                    truth.was_absent(&key, *known),
+                    "DELETED of what only moved: {seen:?}, known at {known}"
+                );
                 self.cache.remove(&key);
             }
             kind => {

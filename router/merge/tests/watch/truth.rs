@@ -37,6 +37,8 @@ pub(crate) struct Truth {
     written: HashMap<(usize, u64), u64>,
     /// When an object was seen no more: deleted, hidden, or its namespace no longer the caller's.
     gone: HashMap<String, Vec<u64>>,
+    /// When nothing was left under a key, on no member: an object that moved is not gone.
+    absent: HashMap<Key, Vec<u64>>,
 }
 
 impl Truth {
@@ -55,6 +57,7 @@ impl Truth {
             serial: 0,
             written: HashMap::new(),
             gone: HashMap::new(),
+            absent: HashMap::new(),
         };
         for namespace in NAMESPACES {
             let owner = dice.below(truth.members.len());
@@ -171,12 +174,19 @@ impl Truth {
     /// Does it, and notes what is seen no more after it.
     fn record(&mut self, does: impl FnOnce(&mut Self)) {
         let before: Vec<String> = self.seen();
+        let keys: Vec<Key> = self.union().into_keys().collect();
         self.clock += 1;
         does(self);
         let after = self.seen();
         for uid in before {
             if !after.contains(&uid) {
                 self.gone.entry(uid).or_default().push(self.clock);
+            }
+        }
+        let union = self.union();
+        for key in keys {
+            if !union.contains_key(&key) {
+                self.absent.entry(key).or_default().push(self.clock);
             }
         }
     }
@@ -210,14 +220,25 @@ impl Truth {
         });
     }
 
+    /// Whether a client that last heard of it at this version may be told that there is nothing under the key.
+    pub(crate) fn was_absent(&self, key: &Key, version: u64) -> bool {
+        let absent = self.absent.get(key).map(Vec::as_slice).unwrap_or_default();
+        self.heard(version)
+            .is_some_and(|heard| absent.iter().any(|absent| *absent >= heard))
+    }
+
     /// Whether the object may be told to be gone to somebody who last heard of it at this version.
     pub(crate) fn went(&self, uid: &str, version: u64) -> bool {
-        // Two members may have the same version: the earlier writing is the laxer one.
-        let heard = (0..self.members.len())
-            .filter_map(|member| self.written.get(&(member, version)))
-            .min()
-            .copied();
+        let heard = self.heard(version);
         let gone = self.gone.get(uid).map(Vec::as_slice).unwrap_or_default();
         heard.is_some_and(|heard| gone.iter().any(|gone| *gone >= heard))
+    }
+
+    /// Two members may have written the same version: the earlier writing is the laxer one.
+    fn heard(&self, version: u64) -> Option<u64> {
+        (0..self.members.len())
+            .filter_map(|member| self.written.get(&(member, version)))
+            .min()
+            .copied()
     }
 }
