@@ -19,10 +19,15 @@ impl Demo {
         head("Cutting west: its port resets every connection");
         let west = self.testbed.cluster("west");
         west.fault(Fault::Reset).await?;
+        let started = Instant::now();
         workload::greet(&self.east, EAST[0], LATER).await?;
         workload::greet(&self.west, WEST[0], LATER).await?;
         self.wait_said(LATER, &EAST[..1]).await?;
-        println!("   east goes on: {} was reconciled while west is cut", EAST[0]);
+        println!(
+            "   east goes on: {} was reconciled {} ms after a change while west is cut",
+            EAST[0],
+            started.elapsed().as_millis()
+        );
         let line = watch.sees(&[EAST[0], LATER]).await?;
         println!("   kubectl's watch from before the cut goes on too:");
         quote(&line);
