@@ -22,8 +22,11 @@ use crate::settings::Settings;
 const SETTLE: Duration = Duration::from_millis(30);
 /// Grace periods pass without an event; what waits for one is looked at again.
 const RECHECK: Duration = Duration::from_secs(1);
-/// A write that a router let through just before it took the release over may still be under way to the member. It gets
-/// this long before the namespace can have another owner.
+/// A router acknowledges a release when it lets no new write through; one that it let through just before may still be
+/// under way to the member. It gets this long before the namespace can have another owner. What remains: a member that
+/// takes a write in later than that (its own limit is a minute) may carry it out after the new owner has begun. Waiting
+/// for the slowest write in every move would make all of them slow, and could not be sure either: of a write whose
+/// connection broke nobody knows when it ends.
 const RELEASE_DWELL: Duration = Duration::from_secs(5);
 
 /// A world as it is handed to sessions.

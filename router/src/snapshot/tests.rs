@@ -113,6 +113,67 @@ fn a_transaction_is_served() {
     assert_eq!(shard.owner("ns-b"), None);
 }
 
+fn shard_of(wire: v1::Shard) -> Result<Arc<Shard>, String> {
+    let mut view = view("u1", PREFIX);
+    let base = view.shard.take().unwrap_or_default();
+    view.shard = Some(v1::Shard {
+        name: base.name,
+        primary_cluster: base.primary_cluster,
+        label_prefix: base.label_prefix,
+        ..wire
+    });
+    let applied = apply(
+        &Snapshot::default(),
+        &upsert(vec![resource("v", Body::CallerView(view))]),
+    );
+    match applied.snapshot.callers.get(&key()).map(|view| &view.binding) {
+        Some(Binding::One(shard)) => Ok(shard.clone()),
+        _ => Err(applied.rejected[0].reason.clone()),
+    }
+}
+
+#[test]
+fn a_hub_that_says_nothing_of_an_option_means_its_default() {
+    let shard = shard_of(v1::Shard::default()).unwrap();
+    assert_eq!(
+        (shard.unavailable, shard.write_fence, shard.bucketing),
+        (Unavailable::Hold, true, Bucketing::default())
+    );
+    let legacy = v1::Bucketing {
+        algorithm: v1::BucketAlgorithm::Legacy.into(),
+        buckets: 32,
+    };
+    let shard = shard_of(v1::Shard {
+        bucketing: Some(legacy),
+        unavailable: v1::Unavailable::PartialStart.into(),
+        write_fence: v1::WriteFence::Disabled.into(),
+        ..v1::Shard::default()
+    });
+    let shard = shard.unwrap();
+    assert_eq!(
+        (shard.unavailable, shard.write_fence, shard.bucketing),
+        (Unavailable::PartialStart, false, Bucketing::legacy())
+    );
+}
+
+#[test]
+fn buckets_that_this_router_cannot_count_are_refused() {
+    for (algorithm, buckets, told) in [
+        (9, 32, "algorithm 9"),
+        (1, 0, "0 buckets"),
+        (2, 31, "legacy"),
+        (1, 70_000, "buckets"),
+    ] {
+        let bucketing = Some(v1::Bucketing { algorithm, buckets });
+        let refused = shard_of(v1::Shard {
+            bucketing,
+            ..v1::Shard::default()
+        });
+        let reason = refused.unwrap_err();
+        assert!(reason.contains("shard.bucketing") && reason.contains(told), "{reason}");
+    }
+}
+
 #[test]
 fn removals_and_changes() {
     let previous = good();

@@ -2,6 +2,7 @@
 
 use http::Method;
 use portolan_testbed::eventually;
+use portolan_tests::door::request;
 use portolan_tests::programs::argument;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, World};
@@ -30,7 +31,7 @@ async fn explain_prints_plan_and_reason() {
             "/api/v1/namespaces/mb-1/pods",
             &["outside-refused", "403", "operators/beta"],
         ),
-        ("watch", "/api/v1/pods", &["several-members", "405"]),
+        ("watch", "/api/v1/pods", &["all-namespaces", "east", "west"]),
         (
             "update",
             "/apis/coordination.k8s.io/v1/namespaces/operators/leases/greeting-operator",
@@ -44,7 +45,11 @@ async fn explain_prints_plan_and_reason() {
             assert!(said.contains(word), "{verb} {path}: no {word} in {said}");
         }
     }
-    let json = ctl(world, &["explain", "get", "/version", caller, "--dir", &dir, "-o", "json"]).await;
+    let json = ctl(
+        world,
+        &["explain", "get", "/version", caller, "--dir", &dir, "-o", "json"],
+    )
+    .await;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["plan"]["forward"]["cluster"], "east", "{json}");
     let unknown = [
@@ -93,6 +98,82 @@ async fn get_shows_clusters_shards_and_callers() {
         callers.contains("east/operators/portolan-dev-beta") && callers.contains("operators/beta"),
         "{callers}"
     );
+}
+
+/// Legs of shard alpha's open watches on configmaps, as `watch-state` tells programs.
+async fn legs(world: &World, dir: &str) -> Vec<Value> {
+    let told = ctl(world, &["watch-state", "--dir", dir, "-o", "json"]).await;
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let watches = told["watches"].as_array().unwrap().clone();
+    let mine = watches
+        .into_iter()
+        .filter(|watch| watch["shard"] == "operators/alpha" && watch["resource"] == "configmaps");
+    mine.flat_map(|watch| watch["legs"].as_array().unwrap().clone())
+        .collect()
+}
+
+#[tokio::test]
+async fn open_watches_are_shown_leg_by_leg() {
+    let world = world().await;
+    let dir = argument(world.fleet.dir());
+    let line = world.merged_door("alpha").await.unwrap().open().await.unwrap();
+    let path = "/api/v1/configmaps?watch=true&resourceVersion=0";
+    let watch = line.send(request(Method::GET, path, &[], b"").unwrap()).await.unwrap();
+    assert_eq!(watch.status(), 200);
+    eventually("both legs are live", || async {
+        let legs = legs(world, &dir).await;
+        let mut clusters: Vec<_> = legs.iter().filter(|leg| leg["state"] == "live").collect();
+        clusters.sort_by_key(|leg| leg["cluster"].to_string());
+        clusters.len() == 2 && clusters[0]["cluster"] == "east" && clusters[1]["cluster"] == "west"
+    })
+    .await;
+    let table = ctl(world, &["watches", "--dir", &dir]).await;
+    let line_of = |word: &str| table.lines().find(|line| line.contains(word)).map(str::to_owned);
+    let head = line_of("RESTARTS").unwrap();
+    assert!(head.starts_with("ID") && head.contains("SLOT"), "{table}");
+    assert!(
+        line_of("operators/alpha")
+            .unwrap()
+            .contains("east/operators/portolan-dev-alpha"),
+        "{table}"
+    );
+    drop((watch, line));
+    eventually("a watch that has ended is gone", || async {
+        legs(world, &dir).await.is_empty()
+    })
+    .await;
+}
+
+const ODDITY: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: oddities.told.example.com}
+spec:
+  group: told.example.com
+  names: {plural: oddities, singular: oddity, kind: Oddity}
+  scope: Namespaced
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+";
+
+#[tokio::test]
+async fn kinds_of_some_members_only_are_shown() {
+    let world = world().await;
+    let dir = argument(world.fleet.dir());
+    world
+        .direct("west")
+        .ok_with(&["apply", "-f", "-"], ODDITY)
+        .await
+        .unwrap();
+    eventually("the kind is shown", || async {
+        let told = ctl(world, &["get", "kinds", "--dir", &dir]).await;
+        let mut lines = told.lines();
+        let line = lines.find(|line| line.contains("operators/alpha") && line.contains("oddities.told.example.com"));
+        line.is_some_and(|line| line.contains("west (v1)") && line.split_whitespace().any(|word| word == "east"))
+    })
+    .await;
+    let west = world.direct("west");
+    west.ok(&["delete", "crd", "oddities.told.example.com"]).await.unwrap();
 }
 
 /// `status`, reason and message of a shard's condition, if it is about the present spec.
