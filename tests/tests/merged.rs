@@ -1,5 +1,5 @@
-//! The merged view: a shard's callers see its namespaces, wherever they are, as one cluster. Everything here has one
-//! member that can answer; what would need several is refused, and says so.
+//! The merged view: a shard's callers see its namespaces, wherever they are, as one cluster. Here is what one member
+//! answers, and who that is; lists and watches of several are in `federated_lists` and `federated_watches`.
 //!
 //! Every owned namespace exists in both members, and in each a ConfigMap `where` tells which one it is.
 #![allow(

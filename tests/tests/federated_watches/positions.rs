@@ -1,0 +1,59 @@
+//! From where watches may go on, and how others are told that they may not.
+
+use crate::stream::Watch;
+use crate::{MAPS, MEMBERS, door, make, position};
+
+#[tokio::test]
+async fn what_is_no_cursor_of_ours_is_expired_within_the_stream() {
+    let _calm = MEMBERS.read().await;
+    let door = door("raws").await;
+    let version = make("raws", "east", "raw").await;
+    let other = crate::door("marks").await;
+    let foreign = position(&other).await;
+    for version in [
+        version.to_string(),
+        foreign,
+        "123456789012345678901234567890".to_owned(),
+    ] {
+        let mut watch = Watch::json(&door, &format!("resourceVersion={version}")).await;
+        let event = watch.next().await.unwrap();
+        assert_eq!(event["type"], "ERROR", "{event}");
+        assert_eq!(
+            (&event["object"]["code"], &event["object"]["reason"]),
+            (&410.into(), &"Expired".into())
+        );
+        assert_eq!(watch.next().await, None);
+    }
+    // What is no version at all, members refuse; so do combinations.
+    for query in ["resourceVersion=abc", "sendInitialEvents=true", "limit=x"] {
+        let answer = door.get(&format!("{MAPS}?watch=true&{query}"), &[]).await.unwrap();
+        let code = answer.status;
+        assert!(code == 400 || code == 422, "{query}: {code} {}", answer.message());
+        assert_eq!(answer.json()["kind"], "Status", "{query}");
+    }
+}
+
+#[tokio::test]
+async fn clients_without_bookmarks_resume_from_the_last_object() {
+    let _calm = MEMBERS.read().await;
+    let door = door("marks").await;
+    let start = position(&door).await;
+    let mut watch = Watch::open(&door, &format!("resourceVersion={start}"), "application/json").await;
+    make("marks", "east", "first").await;
+    watch.sees("first").await;
+    let second = make("marks", "west", "second").await;
+    watch.sees("second").await;
+    assert_eq!(watch.count("BOOKMARK"), 0);
+    drop(watch);
+    make("marks", "east", "third").await;
+    // As the router notices the end of the first stream a moment later.
+    let mut resumed = portolan_testbed::eventually("the position is remembered", || async {
+        let mut watch = Watch::open(&door, &format!("resourceVersion={second}"), "application/json").await;
+        let event = watch.next().await.unwrap();
+        (event["type"] != "ERROR").then_some(watch)
+    })
+    .await;
+    assert_eq!(resumed.seen, ["ADDED marks-e/third"]);
+    make("marks", "west", "fourth").await;
+    assert_eq!(resumed.sees("fourth").await, "ADDED");
+}
