@@ -1,0 +1,344 @@
+//! Clients as programs have them, side by side on the merged view of two real members, while everything breaks that can:
+//! each holds at rest what the members hold, is never told that something is gone which is not, and lists anew only where
+//! the design says so.
+//!
+//! One fleet and one test: each fault is done once, for all clients. The members are written to straight, past the router.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "also in functions that only tests call"
+)]
+
+#[path = "federated_clients/clients.rs"]
+mod clients;
+#[path = "federated_clients/printed.rs"]
+mod printed;
+#[path = "federated_clients/truth.rs"]
+mod truth;
+#[path = "federated_clients/watcher.rs"]
+mod watcher;
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use portolan_testbed::{Cluster, Fault, eventually};
+use portolan_tests::daemon::Daemon;
+use portolan_tests::fleet::admin_get;
+use portolan_tests::shard::federated;
+use portolan_tests::world::{Plan, World};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::clients::Client;
+use crate::truth::Truth;
+
+/// Short, so that a member's absence and a drain are over soon.
+const ENV: [(&str, &str); 3] = [
+    ("PORTOLAN_REQUEST_TIMEOUT", "5s"),
+    ("PORTOLAN_CONNECT_TIMEOUT", "1s"),
+    ("PORTOLAN_DRAIN_TIMEOUT", "8s"),
+];
+const SHARD: &str = "clients";
+/// Where the shard's objects are.
+const OWNED: [(&str, &str); 2] = [("east", "ca"), ("west", "cb")];
+/// In both members, and none of the shard's business.
+const FOREIGN: &str = "cx";
+
+struct Ground {
+    world: World,
+    hub: Daemon,
+    router: Daemon,
+    clients: Vec<Client>,
+    truth: Truth,
+    relists: Relists,
+}
+
+/// How often a client may list anew in one step.
+#[derive(Clone, Copy)]
+enum Relists {
+    Never,
+    /// Its stream may break, or be told 410: then it lists, once.
+    Once,
+}
+
+async fn start() -> Ground {
+    let owns: [(&str, &[&str]); 2] = [("east", &["ca"]), ("west", &["cb"])];
+    let manifests = federated(SHARD, "east", &owns);
+    let plan = Plan {
+        members: &["east", "west"],
+        namespaces: &["east/ca", "west/cb", "east/cx", "west/cx"],
+        manifests: &manifests,
+        env: &ENV,
+        ..Plan::default()
+    };
+    let world = World::start(plan).await.unwrap();
+    let hub = world.fleet.take_over("hub").await.unwrap();
+    let router = world.fleet.take_over("router").await.unwrap();
+    router.ready().await;
+    let door = world.merged_door(SHARD).await.unwrap();
+    eventually("lists are answered", || async {
+        let answer = door.get("/api/v1/configmaps", &[]).await.unwrap();
+        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+    })
+    .await;
+    let mut truth = Truth::default();
+    for member in ["east", "west"] {
+        truth.work(&world, member).await;
+    }
+    let clients = Client::all(&world).await.unwrap();
+    Ground {
+        world,
+        hub,
+        router,
+        clients,
+        truth,
+        relists: Relists::Never,
+    }
+}
+
+impl Ground {
+    /// Does something to the fleet, and looks at every client when all is well again.
+    async fn step(&mut self, name: &str, relists: Relists, fault: impl AsyncFnOnce(&mut Self)) {
+        let started = Instant::now();
+        self.relists = relists;
+        let mut before = Vec::new();
+        for client in &self.clients {
+            before.push(client.relists().await);
+        }
+        fault(self).await;
+        self.settle(name).await;
+        let mut told = Vec::new();
+        for (client, before) in self.clients.iter().zip(before) {
+            let more = client.relists().await - before;
+            told.push(format!("{} {more}", client.name));
+            let deletes = client.deletes().await;
+            let false_ones: Vec<_> = deletes.difference(&self.truth.deleted).collect();
+            assert!(
+                false_ones.is_empty(),
+                "{name}: {} was told of {false_ones:?}",
+                client.name
+            );
+            let why = client.complaints().await;
+            assert!(
+                more <= u64::from(matches!(relists, Relists::Once)),
+                "{name}: {} lists anew: {why:?}",
+                client.name
+            );
+        }
+        println!("{name}: {:?}; relists: {}", started.elapsed(), told.join(", "));
+    }
+
+    /// Waits until every client holds what the members hold.
+    async fn settle(&self, name: &str) {
+        let truth = self.truth.objects(&self.world).await;
+        let all = self.clients.iter().map(|client| {
+            let what = format!("{name}: {} holds what the members hold", client.name);
+            let truth = &truth;
+            async move { eventually(&what, || client.holds(truth)).await }
+        });
+        join_all(all).await;
+    }
+
+    /// One new object in a member: how long until each client has it.
+    async fn mark(&mut self, name: &str, member: &str) {
+        let (started, relists) = (Instant::now(), self.relists);
+        let key = self.truth.mark(&self.world, member).await;
+        let all = self.clients.iter().map(|client| {
+            let (what, key) = (format!("{name}: {} sees {key}", client.name), &key);
+            async move {
+                let seen = || async {
+                    if let Relists::Once = relists {
+                        client.revive(false).await;
+                    }
+                    client.has(key).await
+                };
+                eventually(&what, seen).await;
+                format!("{} {:?}", client.name, started.elapsed())
+            }
+        });
+        println!("{name}: first event: {}", join_all(all).await.join(", "));
+    }
+
+    async fn work(&mut self, members: &[&str]) {
+        for member in members {
+            self.truth.work(&self.world, member).await;
+        }
+    }
+
+    /// The router is back after all streams ended: how long until each client goes on.
+    async fn again(&mut self, name: &str) {
+        for client in &self.clients {
+            client.revive(true).await;
+        }
+        self.mark(name, "west").await;
+    }
+
+    async fn fault(&self, fault: Fault) {
+        self.world.cluster("west").fault(fault).await.unwrap();
+    }
+
+    /// Waits until the router knows that every watch lacks west.
+    async fn until_west_is_held(&self) {
+        eventually("west's legs are held", || async {
+            let page = admin_get(self.router.admin(), "/watches").await?;
+            let page: Value = serde_json::from_str(&page)?;
+            let watches = page["watches"].as_array().cloned().unwrap_or_default();
+            let legs = watches
+                .iter()
+                .flat_map(|watch| watch["legs"].as_array().into_iter().flatten());
+            let of_west: Vec<_> = legs.filter(|leg| leg["cluster"] == "west").collect();
+            let held = !of_west.is_empty() && of_west.iter().all(|leg| leg["state"] == "held");
+            anyhow::ensure!(held, "{of_west:?}");
+            anyhow::Ok(())
+        })
+        .await;
+    }
+
+    /// West is away: east goes on; then west is back, and the time to its first event is told.
+    async fn away(&mut self, name: &str, back: impl AsyncFnOnce(&mut Self)) {
+        self.until_west_is_held().await;
+        self.work(&["east"]).await;
+        self.mark(&format!("{name}, meanwhile"), "east").await;
+        back(self).await;
+        self.mark(name, "west").await;
+        self.work(&["east", "west"]).await;
+    }
+}
+
+#[tokio::test]
+async fn every_client_holds_what_the_members_hold() {
+    let mut ground = start().await;
+    ground.settle("at first").await;
+    ground
+        .step("steady", Relists::Never, async |ground| {
+            for _ in 0..5 {
+                ground.work(&["east", "west"]).await;
+            }
+            ground.mark("steady", "west").await;
+        })
+        .await;
+    members_go_and_come_back(&mut ground).await;
+    ours_go_and_come_back(&mut ground).await;
+}
+
+async fn members_go_and_come_back(ground: &mut Ground) {
+    ground
+        .step("killed", Relists::Never, async |ground| {
+            ground.world.cluster("west").kill().await.unwrap();
+            let back = async |ground: &mut Ground| ground.world.cluster("west").restart().await.unwrap();
+            ground.away("killed", back).await;
+        })
+        .await;
+    ground
+        .step("blackholed", Relists::Never, async |ground| {
+            ground.fault(Fault::Blackhole).await;
+            // Not seen through the router before it is healed.
+            ground.work(&["west"]).await;
+            let back = async |ground: &mut Ground| ground.fault(Fault::None).await;
+            ground.away("blackholed", back).await;
+        })
+        .await;
+    ground
+        .step("frozen", Relists::Never, async |ground| {
+            ground.world.cluster("west").freeze().await.unwrap();
+            let back = async |ground: &mut Ground| ground.world.cluster("west").thaw().await.unwrap();
+            ground.away("frozen", back).await;
+        })
+        .await;
+    // The legs' positions are gone when they come back: the member says 410, and the router mends it where it knows what
+    // the client holds, which is where the stream began with initial events.
+    ground
+        .step("compacted", Relists::Once, async |ground| {
+            ground.fault(Fault::Blackhole).await;
+            let back = async |ground: &mut Ground| {
+                ground.work(&["west", "west", "west"]).await;
+                compact(ground.world.cluster("west")).await;
+                // Its watch cache goes with it, which remembers longer than etcd.
+                ground.world.cluster("west").restart().await.unwrap();
+                ground.fault(Fault::None).await;
+            };
+            ground.away("compacted", back).await;
+        })
+        .await;
+}
+
+async fn ours_go_and_come_back(ground: &mut Ground) {
+    ground
+        .step("hub away", Relists::Never, async |ground| {
+            assert_eq!(ground.hub.stop().await.unwrap(), 0);
+            ground.work(&["east", "west"]).await;
+            ground.mark("hub away", "west").await;
+            ground.hub.start_again().await.unwrap();
+            ground.hub.ready().await;
+        })
+        .await;
+    ground
+        .step("router drained", Relists::Never, async |ground| {
+            let Ground {
+                router, truth, world, ..
+            } = ground;
+            let busy = async {
+                for _ in 0..10 {
+                    for member in ["east", "west"] {
+                        truth.work(world, member).await;
+                    }
+                }
+            };
+            let rolled = async {
+                assert_eq!(router.stop().await.unwrap(), 0);
+                router.start_again().await.unwrap();
+                router.ready().await;
+            };
+            tokio::join!(busy, rolled);
+            ground.again("router drained").await;
+        })
+        .await;
+    ground
+        .step("router killed", Relists::Once, async |ground| {
+            ground.router.kill().await.unwrap();
+            ground.work(&["east", "west"]).await;
+            ground.router.start_again().await.unwrap();
+            ground.router.ready().await;
+            ground.again("router killed").await;
+        })
+        .await;
+}
+
+/// Makes etcd forget everything but the present.
+async fn compact(cluster: &Cluster) {
+    let ports = std::fs::read(cluster.dir().join("ports.json")).unwrap();
+    let ports: Value = serde_json::from_slice(&ports).unwrap();
+    let address = format!("127.0.0.1:{}", ports["etcd"]);
+    let now = etcd(&address, "/v3/kv/range", &json!({"key": "AA=="})).await;
+    let revision = &now["header"]["revision"];
+    assert!(revision.is_string(), "{now}");
+    etcd(
+        &address,
+        "/v3/kv/compaction",
+        &json!({"revision": revision, "physical": true}),
+    )
+    .await;
+}
+
+async fn etcd(address: &str, path: &str, body: &Value) -> Value {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let request = http::Request::post(path)
+        .header("host", address)
+        .body(Full::new(Bytes::from(body.to_string())))
+        .unwrap();
+    let answer = async {
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        drop(sender);
+        serde_json::from_slice(&body).unwrap()
+    };
+    let (answer, ended) = tokio::join!(answer, connection);
+    ended.unwrap();
+    answer
+}
