@@ -155,12 +155,18 @@ impl Fault {
     }
 
     /// Seconds for `Retry-After`. `None` whenever something was sent: clients resend any verb on 429 and 5xx that has it.
+    /// `None` also where a member is away: client-go would repeat the request ten times in the worker's own time, and an
+    /// operator with one worker stand still for the members that are well. Its own back-off per object does better.
     pub fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::TooManyRequests {
                 retry_after_seconds, ..
             } => Some(*retry_after_seconds),
-            Self::Unavailable { sent: false, .. } => Some(1),
+            Self::Unavailable {
+                sent: false,
+                cluster: None,
+                ..
+            } => Some(1),
             _ => None,
         }
     }

@@ -267,7 +267,8 @@ async fn informers_are_not_made_to_list_anew_because_nobody_can_be_asked() {
             .headers_mut()
             .insert("impersonate-user", "robot".parse().unwrap());
         let response = router.http2().await.send_request(request).await.unwrap();
-        assert_eq!(response.headers()["retry-after"], "1", "nothing was sent");
+        // Informers wait; a worker that would be held up by repeating is told to come back in its own time.
+        assert_eq!(response.headers().contains_key("retry-after"), code == 429);
         assert_status(&json(response).await, code, reason);
     }
 }
@@ -370,7 +371,7 @@ async fn a_dead_member_opens_its_breaker_and_only_its_own() {
     let mut client = router.http2().await;
     for _ in 0..3 {
         let response = client.send_request(write()).await.unwrap();
-        assert!(response.headers().contains_key("retry-after"), "nothing was sent");
+        assert!(!response.headers().contains_key("retry-after"), "it would hold up the caller's worker");
         assert_status(&json(response).await, 503, "ServiceUnavailable");
     }
     let open: Vec<_> = router

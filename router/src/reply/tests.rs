@@ -23,6 +23,11 @@ fn faults_are_statuses() {
         retry_after_seconds: 7,
         cluster: None,
     };
+    let not_yet = Fault::Unavailable {
+        message: "m".into(),
+        cluster: None,
+        sent: false,
+    };
     let late = Fault::Timeout {
         message: "m".into(),
         cluster: "west".into(),
@@ -63,7 +68,8 @@ fn faults_are_statuses() {
         ),
         (busy, 429, "TooManyRequests", Some(7), "too-many-requests"),
         (Fault::Internal("m".into()), 500, "InternalError", None, "internal"),
-        (unavailable(false), 503, "ServiceUnavailable", Some(1), "unavailable"),
+        (unavailable(false), 503, "ServiceUnavailable", None, "unavailable"),
+        (not_yet, 503, "ServiceUnavailable", Some(1), "unavailable"),
         (unavailable(true), 503, "ServiceUnavailable", None, "unavailable"),
         (late, 504, "Timeout", None, "timeout"),
     ];
@@ -109,7 +115,7 @@ fn protobuf_says_the_same() {
     let details = status.details.unwrap();
     assert_eq!(
         (details.retry_after_seconds, details.causes[0].message.as_deref()),
-        (Some(1), Some("west"))
+        (None, Some("west"))
     );
 }
 
