@@ -371,7 +371,10 @@ async fn a_dead_member_opens_its_breaker_and_only_its_own() {
     let mut client = router.http2().await;
     for _ in 0..3 {
         let response = client.send_request(write()).await.unwrap();
-        assert!(!response.headers().contains_key("retry-after"), "it would hold up the caller's worker");
+        assert!(
+            !response.headers().contains_key("retry-after"),
+            "it would hold up the caller's worker"
+        );
         assert_status(&json(response).await, 503, "ServiceUnavailable");
     }
     let open: Vec<_> = router

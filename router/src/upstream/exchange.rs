@@ -56,7 +56,7 @@ pub(super) async fn exchange(
         deadline: None,
         cluster: cluster.clone(),
         _slot: slot,
-        _place: Place::default(),
+        place: Place::default(),
     };
     Ok(Response::from_parts(head, Body::Member(Box::new(stream))))
 }
@@ -198,13 +198,13 @@ pub(crate) struct MemberStream {
     cluster: Arc<str>,
     _slot: Slot,
     /// In the member's bulkhead; empty for what does not count there, or is counted elsewhere.
-    _place: Place,
+    place: Place,
 }
 
 impl MemberStream {
     /// Keeps the place until the body is over.
     pub(crate) fn hold(&mut self, place: Place) {
-        self._place = place;
+        drop(std::mem::replace(&mut self.place, place));
     }
 
     /// The body fails if it has not ended by then.

@@ -89,15 +89,7 @@ impl Client {
     }
 
     fn apply(&mut self, seen: &Seen, truth: &Truth) {
-        if std::env::var_os("PORTOLAN_SEED").is_some() {
-            println!("{seen:?}");
-        }
-        let expected = if self.format == WatchFormat::Table {
-            "Table"
-        } else {
-            "Thing"
-        };
-        assert_eq!(seen.object_kind, expected, "{seen:?}");
+        self.look(seen);
         let object = &seen.object;
         if seen.kind == "BOOKMARK" {
             return self.bookmark(seen);
@@ -152,6 +144,19 @@ impl Client {
         if !self.listing {
             self.resume = Some(object.version.clone());
         }
+    }
+
+    /// Printed where a seed is replayed.
+    fn look(&self, seen: &Seen) {
+        if std::env::var_os("PORTOLAN_SEED").is_some() {
+            println!("{seen:?}");
+        }
+        let expected = if self.format == WatchFormat::Table {
+            "Table"
+        } else {
+            "Thing"
+        };
+        assert_eq!(seen.object_kind, expected, "{seen:?}");
     }
 
     fn bookmark(&mut self, seen: &Seen) {

@@ -22,7 +22,7 @@ use crate::snapshot::Unavailable;
 
 /// Between two looks whether a member serves a kind now.
 const ABSENT_FIRST: Duration = Duration::from_secs(5);
-const ABSENT_MOST: Duration = Duration::from_secs(60);
+const ABSENT_MOST: Duration = Duration::from_mins(1);
 /// A leg that was up for so long is connected again without much ado.
 const STABLE: Duration = Duration::from_secs(10);
 /// A member whose stream cannot be read so often at the same place will not do better: only a list gets past it.
