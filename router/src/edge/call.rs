@@ -63,6 +63,7 @@ impl Call<'_> {
         let started = Instant::now();
         let (head, body) = request.into_parts();
         let asked = self.classify(&head)?;
+        self.not_while_draining(&asked)?;
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local)));
         }
@@ -91,6 +92,19 @@ impl Call<'_> {
             Plan::Local(local) => Ok(Served::local(self.local(local))),
             Plan::Refuse(fault) => Err(fault),
         }
+    }
+
+    /// A client whose watch the drain has ended may ask again on the same connection before it is told to go: a watch
+    /// taken now would end at once, which makes client-go list anew. After 429 it comes back where it was.
+    fn not_while_draining(&self, asked: &ApiRequest) -> Result<(), Fault> {
+        if asked.verb == Verb::Watch && self.edge.parts.tasks.is_cancelled() {
+            return Err(Fault::TooManyRequests {
+                message: "this router is about to end: watch again".to_owned(),
+                retry_after_seconds: 1,
+                cluster: None,
+            });
+        }
+        Ok(())
     }
 
     /// To one member.
