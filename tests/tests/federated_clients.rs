@@ -11,8 +11,12 @@
 
 #[path = "federated_clients/clients.rs"]
 mod clients;
+#[path = "federated_clients/etcd.rs"]
+mod etcd;
 #[path = "federated_clients/printed.rs"]
 mod printed;
+#[path = "federated_clients/steps.rs"]
+mod steps;
 #[path = "federated_clients/truth.rs"]
 mod truth;
 #[path = "federated_clients/watcher.rs"]
@@ -20,18 +24,15 @@ mod watcher;
 
 use std::time::Instant;
 
-use bytes::Bytes;
 use futures::future::join_all;
-use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use portolan_testbed::{Cluster, Fault, eventually};
+use kube::api::{Api, Patch, PatchParams};
+use portolan_crds::MemberCluster;
+use portolan_testbed::{Fault, eventually};
 use portolan_tests::daemon::Daemon;
 use portolan_tests::fleet::admin_get;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, World};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 
 use crate::clients::Client;
 use crate::truth::Truth;
@@ -79,6 +80,11 @@ async fn start() -> Ground {
     let hub = world.fleet.take_over("hub").await.unwrap();
     let router = world.fleet.take_over("router").await.unwrap();
     router.ready().await;
+    let members = Api::<MemberCluster>::all(world.cluster("hub").client().await.unwrap());
+    for member in ["east", "west"] {
+        let patch = Patch::Merge(json!({"spec": {"breaker": {"openFor": "1s", "maxOpenFor": "2s"}}}));
+        members.patch(member, &PatchParams::default(), &patch).await.unwrap();
+    }
     let door = world.merged_door(SHARD).await.unwrap();
     eventually("lists are answered", || async {
         let answer = door.get("/api/v1/configmaps", &[]).await.unwrap();
@@ -213,132 +219,7 @@ impl Ground {
 async fn every_client_holds_what_the_members_hold() {
     let mut ground = start().await;
     ground.settle("at first").await;
-    ground
-        .step("steady", Relists::Never, async |ground| {
-            for _ in 0..5 {
-                ground.work(&["east", "west"]).await;
-            }
-            ground.mark("steady", "west").await;
-        })
-        .await;
-    members_go_and_come_back(&mut ground).await;
-    ours_go_and_come_back(&mut ground).await;
-}
-
-async fn members_go_and_come_back(ground: &mut Ground) {
-    ground
-        .step("killed", Relists::Never, async |ground| {
-            ground.world.cluster("west").kill().await.unwrap();
-            let back = async |ground: &mut Ground| ground.world.cluster("west").restart().await.unwrap();
-            ground.away("killed", back).await;
-        })
-        .await;
-    ground
-        .step("blackholed", Relists::Never, async |ground| {
-            ground.fault(Fault::Blackhole).await;
-            // Not seen through the router before it is healed.
-            ground.work(&["west"]).await;
-            let back = async |ground: &mut Ground| ground.fault(Fault::None).await;
-            ground.away("blackholed", back).await;
-        })
-        .await;
-    ground
-        .step("frozen", Relists::Never, async |ground| {
-            ground.world.cluster("west").freeze().await.unwrap();
-            let back = async |ground: &mut Ground| ground.world.cluster("west").thaw().await.unwrap();
-            ground.away("frozen", back).await;
-        })
-        .await;
-    // The legs' positions are gone when they come back: the member says 410, and the router mends it where it knows what
-    // the client holds, which is where the stream began with initial events.
-    ground
-        .step("compacted", Relists::Once, async |ground| {
-            ground.fault(Fault::Blackhole).await;
-            let back = async |ground: &mut Ground| {
-                ground.work(&["west", "west", "west"]).await;
-                compact(ground.world.cluster("west")).await;
-                // Its watch cache goes with it, which remembers longer than etcd.
-                ground.world.cluster("west").restart().await.unwrap();
-                ground.fault(Fault::None).await;
-            };
-            ground.away("compacted", back).await;
-        })
-        .await;
-}
-
-async fn ours_go_and_come_back(ground: &mut Ground) {
-    ground
-        .step("hub away", Relists::Never, async |ground| {
-            assert_eq!(ground.hub.stop().await.unwrap(), 0);
-            ground.work(&["east", "west"]).await;
-            ground.mark("hub away", "west").await;
-            ground.hub.start_again().await.unwrap();
-            ground.hub.ready().await;
-        })
-        .await;
-    ground
-        .step("router drained", Relists::Never, async |ground| {
-            let Ground {
-                router, truth, world, ..
-            } = ground;
-            let busy = async {
-                for _ in 0..10 {
-                    for member in ["east", "west"] {
-                        truth.work(world, member).await;
-                    }
-                }
-            };
-            let rolled = async {
-                assert_eq!(router.stop().await.unwrap(), 0);
-                router.start_again().await.unwrap();
-                router.ready().await;
-            };
-            tokio::join!(busy, rolled);
-            ground.again("router drained").await;
-        })
-        .await;
-    ground
-        .step("router killed", Relists::Once, async |ground| {
-            ground.router.kill().await.unwrap();
-            ground.work(&["east", "west"]).await;
-            ground.router.start_again().await.unwrap();
-            ground.router.ready().await;
-            ground.again("router killed").await;
-        })
-        .await;
-}
-
-/// Makes etcd forget everything but the present.
-async fn compact(cluster: &Cluster) {
-    let ports = std::fs::read(cluster.dir().join("ports.json")).unwrap();
-    let ports: Value = serde_json::from_slice(&ports).unwrap();
-    let address = format!("127.0.0.1:{}", ports["etcd"]);
-    let now = etcd(&address, "/v3/kv/range", &json!({"key": "AA=="})).await;
-    let revision = &now["header"]["revision"];
-    assert!(revision.is_string(), "{now}");
-    etcd(
-        &address,
-        "/v3/kv/compaction",
-        &json!({"revision": revision, "physical": true}),
-    )
-    .await;
-}
-
-async fn etcd(address: &str, path: &str, body: &Value) -> Value {
-    let stream = TcpStream::connect(address).await.unwrap();
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-    let request = http::Request::post(path)
-        .header("host", address)
-        .body(Full::new(Bytes::from(body.to_string())))
-        .unwrap();
-    let answer = async {
-        let answer = sender.send_request(request).await.unwrap();
-        assert_eq!(answer.status(), 200, "{path}");
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        drop(sender);
-        serde_json::from_slice(&body).unwrap()
-    };
-    let (answer, ended) = tokio::join!(answer, connection);
-    ended.unwrap();
-    answer
+    steps::steady(&mut ground).await;
+    steps::members_go_and_come_back(&mut ground).await;
+    steps::ours_go_and_come_back(&mut ground).await;
 }
