@@ -186,6 +186,56 @@ fn the_client_sees_columns_once_and_all_cells_under_them() {
     );
 }
 
+fn bookmark(version: u64, end: bool) -> String {
+    let marker = if end {
+        ",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}"
+    } else {
+        ""
+    };
+    format!(
+        "{{\"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":\
+         {{\"resourceVersion\":\"{version}\"{marker}}}}}}}\n"
+    )
+}
+
+#[test]
+fn idle_members_together_make_no_more_bookmarks_than_one() {
+    let mut merge = merge(WatchFormat::Json, &[Start::At(1); 5]);
+    let mut out = Output::default();
+    let mut seen = 0;
+    for round in 0..10 {
+        for leg in 0..5 {
+            merge.push(leg, bookmark(10 + round, false).into(), &mut out).unwrap();
+            merge.flush(&mut out);
+            seen += bookmarks(&drain(&mut out));
+        }
+    }
+    // The first comes before all members have shown that they are there.
+    assert!((10..=11).contains(&seen), "{seen}");
+}
+
+#[test]
+fn who_is_through_waits_for_the_others() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync; 2]);
+    merge.barrier = true;
+    let mut out = Output::default();
+    let both = event("ADDED", 3, 0) + &bookmark(5, true) + &event("MODIFIED", 6, 0);
+    merge.push(0, both.into(), &mut out).unwrap();
+    merge.flush(&mut out);
+    assert!(merge.paused(0) && !merge.paused(1));
+    let before = drain(&mut out).concat();
+    assert_eq!(
+        before,
+        event("ADDED", 3, 0).as_bytes(),
+        "what came behind the marker is held"
+    );
+    merge.push(1, bookmark(9, true).into(), &mut out).unwrap();
+    let after = drain(&mut out);
+    assert!(!merge.paused(0));
+    assert!(memchr::memmem::find(&after[0], b"initial-events-end").is_some());
+    assert_eq!(after[1], event("MODIFIED", 6, 0).as_bytes());
+}
+
 /// `cargo test --release -p portolan-merge --lib -- --ignored --nocapture speed`
 #[test]
 #[ignore = "prints numbers"]
