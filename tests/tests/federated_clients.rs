@@ -6,7 +6,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "also in functions that only tests call"
+    clippy::print_stdout,
+    reason = "also in functions that only tests call; what was measured is told"
 )]
 
 #[path = "federated_clients/clients.rs"]
