@@ -64,6 +64,12 @@ pub(crate) struct Router {
     identity: Arc<IdentityStore>,
 }
 
+/// A client certificate of the hub's CA.
+fn person(ca: &CertificateAuthority) -> Arc<IdentityStore> {
+    let client = ca.issue_client(USER, None, Duration::from_hours(1)).unwrap();
+    IdentityStore::new(Identity::from_pem(&client.cert_pem, &client.key_pem).unwrap())
+}
+
 impl Router {
     pub(crate) async fn start(targets: impl IntoIterator<Item = Target>, bounds: Bounds) -> Self {
         Self::with_members(targets, bounds, None).await
@@ -125,15 +131,13 @@ impl Router {
             "accept",
             accept::serve(listener, edge, config, accepting, tasks.clone()),
         );
-        let client = ca.issue_client(USER, None, Duration::from_hours(1)).unwrap();
-        let identity = IdentityStore::new(Identity::from_pem(&client.cert_pem, &client.key_pem).unwrap());
         Self {
             address,
             upstreams,
             tasks,
             snapshots,
             trust,
-            identity,
+            identity: person(&ca),
         }
     }
 

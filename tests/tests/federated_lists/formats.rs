@@ -239,7 +239,7 @@ fn field(mut message: &[u8], number: u64) -> impl Iterator<Item = &[u8]> {
                 return None;
             }
             let tag = varint(&mut message);
-            if tag & 7 == 0 {
+            if tag.trailing_zeros() >= 3 {
                 varint(&mut message);
                 continue;
             }

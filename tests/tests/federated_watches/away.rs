@@ -59,7 +59,7 @@ async fn killed() {
 #[tokio::test]
 async fn cut_off() {
     goes_on("cut", async || {
-        world().await.cluster("west").fault(Fault::Reset).await.unwrap()
+        world().await.cluster("west").fault(Fault::Reset).await.unwrap();
     })
     .await;
 }

@@ -126,7 +126,7 @@ struct World {
     unique: bool,
 }
 
-async fn world(members: Vec<(&'static str, Member)>) -> World {
+fn world(members: Vec<(&'static str, Member)>) -> World {
     let targets = members.iter().map(|(name, member)| member.backend.target(name));
     let snapshot = Arc::new(snapshot(targets));
     let store = Arc::new(SnapshotStore::new());
@@ -278,7 +278,6 @@ async fn two(
         ("east", Member::start(east).await),
         ("west", Member::start(west).await),
     ])
-    .await
 }
 
 #[tokio::test]
