@@ -236,6 +236,40 @@ fn who_is_through_waits_for_the_others() {
     assert_eq!(after[1], event("MODIFIED", 6, 0).as_bytes());
 }
 
+#[test]
+fn a_marker_is_no_place_to_resume_from_if_something_left_before_it() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.barrier = true;
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    let mut out = Output::default();
+    merge.push(0, event("ADDED", 3, 0).into(), &mut out).unwrap();
+    assert_eq!(
+        merge.lost(0),
+        Act::Restart {
+            leg: 0,
+            start: Start::Sync
+        }
+    );
+    merge.push(0, bookmark(5, true).into(), &mut out).unwrap();
+    merge.flush(&mut out);
+    let sent = drain(&mut out);
+    let slot = |frame: &[u8]| {
+        let event: serde_json::Value = serde_json::from_slice(frame).unwrap();
+        let cursor = event["object"]["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        Cursor::decode(&cursor, &Universe::new("shard", ["m0".to_owned()])).map(|cursor| cursor.slot(0))
+    };
+    assert_eq!(
+        slot(&sent[1]),
+        Ok(Slot::At(1)),
+        "else the DELETED behind it would be lost with it"
+    );
+    assert!(sent[2].starts_with(b"{\"type\":\"DELETED\""));
+    assert_eq!(slot(&sent[3]), Ok(Slot::At(5)));
+}
+
 /// `cargo test --release -p portolan-merge --lib -- --ignored --nocapture speed`
 #[test]
 #[ignore = "prints numbers"]
