@@ -30,6 +30,7 @@ use portolan_runtime::Tasks;
 
 pub(crate) use self::leg::Asking;
 use self::open::OpenWatches;
+use crate::dispatch::gate::Place;
 use crate::dispatch::{Dispatcher, Places};
 use crate::fault::Fault;
 use crate::plan::FanOut;
@@ -74,10 +75,7 @@ pub(crate) struct Fanned {
 impl FanOuts {
     /// One place of the caller for the whole, however many legs.
     pub(crate) async fn run(self: &Arc<Self>, fan: Fan) -> Result<Fanned, Fault> {
-        let place = self
-            .dispatcher
-            .caller_place(&fan.asking.caller, fan.plan.watch, false)
-            .await?;
+        let place = self.caller_place(&fan).await?;
         let response = if fan.plan.watch {
             watch::watch(self, fan).await?
         } else {
@@ -87,6 +85,19 @@ impl FanOuts {
             response,
             places: Places::of_caller(place),
         })
+    }
+
+    async fn caller_place(&self, fan: &Fan) -> Result<Place, Fault> {
+        let entering = self.dispatcher.caller_place(&fan.asking.caller, fan.plan.watch, false);
+        let Some(deadline) = fan.asking.deadline else {
+            return entering.await;
+        };
+        let late = |_| Fault::TooManyRequests {
+            message: "this caller's other requests left no room for this one in time".to_owned(),
+            retry_after_seconds: 1,
+            cluster: None,
+        };
+        tokio::time::timeout_at(deadline, entering).await.map_err(late)?
     }
 
     fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {

@@ -58,7 +58,17 @@ pub struct WatchMerge {
     /// The cursor is not what the last bookmark said.
     moved: bool,
     since: Since,
+    counts: Counts,
     expired: bool,
+}
+
+/// What was put out so far; for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Of members' objects, synthesized ones included.
+    pub events: u64,
+    /// With the cursor.
+    pub bookmarks: u64,
 }
 
 /// What was sent since the last bookmark.
@@ -99,6 +109,7 @@ impl WatchMerge {
             due: false,
             moved: false,
             since: Since::default(),
+            counts: Counts::default(),
             expired: false,
         };
         let unique = merge.unique && spec.legs.len() > 1;
@@ -224,6 +235,11 @@ impl WatchMerge {
             synced: leg.phase == Phase::Live,
             shadow: leg.shadow.as_ref().map(|shadow| shadow.len()),
         }
+    }
+
+    /// What was put out so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// What was sent of late, for resume.

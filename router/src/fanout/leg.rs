@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderValue};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue,
+    SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response};
 use opentelemetry::Context;
@@ -24,6 +27,18 @@ use crate::upstream::Body;
 const TIMEOUT_SECONDS: &str = "timeoutSeconds";
 /// What of an object stands in the row of a Table.
 const INCLUDE_OBJECT: &str = "includeObject";
+
+/// Of the client's headers: its secrets, its body's, and those of a WebSocket that is ours to open.
+const NOT_KEPT: [HeaderName; 8] = [
+    AUTHORIZATION,
+    COOKIE,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    SEC_WEBSOCKET_EXTENSIONS,
+    SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION,
+];
 
 /// What all legs of one request have in common. Small: a watch keeps it for its life.
 #[derive(Debug)]
@@ -50,7 +65,7 @@ pub(crate) struct Overrides {
 impl Asking {
     pub(crate) fn new(asked: ApiRequest, head: &Parts, caller: Caller, received: Context) -> Self {
         let mut headers = head.headers.clone();
-        for name in [AUTHORIZATION, COOKIE, CONTENT_LENGTH, CONTENT_TYPE] {
+        for name in NOT_KEPT {
             headers.remove(name);
         }
         Self {

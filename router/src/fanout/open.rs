@@ -232,9 +232,11 @@ impl OpenWatch {
         self.legs.lock().iter().find(|leg| &*leg.cluster == cluster).cloned()
     }
 
-    /// So many bytes were handed on.
-    pub(crate) fn sent(&self, bytes: usize) {
+    /// So many bytes were handed on, and this is what all of them were; returns what is new. Called by the stream alone.
+    pub(crate) fn sent(&self, bytes: usize, events: u64, bookmarks: u64) -> (u64, u64) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let before = |all: &AtomicU64, now: u64| now.saturating_sub(all.swap(now, Ordering::Relaxed));
+        (before(&self.events, events), before(&self.bookmarks, bookmarks))
     }
 
     pub(crate) fn set_legs(&self, legs: Vec<Arc<OpenLeg>>) {

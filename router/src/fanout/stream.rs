@@ -323,7 +323,9 @@ impl MergedWatch {
             }
             joined.freeze()
         };
-        self.shown.watch.sent(chunk.len());
+        let counts = self.merge.counts();
+        let (events, bookmarks) = self.shown.watch.sent(chunk.len(), counts.events, counts.bookmarks);
+        self.shared.fanouts.open.metrics.sent(events, bookmarks);
         if self.out.is_empty() {
             self.show();
         }
@@ -387,5 +389,20 @@ impl Drop for MergedWatch {
         self.shared
             .fanouts
             .remember(&self.shared.asking, &self.plan, &self.merge);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There is one per member and open watch; with its registry entry and the merge core's part it must stay far below
+    /// what its HTTP/2 stream costs.
+    #[test]
+    fn what_an_idle_leg_costs_is_pinned() {
+        let leg = size_of::<LegStream>() + size_of::<OpenLeg>() + size_of::<crate::plan::FanLeg>();
+        assert!(leg <= 2048, "{leg} bytes per leg");
+        let watch = size_of::<MergedWatch>() + size_of::<Shared>();
+        assert!(watch <= 3072, "{watch} bytes per watch");
     }
 }

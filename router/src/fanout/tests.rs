@@ -14,16 +14,15 @@ use portolan_merge::resume::ResumeBounds;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::open::{Fenced, LegState};
+use super::fence::Write;
 use super::*;
 use crate::classify::{Impersonation, classify};
 use crate::discovery::Kinds;
-use crate::dispatch::CallerId;
 use crate::metrics::FanOutMetrics;
 use crate::plan::{FanLeg, Forward, Rewrite, TrafficClass, fanout::Share};
 use crate::snapshot::{Caller, Unavailable};
-use crate::upstream::scripted::{Backend, Order, Script, head, script, snapshot, target};
-use crate::upstream::{BodyError, Upstreams};
+use crate::upstream::Upstreams;
+use crate::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PODS: &str = "/api/v1/pods";
@@ -31,13 +30,14 @@ const PODS: &str = "/api/v1/pods";
 /// A member whose every answer the test gives.
 struct Member {
     name: &'static str,
+    /// What the requests of the watch at hand say; those of earlier ones may still come.
+    round: String,
     backend: Option<Backend>,
     asked: mpsc::UnboundedReceiver<Asked>,
 }
 
 struct Asked {
     path: String,
-    headers: HeaderMap,
     respond: SendResponse<Bytes>,
 }
 
@@ -45,14 +45,22 @@ impl Member {
     async fn start(name: &'static str) -> Self {
         let (sender, asked) = mpsc::unbounded_channel();
         let backend = Some(Backend::start(100, handing_over(sender)).await);
-        Self { name, backend, asked }
+        Self {
+            name,
+            round: String::new(),
+            backend,
+            asked,
+        }
     }
 
     async fn asked(&mut self) -> Asked {
-        tokio::time::timeout(PATIENCE, self.asked.recv())
-            .await
-            .unwrap()
-            .unwrap()
+        loop {
+            let asked = tokio::time::timeout(PATIENCE, self.asked.recv()).await;
+            let asked = asked.unwrap().unwrap();
+            if asked.path.contains(&self.round) {
+                return asked;
+            }
+        }
     }
 
     /// The next request, answered with an open watch.
@@ -79,7 +87,6 @@ fn handing_over(sender: mpsc::UnboundedSender<Asked>) -> Script {
             let (head, _) = request.into_parts();
             let _ = sender.send(Asked {
                 path: head.uri.path_and_query().unwrap().to_string(),
-                headers: head.headers,
                 respond,
             });
         }
@@ -91,6 +98,7 @@ struct World {
     fanouts: Arc<FanOuts>,
     universe: Arc<Universe>,
     plan: FanOut,
+    rounds: usize,
 }
 
 impl World {
@@ -143,6 +151,7 @@ impl World {
             fanouts,
             universe,
             plan,
+            rounds: 0,
         }
     }
 
@@ -170,8 +179,14 @@ impl World {
     }
 
     /// The request under way.
-    fn start(&self, query: &str) -> tokio::task::JoinHandle<Result<Watch, Fault>> {
-        let (fanouts, fan) = (self.fanouts.clone(), self.ask(query));
+    fn start(&mut self, query: &str) -> tokio::task::JoinHandle<Result<Watch, Fault>> {
+        self.rounds += 1;
+        let round = format!("&round={}", self.rounds);
+        let fan = self.ask(&format!("{query}{round}"));
+        for member in &mut self.members {
+            member.round.clone_from(&round);
+        }
+        let fanouts = self.fanouts.clone();
         #[allow(clippy::disallowed_methods)]
         tokio::spawn(async move {
             let Fanned { response, .. } = fanouts.run(fan).await?;
@@ -244,13 +259,11 @@ impl Watch {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            match tokio::time::timeout(PATIENCE, self.body.frame()).await.unwrap() {
-                Some(frame) => self.rest.extend_from_slice(&frame.unwrap().into_data().unwrap()),
-                None => {
-                    assert_eq!(self.rest, b"", "the stream ended within an event");
-                    return None;
-                }
-            }
+            let Some(frame) = tokio::time::timeout(PATIENCE, self.body.frame()).await.unwrap() else {
+                assert_eq!(self.rest, b"", "the stream ended within an event");
+                return None;
+            };
+            self.rest.extend_from_slice(&frame.unwrap().into_data().unwrap());
         }
     }
 
@@ -379,7 +392,7 @@ async fn a_member_that_goes_and_comes_back_costs_the_client_nothing() {
 
 #[tokio::test]
 async fn a_position_that_is_not_ours_is_answered_within_the_stream() {
-    let world = World::new(&["east", "west"]).await;
+    let mut world = World::new(&["east", "west"]).await;
     for version in [
         "17",
         "99999999999999999999999999",
@@ -508,7 +521,7 @@ async fn a_members_refusal_is_the_answer() {
 async fn ends_are_told_and_clean() {
     let mut world = World::new(&["east", "west"]).await;
     let query = format!(
-        "resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds=1",
+        "resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds=3",
         world.cursor(&[10, 20])
     );
     let (mut watch, mut streams) = world.open(&query).await;
@@ -520,15 +533,22 @@ async fn ends_are_told_and_clean() {
     watch.expect("ADDED", "a").await;
     watch.bookmark().await;
     assert_eq!(watch.next().await, None);
+    drop(watch);
     let query = format!("resourceVersion={}&allowWatchBookmarks=true", world.cursor(&[10, 20]));
     let (mut watch, mut streams) = world.open(&query).await;
+    for (at, version) in [(0, 11), (1, 21)] {
+        streams[at].1.send_data(event("ADDED", "b", version), false).unwrap();
+        watch.expect("ADDED", "b").await;
+        watch.bookmark().await;
+    }
+    // Of one member alone: no reason to write anything.
     streams[0].1.send_data(bookmark(15, false), false).unwrap();
     eventually("the bookmark was read", || {
         futures::FutureExt::now_or_never(watch.body.frame()).is_none() && world.leg(0).1 == Some("15".to_owned())
     })
     .await;
     world.fanouts.tasks.token().cancel();
-    assert_eq!(watch.bookmark().await, world.cursor(&[15, 20]));
+    assert_eq!(watch.bookmark().await, world.cursor(&[15, 21]));
     assert_eq!(watch.next().await, None);
     let Body::Merged(merged) = &watch.body else {
         panic!("not merged")
@@ -553,10 +573,77 @@ async fn what_is_no_watch_is_tried_again_and_given_up_by_name() {
         assert_eq!(watch.next().await, None);
     };
     let spoiling = async {
+        let mut kept = Vec::new();
         for _ in 0..2 {
             let (_, mut stream) = world.members[0].opens().await;
             stream.send_data(Bytes::from_static(b"<html></html>\n"), false).unwrap();
+            kept.push(stream);
         }
+        kept
     };
     tokio::join!(reading, spoiling);
+}
+
+/// A write to a namespace, of east's, and the member's answer to it.
+fn written(user: &str, version: u64) -> (Write, Response<Body>) {
+    let uri = "/api/v1/namespaces/ns/pods".parse().unwrap();
+    let asked = classify(&Method::POST, &uri, &HeaderMap::new()).unwrap();
+    let caller = Caller::Person {
+        user: user.to_owned(),
+        groups: Vec::new(),
+    };
+    let object =
+        json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "own", "resourceVersion": version.to_string()}});
+    let answer = Response::builder()
+        .status(201)
+        .header("content-type", "application/json")
+        .body(Body::from(Bytes::from(object.to_string())))
+        .unwrap();
+    (Write::of(&caller, &asked, &"east".into()).unwrap(), answer)
+}
+
+#[tokio::test]
+async fn a_write_is_answered_when_the_callers_own_watch_has_shown_it() {
+    let mut world = World::new(&["east", "west"]).await;
+    let (mut watch, mut streams) = world
+        .open(&format!("resourceVersion={}", world.cursor(&[10, 20])))
+        .await;
+    let open = world.fanouts.open.clone();
+    assert!(futures::FutureExt::now_or_never(watch.body.frame()).is_none());
+    // What the watch has shown, and what others write, does not wait.
+    for (user, version) in [("ada", 10), ("bob", 30)] {
+        let (write, answer) = written(user, version);
+        assert!(
+            futures::FutureExt::now_or_never(fence::hold(&open, &write, answer)).is_some(),
+            "{user}"
+        );
+    }
+    let (write, answer) = written("ada", 11);
+    let mut held = Box::pin(fence::hold(&open, &write, answer));
+    assert!(futures::FutureExt::now_or_never(held.as_mut()).is_none());
+    streams[0].1.send_data(event("ADDED", "own", 11), false).unwrap();
+    watch.expect("ADDED", "own").await;
+    let answer = futures::FutureExt::now_or_never(held.as_mut()).expect("the watch has shown it");
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(
+        serde_json::from_slice::<Value>(&body).unwrap()["metadata"]["resourceVersion"],
+        "11"
+    );
+    // Not for ever, and not for a leg that is down.
+    let (write, answer) = written("ada", 12);
+    let begun = std::time::Instant::now();
+    fence::hold(&open, &write, answer).await;
+    let waited = begun.elapsed();
+    assert!(
+        waited >= Duration::from_millis(240) && waited < Duration::from_secs(5),
+        "{waited:?}"
+    );
+    world.members[0].backend = None;
+    let reading = watch.body.frame();
+    let (write, answer) = written("ada", 12);
+    tokio::select! {
+        _ = reading => panic!("nothing is to be said"),
+        () = eventually("the leg is held", || world.leg(0).0 == "held") => {}
+    }
+    assert!(futures::FutureExt::now_or_never(fence::hold(&open, &write, answer)).is_some());
 }

@@ -237,18 +237,18 @@ impl Opening {
         let mut brief = std::pin::pin!(tokio::time::sleep(BRIEF));
         let mut begun = false;
         poll_fn(|cx| {
-            let (mut waiting, mut enough) = (false, false);
+            let (mut waiting, mut enough, mut hopeless) = (false, false, false);
             for index in 0..self.legs.len() {
                 waiting |= self.poll_leg(index, cx);
-                enough |= match &self.legs[index] {
-                    Asked::Answered(Answered::Live(_) | Answered::Gone) => goes_without,
-                    Asked::Answered(Answered::Refused(_)) => true,
+                match &self.legs[index] {
+                    Asked::Answered(Answered::Live(_) | Answered::Gone) => enough |= goes_without,
+                    Asked::Answered(Answered::Refused(_)) => enough = true,
                     // Without this one there is no beginning, whatever the others say.
-                    Asked::Answered(Answered::Away(_)) => !goes_without,
-                    Asked::Answered(Answered::Absent(_)) | Asked::Waiting(_) => false,
-                };
+                    Asked::Answered(Answered::Away(_)) => hopeless |= !goes_without,
+                    Asked::Answered(Answered::Absent(_)) | Asked::Waiting(_) => {}
+                }
             }
-            if !waiting {
+            if !waiting || hopeless {
                 return Poll::Ready(());
             }
             if enough && !begun {
@@ -330,17 +330,20 @@ impl Opening {
     }
 
     fn first_away(&self) -> Option<Fault> {
-        self.legs.iter().zip(&self.plan.legs).find_map(|(asked, leg)| {
-            let why = match asked {
-                Asked::Answered(Answered::Away(away)) => away.why.clone(),
-                Asked::Waiting(_) => format!("member cluster {} does not answer", leg.cluster()),
-                Asked::Answered(_) => return None,
-            };
-            Some(Fault::TooManyRequests {
-                message: format!("a watch begins when all members of the shard can be asked: {why}"),
-                retry_after_seconds: 1,
-                cluster: Some(leg.cluster().to_string()),
-            })
+        let legs = || self.legs.iter().zip(&self.plan.legs);
+        let away = legs().find_map(|(asked, leg)| match asked {
+            Asked::Answered(Answered::Away(away)) => Some((leg, away.why.clone())),
+            _ => None,
+        });
+        let silent = || {
+            let (_, leg) = legs().find(|(asked, _)| matches!(asked, Asked::Waiting(_)))?;
+            Some((leg, format!("member cluster {} does not answer", leg.cluster())))
+        };
+        let (leg, why) = away.or_else(silent)?;
+        Some(Fault::TooManyRequests {
+            message: format!("a watch begins when all members of the shard can be asked: {why}"),
+            retry_after_seconds: 1,
+            cluster: Some(leg.cluster().to_string()),
         })
     }
 

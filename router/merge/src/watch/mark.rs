@@ -22,6 +22,7 @@ impl WatchMerge {
     pub(super) fn count(&mut self, bytes: usize, out: &mut Output) {
         self.due = true;
         self.since.events += 1;
+        self.counts.events += 1;
         self.since.bytes += bytes;
         if self.bookmarks && (self.since.events >= EVENTS || self.since.bytes >= BYTES) {
             self.mark(out);
@@ -96,6 +97,7 @@ impl WatchMerge {
             ..Stub::default()
         };
         out.push(kind.event("BOOKMARK", stub, self.columns.stub("")));
+        self.counts.bookmarks += 1;
         true
     }
 }
