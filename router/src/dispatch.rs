@@ -26,8 +26,8 @@ use parking_lot::Mutex;
 use portolan_runtime::{Secret, Tasks};
 use tokio::time::Instant;
 
-use self::gate::{CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Gate, Place};
 pub(crate) use self::document::{DocumentRequest, MemberDocuments};
+use self::gate::{CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Gate, Place};
 pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
 pub(crate) use self::look::{gather_answer_body, gather_body};
 pub(crate) use self::review::MemberReviews;

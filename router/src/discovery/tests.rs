@@ -249,10 +249,7 @@ async fn a_member_that_never_spoke_is_told_and_nothing_is_absent() {
     }
     let alone = Scene::new([nowhere("east"), nowhere("west")]);
     let fault = alone.ask("/api", &[]).await.unwrap_err();
-    assert_eq!(
-        (fault.status_code().as_u16(), fault.retry_after_seconds()),
-        (503, None)
-    );
+    assert_eq!((fault.status_code().as_u16(), fault.retry_after_seconds()), (503, None));
 }
 
 #[tokio::test]

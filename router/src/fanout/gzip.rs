@@ -138,7 +138,9 @@ mod tests {
     #[tokio::test]
     async fn what_goes_in_comes_out() {
         for size in [0, 1, 1_000, 700_000] {
-            let plain: Vec<u8> = (0..size).map(|at: u32| at.to_le_bytes()[0] ^ (at / 977).to_le_bytes()[0]).collect();
+            let plain: Vec<u8> = (0..size)
+                .map(|at: u32| at.to_le_bytes()[0] ^ (at / 977).to_le_bytes()[0])
+                .collect();
             let body = Full::new(Bytes::from(plain.clone())).map_err(|never| match never {});
             let packed = Gzip::new(body).collect().await.unwrap().to_bytes();
             let mut read = Vec::new();

@@ -131,7 +131,12 @@ impl State {
 impl State {
     fn watches(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (open, legs) = self.open.count();
-        gauges(encoder, "watches_open", "Merged watches that are open", [(Labels::new(), count(open))])?;
+        gauges(
+            encoder,
+            "watches_open",
+            "Merged watches that are open",
+            [(Labels::new(), count(open))],
+        )?;
         let legs = legs
             .iter()
             .map(|((cluster, state), legs)| (vec![("cluster", &**cluster), ("state", state.as_str())], count(*legs)));
