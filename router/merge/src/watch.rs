@@ -57,6 +57,10 @@ pub struct WatchMerge {
     due: bool,
     /// The cursor is not what the last bookmark said.
     moved: bool,
+    /// Legs came or changed with the plan and are not through: objects may turn up in another leg than before.
+    moving: bool,
+    /// In a union of names something was told of a leg while an earlier one's names were not known.
+    hasty: bool,
     since: Since,
     counts: Counts,
     expired: bool,
@@ -108,6 +112,8 @@ impl WatchMerge {
             key: String::new(),
             due: false,
             moved: false,
+            moving: false,
+            hasty: false,
             since: Since::default(),
             counts: Counts::default(),
             expired: false,

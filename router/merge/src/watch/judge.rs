@@ -300,12 +300,8 @@ impl WatchMerge {
         } else {
             out.forward(chunk, *from, *to);
         }
-        if self.unique {
-            for (index, other) in self.legs.iter_mut().enumerate() {
-                if let Some(shadow) = &mut other.shadow {
-                    shadow.tell(&self.key, index == leg);
-                }
-            }
+        if frame.event.kind != Kind::Deleted {
+            self.supersede(leg);
         }
         let (slot, phase) = (self.legs[leg].slot, self.legs[leg].phase);
         self.sent.note(slot, event.version, phase == Phase::Live);

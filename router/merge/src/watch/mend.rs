@@ -127,6 +127,8 @@ impl WatchMerge {
             self.open(out);
         }
         self.release(out);
+        self.moving = self.legs.iter().any(|leg| leg.moving);
+        self.hasty &= self.counting();
         self.rebase();
         self.wake(out);
     }
@@ -188,6 +190,27 @@ impl WatchMerge {
             self.sent.note(slot, departed.version, true);
         }
         self.count(length, out);
+    }
+
+    /// The client holds this leg's object under the written key from now on, and no other's.
+    pub(super) fn supersede(&mut self, leg: usize) {
+        if self.unique {
+            // Who tells before an earlier leg's names are known may tell what is not to be seen.
+            if self.legs[..leg].iter().any(|earlier| earlier.phase == Phase::Inventory) {
+                self.hasty = true;
+                self.sent.poison();
+            }
+            for (index, other) in self.legs.iter_mut().enumerate() {
+                if let Some(shadow) = &mut other.shadow {
+                    shadow.tell(&self.key, index == leg);
+                }
+            }
+        } else if self.moving && self.legs[leg].shadow.is_some() {
+            let others = self.legs.iter_mut().enumerate().filter(|(index, _)| *index != leg);
+            for shadow in others.filter_map(|(_, other)| other.shadow.as_mut()) {
+                shadow.remove(&self.key);
+            }
+        }
     }
 
     /// Some member's names are not known yet.

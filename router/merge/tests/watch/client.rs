@@ -122,17 +122,15 @@ impl Client {
                 self.cache.remove(&key);
             }
             kind => {
+                // After a resume nobody knows which member's object of a name the client holds: it may be told again.
+                let replay = self.replay || truth.setting.unique;
                 if let Some((uid, known)) = held.filter(|(uid, _)| *uid == object.uid) {
+                    assert!(replay || *known < version, "twice: {seen:?}, {uid} known at {known}");
                     assert!(
-                        self.replay || *known < version,
-                        "twice: {seen:?}, {uid} known at {known}"
-                    );
-                    assert!(
-                        self.replay || kind == "MODIFIED" || truth.went(uid, *known),
+                        replay || kind == "MODIFIED" || truth.went(uid, *known),
                         "ADDED of what the client has: {seen:?}"
                     );
                 } else {
-                    let replay = self.replay || truth.setting.unique;
                     assert!(
                         replay || kind == "ADDED" || held.is_some(),
                         "MODIFIED of what the client does not have: {seen:?}"

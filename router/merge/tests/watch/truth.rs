@@ -32,6 +32,8 @@ pub(crate) struct Truth {
     /// Which member owns a namespace.
     pub(crate) owner: BTreeMap<&'static str, usize>,
     clock: u64,
+    /// How often the shard was configured anew.
+    generation: u64,
     serial: u64,
     /// When a member wrote a version.
     written: HashMap<(usize, u64), u64>,
@@ -54,6 +56,7 @@ impl Truth {
             owner: BTreeMap::new(),
             setting,
             clock: 0,
+            generation: 0,
             serial: 0,
             written: HashMap::new(),
             gone: HashMap::new(),
@@ -78,9 +81,10 @@ impl Truth {
 
     pub(crate) fn universe(&self) -> Universe {
         let joined = self.joined.iter().enumerate().filter(|(_, joined)| **joined);
-        // Whose namespaces are whose is part of the epoch: a client that was away while they moved must list.
+        // Whose namespaces are whose is part of the epoch: a client that was away while they moved must list. So is how
+        // often they moved: a member that left and came back begins anew, and its slot would go back.
         Universe::new(
-            &format!("shard {:?}", self.owner),
+            &format!("shard {}", self.generation),
             joined.map(|(member, _)| Self::name(member)),
         )
     }
@@ -208,6 +212,7 @@ impl Truth {
         let member = dice.below(self.members.len());
         let namespace = *dice.pick(&NAMESPACES);
         let joins = dice.percent(40);
+        self.generation += 1;
         self.record(|truth| {
             if joins {
                 truth.joined[member] = !truth.joined[member];
