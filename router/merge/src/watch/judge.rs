@@ -132,6 +132,14 @@ impl WatchMerge {
         }
     }
 
+    /// An earlier leg has the name: what the client may have of this leg's object is out of date now.
+    fn pass_over(&mut self, leg: usize, frame: &Frame<'_>) {
+        if let Some(shadow) = &mut self.legs[leg].shadow {
+            shadow.tell(&self.key, false);
+        }
+        self.overlook(leg, frame);
+    }
+
     fn live(&mut self, leg: usize, frame: &Frame<'_>, admitted: bool, out: &mut Output) {
         let slot = self.legs[leg].slot;
         let version = frame.event.version;
@@ -153,7 +161,7 @@ impl WatchMerge {
             self.keep(leg, frame);
             self.departed.remove(self.key.as_str());
             if self.shaded(leg) {
-                self.overlook(leg, frame);
+                self.pass_over(leg, frame);
             } else {
                 self.send(leg, frame, None, out);
             }
@@ -216,7 +224,11 @@ impl WatchMerge {
 
     /// Of what is there, the client gets what it does not hold.
     fn tell(&mut self, leg: usize, frame: &Frame<'_>, known: Option<u64>, out: &mut Output) {
-        if self.shaded(leg) || known.is_some_and(|known| known >= frame.event.version) {
+        if self.shaded(leg) {
+            self.pass_over(leg, frame);
+            return;
+        }
+        if known.is_some_and(|known| known >= frame.event.version) {
             self.overlook(leg, frame);
             return;
         }

@@ -86,6 +86,9 @@ impl WatchMerge {
         if unique && !holds && leg.shadow.is_none() {
             leg.shadow = Some(Box::new(Shadow::new(None)));
         }
+        if changed && holds && self.barrier {
+            self.too_early();
+        }
         let counted = unique && leg.phase != Phase::Inventory;
         if (changed || counted) && holds && !exact {
             self.expire(format!("what is asked of member {} changed", leg.cluster));
@@ -98,6 +101,11 @@ impl WatchMerge {
         self.legs.push(leg);
     }
 
+    /// What leaves cannot be told before the end of the initial events, and a client that resumed from there would keep it.
+    fn too_early(&mut self) {
+        self.expire("the shard changed in the middle of the initial events".to_owned());
+    }
+
     fn leave(&mut self, old: Old) {
         let Old {
             mut leg,
@@ -108,7 +116,9 @@ impl WatchMerge {
         if nothing {
             return;
         }
-        if !exact {
+        if self.barrier {
+            self.too_early();
+        } else if !exact {
             self.expire(format!("member {} left", leg.cluster));
             return;
         }

@@ -360,6 +360,7 @@ impl World {
         let Some(session) = &mut self.session else { return };
         let acts = session.merge.replan(&universe, legs.clone(), &mut session.out);
         session.universe = universe;
+        session.mendable &= !self.client.listing;
         let mut old: Vec<Line> = std::mem::take(&mut session.legs);
         for leg in &legs {
             let kept = old.iter().position(|line| Truth::name(line.member) == *leg.cluster);
