@@ -77,6 +77,8 @@ pub(crate) struct Upstream {
     /// Of unary requests, so that a slow member holds no more of the router than its share.
     pub(crate) gate: Arc<Gate>,
     pub(crate) retries: RetryBudget,
+    /// What its last failure was. A mutex: written by failures, read by refusals.
+    last_failure: Mutex<Option<Arc<str>>>,
 }
 
 #[derive(Debug)]
@@ -226,6 +228,7 @@ impl Upstream {
             breakers: [breaker(), breaker(), breaker()],
             gate: Gate::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
             retries: RetryBudget::default(),
+            last_failure: Mutex::new(None),
         }
     }
 
@@ -242,6 +245,15 @@ impl Upstream {
             TrafficClass::Watch => watch,
             TrafficClass::Upgrade => upgrade,
         }
+    }
+
+    /// A request failed by the member's fault: whoever is refused because of it is told why.
+    pub(crate) fn failed(&self, why: &dyn std::fmt::Display) {
+        *self.last_failure.lock() = Some(why.to_string().into());
+    }
+
+    pub(crate) fn last_failure(&self) -> Option<Arc<str>> {
+        self.last_failure.lock().clone()
     }
 
     /// A unary request was answered: breakers of rarer traffic need not wait for some of their own to find out.

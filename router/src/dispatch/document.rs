@@ -63,7 +63,10 @@ impl MemberDocuments {
         waiting.over().and_then(|permit| {
             permit.record(match &outcome {
                 Ok((response, _)) => judge_answer(response),
-                Err(error) => judge_error(error),
+                Err(error) => {
+                    upstream.failed(error);
+                    judge_error(error)
+                }
             })
         });
         let (response, body) = outcome.map_err(|error| error.to_string())?;

@@ -114,8 +114,10 @@ pub(crate) fn admit(run: &Run<'_>) -> Result<Permit, Fault> {
     breaker.admit(forward.priority).map_err(|refused| {
         Span::current().record("breaker", State::Open.as_str());
         let report = breaker.report();
+        let last = run.upstream.last_failure();
+        let last = last.map(|why| format!("; last: {why}")).unwrap_or_default();
         forward.unavailable(format!(
-            "member cluster {} is not asked for now: its {} breaker is {} ({}); the next try is in {:.0?}",
+            "member cluster {} is not asked for now: its {} breaker is {} ({}); the next try is in {:.0?}{last}",
             run.upstream.cluster,
             forward.class.as_str(),
             report.state.as_str(),
@@ -128,6 +130,9 @@ pub(crate) fn admit(run: &Run<'_>) -> Result<Permit, Fault> {
 /// Tells the breaker, and everybody else when that changed its state.
 pub(crate) fn tell(run: &Run<'_>, permit: Permit, outcome: Outcome, why: &dyn std::fmt::Display) {
     let transition = permit.record(outcome);
+    if outcome == Outcome::Failure {
+        run.upstream.failed(why);
+    }
     if outcome == Outcome::Success && run.leg.forward.class == TrafficClass::Unary {
         run.upstream.answers();
     }

@@ -138,9 +138,9 @@ async fn shards_that_cannot_be_served() {
     assert!(error.to_string().contains("spec.selector.matchLabels"), "{error}");
     let early = federated("early", "east", &[("east", &["team-x"])]).replace(
         "  explicitView: Allow",
-        "  explicitView: Allow\n  unavailable: PartialStart",
+        "  explicitView: Allow\n  root: {prefix: early, targetStatefulSet: early}",
     );
-    refused(&ground, &early, &["NotImplemented", "spec.unavailable"]).await;
+    refused(&ground, &early, &["NotImplemented", "spec.root"]).await;
     until(&ground.shards().await, "alpha", "Disjoint", "True", &[]).await;
     east.assert_untouched().await;
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use portolan_testbed::Fault;
+use portolan_tests::fleet::admin_get;
 use serde_json::json;
 
 use crate::stream::Watch;
@@ -30,4 +31,10 @@ async fn own_writes_are_seen_before_they_are_answered() {
         assert_eq!(seen.as_deref(), Ok("ADDED"), "{name}");
     }
     west.fault(Fault::None).await.unwrap();
+    let router = world().await.fleet.process("router").unwrap();
+    let metrics = admin_get(&router.admin, "/metrics").await.unwrap();
+    let kept = metrics
+        .lines()
+        .find(|line| line.starts_with("portolan_router_fanout_fences_total{outcome=\"seen\"}"));
+    assert!(kept.is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
 }
