@@ -42,6 +42,8 @@ fn history(seed: u64, total: &mut Tally) -> bool {
         world.tally
     }));
     let Ok(tally) = ran else {
+        // At once: a soak may be stopped from outside.
+        println!("seed {seed}");
         return false;
     };
     total.lists += tally.lists;
