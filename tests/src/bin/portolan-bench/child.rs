@@ -58,10 +58,13 @@ impl Child {
 
     /// An address of the file it writes, as soon as it has: `bind`, `admin`.
     pub(crate) async fn address(&mut self, which: &str) -> anyhow::Result<String> {
-        while self.started.elapsed() < PATIENCE {
+        loop {
             self.check()?;
             if let Some(address) = read_address(&self.addresses, which) {
                 return Ok(address);
+            }
+            if self.started.elapsed() > PATIENCE {
+                break;
             }
             tokio::time::sleep(LOOK).await;
         }
