@@ -4,7 +4,7 @@
 //! to a leg is an [`Act`]. It knows no sockets, no clocks and no HTTP: `fanout` of the router connects the legs, waits where
 //! waiting is due and writes what is in [`Output`]. What an event says beyond type, version and key is never read.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -59,8 +59,8 @@ pub struct WatchMerge {
     moved: bool,
     /// Legs came or changed with the plan and are not through: objects may turn up in another leg than before.
     moving: bool,
-    /// In a union of names something was told of a leg while an earlier one's names were not known.
-    hasty: bool,
+    /// In a union of names: what was told of a leg while an earlier one's names were not known.
+    hasty: BTreeSet<Box<str>>,
     since: Since,
     counts: Counts,
     expired: bool,
@@ -113,7 +113,7 @@ impl WatchMerge {
             due: false,
             moved: false,
             moving: false,
-            hasty: false,
+            hasty: BTreeSet::new(),
             since: Since::default(),
             counts: Counts::default(),
             expired: false,

@@ -134,8 +134,10 @@ impl WatchMerge {
 
     /// An earlier leg has the name: what the client may have of this leg's object is out of date now.
     fn pass_over(&mut self, leg: usize, frame: &Frame<'_>) {
-        if let Some(shadow) = &mut self.legs[leg].shadow {
-            shadow.tell(&self.key, false);
+        if let Some(shadow) = &mut self.legs[leg].shadow
+            && shadow.get(&self.key).is_some_and(|held| held.told)
+        {
+            shadow.doubt(&self.key);
         }
         self.overlook(leg, frame);
     }

@@ -44,7 +44,7 @@ impl WatchMerge {
     /// Whoever resumes from the cursor misses nothing and keeps nothing that is gone.
     pub(super) fn safe(&self) -> bool {
         let unsettled = |leg: &super::Leg| leg.dirty || leg.again || (leg.moving && leg.phase == Phase::Resync);
-        !self.barrier && !self.hasty && self.departed.is_empty() && !self.legs.iter().any(unsettled)
+        !self.barrier && self.hasty.is_empty() && self.departed.is_empty() && !self.legs.iter().any(unsettled)
     }
 
     /// From here on versions can be resumed from, if that is so.

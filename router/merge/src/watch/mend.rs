@@ -128,7 +128,9 @@ impl WatchMerge {
         }
         self.release(out);
         self.moving = self.legs.iter().any(|leg| leg.moving);
-        self.hasty &= self.counting();
+        if !self.counting() {
+            self.hasty.clear();
+        }
         self.rebase();
         self.wake(out);
     }
@@ -197,7 +199,7 @@ impl WatchMerge {
         if self.unique {
             // Who tells before an earlier leg's names are known may tell what is not to be seen.
             if self.legs[..leg].iter().any(|earlier| earlier.phase == Phase::Inventory) {
-                self.hasty = true;
+                self.hasty.insert(self.key.as_str().into());
                 self.sent.poison();
             }
             for (index, other) in self.legs.iter_mut().enumerate() {
@@ -230,7 +232,8 @@ impl WatchMerge {
         }
         let held = |later: usize| {
             let shadow = self.legs[later].shadow.as_ref()?;
-            Some((later, shadow.get(&self.key)?.told))
+            let held = shadow.get(&self.key)?;
+            Some((later, held.told && held.version != 0))
         };
         let Some((later, told)) = (leg + 1..self.legs.len()).find_map(held) else {
             return false;
@@ -257,14 +260,12 @@ impl WatchMerge {
 
     /// A leg that nobody had waited for is counted in: names that later legs were shown under meanwhile are its own.
     fn reclaim(&mut self, leg: usize) {
-        let told = |key: &str| {
-            let later = self.legs[leg + 1..]
-                .iter()
-                .filter_map(|leg| leg.shadow.as_ref()?.get(key));
-            later.into_iter().any(|held| held.told)
-        };
-        let keys = self.legs[leg].shadow.iter().flat_map(|shadow| shadow.keys());
-        let taken: Vec<Box<str>> = keys.filter(|key| told(key)).map(Into::into).collect();
+        let taken: Vec<Box<str>> = self
+            .hasty
+            .iter()
+            .filter(|key| self.legs[leg].has(key))
+            .cloned()
+            .collect();
         for key in taken {
             self.want(leg, &key);
         }

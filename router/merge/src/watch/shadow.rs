@@ -147,10 +147,6 @@ impl Shadow {
         self.keys.get(key)
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
-        self.keys.keys().map(|key| &**key)
-    }
-
     pub(super) fn has(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }
