@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::edge::{Edge, MAX_HEAD_BYTES};
 use crate::identify::PeerIdentity;
-use crate::upstream::socket;
+use crate::upstream::socket::{self, Bulk};
 
 /// Streams of one HTTP/2 connection. An operator opens all its watches on one.
 const MAX_STREAMS: u32 = 4096;
@@ -111,9 +111,9 @@ async fn pause_after(error: &io::Error) {
 
 impl Listener {
     async fn connection(self, stream: TcpStream, address: SocketAddr, _permit: OwnedSemaphorePermit) {
-        socket::tune(&stream);
-        let handshake = tokio::time::timeout(self.config.handshake_timeout, self.tls.accept(stream));
-        let stream = match handshake.await {
+        let handshake = self.tls.accept(socket::tuned(stream));
+        let handshake = tokio::time::timeout(self.config.handshake_timeout, handshake);
+        let mut stream = match handshake.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%address, %error, "TLS handshake failed"),
             Err(_) => return tracing::debug!(%address, "TLS handshake took too long"),
@@ -127,6 +127,7 @@ impl Listener {
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         // Boxed, each alone: an HTTP/2 connection must not be as large as an HTTP/1.1 one could be.
         let served = if http2 {
+            stream.get_mut().0.gather();
             Box::pin(self.http2(stream, peer)).await
         } else {
             Box::pin(self.http1(stream, peer)).await
@@ -136,7 +137,7 @@ impl Listener {
         }
     }
 
-    async fn http2(self, stream: TlsStream<TcpStream>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
+    async fn http2(self, stream: TlsStream<Bulk>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
         let streams = TaskTracker::new();
         let mut builder = http2::Builder::new(StreamTasks(streams.clone()));
         builder
@@ -168,7 +169,7 @@ impl Listener {
         served
     }
 
-    async fn http1(self, stream: TlsStream<TcpStream>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
+    async fn http1(self, stream: TlsStream<Bulk>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())

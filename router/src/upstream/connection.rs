@@ -13,11 +13,11 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Ping, PingPong};
 use http::uri::Authority;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::client::TlsStream;
 
 use super::endpoint::{ConnectError, Dialed};
+use super::socket::Bulk;
 
 /// Between pings, also while idle. A member that is frozen or cut off breaks its streams within
 /// [`PING_EVERY`] + [`PING_TIMEOUT`], which an idle watch could not tell otherwise.
@@ -81,7 +81,7 @@ pub(crate) struct Connection {
 
 /// Owns the socket until the connection ends.
 pub(crate) struct Driver {
-    connection: h2::client::Connection<TlsStream<TcpStream>, Bytes>,
+    connection: h2::client::Connection<TlsStream<Bulk>, Bytes>,
     pings: PingPong,
     tuning: Tuning,
 }

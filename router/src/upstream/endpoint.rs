@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::socket::{self, Bulk};
 use crate::snapshot;
 
 /// An endpoint that failed is tried last for this long.
@@ -67,7 +68,7 @@ struct Endpoint {
 /// One open connection.
 #[derive(Debug)]
 pub(crate) struct Dialed {
-    pub(crate) stream: TlsStream<TcpStream>,
+    pub(crate) stream: TlsStream<Bulk>,
     /// For `:authority` and `Host`.
     pub(crate) authority: Authority,
 }
@@ -139,7 +140,6 @@ impl Dialer {
                 address: endpoint.address(),
                 reason: error.to_string(),
             })?;
-        super::socket::tune(&tcp);
         let config = match protocol {
             Protocol::Http2 => &self.http2,
             Protocol::Http1 => &self.http1,
@@ -148,12 +148,15 @@ impl Dialer {
             address: endpoint.address(),
             reason,
         };
-        let stream = TlsConnector::from(config.clone())
-            .connect(endpoint.server_name.clone(), tcp)
+        let mut stream = TlsConnector::from(config.clone())
+            .connect(endpoint.server_name.clone(), socket::tuned(tcp))
             .await
             .map_err(|error| tls(error.to_string()))?;
-        if protocol == Protocol::Http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-            return Err(tls("it does not offer HTTP/2".to_owned()));
+        if protocol == Protocol::Http2 {
+            if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                return Err(tls("it does not offer HTTP/2".to_owned()));
+            }
+            stream.get_mut().0.gather();
         }
         Ok(Dialed {
             stream,
