@@ -36,8 +36,8 @@ const MAX_HEADERS: usize = 128;
 /// Request bytes under way to us, per stream and per connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// Answer bytes buffered per stream before the member is made to wait.
-const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Answer bytes buffered per stream before the member is made to wait: a member's largest frame.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Between HTTP/2 pings, so that watches of a client that vanished do not stay; and for the answer to one.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);

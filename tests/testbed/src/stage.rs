@@ -28,6 +28,9 @@ pub enum Fault {
     None,
     /// Every chunk arrives this much later, in both directions; throughput is not limited.
     Delay(Duration),
+    /// The same for connections opened while it is set, for all their life; older ones pass. So watches can be late
+    /// where requests on an older connection are not.
+    DelayNew(Duration),
     /// Open connections are cut with RST, new ones right after they were accepted.
     Reset,
     /// Bytes vanish in both directions and nothing ever ends. A connection that lost bytes is cut with RST when the
@@ -124,14 +127,20 @@ async fn serve(client: TcpStream, target: SocketAddr, mut fault: watch::Receiver
     let _ = server.set_nodelay(true);
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
+    let own = match *fault.borrow() {
+        Fault::DelayNew(delay) => delay,
+        _ => Duration::ZERO,
+    };
     let mut up = Direction {
         from: from_client,
         to: to_server,
+        own,
         fault: fault.clone(),
     };
     let mut down = Direction {
         from: from_server,
         to: to_client,
+        own,
         fault: fault.clone(),
     };
     let ended = tokio::select! {
@@ -177,6 +186,8 @@ async fn until(fault: &mut watch::Receiver<Fault>, wanted: Fault) {
 struct Direction {
     from: OwnedReadHalf,
     to: OwnedWriteHalf,
+    /// Chunks of this connection are late, whatever the fault.
+    own: Duration,
     fault: watch::Receiver<Fault>,
 }
 
@@ -187,7 +198,7 @@ impl Direction {
     async fn run(&mut self) -> Result<(), Cut> {
         // Bounded, so that a slow reader slows the writer down as it would without the stage.
         let (line, arriving) = mpsc::channel(CHUNKS_IN_FLIGHT);
-        let deliver = deliver(&mut self.to, arriving, self.fault.clone());
+        let deliver = deliver(&mut self.to, arriving, self.own, self.fault.clone());
         let ((), delivered) = tokio::join!(take(&mut self.from, line), deliver);
         delivered
     }
@@ -208,13 +219,14 @@ async fn take(from: &mut OwnedReadHalf, line: mpsc::Sender<Chunk>) {
 async fn deliver(
     to: &mut OwnedWriteHalf,
     mut arriving: mpsc::Receiver<Chunk>,
+    own: Duration,
     mut fault: watch::Receiver<Fault>,
 ) -> Result<(), Cut> {
     while let Some((arrived, chunk)) = arriving.recv().await {
-        match delay(arrived, &mut fault).await {
+        match delay(arrived, own, &mut fault).await {
             Fault::Blackhole => return swallow(arriving, fault).await,
             Fault::Reset => return Err(Cut),
-            Fault::None | Fault::Delay(_) => {}
+            Fault::None | Fault::Delay(_) | Fault::DelayNew(_) => {}
         }
         let bytes = chunk?;
         if bytes.is_empty() {
@@ -227,10 +239,17 @@ async fn deliver(
 }
 
 /// Waits until a chunk is due under the fault of the moment, which may change meanwhile; returns the one that rules it.
-async fn delay(arrived: Instant, fault: &mut watch::Receiver<Fault>) -> Fault {
+async fn delay(arrived: Instant, own: Duration, fault: &mut watch::Receiver<Fault>) -> Fault {
     loop {
         let now = *fault.borrow_and_update();
-        let Fault::Delay(delay) = now else { return now };
+        let delay = match now {
+            Fault::Delay(delay) => own + delay,
+            Fault::None | Fault::DelayNew(_) => own,
+            Fault::Reset | Fault::Blackhole => return now,
+        };
+        if delay.is_zero() {
+            return now;
+        }
         tokio::select! {
             () = sleep_until(arrived + delay) => return now,
             _ = fault.changed() => {}

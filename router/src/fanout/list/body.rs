@@ -16,6 +16,9 @@ use crate::upstream::{Body, BodyError};
 /// What is put together of the members' metadata, once all of it is known.
 pub(super) type Assemble = Box<dyn FnOnce(&[Option<LegMeta>]) -> Result<MergedMeta, String> + Send>;
 
+/// Of the answer in one piece: with the head of its HTTP/2 frame it fills a TLS record, which holds 16 KiB.
+const PIECE_BYTES: usize = (16 << 10) - 9;
+
 /// One member's body.
 pub(super) struct Source {
     /// Already read.
@@ -89,9 +92,13 @@ impl ListBody {
 
     pub(super) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         loop {
-            if let Some(chunk) = self.out.pop_front() {
+            if let Some(mut chunk) = self.out.pop_front() {
                 if chunk.is_empty() {
                     continue;
+                }
+                // Members' frames are as large as that, or much larger.
+                if chunk.len() > 2 * PIECE_BYTES {
+                    self.out.push_front(chunk.split_off(PIECE_BYTES));
                 }
                 return Poll::Ready(Some(Ok(chunk)));
             }

@@ -127,6 +127,19 @@ async fn delay_is_latency_and_not_throughput() {
 }
 
 #[tokio::test]
+async fn new_connections_are_late_where_old_ones_are_not() {
+    let scene = Scene::new().await;
+    let (mut old, mut old_server) = scene.pair().await;
+    scene.stage.set(Fault::DelayNew(Duration::from_hours(1)));
+    let (mut new, mut new_server) = scene.pair().await;
+    scene.stage.set(Fault::None);
+    new.write_all(b"late").await.unwrap();
+    old.write_all(b"in time").await.unwrap();
+    assert_eq!(read(&mut old_server).await.unwrap(), b"in time");
+    assert!(is_silent(&mut new_server).await);
+}
+
+#[tokio::test]
 async fn bytes_under_way_arrive_when_the_delay_ends() {
     let scene = Scene::new().await;
     let (mut client, mut server) = scene.pair().await;
