@@ -22,12 +22,20 @@ const AHEAD: usize = 400;
 
 async fn start() -> World {
     let fenced = federated("fenced", "east", &[("east", &["ryw-fe"]), ("west", &["ryw-fw"])]);
-    let open = federated("open", "east", &[("east", &["ryw-oe"]), ("west", &["ryw-ow"])])
-        .replace("  explicitView: Allow\n", "  explicitView: Allow\n  writeFence: Disabled\n");
+    let open = federated("open", "east", &[("east", &["ryw-oe"]), ("west", &["ryw-ow"])]).replace(
+        "  explicitView: Allow\n",
+        "  explicitView: Allow\n  writeFence: Disabled\n",
+    );
     let manifests = fenced + &open;
     let plan = Plan {
         members: &["east", "west"],
-        namespaces: &["east/ryw-fe", "west/ryw-fw", "east/ryw-oe", "west/ryw-ow", "east/ryw-busy"],
+        namespaces: &[
+            "east/ryw-fe",
+            "west/ryw-fw",
+            "east/ryw-oe",
+            "west/ryw-ow",
+            "east/ryw-busy",
+        ],
         manifests: &manifests,
         ..Plan::default()
     };
@@ -36,10 +44,19 @@ async fn start() -> World {
 
 /// What `measure` prints of creates and updates.
 async fn measured(world: &World, shard: &str, consistent: bool, namespace: &str) -> [Value; 2] {
-    let arguments = ["controller-runtime", if consistent { "--read-your-writes" } else { "--read-your-writes=false" }];
+    let arguments = [
+        "controller-runtime",
+        if consistent {
+            "--read-your-writes"
+        } else {
+            "--read-your-writes=false"
+        },
+    ];
     let kubeconfig = world.fleet.merged_kubeconfig(shard);
     let mut go = GoClient::synced(&kubeconfig, &arguments).await.unwrap();
-    go.tell(&format!("measure {namespace} {WRITES} rw-{consistent}")).await.unwrap();
+    go.tell(&format!("measure {namespace} {WRITES} rw-{consistent}"))
+        .await
+        .unwrap();
     let mut lines = [Value::Null, Value::Null];
     for (line, of) in lines.iter_mut().zip(["create", "update"]) {
         *line = go.wait("a measurement", |line| line["of"] == of).await.unwrap();
