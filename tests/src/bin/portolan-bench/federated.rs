@@ -1,8 +1,8 @@
-//! Merged against direct: one collection over several members, at our own fast backends.
+//! Merged against direct: one collection over several members, at our own fast backends or (`real_federated`) at API
+//! servers.
 //!
-//! Five member clusters with 10,000 pods of 3 KB each. A list through the router against the same lists direct, one after
-//! the other and all at once; the memory of watches that are idle; events as fast as they are taken, and paced for their
-//! latency, against the explicit view.
+//! A list through the router against the same lists direct, one after the other and all at once; the memory of watches
+//! that are idle; events as fast as they are taken, and paced for their latency, against the explicit view.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use crate::backend::PODS;
 use crate::load::{Client, Route};
 use crate::place::count;
 use crate::pods;
-use crate::report::{EventRow, FederatedSection, LegRow, ListRow};
+use crate::real_federated::Writers;
+use crate::report::{EventRow, FederatedSection, LegRow, ListRow, ListTable};
 use crate::scripted::Scripted;
 use crate::usage;
 
@@ -48,7 +49,7 @@ pub(crate) async fn run(router_flags: &[String], amount: Amount, step: fn(&str))
     place.router.ready().await?;
     let views = Views::of(&mut place).await?;
     step("federated: lists");
-    let lists = lists(&views, amount).await?;
+    let lists = lists(&views, "JSON", amount.rounds).await?;
     step("federated: events as fast as they are taken");
     let mut events = bursts(&views, amount, 0).await?;
     step(&format!("federated: {} events a second", amount.rate));
@@ -57,24 +58,33 @@ pub(crate) async fn run(router_flags: &[String], amount: Amount, step: fn(&str))
     place.restart_router(true).await?;
     let legs = legs(&Views::of(&mut place).await?, amount).await?;
     Ok(FederatedSection {
-        members: amount.members,
-        pods: amount.pods,
-        lists,
+        of: format!("{} pods of 3 KB in each of {} members", amount.pods, amount.members),
+        lists: vec![lists],
         events,
         legs,
     })
 }
 
-/// Direct and explicit watches begin here.
-const WATCH: &str = "/api/v1/pods?watch=true&resourceVersion=4711&allowWatchBookmarks=true";
+/// The ways to the objects: by member direct and explicit, one merged.
+pub(crate) struct Views {
+    pub(crate) direct: Vec<Route>,
+    pub(crate) explicit: Vec<Route>,
+    pub(crate) merged: Route,
+    /// A plain proxy before the first member: what no router can do without.
+    pub(crate) forwarder: Option<Route>,
+    pub(crate) router: i32,
+    pub(crate) servers: Vec<i32>,
+    /// Path of the collection.
+    pub(crate) collection: &'static str,
+    pub(crate) events: Events,
+}
 
-/// The ways to the pods: five direct, five explicit, one merged.
-struct Views {
-    direct: Vec<Route>,
-    explicit: Vec<Route>,
-    merged: Route,
-    router: i32,
-    backends: Vec<i32>,
+/// Who makes events.
+pub(crate) enum Events {
+    /// Fast backends, told so.
+    Backends,
+    /// This program changes objects of API servers.
+    Writers(Writers),
 }
 
 impl Views {
@@ -86,22 +96,45 @@ impl Views {
             direct,
             explicit,
             merged,
+            forwarder: Some(subjects.swap_remove(1).route),
             router: place.router.pid(),
-            backends: place.member_pids(),
+            servers: place.member_pids(),
+            collection: PODS,
+            events: Events::Backends,
         })
     }
 
-    /// A merged watch from now: the list says where now is.
-    async fn watch(&self) -> anyhow::Result<String> {
-        let list = Client::connected(self.merged.clone(), 1).await?.get(PODS).await?;
-        let tail = String::from_utf8_lossy(&list[list.len().saturating_sub(6_000)..]).into_owned();
-        let version = tail
-            .rsplit_once("\"resourceVersion\":\"")
-            .and_then(|(_, rest)| rest.split('"').next());
-        let version = version.context("the merged list has no resourceVersion")?;
+    /// A watch from now: the list says where now is. Members tell it before the items, the merged view behind them, and
+    /// its cursors are longer than any version of an object.
+    async fn watch(&self, route: &Route) -> anyhow::Result<String> {
+        const KEY: &str = "\"resourceVersion\":\"";
+        const SHORTEST_CURSOR: usize = 24;
+        let path = self.collection;
+        let list = Client::connected(route.clone(), 1).await?.get(path).await?;
+        let list = String::from_utf8(list)?;
+        let version = |found: Option<(&str, &str)>| Some(found?.1.split('"').next()?.to_owned());
+        let cursor = version(list.rsplit_once(KEY)).filter(|version| version.len() >= SHORTEST_CURSOR);
+        let version = cursor.or_else(|| version(list.split_once(KEY)));
+        let version = version.context("a list has no resourceVersion")?;
         Ok(format!(
-            "{PODS}?watch=true&resourceVersion={version}&allowWatchBookmarks=true"
+            "{path}?watch=true&resourceVersion={version}&allowWatchBookmarks=true"
         ))
+    }
+
+    /// So many events of each member, `rate` a second over all, 0 as fast as they are taken. Returns when they are
+    /// ordered, or made.
+    async fn emit(&self, events: u64, rate: u64) -> anyhow::Result<()> {
+        let rate = rate / self.direct.len() as u64;
+        match &self.events {
+            Events::Backends => {
+                for route in &self.direct {
+                    let asked = format!("/bench/burst?events={events}&rate={rate}");
+                    Client::connected(route.clone(), 1).await?.get(&asked).await?;
+                }
+                Ok(())
+            }
+            Events::Writers(writers) => writers.write(events, rate).await,
+        }
     }
 }
 
@@ -111,17 +144,17 @@ struct Listed {
     elapsed: Duration,
 }
 
-async fn list(route: &Route) -> anyhow::Result<Listed> {
+async fn list(route: &Route, path: &str) -> anyhow::Result<Listed> {
     let client = Client::connected(route.clone(), 1).await?;
     let begun = Instant::now();
-    let bytes = client.drain(PODS).await?;
+    let bytes = client.drain(path).await?;
     Ok(Listed {
         bytes,
         elapsed: begun.elapsed(),
     })
 }
 
-async fn lists(views: &Views, amount: Amount) -> anyhow::Result<Vec<ListRow>> {
+pub(crate) async fn lists(views: &Views, format: &'static str, rounds: usize) -> anyhow::Result<ListTable> {
     let mut rows = vec![
         ListRow::new("direct, one by one"),
         ListRow::new("direct, slowest"),
@@ -129,7 +162,11 @@ async fn lists(views: &Views, amount: Amount) -> anyhow::Result<Vec<ListRow>> {
         ListRow::new("explicit, one by one"),
         ListRow::new("merged"),
     ];
-    for _ in 0..amount.rounds {
+    if views.forwarder.is_some() {
+        rows.push(ListRow::new("plain proxy, one by one"));
+    }
+    let list = |route| list(route, views.collection);
+    for _ in 0..rounds {
         let (mut sum, mut slowest, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
         for route in &views.direct {
             let listed = list(route).await?;
@@ -150,8 +187,18 @@ async fn lists(views: &Views, amount: Amount) -> anyhow::Result<Vec<ListRow>> {
             );
             rows[row].add(elapsed, listed, cpu, peak);
         }
+        if let Some(forwarder) = &views.forwarder {
+            // As often as there are members: its own is as large as each of the others.
+            let (mut sum, mut bytes) = (Duration::ZERO, 0);
+            for _ in &views.direct {
+                let listed = list(forwarder).await?;
+                sum += listed.elapsed;
+                bytes += listed.bytes;
+            }
+            rows[5].add(sum, bytes, 0.0, 0.0);
+        }
     }
-    Ok(rows)
+    Ok(ListTable { format, rows })
 }
 
 /// Lists one after the other; CPU seconds and the highest memory over idle of the router meanwhile.
@@ -161,7 +208,7 @@ async fn through_router(views: &Views, routes: &[Route]) -> anyhow::Result<(Dura
     let listing = async {
         let (mut sum, mut bytes) = (Duration::ZERO, 0);
         for route in routes {
-            let listed = list(route).await?;
+            let listed = list(route, views.collection).await?;
             sum += listed.elapsed;
             bytes += listed.bytes;
         }
@@ -188,20 +235,20 @@ struct Heard {
 }
 
 /// A burst by each of the three ways.
-async fn bursts(views: &Views, amount: Amount, rate: u64) -> anyhow::Result<Vec<EventRow>> {
-    let merged = views.watch().await?;
+pub(crate) async fn bursts(views: &Views, amount: Amount, rate: u64) -> anyhow::Result<Vec<EventRow>> {
     let ways = [
-        ("direct", views.direct.as_slice(), WATCH),
-        ("router, explicit", views.explicit.as_slice(), WATCH),
-        ("router, merged", std::slice::from_ref(&views.merged), merged.as_str()),
+        ("direct", views.direct.as_slice()),
+        ("router, explicit", views.explicit.as_slice()),
+        ("router, merged", std::slice::from_ref(&views.merged)),
     ];
     let mut rows = Vec::with_capacity(ways.len());
-    for (name, routes, path) in ways {
+    for (name, routes) in ways {
         let mut watches = Vec::new();
         for route in routes {
+            let path = views.watch(route).await?;
             let mut client = Client::new(route.clone());
             let opened = client
-                .watch(path, 1, 1)
+                .watch(&path, 1, 1)
                 .await
                 .with_context(|| format!("{name}: a watch"))?;
             watches.push((client, opened));
@@ -221,22 +268,22 @@ async fn bursts(views: &Views, amount: Amount, rate: u64) -> anyhow::Result<Vec<
 async fn burst(views: &Views, streams: Vec<&mut RecvStream>, events: u64, rate: u64) -> anyhow::Result<EventRow> {
     let members = views.direct.len() as u64;
     let each = events * members / streams.len() as u64;
-    let (router, servers) = (usage::cpu_seconds(views.router)?, cpu_of(&views.backends)?);
+    let (router, servers) = (usage::cpu_seconds(views.router)?, cpu_of(&views.servers)?);
     let begun = Instant::now();
-    for route in &views.direct {
-        let asked = format!("/bench/burst?events={events}&rate={}", rate / members);
-        Client::connected(route.clone(), 1).await?.get(&asked).await?;
-    }
     let mut hearing: FuturesUnordered<_> = streams.into_iter().map(|stream| hear(stream, each)).collect();
-    let mut all = Heard::default();
-    while let Some(heard) = tokio::time::timeout(PATIENCE, hearing.next())
-        .await
-        .context("events got lost")?
-    {
-        let heard = heard?;
-        all.events += heard.events;
-        all.delays.extend(heard.delays);
-    }
+    let hear_all = async {
+        let mut all = Heard::default();
+        while let Some(heard) = tokio::time::timeout(PATIENCE, hearing.next())
+            .await
+            .context("events got lost")?
+        {
+            let heard = heard?;
+            all.events += heard.events;
+            all.delays.extend(heard.delays);
+        }
+        anyhow::Ok(all)
+    };
+    let (mut all, ()) = tokio::try_join!(hear_all, views.emit(events, rate))?;
     let elapsed = begun.elapsed().as_secs_f64();
     all.delays.sort_unstable();
     let total = count(usize::try_from(all.events)?);
@@ -247,7 +294,7 @@ async fn burst(views: &Views, streams: Vec<&mut RecvStream>, events: u64, rate: 
         events: all.events,
         per_second: total / elapsed,
         router_cpu: per_event(usage::cpu_seconds(views.router)? - router),
-        server_cpu: per_event(cpu_of(&views.backends)? - servers),
+        server_cpu: per_event(cpu_of(&views.servers)? - servers),
         p50: quantile(&all.delays, 500),
         p99: quantile(&all.delays, 990),
     })
@@ -293,8 +340,8 @@ async fn hear(stream: &mut RecvStream, events: u64) -> anyhow::Result<Heard> {
 }
 
 /// Memory per leg of idle merged watches; each then tells of an event of every member.
-async fn legs(views: &Views, amount: Amount) -> anyhow::Result<LegRow> {
-    let path = views.watch().await?;
+pub(crate) async fn legs(views: &Views, amount: Amount) -> anyhow::Result<LegRow> {
+    let path = views.watch(&views.merged).await?;
     tokio::time::sleep(SETTLE).await;
     let before = usage::resident_kib(views.router)?;
     let mut client = Client::new(views.merged.clone());
@@ -306,12 +353,7 @@ async fn legs(views: &Views, amount: Amount) -> anyhow::Result<LegRow> {
     tokio::time::sleep(SETTLE).await;
     let after = usage::resident_kib(views.router)?;
     let begun = Instant::now();
-    for route in &views.direct {
-        Client::connected(route.clone(), 1)
-            .await?
-            .get("/bench/burst?events=1&rate=0")
-            .await?;
-    }
+    views.emit(1, 0).await?;
     let members = views.direct.len() as u64;
     let mut hearing: FuturesUnordered<_> = streams.iter_mut().map(|stream| hear(stream, members)).collect();
     while let Some(heard) = tokio::time::timeout(PATIENCE, hearing.next())

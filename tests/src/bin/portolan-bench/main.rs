@@ -18,6 +18,7 @@ mod pace;
 mod place;
 mod pods;
 mod real;
+mod real_federated;
 mod report;
 mod run;
 mod scripted;
@@ -83,6 +84,18 @@ struct RunArgs {
     /// Events a second of the paced burst, over all members
     #[arg(long, default_value_t = 10_000)]
     event_rate: u64,
+    /// ConfigMaps of 3 KB in each of several real API servers
+    #[arg(long, default_value_t = 2_000)]
+    apiserver_objects: usize,
+    /// Idle merged watches over them
+    #[arg(long, default_value_t = 200)]
+    apiserver_merged_watches: usize,
+    /// Events of each of them
+    #[arg(long, default_value_t = 500)]
+    apiserver_events: u64,
+    /// Events a second over all of them
+    #[arg(long, default_value_t = 250)]
+    apiserver_event_rate: u64,
     /// Watches that a client opens on one connection
     #[arg(long, default_value_t = 100)]
     watches_per_connection: usize,
@@ -97,6 +110,7 @@ enum Place {
     Backend,
     Federated,
     Apiserver,
+    Apiservers,
 }
 
 #[derive(Debug, Subcommand)]

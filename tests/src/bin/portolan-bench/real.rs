@@ -88,7 +88,7 @@ impl Real {
         let merged = bearer(&self.fleet.merged_token(SHARD)?)?;
         let direct = route(&member.direct_url(), trusting(member.ca_pem(), None)?, "", &own)?;
         let forwarder = route(&self.forwarder_address, trusting(&self.forwarder_ca, None)?, "", &own)?;
-        let person = trusting(&hub_ca, Some(self.person()?))?;
+        let person = trusting(&hub_ca, Some(person(&self.fleet)?))?;
         let explicit = route(&router, person, &format!("/clusters/{MEMBER}"), &HeaderMap::new())?;
         let merged = route(&router, trusting(&hub_ca, None)?, "", &merged)?;
         Ok(vec![
@@ -97,16 +97,6 @@ impl Real {
             Subject::new("router, explicit", explicit, router_pid),
             Subject::new("router, merged", merged, router_pid),
         ])
-    }
-
-    /// The client certificate that `dev up` wrote.
-    fn person(&self) -> anyhow::Result<Arc<IdentityStore>> {
-        let yaml = std::fs::read_to_string(self.fleet.explicit_kubeconfig()).context("no explicit kubeconfig")?;
-        let kubeconfig: Value = serde_yaml_ng::from_str(&yaml)?;
-        let user = &kubeconfig["users"][0]["user"];
-        let certificate = text(&user["client-certificate-data"])?;
-        let key = text(&user["client-key-data"])?;
-        Ok(IdentityStore::new(Identity::from_pem(&certificate, &Secret::new(key))?))
     }
 
     /// A watch that is silent until [`Self::emit`].
@@ -146,11 +136,21 @@ async fn objects(testbed: &Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn trusting(ca_pem: &str, identity: Option<Arc<IdentityStore>>) -> anyhow::Result<Arc<ClientConfig>> {
+/// The client certificate that `dev up` wrote.
+pub(crate) fn person(fleet: &Fleet) -> anyhow::Result<Arc<IdentityStore>> {
+    let yaml = std::fs::read_to_string(fleet.explicit_kubeconfig()).context("no explicit kubeconfig")?;
+    let kubeconfig: Value = serde_yaml_ng::from_str(&yaml)?;
+    let user = &kubeconfig["users"][0]["user"];
+    let certificate = text(&user["client-certificate-data"])?;
+    let key = text(&user["client-key-data"])?;
+    Ok(IdentityStore::new(Identity::from_pem(&certificate, &Secret::new(key))?))
+}
+
+pub(crate) fn trusting(ca_pem: &str, identity: Option<Arc<IdentityStore>>) -> anyhow::Result<Arc<ClientConfig>> {
     Ok(tls::client_config(TrustStore::from_pem(ca_pem)?, identity, ALPN_GRPC)?)
 }
 
-fn route(url: &str, tls: Arc<ClientConfig>, prefix: &str, headers: &HeaderMap) -> anyhow::Result<Route> {
+pub(crate) fn route(url: &str, tls: Arc<ClientConfig>, prefix: &str, headers: &HeaderMap) -> anyhow::Result<Route> {
     Ok(Route {
         address: url.trim_start_matches("https://").parse()?,
         tls,

@@ -15,6 +15,8 @@ pub(crate) struct Report {
     pub(crate) apiserver: Option<Section>,
     /// Merged against direct, over several of our own backends.
     pub(crate) federated: Option<FederatedSection>,
+    /// The same over several real kube-apiservers.
+    pub(crate) apiservers: Option<FederatedSection>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -37,15 +39,21 @@ pub(crate) struct Section {
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct FederatedSection {
-    pub(crate) members: usize,
-    /// Of each member.
-    pub(crate) pods: usize,
-    pub(crate) lists: Vec<ListRow>,
+    /// What there is, and where.
+    pub(crate) of: String,
+    pub(crate) lists: Vec<ListTable>,
     pub(crate) events: Vec<EventRow>,
     pub(crate) legs: LegRow,
 }
 
-/// Means over the rounds.
+/// Lists in one form.
+#[derive(Debug, Serialize)]
+pub(crate) struct ListTable {
+    pub(crate) format: &'static str,
+    pub(crate) rows: Vec<ListRow>,
+}
+
+/// Means over the rounds, seconds their median.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ListRow {
     pub(crate) name: &'static str,
@@ -56,7 +64,7 @@ pub(crate) struct ListRow {
     /// Highest memory of the router over idle in any round, MiB.
     pub(crate) peak: f64,
     #[serde(skip)]
-    rounds: f64,
+    rounds: Vec<f64>,
 }
 
 /// One burst of events.
@@ -96,12 +104,14 @@ impl ListRow {
     /// One more round.
     pub(crate) fn add(&mut self, elapsed: std::time::Duration, bytes: usize, cpu: f64, peak: f64) {
         let megabytes = f64::from(u32::try_from(bytes / 1000).unwrap_or(u32::MAX)) / 1000.0;
-        let mean = |old: f64, new: f64| (old * self.rounds + new) / (self.rounds + 1.0);
-        self.seconds = mean(self.seconds, elapsed.as_secs_f64());
+        let before = f64::from(u32::try_from(self.rounds.len()).unwrap_or(u32::MAX));
+        let mean = |old: f64, new: f64| (old * before + new) / (before + 1.0);
         self.megabytes = mean(self.megabytes, megabytes);
         self.cpu_per_gb = mean(self.cpu_per_gb, cpu * 1000.0 / megabytes.max(0.001));
         self.peak = self.peak.max(peak);
-        self.rounds += 1.0;
+        self.rounds.push(elapsed.as_secs_f64());
+        self.rounds.sort_unstable_by(f64::total_cmp);
+        self.seconds = self.rounds[self.rounds.len() / 2];
     }
 }
 
@@ -198,38 +208,18 @@ impl Report {
         if let Some(federated) = &self.federated {
             federated.write(&mut text);
         }
+        if let Some(apiservers) = &self.apiservers {
+            apiservers.write(&mut text);
+        }
         text
     }
 }
 
 impl FederatedSection {
     fn write(&self, text: &mut String) {
-        let Self {
-            members,
-            pods,
-            lists,
-            legs,
-            ..
-        } = self;
-        let _ = writeln!(text, "\nLIST of {pods} pods of 3 KB in each of {members} members, JSON");
-        let _ = writeln!(
-            text,
-            "{:22}{:>10}{:>10}{:>22}{:>26}",
-            "", "seconds", "MB", "router CPU-s per GB", "router MiB over idle"
-        );
-        for ListRow {
-            name,
-            seconds,
-            megabytes,
-            cpu_per_gb,
-            peak,
-            ..
-        } in lists
-        {
-            let _ = writeln!(
-                text,
-                "{name:22}{seconds:>10.3}{megabytes:>10.1}{cpu_per_gb:>22.2}{peak:>26.1}"
-            );
+        let Self { lists, legs, .. } = self;
+        for table in lists {
+            self.write_lists(text, table);
         }
         self.write_events(text);
         let LegRow {
@@ -245,11 +235,34 @@ impl FederatedSection {
         );
     }
 
-    fn write_events(&self, text: &mut String) {
-        let Self { members, events, .. } = self;
+    fn write_lists(&self, text: &mut String, table: &ListTable) {
+        let _ = writeln!(text, "\nLIST of {}, {}", self.of, table.format);
         let _ = writeln!(
             text,
-            "\nEvents of {members} members; CPU in microseconds per event, delays in milliseconds"
+            "{:24}{:>10}{:>10}{:>22}{:>26}",
+            "", "seconds", "MB", "router CPU-s per GB", "router MiB over idle"
+        );
+        for ListRow {
+            name,
+            seconds,
+            megabytes,
+            cpu_per_gb,
+            peak,
+            ..
+        } in &table.rows
+        {
+            let _ = writeln!(
+                text,
+                "{name:24}{seconds:>10.3}{megabytes:>10.1}{cpu_per_gb:>22.2}{peak:>26.1}"
+            );
+        }
+    }
+
+    fn write_events(&self, text: &mut String) {
+        let Self { of, events, .. } = self;
+        let _ = writeln!(
+            text,
+            "\nEvents of {of}; CPU in microseconds per event, delays in milliseconds"
         );
         let _ = writeln!(
             text,

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use crate::federated;
 use crate::place::{self, Amount};
 use crate::real::Real;
+use crate::real_federated;
 use crate::report::{Machine, Report, Section, StartRow, load};
 use crate::scripted::Scripted;
 use crate::{Place, RunArgs};
@@ -32,6 +33,10 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     if wanted(Place::Apiserver) {
         report.apiserver = Some(apiserver(args).await.context("at the real API server")?);
+    }
+    if wanted(Place::Apiservers) {
+        let several = real_federated::run(apiservers_amount(args), step).await;
+        report.apiservers = Some(several.context("over several real API servers")?);
     }
     report.machine.load_after = load();
     println!("{}", report.table());
@@ -83,6 +88,18 @@ fn federated_amount(args: &RunArgs) -> federated::Amount {
         watches: full.watches.min(50),
         events: full.events.min(500),
         rate: full.rate.min(1_000),
+        ..full
+    }
+}
+
+fn apiservers_amount(args: &RunArgs) -> federated::Amount {
+    let full = federated_amount(args);
+    let few = |full: usize| if args.quick { full.min(100) } else { full };
+    federated::Amount {
+        pods: few(args.apiserver_objects),
+        watches: few(args.apiserver_merged_watches),
+        events: if args.quick { 50 } else { args.apiserver_events },
+        rate: args.apiserver_event_rate,
         ..full
     }
 }
