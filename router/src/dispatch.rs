@@ -202,6 +202,20 @@ impl Dispatcher {
         })
     }
 
+    /// A place among the caller's unary requests, waited for up to the deadline.
+    pub(crate) async fn caller_place_by(&self, caller: &Caller, deadline: Option<Instant>) -> Result<Place, Fault> {
+        let entering = self.caller_place(caller, false, false);
+        let Some(deadline) = deadline else {
+            return entering.await;
+        };
+        let late = |_| Fault::TooManyRequests {
+            message: "this caller's other requests left no room for this one in time".to_owned(),
+            retry_after_seconds: 1,
+            cluster: None,
+        };
+        tokio::time::timeout_at(deadline, entering).await.map_err(late)?
+    }
+
     /// A place among the caller's requests. `long`: among its streams, which do not queue.
     pub(crate) async fn caller_place(&self, caller: &Caller, long: bool, first: bool) -> Result<Place, Fault> {
         let gates = self.gates(caller);

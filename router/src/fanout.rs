@@ -88,16 +88,11 @@ impl FanOuts {
     }
 
     async fn caller_place(&self, fan: &Fan) -> Result<Place, Fault> {
-        let entering = self.dispatcher.caller_place(&fan.asking.caller, fan.plan.watch, false);
-        let Some(deadline) = fan.asking.deadline else {
-            return entering.await;
-        };
-        let late = |_| Fault::TooManyRequests {
-            message: "this caller's other requests left no room for this one in time".to_owned(),
-            retry_after_seconds: 1,
-            cluster: None,
-        };
-        tokio::time::timeout_at(deadline, entering).await.map_err(late)?
+        let (dispatcher, caller) = (&self.dispatcher, &fan.asking.caller);
+        if fan.plan.watch {
+            return dispatcher.caller_place(caller, true, false).await;
+        }
+        dispatcher.caller_place_by(caller, fan.asking.deadline).await
     }
 
     fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {

@@ -57,7 +57,8 @@ impl Finder<'_> {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
         // Of its unary requests, also when it is to become a stream: these questions end.
-        let _place = self.dispatcher.caller_place(&self.asking.caller, false, false).await?;
+        let asking = self.asking;
+        let _place = self.dispatcher.caller_place_by(&asking.caller, asking.deadline).await?;
         let mut findings = vec![self.look(holder, first).await];
         if findings != [Finding::Has] {
             findings.extend(join_all(others.iter().map(|candidate| self.look(holder, candidate))).await);
