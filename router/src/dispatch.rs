@@ -24,6 +24,7 @@ use http::request::Parts;
 use opentelemetry::Context;
 use parking_lot::Mutex;
 use portolan_runtime::{Secret, Tasks};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) use self::document::{DocumentRequest, MemberDocuments};
@@ -35,9 +36,10 @@ pub(crate) use self::send::{admit, inject, leg_span, tell};
 use crate::classify::ApiRequest;
 use crate::fault::Fault;
 use crate::plan::{Forward, TrafficClass};
+use crate::recheck::Recheck;
 use crate::snapshot::{Caller, CallerKey, Snapshot};
 use crate::upgrade::{self, Tunnel};
-use crate::upstream::{Body, Upstream, Upstreams};
+use crate::upstream::{Body, Upstream, UpstreamError, Upstreams};
 
 /// To the head of the answer of a watch, and to a switch of protocols. API servers answer a watch at once; a kubelet that
 /// is asked to exec may have to start something.
@@ -55,6 +57,8 @@ pub(crate) struct Leg {
     pub(crate) deadline: Option<Instant>,
     /// Trace context that came with the request.
     pub(crate) received: Context,
+    /// Asked before anything but a read leaves; `None` for what the router asks itself, which reads.
+    pub(crate) recheck: Option<Arc<Recheck>>,
 }
 
 /// An answer, and what it holds in the bulkheads until its body is over.
@@ -258,6 +262,21 @@ impl CallerGates {
 }
 
 impl Leg {
+    /// Whether it may still be sent. The one exception to one snapshot per request: the hub gives a namespace to its
+    /// next owner soon after this router has acknowledged its release, and a write may have waited long since its plan:
+    /// for a place, a review, a look at the object, its body or a connection. It must not leave then.
+    pub(crate) fn still(&self) -> Result<(), UpstreamError> {
+        let still = |recheck: &Arc<Recheck>| recheck.still(&self.forward, &self.asked, &self.caller, &self.snapshot);
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        recheck.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
+    }
+
+    /// Wakes when [`Self::still`] may say something else.
+    fn swaps(&self) -> Option<watch::Receiver<u64>> {
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        recheck.map(|recheck| recheck.swaps())
+    }
+
     /// Awaits something that comes before anything is sent, up to the deadline.
     async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, Fault> {
         match self.deadline {

@@ -131,6 +131,7 @@ impl Call<'_> {
             snapshot: known.snapshot,
             caller: known.caller,
             received: self.received.clone(),
+            recheck: Some(self.edge.recheck.clone()),
         };
         let write = Write::of(&leg.caller, &leg.asked, &leg.forward.target.cluster);
         let Dispatched {

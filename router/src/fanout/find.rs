@@ -120,6 +120,7 @@ impl Finder<'_> {
             caller: self.asking.caller.clone(),
             deadline: self.asking.deadline,
             received: self.asking.received.clone(),
+            recheck: None,
         };
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers.insert(ACCEPT, HeaderValue::from_static(guard::ACCEPT));
