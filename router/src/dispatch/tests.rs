@@ -87,6 +87,21 @@ impl World {
         }
     }
 
+    fn leg(&self, forward: Forward, head: &Parts) -> Leg {
+        Leg {
+            forward: Box::new(forward),
+            asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
+            snapshot: self.snapshot.clone(),
+            caller: Caller::Person {
+                user: "ada".to_owned(),
+                groups: Vec::new(),
+            },
+            deadline: Some(Instant::now() + Duration::from_secs(20)),
+            received: Context::new(),
+            recheck: Some(Recheck::new(self.now.clone(), Kinds::default())),
+        }
+    }
+
     async fn dispatch(&self, forward: Forward, method: Method, path: &str, body: Value) -> Result<(u16, Value), Fault> {
         let body = if body.is_null() {
             Bytes::new()
@@ -101,18 +116,7 @@ impl World {
             .body(())
             .unwrap();
         let (head, ()) = request.into_parts();
-        let leg = Leg {
-            forward: Box::new(forward),
-            asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
-            snapshot: self.snapshot.clone(),
-            caller: Caller::Person {
-                user: "ada".to_owned(),
-                groups: Vec::new(),
-            },
-            deadline: Some(Instant::now() + Duration::from_secs(20)),
-            received: Context::new(),
-            recheck: Some(Recheck::new(self.now.clone(), Kinds::default())),
-        };
+        let leg = self.leg(forward, &head);
         let dispatched = self.dispatcher.dispatch(leg, head, Body::from(body)).await?;
         let status = dispatched.response.status().as_u16();
         let body = dispatched.response.into_body().collect().await.unwrap().to_bytes();
@@ -383,4 +387,31 @@ async fn a_write_that_is_planned_otherwise_by_now_is_not_sent() {
     };
     let (status, _) = world.dispatch(read, Method::GET, path, Value::Null).await.unwrap();
     assert_eq!(status, 200, "a read is ruled by its own snapshot");
+}
+
+#[tokio::test]
+async fn the_look_before_a_stream_ends_by_itself() {
+    let world = world(|_, _| pod("foo")).await;
+    let exec = Forward {
+        class: TrafficClass::Upgrade,
+        long_running: true,
+        ..guarded(&world)
+    };
+    let (head, ()) = Request::post("/api/v1/namespaces/ns/pods/a/exec")
+        .body(())
+        .unwrap()
+        .into_parts();
+    let leg = Leg {
+        deadline: None,
+        ..world.leg(exec, &head)
+    };
+    let question = look::question(&leg, "/api/v1/namespaces/ns/pods/a");
+    assert!(question.deadline.is_some());
+    let Forward {
+        class,
+        long_running,
+        read,
+        ..
+    } = *question.forward;
+    assert_eq!((class, long_running, read), (TrafficClass::Unary, false, true));
 }
