@@ -9,6 +9,7 @@ mod document;
 pub(crate) mod gate;
 mod judge;
 mod look;
+mod renamed;
 pub(crate) mod retry;
 mod review;
 mod send;

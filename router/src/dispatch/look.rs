@@ -5,11 +5,12 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
 use super::judge::fault_of;
+use super::renamed::Renamed;
 use super::{LONG_HEAD_TIMEOUT, Leg, Run, send};
 use crate::classify::{ApiRequest, Query, Verb};
 use crate::edge::MAX_BODY_BYTES;
@@ -88,7 +89,10 @@ async fn fetch(run: &Run<'_>, request: Request<()>) -> Result<(http::StatusCode,
 
 /// The member's name of the Lease into the request's body.
 pub(super) async fn rename_request(run: &Run<'_>, head: &Parts, body: &mut Body) -> Result<(), Fault> {
-    let Some(names) = &run.leg.forward.rewrite.lease else {
+    let forward = &run.leg.forward;
+    // Nobody reads the body of a watch, and nothing bounds how long one may take to come.
+    let watches = forward.class == TrafficClass::Watch;
+    let Some(names) = forward.rewrite.lease.as_ref().filter(|_| !watches) else {
         return Ok(());
     };
     let bytes = gather_request(run.leg, body).await?;
@@ -100,13 +104,19 @@ pub(super) async fn rename_request(run: &Run<'_>, head: &Parts, body: &mut Body)
     Ok(())
 }
 
-/// The client's name of the Lease into the answer's body. A watch's events are renamed one by one elsewhere.
+/// The client's name of the Lease into the answer's body; into a watch's event by event, as they come.
 pub(super) async fn rename_response(run: &Run<'_>, response: Response<Body>) -> Result<Response<Body>, Fault> {
     let forward = &run.leg.forward;
     let Some(names) = &forward.rewrite.lease else {
         return Ok(response);
     };
-    if forward.class != TrafficClass::Unary || response.headers().contains_key(CONTENT_ENCODING) {
+    if response.headers().contains_key(CONTENT_ENCODING) {
+        return Ok(response);
+    }
+    if forward.class == TrafficClass::Watch && response.status() == StatusCode::OK {
+        return Ok(Renamed::of(names, response));
+    }
+    if forward.class != TrafficClass::Unary {
         return Ok(response);
     }
     let (head, body) = response.into_parts();
