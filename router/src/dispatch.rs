@@ -9,6 +9,7 @@ mod document;
 pub(crate) mod gate;
 mod judge;
 mod look;
+mod renamed;
 pub(crate) mod retry;
 mod review;
 mod send;
@@ -24,6 +25,7 @@ use http::request::Parts;
 use opentelemetry::Context;
 use parking_lot::Mutex;
 use portolan_runtime::{Secret, Tasks};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) use self::document::{DocumentRequest, MemberDocuments};
@@ -35,9 +37,10 @@ pub(crate) use self::send::{admit, inject, leg_span, tell};
 use crate::classify::ApiRequest;
 use crate::fault::Fault;
 use crate::plan::{Forward, TrafficClass};
+use crate::recheck::Recheck;
 use crate::snapshot::{Caller, CallerKey, Snapshot};
 use crate::upgrade::{self, Tunnel};
-use crate::upstream::{Body, Upstream, Upstreams};
+use crate::upstream::{Body, Upstream, UpstreamError, Upstreams};
 
 /// To the head of the answer of a watch, and to a switch of protocols. API servers answer a watch at once; a kubelet that
 /// is asked to exec may have to start something.
@@ -55,6 +58,8 @@ pub(crate) struct Leg {
     pub(crate) deadline: Option<Instant>,
     /// Trace context that came with the request.
     pub(crate) received: Context,
+    /// Asked before anything but a read leaves; `None` for what the router asks itself, which reads.
+    pub(crate) recheck: Option<Arc<Recheck>>,
 }
 
 /// An answer, and what it holds in the bulkheads until its body is over.
@@ -202,6 +207,20 @@ impl Dispatcher {
         })
     }
 
+    /// A place among the caller's unary requests, waited for up to the deadline.
+    pub(crate) async fn caller_place_by(&self, caller: &Caller, deadline: Option<Instant>) -> Result<Place, Fault> {
+        let entering = self.caller_place(caller, false, false);
+        let Some(deadline) = deadline else {
+            return entering.await;
+        };
+        let late = |_| Fault::TooManyRequests {
+            message: "this caller's other requests left no room for this one in time".to_owned(),
+            retry_after_seconds: 1,
+            cluster: None,
+        };
+        tokio::time::timeout_at(deadline, entering).await.map_err(late)?
+    }
+
     /// A place among the caller's requests. `long`: among its streams, which do not queue.
     pub(crate) async fn caller_place(&self, caller: &Caller, long: bool, first: bool) -> Result<Place, Fault> {
         let gates = self.gates(caller);
@@ -244,6 +263,21 @@ impl CallerGates {
 }
 
 impl Leg {
+    /// Whether it may still be sent. The one exception to one snapshot per request: the hub gives a namespace to its
+    /// next owner soon after this router has acknowledged its release, and a write may have waited long since its plan:
+    /// for a place, a review, a look at the object, its body or a connection. It must not leave then.
+    pub(crate) fn still(&self) -> Result<(), UpstreamError> {
+        let still = |recheck: &Arc<Recheck>| recheck.still(&self.forward, &self.asked, &self.caller, &self.snapshot);
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        recheck.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
+    }
+
+    /// Wakes when [`Self::still`] may say something else.
+    fn swaps(&self) -> Option<watch::Receiver<u64>> {
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        recheck.map(|recheck| recheck.swaps())
+    }
+
     /// Awaits something that comes before anything is sent, up to the deadline.
     async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, Fault> {
         match self.deadline {

@@ -8,6 +8,7 @@ mod answer;
 mod call;
 #[cfg(test)]
 pub(crate) mod harness;
+mod limited;
 mod record;
 mod span;
 mod watch;
@@ -26,6 +27,7 @@ use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
 use portolan_runtime::{Readiness, Tasks};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 pub(crate) use self::answer::Answer;
@@ -102,6 +104,8 @@ struct Served {
     watch: bool,
     /// May go on for hours.
     long: bool,
+    /// For all of the answer, of what is not long.
+    deadline: Option<Instant>,
     watched: Option<Watched>,
     tunnel: Option<Carried>,
 }
@@ -188,6 +192,7 @@ impl Edge {
             permit,
             watch,
             long,
+            deadline,
             watched,
             tunnel,
         } = served;
@@ -208,7 +213,7 @@ impl Edge {
             _span: (!long).then(|| span.clone()),
         };
         let Some(tunnel) = tunnel else {
-            return Response::from_parts(head, Answer::new(body, held));
+            return Response::from_parts(head, Answer::new(body, held, deadline, &self.parts.tasks));
         };
         self.parts.tasks.spawn("tunnel", held.carry(tunnel));
         Response::from_parts(head, Answer::empty())
@@ -248,6 +253,7 @@ impl Served {
             permit: None,
             watch: false,
             long: false,
+            deadline: None,
             watched: None,
             tunnel: None,
         }

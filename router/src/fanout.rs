@@ -22,6 +22,7 @@ mod watch;
 use std::sync::Arc;
 
 use http::Response;
+use http::header::WARNING;
 use parking_lot::Mutex;
 use portolan_merge::cursor::Cursor;
 use portolan_merge::resume::Resume;
@@ -36,6 +37,7 @@ use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::recheck::Recheck;
 use crate::reply::{self, Format};
+use crate::rewrite;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::upstream::Body;
 
@@ -88,16 +90,11 @@ impl FanOuts {
     }
 
     async fn caller_place(&self, fan: &Fan) -> Result<Place, Fault> {
-        let entering = self.dispatcher.caller_place(&fan.asking.caller, fan.plan.watch, false);
-        let Some(deadline) = fan.asking.deadline else {
-            return entering.await;
-        };
-        let late = |_| Fault::TooManyRequests {
-            message: "this caller's other requests left no room for this one in time".to_owned(),
-            retry_after_seconds: 1,
-            cluster: None,
-        };
-        tokio::time::timeout_at(deadline, entering).await.map_err(late)?
+        let (dispatcher, caller) = (&self.dispatcher, &fan.asking.caller);
+        if fan.plan.watch {
+            return dispatcher.caller_place(caller, true, false).await;
+        }
+        dispatcher.caller_place_by(caller, fan.asking.deadline).await
     }
 
     fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {
@@ -113,6 +110,16 @@ impl FanOuts {
         let cursor = self.resume.lock().find(self.open.uptime(), &binding, raw)?;
         (cursor.epoch() == plan.universe.epoch()).then_some(cursor)
     }
+}
+
+/// A member's own answer. Where several were asked it says whose it is: the Status does not.
+fn named(plan: &FanOut, cluster: &str, mut response: Response<Body>) -> Response<Body> {
+    if plan.legs.len() > 1 {
+        let text = format!("member cluster {cluster} answered {}", response.status());
+        let warning = rewrite::warning(&text).map(|value| (WARNING, value));
+        response.headers_mut().extend(warning);
+    }
+    response
 }
 
 /// An answer of the router's own among those of members.

@@ -1,10 +1,11 @@
 //! The leader-election Lease has another name in the member than for the operator: this renames it in bodies.
 //!
 //! JSON and YAML by value, protobuf by walking the envelope; everything else in the body is preserved. Pure, bounded by
-//! the body; bodies arrive whole (a Lease is small). A request that cannot be read is refused, because it would create or
+//! the body; bodies arrive whole (a Lease is small), but for a watch's, whose events do. A request that cannot be read is refused, because it would create or
 //! change a Lease of another name; an answer that cannot be read is passed on as it is. Called by `dispatch` for plans
 //! whose rewrite has a lease.
 
+mod events;
 mod json;
 mod proto;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod tests;
 
 use bytes::Bytes;
 
+pub use self::events::Events;
 use crate::fault::Fault;
 use crate::object::{self, Encoding};
 use crate::snapshot::LeaseName;

@@ -8,7 +8,8 @@
 //! 1. `accept`: connection, TLS (HTTP/2 or HTTP/1.1 by ALPN), the client certificate if there is one; one tracked task
 //!    per connection, a bound on everything an unknown client can do.
 //! 2. `edge`: span, in-flight permit, deadline; [`snapshot::SnapshotStore::load`] **once**: that `Arc` rules the request
-//!    to its end. A panic in a stage is this request's 500.
+//!    to its end, but that a write is planned again when a swap comes before it leaves. A panic in a stage is this
+//!    request's 500. What ends by itself is over at the deadline, read or not.
 //! 3. [`classify`]: method, path, query, headers → [`classify::ApiRequest`], as the API server itself reads them; path
 //!    tricks are refused here.
 //! 4. `identify`: who asks → [`snapshot::Caller`]; a bound token of exactly one member, or a person's certificate of the

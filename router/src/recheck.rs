@@ -6,7 +6,7 @@
 //! watched again would go on from where it was and never see what came or went with the change. A merged watch is handed
 //! its new plan instead and mends itself. Temporary refusals (a cordon, a version that a member does not serve yet) end
 //! nothing that runs. Not asked again here: `access`, whose answers no swap changes. Callers: `edge` registers, its
-//! answers and `fanout` poll.
+//! answers and `fanout` poll; `dispatch` asks for a write that is about to leave.
 
 #[cfg(test)]
 mod tests;
@@ -20,9 +20,11 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use portolan_crds::selector::Selector;
 use portolan_runtime::Tasks;
+use tokio::sync::watch;
 
 use crate::classify::{ApiRequest, Impersonation};
 use crate::discovery::Kinds;
+use crate::fault::Fault;
 use crate::plan::{self, FanOut, Forward, Plan, Replan, Rule};
 use crate::snapshot::{Caller, Snapshot, SnapshotStore};
 
@@ -162,6 +164,49 @@ impl Recheck {
         WatchedFan(self.register(Basis::Fan(plan), asked, caller, snapshot))
     }
 
+    /// Wakes after each swap.
+    pub(crate) fn swaps(&self) -> watch::Receiver<u64> {
+        self.snapshots.subscribe()
+    }
+
+    /// Whether a request that `snapshot` planned as `forward` would go out so now; else what a fresh one is answered.
+    pub(crate) fn still(
+        &self,
+        forward: &Forward,
+        asked: &ApiRequest,
+        caller: &Caller,
+        snapshot: &Snapshot,
+    ) -> Result<(), Fault> {
+        let now = self.snapshots.load();
+        if now.generation == snapshot.generation {
+            return Ok(());
+        }
+        let Some(caller) = current(caller, &now) else {
+            let why = "the hub does not tell of this caller any more";
+            return Err(Fault::Forbidden(why.to_owned()));
+        };
+        let next = match plan::plan(&caller, asked, &now, &self.kinds).plan {
+            Plan::Refuse(fault) => return Err(fault),
+            // The body has named the leader-election Lease.
+            Plan::Forward(next) if forward.rewrite.lease.is_some() && next.election.is_some() => next.election,
+            Plan::Forward(next) => Some(next),
+            // An object does not move: where it was found it stays.
+            Plan::Choose(choose) => {
+                let mut candidates = choose.candidates.into_iter().map(|one| one.forward);
+                let here = candidates.find(|next| next.target.cluster == forward.target.cluster);
+                here.map(Box::new)
+            }
+            Plan::FanOut(_) | Plan::Discovery(_) | Plan::Local(_) => None,
+        };
+        if next.is_some_and(|next| alike(forward, &next)) {
+            return Ok(());
+        }
+        Err(forward.unavailable(format!(
+            "the shard has changed while the request waited to be sent to member cluster {}: send it again",
+            forward.target.cluster
+        )))
+    }
+
     fn register(
         self: &Arc<Self>,
         rests_on: Basis,
@@ -278,12 +323,8 @@ impl Open {
 impl Seen {
     /// What `snapshot` makes of the request; remembers it if it may go on.
     fn judge(&mut self, asked: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Word {
-        let caller = match &self.caller {
-            Caller::Person { .. } => self.caller.clone(),
-            Caller::Pod(view) => match snapshot.callers.get(&view.key) {
-                Some(now) => Caller::Pod(now.clone()),
-                None => return Word::Withdrawn,
-            },
+        let Some(caller) = current(&self.caller, snapshot) else {
+            return Word::Withdrawn;
         };
         let same_view = same(&caller, &self.caller);
         // Of the usual swap most of them need no more than this.
@@ -379,4 +420,22 @@ fn same(one: &Caller, other: &Caller) -> bool {
         (Caller::Pod(one), Caller::Pod(other)) => Arc::ptr_eq(one, other) || one == other,
         _ => one == other,
     }
+}
+
+/// The same caller as `snapshot` knows it; `None`: not at all.
+fn current(caller: &Caller, snapshot: &Snapshot) -> Option<Caller> {
+    match caller {
+        Caller::Person { .. } => Some(caller.clone()),
+        Caller::Pod(view) => snapshot.callers.get(&view.key).cloned().map(Caller::Pod),
+    }
+}
+
+/// Whether two plans of one request send the same to the same member, after the same looks.
+fn alike(one: &Forward, other: &Forward) -> bool {
+    one.target.cluster == other.target.cluster
+        && one.target.cluster_uid == other.target.cluster_uid
+        && one.rewrite == other.rewrite
+        && one.guard == other.guard
+        && one.body_rule == other.body_rule
+        && one.act_as == other.act_as
 }

@@ -23,8 +23,10 @@ use crate::snapshot::LeaseName;
 
 const LABEL_SELECTOR: &str = "labelSelector";
 const FIELD_SELECTOR: &str = "fieldSelector";
-/// Where a Lease's name stands in `/apis/coordination.k8s.io/v1/namespaces/<ns>/leases/<name>`, cut at the slashes.
+/// Where a Lease's name stands in `/apis/coordination.k8s.io/v1/namespaces/<ns>/leases/<name>`, cut at the slashes; one
+/// later in `/apis/coordination.k8s.io/v1/watch/namespaces/…`.
 const LEASE_NAME_SEGMENT: usize = 7;
+const WATCH_SEGMENT: usize = 4;
 /// Added to every proxied answer.
 pub(crate) const VIA_VALUE: HeaderValue = HeaderValue::from_static("1.1 portolan");
 
@@ -139,7 +141,8 @@ fn lease_path(lease: &LeaseName, request: &ApiRequest) -> String {
         return request.path.clone();
     }
     let mut segments: Vec<&str> = request.path.split('/').collect();
-    if let Some(name) = segments.get_mut(LEASE_NAME_SEGMENT) {
+    let watch = segments.get(WATCH_SEGMENT) == Some(&"watch");
+    if let Some(name) = segments.get_mut(LEASE_NAME_SEGMENT + usize::from(watch)) {
         *name = &lease.member;
     }
     segments.join("/")

@@ -122,6 +122,7 @@ async fn ask(run: &Run<'_>, tasks: &Tasks, mut request: Request<Body>) -> Result
             tracing::debug!(cluster = %name, %error, "upgrade connection broke");
         }
     });
+    run.leg.still()?;
     // Most have no body. One that has is for a member that does not switch, and travels like any other.
     let response = sender.send_request(request).await.map_err(lost)?;
     Ok(response.map(|incoming| Body::Http1 {

@@ -29,11 +29,12 @@ pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ending, Merg
 use self::connection::{Tuning, UNARY, WATCH};
 pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;
-use self::pool::Pool;
 pub(crate) use self::pool::PoolSize;
+use self::pool::{Pool, Slot};
 use crate::breaker::{self, Breaker};
 use crate::dispatch::gate::{Gate, TARGET_IN_FLIGHT, TARGET_QUEUE};
 use crate::dispatch::retry::RetryBudget;
+use crate::fault::Fault;
 use crate::plan::TrafficClass;
 use crate::snapshot::{Snapshot, Target};
 
@@ -61,6 +62,9 @@ pub(crate) enum UpstreamError {
     /// The client's body failed before the member answered.
     #[error(transparent)]
     Body(BodyError),
+    /// It was not sent: a new snapshot plans it otherwise.
+    #[error(transparent)]
+    Withdrawn(Fault),
     /// The request cannot be put on the wire; ours to answer for.
     #[error("the request cannot be sent: {0}")]
     Request(String),
@@ -275,9 +279,19 @@ impl Upstream {
         first: bool,
         request: Request<Body>,
     ) -> Result<Response<Body>, UpstreamError> {
+        let slot = self.slot(long, first).await?;
+        self.exchange(slot, request).await
+    }
+
+    /// The first half of [`Self::send`]: waits for a connection.
+    pub(crate) async fn slot(&self, long: bool, first: bool) -> Result<Slot, UpstreamError> {
         let transport = self.transport()?;
         let pool = if long { &transport.watch } else { &transport.unary };
-        let slot = pool.acquire(first).await.map_err(|source| self.unreachable(source))?;
+        pool.acquire(first).await.map_err(|source| self.unreachable(source))
+    }
+
+    /// The second half.
+    pub(crate) async fn exchange(&self, slot: Slot, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
         exchange::exchange(&self.cluster, slot, request).await
     }
 

@@ -18,8 +18,17 @@ const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
-/// What an extra's key may have in a header name as it is.
-const EXTRA_KEY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+/// What an extra's key may not have in a header name as it is. Header names have no case, so an API server reads `A` as
+/// `a`, and only `%41` as `A`.
+const EXTRA_KEY: &AsciiSet = &{
+    let mut set = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    let mut letter = b'A';
+    while letter <= b'Z' {
+        set = set.add(letter);
+        letter += 1;
+    }
+    set
+};
 
 /// The user a request is to run as.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,7 +39,7 @@ pub struct Impersonation {
     pub groups: Vec<String>,
     /// Uid.
     pub uid: Option<String>,
-    /// Extras, in order of first appearance; keys decoded and in lower case.
+    /// Extras, in order of first appearance; keys decoded. Upper case is what was percent-encoded.
     pub extras: Vec<(String, Vec<String>)>,
 }
 

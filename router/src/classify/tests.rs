@@ -323,6 +323,7 @@ fn impersonation_is_read_and_asked_for() {
         ("impersonate-group", "b"),
         ("impersonate-uid", "u1"),
         ("impersonate-extra-example.com%2fscope", "x"),
+        ("impersonate-extra-%41", "y"),
     ]);
     let found = found.unwrap().unwrap();
     let attributes: Vec<_> = found
@@ -343,6 +344,7 @@ fn impersonation_is_read_and_asked_for() {
             "|groups|None|None|b",
             "authentication.k8s.io|uids|None|None|u1",
             "authentication.k8s.io|userextras|Some(\"example.com/scope\")|None|x",
+            "authentication.k8s.io|userextras|Some(\"A\")|None|y",
         ]
     );
     let mut written = HeaderMap::new();

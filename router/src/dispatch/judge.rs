@@ -43,6 +43,7 @@ pub(crate) fn judge_error(error: &UpstreamError) -> Outcome {
         // tells more; the client's own failing.
         UpstreamError::Lost { told: true, .. }
         | UpstreamError::Refused { .. }
+        | UpstreamError::Withdrawn(_)
         | UpstreamError::Body(_)
         | UpstreamError::Request(_) => Outcome::Neutral,
     }
@@ -55,6 +56,7 @@ pub(crate) fn fault_of(forward: &Forward, error: &UpstreamError) -> Fault {
         UpstreamError::Body(BodyError::TooLarge { limit }) => Fault::TooLarge { limit: *limit },
         UpstreamError::Body(error) => Fault::BadRequest(error.to_string()),
         UpstreamError::Request(_) => Fault::BadRequest(error.to_string()),
+        UpstreamError::Withdrawn(fault) => fault.clone(),
         UpstreamError::Lost { .. } if !forward.read => Fault::Unavailable {
             message: format!("{error}; the request may have run"),
             cluster: Some(forward.target.cluster.to_string()),

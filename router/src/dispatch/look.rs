@@ -5,12 +5,14 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
 use super::judge::fault_of;
-use super::{Leg, Run, send};
+use super::renamed::Renamed;
+use super::{LONG_HEAD_TIMEOUT, Leg, Run, send};
+use crate::classify::{ApiRequest, Query, Verb};
 use crate::edge::MAX_BODY_BYTES;
 use crate::fault::Fault;
 use crate::plan::{Forward, TrafficClass};
@@ -40,13 +42,42 @@ pub(super) async fn guard(run: &Run<'_>, head: &Parts, body: &mut Body) -> Resul
         None => None,
         Some(guard) => {
             let request = rewrite::guard_request(forward, &guard.path, run.bearer)?;
-            let (status, bytes) = fetch(run, request).await?;
+            let leg = question(run.leg, &guard.path);
+            let (status, bytes) = fetch(&Run { leg: &leg, ..*run }, request).await?;
             guard::judge(guard, status, &bytes)?
         }
     };
     let Some(rule) = &forward.body_rule else { return Ok(()) };
     let bytes = gather_request(run.leg, body).await?;
     guard::check_body(rule, content_type(&head.headers), before.as_ref(), &bytes)
+}
+
+/// A read that ends, whatever the request itself is to become.
+pub(super) fn question(leg: &Leg, path: &str) -> Leg {
+    let forward = Forward {
+        class: TrafficClass::Unary,
+        long_running: false,
+        read: true,
+        ..(*leg.forward).clone()
+    };
+    let asked = ApiRequest {
+        path: path.to_owned(),
+        query: Query::new(None),
+        method: Method::GET,
+        verb: Verb::Get,
+        resource: None,
+        upgrade: None,
+        ..leg.asked.clone()
+    };
+    Leg {
+        forward: Box::new(forward),
+        asked,
+        snapshot: leg.snapshot.clone(),
+        caller: leg.caller.clone(),
+        deadline: leg.deadline.or_else(|| Some(Instant::now() + LONG_HEAD_TIMEOUT)),
+        received: leg.received.clone(),
+        recheck: None,
+    }
 }
 
 async fn fetch(run: &Run<'_>, request: Request<()>) -> Result<(http::StatusCode, Bytes), Fault> {
@@ -58,7 +89,10 @@ async fn fetch(run: &Run<'_>, request: Request<()>) -> Result<(http::StatusCode,
 
 /// The member's name of the Lease into the request's body.
 pub(super) async fn rename_request(run: &Run<'_>, head: &Parts, body: &mut Body) -> Result<(), Fault> {
-    let Some(names) = &run.leg.forward.rewrite.lease else {
+    let forward = &run.leg.forward;
+    // Nobody reads the body of a watch, and nothing bounds how long one may take to come.
+    let watches = forward.class == TrafficClass::Watch;
+    let Some(names) = forward.rewrite.lease.as_ref().filter(|_| !watches) else {
         return Ok(());
     };
     let bytes = gather_request(run.leg, body).await?;
@@ -70,13 +104,19 @@ pub(super) async fn rename_request(run: &Run<'_>, head: &Parts, body: &mut Body)
     Ok(())
 }
 
-/// The client's name of the Lease into the answer's body. A watch's events are renamed one by one elsewhere.
+/// The client's name of the Lease into the answer's body; into a watch's event by event, as they come.
 pub(super) async fn rename_response(run: &Run<'_>, response: Response<Body>) -> Result<Response<Body>, Fault> {
     let forward = &run.leg.forward;
     let Some(names) = &forward.rewrite.lease else {
         return Ok(response);
     };
-    if forward.class != TrafficClass::Unary || response.headers().contains_key(CONTENT_ENCODING) {
+    if response.headers().contains_key(CONTENT_ENCODING) {
+        return Ok(response);
+    }
+    if forward.class == TrafficClass::Watch && response.status() == StatusCode::OK {
+        return Ok(Renamed::of(names, response));
+    }
+    if forward.class != TrafficClass::Unary {
         return Ok(response);
     }
     let (head, body) = response.into_parts();

@@ -103,7 +103,7 @@ fn is_retryable(error: &UpstreamError) -> bool {
                 ConnectError::Tcp { .. } | ConnectError::Tls { .. } | ConnectError::Http { .. }
             )
         }
-        UpstreamError::Body(_) | UpstreamError::Request(_) => false,
+        UpstreamError::Withdrawn(_) | UpstreamError::Body(_) | UpstreamError::Request(_) => false,
     }
 }
 
@@ -153,14 +153,13 @@ async fn attempt_once(
     permit: Permit,
     request: Request<Body>,
 ) -> Result<Result<Response<Body>, UpstreamError>, Fault> {
-    let forward = &run.leg.forward;
     let watch = run.leg.asked.verb == Verb::Watch;
     // Followed logs and what is behind `proxy` may say nothing until there is something to say.
     let patient = run.leg.deadline.is_none() && !watch;
     let waiting = Waiting::new(permit, request.body().delivered(), patient);
     let patience = Instant::now() + LONG_HEAD_TIMEOUT;
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
-    let mut sending = std::pin::pin!(run.upstream.send(forward.long_running, forward.priority, request));
+    let mut sending = std::pin::pin!(deliver(run, request));
     let outcome = match tokio::time::timeout_at(until, sending.as_mut()).await {
         Ok(outcome) => outcome,
         Err(_) if watch || run.leg.deadline == Some(until) => return Err(timed_out(run, Some(waiting))),
@@ -183,6 +182,33 @@ async fn attempt_once(
         }
     }
     Ok(outcome.map(|response| limited(run, response)))
+}
+
+/// Sends what may still be sent once there is a connection for it. A member carries out a write when it has all of its
+/// body, so one whose client takes its time is taken back when a swap meanwhile plans it otherwise.
+async fn deliver(run: &Run<'_>, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
+    let (leg, forward) = (run.leg, &run.leg.forward);
+    let slot = run.upstream.slot(forward.long_running, forward.priority).await?;
+    let delivered = request.body().delivered();
+    let swaps = leg.swaps().filter(|_| !delivered.is_whole());
+    leg.still()?;
+    let exchange = run.upstream.exchange(slot, request);
+    let Some(mut swaps) = swaps else {
+        return exchange.await;
+    };
+    let withdrawn = async {
+        while swaps.changed().await.is_ok() && !delivered.is_whole() {
+            if let Err(withdrawn) = leg.still() {
+                return withdrawn;
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        outcome = exchange => outcome,
+        withdrawn = withdrawn => Err(withdrawn),
+    }
 }
 
 /// The deadline is for the whole answer.

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::breaker::{self, State};
 use crate::classify::{Impersonation, classify};
+use crate::discovery::Kinds;
 use crate::plan::{BodyRule, Change, Guard, Rewrite};
-use crate::snapshot::LeaseName;
+use crate::snapshot::{LeaseName, SnapshotStore};
 use crate::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
@@ -23,6 +24,8 @@ struct World {
     dispatcher: Dispatcher,
     upstreams: Arc<Upstreams>,
     snapshot: Arc<Snapshot>,
+    /// The snapshot in force when a request is sent.
+    now: Arc<SnapshotStore>,
     asked: Asked,
 }
 
@@ -34,11 +37,14 @@ async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) 
     let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
     upstreams.reconcile(&snapshot);
     let dispatcher = Dispatcher::new(upstreams.clone(), Tasks::new());
+    let now = Arc::new(SnapshotStore::new());
+    now.swap((*snapshot).clone());
     World {
         backend,
         dispatcher,
         upstreams,
         snapshot,
+        now,
         asked,
     }
 }
@@ -81,6 +87,21 @@ impl World {
         }
     }
 
+    fn leg(&self, forward: Forward, head: &Parts) -> Leg {
+        Leg {
+            forward: Box::new(forward),
+            asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
+            snapshot: self.snapshot.clone(),
+            caller: Caller::Person {
+                user: "ada".to_owned(),
+                groups: Vec::new(),
+            },
+            deadline: Some(Instant::now() + Duration::from_secs(20)),
+            received: Context::new(),
+            recheck: Some(Recheck::new(self.now.clone(), Kinds::default())),
+        }
+    }
+
     async fn dispatch(&self, forward: Forward, method: Method, path: &str, body: Value) -> Result<(u16, Value), Fault> {
         let body = if body.is_null() {
             Bytes::new()
@@ -95,17 +116,7 @@ impl World {
             .body(())
             .unwrap();
         let (head, ()) = request.into_parts();
-        let leg = Leg {
-            forward: Box::new(forward),
-            asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
-            snapshot: self.snapshot.clone(),
-            caller: Caller::Person {
-                user: "ada".to_owned(),
-                groups: Vec::new(),
-            },
-            deadline: Some(Instant::now() + Duration::from_secs(20)),
-            received: Context::new(),
-        };
+        let leg = self.leg(forward, &head);
         let dispatched = self.dispatcher.dispatch(leg, head, Body::from(body)).await?;
         let status = dispatched.response.status().as_u16();
         let body = dispatched.response.into_body().collect().await.unwrap().to_bytes();
@@ -357,4 +368,50 @@ async fn a_member_that_refuses_our_credential_does_not_refuse_the_callers() {
         .await
         .unwrap();
     assert_eq!(status, 401, "what is behind proxy has credentials of its own");
+}
+
+#[tokio::test]
+async fn a_write_that_is_planned_otherwise_by_now_is_not_sent() {
+    let world = world(|_, _| pod("foo")).await;
+    let mut without = (*world.snapshot).clone();
+    without.generation += 1;
+    without.targets.clear();
+    world.now.swap(without);
+    let path = "/clusters/east/api/v1/namespaces/ns/pods/a";
+    let refused = world.dispatch(world.forward(), Method::PUT, path, pod("foo")).await;
+    assert!(matches!(refused, Err(Fault::NotFound(_))), "{refused:?}");
+    assert_eq!(world.backend.seen.requests(), 0);
+    let read = Forward {
+        read: true,
+        ..world.forward()
+    };
+    let (status, _) = world.dispatch(read, Method::GET, path, Value::Null).await.unwrap();
+    assert_eq!(status, 200, "a read is ruled by its own snapshot");
+}
+
+#[tokio::test]
+async fn the_look_before_a_stream_ends_by_itself() {
+    let world = world(|_, _| pod("foo")).await;
+    let exec = Forward {
+        class: TrafficClass::Upgrade,
+        long_running: true,
+        ..guarded(&world)
+    };
+    let (head, ()) = Request::post("/api/v1/namespaces/ns/pods/a/exec")
+        .body(())
+        .unwrap()
+        .into_parts();
+    let leg = Leg {
+        deadline: None,
+        ..world.leg(exec, &head)
+    };
+    let question = look::question(&leg, "/api/v1/namespaces/ns/pods/a");
+    assert!(question.deadline.is_some());
+    let Forward {
+        class,
+        long_running,
+        read,
+        ..
+    } = *question.forward;
+    assert_eq!((class, long_running, read), (TrafficClass::Unary, false, true));
 }

@@ -1,15 +1,19 @@
 //! The answer's body on its way to the client: counted, and ended when the router drains or `recheck` says so.
 //!
-//! It holds what must live as long as the answer: the in-flight permit and the [`Completion`]. Caller: `edge`.
+//! It holds what must live as long as the answer: the in-flight permit and the [`Completion`]. What has a deadline keeps
+//! them in [`Limited`], because a client that does not read would keep them for ever. Caller: `edge`.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use portolan_runtime::Tasks;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::limited::Limited;
 use super::record::{Completion, Ended};
 use super::watch::EventBoundary;
 use crate::dispatch::Places;
@@ -89,30 +93,74 @@ impl Held {
     }
 }
 
-/// A response body. Small, as there is one per watch; the rest is boxed once.
-pub(crate) struct Answer {
+/// A response body. Small, as there is one per watch.
+pub(crate) enum Answer {
+    /// No deadline, or nothing more to wait for.
+    Passing(Passing),
+    Limited(Limited),
+}
+
+/// A body and what it holds, which is boxed once.
+pub(crate) struct Passing {
     body: Body,
     /// Dropped at the body's end, not when hyper gets around to drop the body.
     held: Option<Box<Held>>,
 }
 
 impl Answer {
-    pub(super) fn new(body: Body, held: Held) -> Self {
-        let mut answer = Self {
-            body,
-            held: Some(Box::new(held)),
-        };
-        if answer.body.is_end_stream() {
-            answer.end(Ended::Complete);
+    /// `deadline`: of what ends by itself, for all of it.
+    pub(super) fn new(body: Body, held: Held, deadline: Option<Instant>, tasks: &Tasks) -> Self {
+        let passing = Passing::new(body, held);
+        match deadline {
+            Some(deadline) if passing.held.is_some() => passing.limited(deadline, tasks),
+            _ => Self::Passing(passing),
         }
-        answer
     }
 
     pub(super) fn empty() -> Self {
-        Self {
+        Self::Passing(Passing {
             body: Body::Empty,
             held: None,
+        })
+    }
+}
+
+impl Passing {
+    fn new(body: Body, held: Held) -> Self {
+        let mut passing = Self {
+            body,
+            held: Some(Box::new(held)),
+        };
+        if passing.body.is_end_stream() {
+            passing.end(Ended::Complete);
         }
+        passing
+    }
+
+    /// Most small answers are here with their head: those hold nothing any more and cost no timer.
+    fn limited(mut self, deadline: Instant, tasks: &Tasks) -> Answer {
+        // Nobody is to be woken: whoever sends the answer asks again before it waits.
+        let first = match self.poll_frame(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => None,
+            Poll::Ready(None) => return Answer::empty(),
+            Poll::Ready(Some(Ok(frame))) if self.held.is_none() => match frame.into_data() {
+                Ok(data) => {
+                    let (body, held) = (Body::from(data), None);
+                    return Answer::Passing(Self { body, held });
+                }
+                Err(trailers) => Some(Ok(trailers)),
+            },
+            Poll::Ready(Some(first)) => Some(first),
+        };
+        Answer::Limited(Limited::new(self, first, deadline, tasks))
+    }
+
+    /// The deadline is over.
+    pub(super) fn cut(mut self) {
+        if self.held.is_some() {
+            tracing::debug!("an answer was not over at its deadline");
+        }
+        self.end(Ended::Broken);
     }
 
     fn end(&mut self, ended: Ended) {
@@ -175,11 +223,8 @@ impl From<MergedEnd> for Ended {
     }
 }
 
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+impl Passing {
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let over = self.over(cx);
         if let Some(over) = &over {
             let ends_here = match (over, self.boundary()) {
@@ -238,11 +283,34 @@ impl http_body::Body for Answer {
         Poll::Ready(frame)
     }
 
-    fn is_end_stream(&self) -> bool {
+    pub(super) fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut *self {
+            Self::Passing(passing) => passing.poll_frame(cx),
+            Self::Limited(limited) => limited.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Passing(passing) => passing.is_end_stream(),
+            Self::Limited(limited) => limited.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self {
+            Self::Passing(passing) => passing.body.size_hint(),
+            // A length that is known stands in the head.
+            Self::Limited(_) => SizeHint::default(),
+        }
     }
 }

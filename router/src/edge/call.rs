@@ -123,13 +123,15 @@ impl Call<'_> {
                 .recheck
                 .watch(&forward, &known.asked, &known.caller, &known.snapshot)
         });
+        let deadline = (!long).then(|| known.started + timeout(&known.asked, edge.request_timeout));
         let leg = Leg {
-            deadline: (!long).then(|| known.started + timeout(&known.asked, edge.request_timeout)),
+            deadline,
             forward,
             asked: known.asked,
             snapshot: known.snapshot,
             caller: known.caller,
             received: self.received.clone(),
+            recheck: Some(self.edge.recheck.clone()),
         };
         let write = Write::of(&leg.caller, &leg.asked, &leg.forward.target.cluster);
         let Dispatched {
@@ -146,6 +148,7 @@ impl Call<'_> {
             places,
             permit: Some(permit),
             long,
+            deadline,
             watched,
             tunnel: tunnel.map(Carried::Tunnel),
         })
@@ -214,7 +217,8 @@ impl Call<'_> {
             _ => None,
         };
         let mut asking = Asking::new(known.asked, &known.head, known.caller, self.received.clone());
-        asking.deadline = (!long).then(|| known.started + timeout(&asking.asked, edge.request_timeout));
+        let deadline = (!long).then(|| known.started + timeout(&asking.asked, edge.request_timeout));
+        asking.deadline = deadline;
         let fan = Fan {
             plan,
             asking,
@@ -232,6 +236,7 @@ impl Call<'_> {
             places,
             permit: Some(permit),
             long,
+            deadline,
             watched: None,
             tunnel: socket.map(Carried::Socket),
         })
@@ -249,6 +254,7 @@ impl Call<'_> {
         Ok(Served {
             response,
             permit: Some(known.permit),
+            deadline: Some(known.started + edge.request_timeout),
             ..Served::local(Response::default())
         })
     }

@@ -458,6 +458,24 @@ async fn a_client_that_keeps_back_its_body_says_nothing_of_the_member() {
 }
 
 #[tokio::test]
+async fn a_write_whose_body_is_under_way_is_taken_back_when_it_may_no_longer_go() {
+    let (backend, router) = east(mirror()).await;
+    let mut stream = router.connect(portolan_runtime::tls::ALPN_HTTP1).await;
+    let head = format!("POST {PODS} HTTP/1.1\r\nhost: r\r\ncontent-length: 10\r\n\r\nhalf");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    while backend.seen.requests() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut closed = backend.target("east");
+    closed.version = "2".to_owned();
+    router.swap([closed]);
+    let mut answer = vec![0; 12];
+    let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await;
+    read.expect("before the body is whole").unwrap();
+    assert_eq!(answer, b"HTTP/1.1 403");
+}
+
+#[tokio::test]
 async fn over_the_bound_is_shed_and_said_so() {
     let bounds = Bounds {
         max_requests: 1,

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::FanOuts;
 use super::accept::{Accepted, Shape};
 use super::leg::{self, Asking, Overrides};
+use super::named;
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::Format;
@@ -105,7 +106,7 @@ pub(super) fn connect(
         let leg = &plan.legs[leg];
         let overrides = shared.overrides(&wish);
         let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, snapshot).await;
-        judge(&shared, leg.cluster(), answer)
+        judge(&shared, &plan, leg.cluster(), answer)
     })
 }
 
@@ -138,7 +139,7 @@ impl Shared {
     }
 }
 
-fn judge(shared: &Shared, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
+fn judge(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
     let response = match answer {
         Ok(response) => response,
         Err(Fault::BadRequest(message)) => {
@@ -155,13 +156,15 @@ fn judge(shared: &Shared, cluster: &str, answer: Result<Response<Body>, Fault>) 
     let status = response.status();
     match status {
         StatusCode::OK => Answered::Live(response),
-        StatusCode::NOT_FOUND => Answered::Absent(response),
+        StatusCode::NOT_FOUND => Answered::Absent(named(plan, cluster, response)),
         StatusCode::GONE => Answered::Gone,
         StatusCode::TOO_MANY_REQUESTS => Answered::Away(Away {
             why: format!("member cluster {cluster} answered {status}"),
             answer: Some(response),
         }),
-        _ if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => Answered::Refused(response),
+        _ if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
+            Answered::Refused(named(plan, cluster, response))
+        }
         _ => Answered::Away(Away {
             why: format!("member cluster {cluster} answered {status}"),
             answer: None,

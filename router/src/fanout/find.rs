@@ -57,7 +57,8 @@ impl Finder<'_> {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
         // Of its unary requests, also when it is to become a stream: these questions end.
-        let _place = self.dispatcher.caller_place(&self.asking.caller, false, false).await?;
+        let asking = self.asking;
+        let _place = self.dispatcher.caller_place_by(&asking.caller, asking.deadline).await?;
         let mut findings = vec![self.look(holder, first).await];
         if findings != [Finding::Has] {
             findings.extend(join_all(others.iter().map(|candidate| self.look(holder, candidate))).await);
@@ -119,6 +120,7 @@ impl Finder<'_> {
             caller: self.asking.caller.clone(),
             deadline: self.asking.deadline,
             received: self.asking.received.clone(),
+            recheck: None,
         };
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers.insert(ACCEPT, HeaderValue::from_static(guard::ACCEPT));

@@ -122,6 +122,7 @@ pub(crate) async fn start(
         caller: asking.caller.clone(),
         deadline: asking.deadline,
         received: asking.received.clone(),
+        recheck: None,
     };
     fanouts.dispatcher.read(leg, head(asking, overrides)).await
 }

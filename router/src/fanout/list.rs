@@ -142,13 +142,13 @@ impl<'a> Listing<'a> {
             ..Overrides::default()
         };
         let mut gone = None;
-        for leg in &self.fan.plan.legs {
-            let asking = &self.fan.asking;
+        let (plan, asking) = (&self.fan.plan, &self.fan.asking);
+        for leg in &plan.legs {
             let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.snapshot.clone()).await;
             match heads::judge(leg, outcome, asking.deadline).await? {
-                Head::Refused(response) => return Ok(round::passed(leg, response)),
+                Head::Refused(response) => return Ok(round::refusal(plan, leg, response)),
                 Head::List(..) => return Err(fault_of(Judge::fault())),
-                Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::passed(leg, response)))),
+                Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::refusal(plan, leg, response)))),
                 Head::Away(fault) => gone = gone.or(Some(Err(fault))),
             }
         }

@@ -49,7 +49,8 @@ impl Finder<'_> {
         };
         let here = &child.target.cluster;
         // Of the caller's unary requests: these questions end.
-        let _place = self.dispatcher.caller_place(&self.asking.caller, false, false).await?;
+        let asking = self.asking;
+        let _place = self.dispatcher.caller_place_by(&asking.caller, asking.deadline).await?;
         let mut candidates = self.holders(owner, resource, &holder.path, kinds);
         // The child's own member first: there it is, as a rule.
         candidates.sort_by_key(|one| one.forward.target.cluster != *here);

@@ -11,8 +11,9 @@ use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_
 use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::MissedTickBehavior;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -28,6 +29,8 @@ use crate::upstream::Body;
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between pings; two without an answer, and the client is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
+/// For one write: as long as a silent client gets. While a write waits, neither the watch's end nor a drain is seen.
+const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 /// What a client may send: it has nothing to say.
 const LARGEST_MESSAGE: usize = 64 << 10;
 /// Written in one go.
@@ -104,7 +107,10 @@ impl Socket {
     }
 }
 
-async fn carry(mut socket: WebSocketStream<TokioIo<Upgraded>>, body: &mut Body, format: Format) -> Result<u64, Error> {
+async fn carry<S>(mut socket: WebSocketStream<S>, body: &mut Body, format: Format) -> Result<u64, Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut events = Events::new(format);
     let mut pings = tokio::time::interval(PING_EVERY);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,10 +125,13 @@ async fn carry(mut socket: WebSocketStream<TokioIo<Upgraded>>, body: &mut Body, 
                 let Ok(data) = frame.into_data() else { continue };
                 sent += data.len() as u64;
                 events.push(data);
-                while let Some(message) = events.next() {
-                    socket.feed(message).await?;
-                }
-                socket.flush().await?;
+                in_time(async {
+                    while let Some(message) = events.next() {
+                        socket.feed(message).await?;
+                    }
+                    socket.flush().await
+                })
+                .await?;
             }
             message = socket.next() => match message {
                 None | Some(Ok(Message::Close(_)) | Err(Error::ConnectionClosed)) => return Ok(sent),
@@ -131,16 +140,30 @@ async fn carry(mut socket: WebSocketStream<TokioIo<Upgraded>>, body: &mut Body, 
             },
             _ = pings.tick() => {
                 if silent >= 2 {
-                    return Err(Error::Io(std::io::ErrorKind::TimedOut.into()));
+                    return Err(gone());
                 }
                 silent += 1;
-                socket.send(Message::Ping(Bytes::new())).await?;
+                in_time(socket.send(Message::Ping(Bytes::new()))).await?;
             }
         }
     }
 }
 
-async fn close(socket: &mut WebSocketStream<TokioIo<Upgraded>>) {
+async fn in_time(write: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    tokio::time::timeout(WRITE_TIMEOUT, write)
+        .await
+        .unwrap_or_else(|_| Err(gone()))
+}
+
+/// A client that does not read, or answers no ping.
+fn gone() -> Error {
+    Error::Io(std::io::ErrorKind::TimedOut.into())
+}
+
+async fn close<S>(socket: &mut WebSocketStream<S>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let frame = CloseFrame {
         code: CloseCode::Normal,
         reason: Utf8Bytes::from_static(""),
@@ -240,5 +263,19 @@ mod tests {
             let expected = ["ab", "", "c"].map(|text| Message::binary(text.as_bytes().to_vec()));
             assert_eq!(binaries, expected, "{cut}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_given_up() {
+        let (near, _far) = tokio::io::duplex(1 << 10);
+        let socket = WebSocketStream::from_raw_socket(near, Role::Server, None).await;
+        let event = format!("{}\n", "x".repeat(1 << 20));
+        let mut body = Body::from(Bytes::from(event));
+        let carried = tokio::time::timeout(2 * WRITE_TIMEOUT, carry(socket, &mut body, Format::Json)).await;
+        let error = carried.expect("in time").unwrap_err();
+        assert!(
+            matches!(&error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut),
+            "{error:?}"
+        );
     }
 }

@@ -502,6 +502,8 @@ async fn a_members_refusal_is_the_answer() {
     world.members[1].refuses(403).await;
     let watch = started.await.unwrap().unwrap();
     assert_eq!(watch.status, StatusCode::FORBIDDEN);
+    let warning = watch.headers["warning"].to_str().unwrap();
+    assert!(warning.contains("member cluster west answered 403"), "{warning}");
     assert_eq!(watch.whole().await["message"], "west");
     // What none of them serves is not there; what one of them serves is.
     let started = world.start("");

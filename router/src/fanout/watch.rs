@@ -22,7 +22,7 @@ use self::opening::Opening;
 use super::accept::{Accepted, Shape};
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
-use super::{Fan, FanOuts};
+use super::{Fan, FanOuts, named};
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::{self, Format};
@@ -149,7 +149,9 @@ async fn refuse(
             ..Overrides::default()
         };
         match leg::start(fanouts, asking, leg, &overrides, snapshot.clone()).await {
-            Ok(response) if response.status().is_client_error() => return Ok(passed(response)),
+            Ok(response) if response.status().is_client_error() => {
+                return Ok(named(plan, leg.cluster(), passed(response)));
+            }
             Ok(_) => break,
             // The next one knows it as well.
             Err(fault) => tracing::debug!(%fault, "a member cannot be asked what is wrong with a request"),

@@ -155,6 +155,52 @@ fn protobuf_is_renamed_both_ways() {
     );
 }
 
+/// A watch event around an object's bytes, framed.
+fn wire_event(object: &[u8]) -> Vec<u8> {
+    let event = message(&[(1, b"MODIFIED"), (2, &message(&[(1, object)]))]);
+    let length = u32::try_from(event.len()).unwrap().to_be_bytes();
+    [&length[..], &event].concat()
+}
+
+#[test]
+fn events_are_renamed_however_they_are_cut() {
+    let json = |name: &str| {
+        let events = [
+            json!({"type": "ADDED", "object": {"kind": "Lease", "metadata": {"name": name, "resourceVersion": "7"}}}),
+            json!({"type": "BOOKMARK", "object": {"kind": "Lease", "metadata": {"resourceVersion": "9"}}}),
+            json!({"type": "ERROR", "object": {"kind": "Status", "message": format!("{name} is gone"), "code": 410}}),
+        ];
+        events.map(|event| format!("{event}\n")).concat().into_bytes()
+    };
+    let protobuf = |name: &str| {
+        let lease = envelope("Lease", &wire_lease(name));
+        [
+            wire_event(&lease),
+            wire_event(&envelope("Lease", b"")),
+            wire_event(&lease),
+        ]
+        .concat()
+    };
+    let parsed = |bytes: &[u8]| -> Vec<Value> {
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
+    };
+    for cut in [1, 2, 5, 64, 1 << 20] {
+        let renamed = |content_type, whole: Vec<u8>| {
+            let mut events = Events::new(&lease(), content_type).unwrap();
+            let chunks = whole.chunks(cut).map(|chunk| events.push(chunk).unwrap());
+            chunks.collect::<Vec<_>>().concat()
+        };
+        assert_eq!(parsed(&renamed(None, json("op---blue"))), parsed(&json("op")), "{cut}");
+        let stream = Some("application/vnd.kubernetes.protobuf;stream=watch");
+        assert_eq!(renamed(stream, protobuf("op---blue")), protobuf("op"), "{cut}");
+    }
+    let mut events = Events::new(&lease(), None).unwrap();
+    assert_eq!(events.push(b"no event\n").unwrap(), "no event\n");
+    assert!(events.push(&vec![b'x'; 9 << 20]).is_none());
+    assert!(Events::new(&lease(), Some("application/cbor-seq")).is_none());
+}
+
 proptest! {
     #[test]
     fn arbitrary_bodies_break_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..80), magic: bool) {
@@ -163,6 +209,15 @@ proptest! {
             let _ = names_lease(&lease(), content_type, &body);
             let _ = rename_request_body(&lease(), content_type, body.clone().into());
             let _ = rename_response_body(&lease(), content_type, body.clone().into());
+        }
+    }
+
+    #[test]
+    fn arbitrary_events_break_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..80), framed: bool) {
+        let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+        let stream = if framed { [&length[..], &bytes].concat() } else { bytes };
+        for content_type in [PROTOBUF, None] {
+            let _ = Events::new(&lease(), content_type).unwrap().push(&stream);
         }
     }
 

@@ -12,6 +12,8 @@ pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
 
 /// Groups whose objects are questions to an API server.
 const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
+/// Digits of the largest version that a member may have. Cursors are longer.
+const LONGEST_VERSION: usize = 20;
 /// Where Kubernetes puts events of objects that have no namespace.
 const CLUSTER_EVENTS_NAMESPACE: &str = "default";
 
@@ -114,14 +116,26 @@ impl Merged<'_> {
         }
     }
 
-    /// One collection of the merged view is not merged: the Lease is renamed in a list of one, which has its raw version.
+    /// One collection of the merged view is not merged: the Lease is renamed in a list or watch of one, which has its raw
+    /// version.
     fn election(&self, lease: &LeaseName) -> Result<Forward, Refusal> {
-        if self.verb() == Verb::Watch {
-            let message = format!("watching Lease {} is not served yet: get it instead", lease.client);
-            return Err(Refusal {
-                rule: Rule::LeaderElection,
-                fault: Fault::MethodNotAllowed(message),
-            });
+        let refuse = |fault| {
+            let rule = Rule::LeaderElection;
+            Err(Refusal { rule, fault })
+        };
+        let request = self.route.request;
+        if self.verb() == Verb::Watch && request.upgrade.is_some() {
+            let message = format!(
+                "watching Lease {} is not served by WebSocket: watch by HTTP, or get it",
+                lease.client
+            );
+            return refuse(Fault::MethodNotAllowed(message));
+        }
+        // A cursor must not reach a member.
+        let version = request.query.first("resourceVersion").unwrap_or_default();
+        if self.collects() && version.len() > LONGEST_VERSION {
+            let message = format!("{version} is of another list than Lease {}: list again", lease.client);
+            return refuse(Fault::Expired(message));
         }
         let rewrite = Rewrite {
             lease: Some(lease.clone()),

@@ -380,7 +380,18 @@ fn two_members_enforced() {
         ),
         (
             &format!("GET {LEASES}?watch&fieldSelector=metadata.name=op"),
-            "leader-election ✗ 405",
+            "leader-election → east lease:op---blue",
+        ),
+        (
+            "GET /apis/coordination.k8s.io/v1/watch/namespaces/ops/leases/op",
+            "leader-election → east lease:op---blue",
+        ),
+        (
+            &format!(
+                "GET {LEASES}?watch&fieldSelector=metadata.name=op&resourceVersion=1{}",
+                "0".repeat(24)
+            ),
+            "leader-election ✗ 410",
         ),
         (&format!("POST {LEASES}"), "own-namespace → home election:east"),
         (&format!("GET {LEASES}/other"), "own-namespace → home"),

@@ -245,3 +245,45 @@ fn what_may_not_be_asked_any_more_ends() {
     assert_eq!(after(PODS, releasing), Word::Renewed, "reads go on");
     assert_eq!(after(EXEC, releasing), Word::Withdrawn, "a shell writes");
 }
+
+/// What is said of a write that waited while `change` came.
+fn still(request: &str, change: impl Fn(&mut World)) -> Result<(), Fault> {
+    let mut world = World::new();
+    let old = world.snapshot("1");
+    let caller = Caller::Pod(old.callers.values().next().unwrap().clone());
+    let (method, uri) = request.split_once(' ').unwrap();
+    let uri = uri.parse().unwrap();
+    let asked = classify(&method.parse::<Method>().unwrap(), &uri, &HeaderMap::new()).unwrap();
+    let store = Arc::new(SnapshotStore::new());
+    let all = Recheck::new(store.clone(), Kinds::default());
+    let Plan::Forward(forward) = plan::plan(&caller, &asked, &old, &Kinds::default()).plan else {
+        panic!("{request}");
+    };
+    change(&mut world);
+    let mut new = world.snapshot("2");
+    new.generation = old.generation + 1;
+    store.swap(new);
+    all.still(&forward, &asked, &caller, &old)
+}
+
+#[test]
+fn a_write_that_waited_is_refused_what_a_fresh_one_is() {
+    const WRITE: &str = "POST /api/v1/namespaces/a/pods";
+    let releasing = |world: &mut World| world.member().namespaces[0].state = v1::GrantState::Releasing.into();
+    assert!(matches!(still(WRITE, releasing), Err(Fault::Forbidden(_))));
+    let left = |world: &mut World| world.member().namespaces = vec![grant("b")];
+    assert!(matches!(still(WRITE, left), Err(Fault::Forbidden(_))));
+    let replaced = |world: &mut World| world.target.cluster_uid = "2".into();
+    let fault = still(WRITE, replaced).unwrap_err();
+    assert!(matches!(fault, Fault::Unavailable { sent: false, .. }), "{fault:?}");
+    let other = |world: &mut World| world.member().namespaces = ["a", "c"].map(grant).to_vec();
+    let lease = |world: &mut World| {
+        let shard = world.view.shard.as_mut().unwrap();
+        shard.leader_election_name = "op".into();
+    };
+    for write in [WRITE, EXEC, "POST /apis/coordination.k8s.io/v1/namespaces/a/leases"] {
+        assert_eq!(still(write, |_| {}), Ok(()), "{write}");
+        assert_eq!(still(write, other), Ok(()), "{write}");
+        assert_eq!(still(write, lease), Ok(()), "{write}");
+    }
+}

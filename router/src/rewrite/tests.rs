@@ -212,6 +212,9 @@ fn the_lease_is_renamed_in_path_and_query() {
         head.uri.to_string(),
         format!("{base}?fieldSelector=metadata.name%3Dop---blue&limit=1")
     );
+    let legacy = base.replace("v1/", "v1/watch/");
+    let head = rewritten(&forward, &format!("{legacy}/op"), &[]).unwrap();
+    assert_eq!(head.uri.to_string(), format!("{legacy}/op---blue"));
     let head = rewritten(&forward, base, &[("accept", "application/cbor")]).unwrap();
     assert_eq!(
         (head.uri.to_string().as_str(), &head.headers[ACCEPT]),

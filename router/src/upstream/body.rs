@@ -31,6 +31,8 @@ pub(crate) enum BodyError {
     Rechecked,
     #[error("member cluster {cluster} did not finish its answer in time")]
     Deadline { cluster: std::sync::Arc<str> },
+    #[error("the answer was not over in time")]
+    Overdue,
 }
 
 /// A request or response body.

@@ -58,8 +58,9 @@ pub(crate) const UNARY: Tuning = Tuning {
     ping_timeout: PING_TIMEOUT,
     idle_timeout: IDLE_TIMEOUT,
 };
-/// Watches: many and mostly idle. In both, the connection's window holds over a hundred streams' full windows, so that
-/// a client that does not read blocks its own stream and never its neighbours'; memory is bounded by the streams'.
+/// Watches: many and mostly idle. In both, the connection's window holds over a hundred streams' full windows, and no
+/// more streams are put on it, so that a client that does not read blocks its own stream and never its neighbours'; memory
+/// is bounded by the streams'.
 pub(crate) const WATCH: Tuning = Tuning {
     stream_window: 256 << 10,
     connection_window: 64 << 20,
@@ -68,11 +69,20 @@ pub(crate) const WATCH: Tuning = Tuning {
     ..UNARY
 };
 
+impl Tuning {
+    fn room(&self) -> usize {
+        let streams = self.connection_window / self.stream_window.max(1);
+        usize::try_from(streams).unwrap_or(usize::MAX).max(1)
+    }
+}
+
 /// An open connection, shared by its streams.
 #[derive(Debug)]
 pub(crate) struct Connection {
     send: SendRequest<Bytes>,
     pub(crate) authority: Authority,
+    /// Streams whose full windows fit into the connection's.
+    room: usize,
     /// Streams that hold a slot. Changed under the pool's lock, read anywhere.
     active: AtomicUsize,
     /// No new streams.
@@ -123,6 +133,7 @@ impl Connection {
         let shared = Self {
             send,
             authority,
+            room: tuning.room(),
             active: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             told: AtomicBool::new(false),
@@ -159,16 +170,16 @@ impl Connection {
         !failed
     }
 
-    /// Streams the member allows at a time, as it said last.
+    /// Streams there may be at a time: as the member said last, but no more than can all wait for their readers.
     pub(crate) fn cap(&self) -> usize {
-        self.send.current_max_send_streams()
+        self.send.current_max_send_streams().min(self.room)
     }
 
     pub(crate) fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Takes a slot, if the member's cap leaves one. Under the pool's lock.
+    /// Takes a slot, if the cap leaves one. Under the pool's lock.
     pub(super) fn try_take(&self) -> bool {
         let free = self.active() < self.cap();
         if free {

@@ -148,7 +148,7 @@ async fn a_crowd_does_not_dial_one_connection_each() {
     let backend = Backend::start(250, plain()).await;
     let all = upstreams([backend.target("east")]);
     let east = all.get("east").unwrap();
-    let answers = join_all((0..200).map(|_| east.send(false, false, get("/version")))).await;
+    let answers = join_all((0..120).map(|_| east.send(false, false, get("/version")))).await;
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(backend.seen.connections(), 1);
 }
@@ -171,7 +171,7 @@ async fn a_crowd_before_a_dead_member_shares_its_failures() {
     });
     let all = upstreams([target("east", &[address], &backend.ca_pem)]);
     let east = all.get("east").unwrap();
-    let answers = join_all((0..200).map(|_| east.send(false, false, get("/version")))).await;
+    let answers = join_all((0..120).map(|_| east.send(false, false, get("/version")))).await;
     assert!(
         answers
             .iter()
@@ -432,4 +432,39 @@ async fn a_swap_keeps_what_it_does_not_change() {
     moved.send(false, false, get("/version")).await.unwrap();
     assert_eq!(other.seen.requests(), 1);
     assert_eq!(all.breakers()[0].report.state, breaker::State::Closed);
+}
+
+#[tokio::test]
+async fn streams_that_nobody_reads_leave_room_for_the_next() {
+    let backend = Backend::start(100, {
+        script(|request, mut respond| async move {
+            let size = if request.uri().path().ends_with("large") {
+                1 << 20
+            } else {
+                2
+            };
+            let mut body = respond.send_response(head(200), false).unwrap();
+            body.send_data(vec![b'x'; size].into(), true).unwrap();
+            until_reset(&mut body).await;
+        })
+    })
+    .await;
+    let unary = Tuning {
+        stream_window: 64 << 10,
+        connection_window: 128 << 10,
+        ..UNARY
+    };
+    let settings = Settings {
+        connect_timeout: Duration::from_secs(2),
+        unary,
+        watch: WATCH,
+    };
+    let all = Upstreams::with(settings, Tasks::new());
+    all.reconcile(&snapshot([backend.target("east")]));
+    let east = all.get("east").unwrap();
+    let unread = join_all((0..5).map(|_| east.send(false, false, get("/large")))).await;
+    let next = east.send(false, false, get("/small")).await.unwrap();
+    assert_eq!(all_of(next.into_body()).await.unwrap(), "xx");
+    assert!(unread.iter().all(Result::is_ok));
+    assert_eq!(backend.seen.connections(), 3, "two to a connection");
 }

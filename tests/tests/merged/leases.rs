@@ -253,10 +253,19 @@ async fn kubectl_and_watchers_are_told() {
     let note = "-o=jsonpath={.metadata.annotations.note}";
     let stored = ["get", "lease", "greeting-operator---taker", "-n", "operators", note];
     assert_eq!(world.direct("east").ok(&stored).await.unwrap(), "x");
-    let watch = format!("{PATH}?watch=true&fieldSelector=metadata.name%3D{NAME}");
-    door.get(&watch, &[])
-        .await
-        .unwrap()
-        .expect_status(405, &["watch", NAME])
-        .unwrap();
+    let watch = format!("{PATH}?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3D{NAME}");
+    let json = door.get(&watch, &[]).await.unwrap();
+    let line = json.body.split(|byte| *byte == b'\n').next().unwrap();
+    let event: serde_json::Value = serde_json::from_slice(line).unwrap();
+    assert_eq!(
+        (&event["type"], &event["object"]["metadata"]["name"]),
+        (&json!("ADDED"), &json!(NAME))
+    );
+    let accept = [("accept", "application/vnd.kubernetes.protobuf;stream=watch")];
+    let protobuf = door.get(&watch, &accept).await.unwrap();
+    let text = String::from_utf8_lossy(&protobuf.body);
+    assert!(
+        text.contains("ADDED") && text.contains(NAME) && !text.contains("---taker"),
+        "{text}"
+    );
 }

@@ -14,9 +14,10 @@ use super::body::{Assemble, ListBody, Source};
 use super::heads::{self, Head};
 use super::status::{Told, pinned, whole};
 use super::{Listing, Overrides, start};
+use crate::fanout::named;
 use crate::fault::Fault;
 use crate::metrics::FanOutMetrics;
-use crate::plan::FanLeg;
+use crate::plan::{FanLeg, FanOut};
 use crate::reply;
 use crate::rewrite;
 use crate::snapshot::Unavailable;
@@ -52,10 +53,15 @@ pub(super) struct Round<'a> {
 }
 
 /// A member's own answer, as it goes to the client.
-pub(super) fn passed(leg: &FanLeg, response: Response<Body>) -> Response<Body> {
+fn passed(leg: &FanLeg, response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     rewrite::rewrite_response(&leg.forward, &mut head);
     Response::from_parts(head, body)
+}
+
+/// One that is the whole answer, and says whose it is.
+pub(super) fn refusal(plan: &FanOut, leg: &FanLeg, response: Response<Body>) -> Response<Body> {
+    named(plan, leg.cluster(), passed(leg, response))
 }
 
 impl<'a> Round<'a> {
@@ -80,7 +86,8 @@ impl<'a> Round<'a> {
             match head {
                 Head::Refused(response) => return round.refused(leg, index, response).await.map(Turn::Answer),
                 Head::Absent(response) => {
-                    round.absent.get_or_insert_with(|| passed(leg, response));
+                    let plan = &listing.fan.plan;
+                    round.absent.get_or_insert_with(|| refusal(plan, leg, response));
                     round.without.push(leg.slot);
                 }
                 Head::Away(fault) => round.leave_out(leg, fault),
@@ -242,11 +249,12 @@ impl<'a> Round<'a> {
 
     /// A member's word for all of them. An expired page is ours to say: the token to go on with must be ours, too.
     async fn refused(self, leg: &FanLeg, index: usize, response: Response<Body>) -> Result<Response<Body>, Fault> {
+        let plan = &self.listing.fan.plan;
         let Some(first) = self.read.legs.first() else {
-            return Ok(passed(leg, response));
+            return Ok(refusal(plan, leg, response));
         };
         if response.status() != StatusCode::GONE || !self.read.continued {
-            return Ok(passed(leg, response));
+            return Ok(refusal(plan, leg, response));
         }
         let (_, body) = whole(response, self.listing.fan.asking.deadline).await;
         let own = match &first.query.continue_ {

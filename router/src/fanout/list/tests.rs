@@ -395,6 +395,11 @@ async fn one_members_own_refusal_decides() {
             (answer.code, answer.json()["message"].as_str()),
             (code, Some("because"))
         );
+        let warning = answer.headers["warning"].to_str().unwrap();
+        assert!(
+            warning.contains(&format!("member cluster west answered {code}")),
+            "{warning}"
+        );
     }
 }
 
