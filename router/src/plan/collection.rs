@@ -133,10 +133,7 @@ impl Merged<'_> {
         {
             return Err(self.route.cordoned(held.clone(), leg.cluster()));
         }
-        let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot);
-        for leg in &mut legs {
-            leg.slot = fanout::slot(&universe, &leg.forward.target);
-        }
+        let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot, &mut legs);
         let watch = self.verb() == Verb::Watch;
         Ok(FanOut {
             legs,

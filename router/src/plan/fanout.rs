@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 use portolan_merge::cursor::Universe;
-use portolan_merge::filter::NamespaceFilter;
+use portolan_merge::filter::{NamespaceFilter, share_digest};
 
 use super::Forward;
 use crate::snapshot::{Shard, Snapshot, Target, Unavailable};
@@ -21,7 +21,8 @@ use crate::snapshot::{Shard, Snapshot, Target, Unavailable};
 pub struct FanOut {
     /// Whom to ask, in `clusters[]` order; for unions of cluster-scoped kinds the primary first. At least one.
     pub legs: Vec<FanLeg>,
-    /// What the caller's cursors speak of. Members that are not asked keep their slots unasked.
+    /// What the caller's cursors speak of: all members of the shard, and of those that are asked the shares. Members that
+    /// are not asked keep their slots unasked, and what the shard owns of them changes no epoch.
     pub universe: Arc<Universe>,
     /// A watch, else a list.
     pub watch: bool,
@@ -190,6 +191,12 @@ impl FanLeg {
     }
 }
 
+impl Share {
+    fn digest(&self) -> u64 {
+        share_digest(self.namespaces.as_ref(), self.selector.as_ref())
+    }
+}
+
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespaces {
@@ -216,17 +223,19 @@ fn uid(target: &Target) -> String {
     }
 }
 
-/// The universe of a caller's cursors: its shard's members, its home and the primary, as far as they are known.
-pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot) -> Arc<Universe> {
+/// The universe of a caller's cursors: its shard's members, its home and the primary, as far as they are known, and what
+/// of them these legs are asked for. Gives each leg its slot.
+pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot, legs: &mut [FanLeg]) -> Arc<Universe> {
     let members = shard.members.iter().map(|member| &member.cluster);
     let clusters = members.chain([home, &shard.primary_cluster]);
     let uids = clusters
         .filter_map(|cluster| snapshot.targets.get(cluster))
         .map(|target| uid(target));
-    Arc::new(Universe::new(&shard.config.to_string(), uids))
-}
-
-/// The member's slot; it is in the universe if the router knows it.
-pub(super) fn slot(universe: &Universe, target: &Target) -> usize {
-    universe.slot(&uid(target)).unwrap_or_default()
+    let universe = Universe::new(&shard.config.to_string(), uids);
+    for leg in legs.iter_mut() {
+        // It is in there: whom the router does not know is in no plan.
+        leg.slot = universe.slot(&uid(&leg.forward.target)).unwrap_or_default();
+    }
+    let shares = legs.iter().map(|leg| (leg.slot, leg.share.digest()));
+    Arc::new(universe.covering(shares))
 }
