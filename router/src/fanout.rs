@@ -101,7 +101,7 @@ impl FanOuts {
     }
 
     fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {
-        let binding = list::binding(asking, plan);
+        let binding = list::stream_binding(asking, plan);
         self.resume
             .lock()
             .remember(self.open.uptime(), &binding, merge.sent().clone());
@@ -109,7 +109,7 @@ impl FanOuts {
 
     /// Where a client stands whose last object had this version.
     fn resume(&self, asking: &Asking, plan: &FanOut, raw: u64) -> Option<Cursor> {
-        let binding = list::binding(asking, plan);
+        let binding = list::stream_binding(asking, plan);
         let cursor = self.resume.lock().find(self.open.uptime(), &binding, raw)?;
         (cursor.epoch() == plan.universe.epoch()).then_some(cursor)
     }

@@ -20,9 +20,11 @@ use crate::classify::{Impersonation, classify};
 use crate::discovery::Kinds;
 use crate::metrics::FanOutMetrics;
 use crate::plan::{FanLeg, Forward, Rewrite, TrafficClass, fanout::Share};
-use crate::snapshot::{Caller, Unavailable};
+use crate::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable};
 use crate::upstream::Upstreams;
 use crate::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
+
+mod starts;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PODS: &str = "/api/v1/pods";
@@ -98,6 +100,7 @@ struct World {
     fanouts: Arc<FanOuts>,
     universe: Arc<Universe>,
     plan: FanOut,
+    caller: Caller,
     rounds: usize,
 }
 
@@ -151,6 +154,7 @@ impl World {
             fanouts,
             universe,
             plan,
+            caller: caller(),
             rounds: 0,
         }
     }
@@ -173,7 +177,7 @@ impl World {
         let asked = classify(&Method::GET, &head.uri, &head.headers).unwrap();
         Fan {
             plan: self.plan.clone(),
-            asking: Asking::new(asked, &head, caller(), Context::new()),
+            asking: Asking::new(asked, &head, self.caller.clone(), Context::new()),
             snapshot: self.fanouts.snapshots.load(),
         }
     }
@@ -223,6 +227,20 @@ fn caller() -> Caller {
         user: "ada".to_owned(),
         groups: Vec::new(),
     }
+}
+
+/// One replica of an operator.
+fn replica(pod_uid: &str) -> Caller {
+    Caller::Pod(Arc::new(CallerView {
+        key: CallerKey {
+            home_cluster: "east".into(),
+            pod_uid: pod_uid.into(),
+        },
+        namespace: "ns".into(),
+        pod: format!("operator-{pod_uid}"),
+        service_account: "operator".to_owned(),
+        binding: Binding::None,
+    }))
 }
 
 fn forward(target: crate::snapshot::Target) -> Forward {
