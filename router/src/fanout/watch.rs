@@ -2,7 +2,7 @@
 //! before the first byte.
 //!
 //! A client that has a position goes on with one member alone, the others' slots are held. A client that has none needs all
-//! of them, unless the user chose `PartialStart`. What only a list can mend is told within a stream, as API servers do:
+//! of them, unless it has never seen anything either and the user chose `PartialStart`. What only a list can mend is told within a stream, as API servers do:
 //! several clients repeat a refused start for ever. Caller: `fanout`.
 
 mod opening;
@@ -43,6 +43,8 @@ struct Plan {
     initial_events: bool,
     /// The client has a position to go on from.
     resumes: bool,
+    /// It holds nothing yet that it could take for deleted.
+    first: bool,
 }
 
 /// Answers the request; the body is the watch.
@@ -60,6 +62,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             cursor,
             begins: legs.into_iter().map(|(_, begin)| begin).collect(),
             initial_events,
+            first: query.is_first(),
         },
         Ok(WatchAsk::Judge(judge)) => return refuse(fanouts, &asking, &plan, snapshot, judge).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
@@ -73,6 +76,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
     let shared = Arc::new(Shared {
         fanouts: fanouts.clone(),
         accepted: Accepted::of(&asking.headers),
+        first: begin.first,
         ends: Instant::now() + lifetime(&asking),
         asking,
     });
@@ -92,6 +96,7 @@ impl Plan {
             cursor,
             initial_events: false,
             resumes: true,
+            first: false,
         }
     }
 

@@ -19,3 +19,28 @@ async fn a_replica_does_not_go_on_from_what_another_was_sent() {
     let (_watch, streams) = world.open("resourceVersion=21").await;
     assert!(streams[1].0.contains("resourceVersion=21&"), "{}", streams[1].0);
 }
+
+#[tokio::test]
+async fn only_the_first_list_goes_without_a_member() {
+    let mut world = World::new(&["east", "west"]).await;
+    world.plan.unavailable = Unavailable::PartialStart;
+    let again = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=";
+    for version in [world.cursor(&[10, 20]), "17".to_owned()] {
+        let started = world.start(&format!("{again}{version}"));
+        let (_, _stream) = world.members[0].opens().await;
+        world.members[1].refuses(503).await;
+        let fault = started.await.unwrap().err().unwrap();
+        assert!(matches!(fault, Fault::TooManyRequests { .. }), "{version}: {fault:?}");
+    }
+    // One that breaks off later is waited for as well.
+    let (mut watch, mut streams) = world.open(&format!("{again}17")).await;
+    streams[0].1.send_data(event("ADDED", "a", 3), false).unwrap();
+    streams[0].1.send_data(bookmark(5, true), false).unwrap();
+    watch.expect("ADDED", "a").await;
+    world.members[1].backend = None;
+    drop(streams.pop());
+    tokio::select! {
+        event = watch.next() => panic!("{event:?}"),
+        () = eventually("the leg is held", || world.leg(1).0 == "held") => {}
+    }
+}

@@ -20,7 +20,7 @@ use crate::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::rewrite;
-use crate::snapshot::{Snapshot, Unavailable};
+use crate::snapshot::Snapshot;
 use crate::upstream::{Body, Ending, Merged};
 
 /// For the others, once a member's events could flow.
@@ -130,7 +130,7 @@ impl Opening {
 
     /// Whether it may begin with some members only.
     fn goes_without(&self) -> bool {
-        self.begin.resumes || self.plan.unavailable == Unavailable::PartialStart
+        self.begin.resumes || self.shared.may_leave_out(&self.plan)
     }
 
     /// Until all have answered, or somebody has and the others were waited for briefly.
