@@ -114,6 +114,7 @@ impl Edge {
         parts.tasks.spawn("recheck", recheck.clone().run(parts.tasks.clone()));
         let fanouts = Arc::new(FanOuts {
             dispatcher: parts.dispatcher.clone(),
+            access: parts.access.clone(),
             snapshots: parts.snapshots.clone(),
             recheck: recheck.clone(),
             open: parts.open.clone(),

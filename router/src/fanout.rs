@@ -2,8 +2,9 @@
 //!
 //! Also of one member: the same code serves one leg and many. `leg` asks a member, `list` and `watch` make the answer with
 //! the pure core of `portolan-merge`; both are bodies that read their legs when hyper reads them, without a task of their
-//! own, so back-pressure needs no code. Not here: which members (`plan`), connections and retries (`dispatch`). Caller:
-//! `edge`, which has asked for what the plan wants checked.
+//! own, so back-pressure needs no code. What the plan wants checked is asked by `leg`, of each member before it is sent
+//! anything: legs come and connect anew while a watch runs. Not here: which members (`plan`), connections and retries
+//! (`dispatch`). Caller: `edge`.
 
 mod accept;
 mod connect;
@@ -30,6 +31,7 @@ use portolan_runtime::Tasks;
 
 pub(crate) use self::leg::Asking;
 use self::open::OpenWatches;
+use crate::access::Access;
 use crate::dispatch::gate::Place;
 use crate::dispatch::{Dispatcher, Places};
 use crate::fault::Fault;
@@ -45,6 +47,7 @@ pub(crate) const SHADOW_BYTES: usize = 64 << 20;
 /// The stage. One per process.
 pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) access: Access,
     /// For reconnects of watches: credentials are of their time.
     pub(crate) snapshots: Arc<SnapshotStore>,
     /// Tells open watches of swaps.

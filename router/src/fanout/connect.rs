@@ -149,9 +149,9 @@ impl Shared {
 fn judge(shared: &Shared, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
     let response = match answer {
         Ok(response) => response,
-        Err(Fault::BadRequest(message)) => {
+        Err(fault @ (Fault::BadRequest(_) | Fault::Forbidden(_))) => {
             let format = Format::negotiate(&shared.asking.headers);
-            return Answered::Refused(super::own_answer(&Fault::BadRequest(message), format));
+            return Answered::Refused(super::own_answer(&fault, format));
         }
         Err(fault) => {
             return Answered::Away(Away {

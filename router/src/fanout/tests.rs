@@ -11,15 +11,18 @@ use http_body_util::BodyExt as _;
 use opentelemetry::Context;
 use portolan_merge::cursor::{Slot, Universe};
 use portolan_merge::resume::ResumeBounds;
+use portolan_merge::watch::Start;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::connect::{Answered, Shared, Wish, connect};
 use super::fence::Write;
 use super::*;
+use crate::access::{HubReviews, MemberAnswer, MemberApi};
 use crate::classify::{Impersonation, classify};
 use crate::discovery::Kinds;
 use crate::metrics::FanOutMetrics;
-use crate::plan::{FanLeg, Forward, Rewrite, TrafficClass, fanout::Share};
+use crate::plan::{Check, FanLeg, Forward, Rewrite, TrafficClass, fanout::Share};
 use crate::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable};
 use crate::upstream::Upstreams;
 use crate::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
@@ -142,6 +145,7 @@ impl World {
         };
         let fanouts = Arc::new(FanOuts {
             dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
+            access: nobody(),
             recheck: Recheck::new(snapshots.clone(), Kinds::default()),
             snapshots,
             open: OpenWatches::new(FanOutMetrics::default()),
@@ -227,6 +231,31 @@ fn caller() -> Caller {
         user: "ada".to_owned(),
         groups: Vec::new(),
     }
+}
+
+/// Members whose RBAC lets nobody act as somebody else; west cannot be asked.
+struct Strict;
+
+impl MemberApi for Strict {
+    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> futures::future::BoxFuture<'static, MemberAnswer> {
+        let answer = match cluster {
+            "west" => Err(Fault::Unavailable {
+                message: "west is away".to_owned(),
+                cluster: Some(cluster.to_owned()),
+                sent: false,
+            }),
+            _ => Ok((
+                StatusCode::CREATED,
+                json!({"spec": {}, "status": {"allowed": false}}).to_string().into(),
+            )),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// For plans without checks.
+pub(super) fn nobody() -> Access {
+    Access::new(HubReviews::default(), Arc::new(Strict))
 }
 
 /// One replica of an operator.

@@ -156,6 +156,7 @@ async fn refuse(
         match leg::start(fanouts, asking, leg, &overrides, snapshot.clone()).await {
             Ok(response) if response.status().is_client_error() => return Ok(passed(response)),
             Ok(_) => break,
+            Err(fault @ Fault::Forbidden(_)) => return Err(fault),
             // The next one knows it as well.
             Err(fault) => tracing::debug!(%fault, "a member cannot be asked what is wrong with a request"),
         }

@@ -46,7 +46,7 @@ pub struct FanLeg {
     pub filter: Option<NamespaceFilter>,
     /// What of the member is the caller's, whichever way it is asked for.
     pub share: Share,
-    /// Why this member must not be asked now: treat it as one that does not answer, and send nothing. A running stream
+    /// Why this member must not be asked now (a cordon): treat it as one that does not answer, and send nothing. A running stream
     /// goes on.
     pub held: Option<String>,
 }

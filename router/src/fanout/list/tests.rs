@@ -134,6 +134,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
     upstreams.reconcile(&snapshot);
     let fanouts = FanOuts {
         dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
+        access: crate::fanout::tests::nobody(),
         snapshots: store.clone(),
         recheck: Recheck::new(store, crate::discovery::Kinds::default()),
         open: OpenWatches::new(FanOutMetrics::default()),

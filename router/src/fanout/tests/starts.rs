@@ -44,3 +44,50 @@ async fn only_the_first_list_goes_without_a_member() {
         () = eventually("the leg is held", || world.leg(1).0 == "held") => {}
     }
 }
+
+#[tokio::test]
+async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
+    let mut world = World::new(&["east", "west"]).await;
+    for leg in &mut world.plan.legs {
+        leg.forward.checks = vec![Check::Impersonate {
+            cluster: leg.cluster().to_string(),
+            user: "ada".to_owned(),
+            groups: Vec::new(),
+            wanted: Impersonation::user("robot"),
+        }];
+    }
+    let both = world.plan.clone();
+    // East says no, whatever west would say; west alone cannot be asked.
+    let position = format!("resourceVersion={}", world.cursor(&[10, 20]));
+    for query in ["", &*position, "resourceVersionMatch=Exact"] {
+        world.plan = both.clone();
+        let code = match world.start(query).await.unwrap() {
+            Ok(watch) => watch.status,
+            Err(fault) => fault.status_code(),
+        };
+        assert_eq!(code, StatusCode::FORBIDDEN, "{query}");
+    }
+    world.plan.legs.remove(0);
+    let fault = world.start("").await.unwrap().err().unwrap();
+    assert!(matches!(fault, Fault::TooManyRequests { .. }), "{fault:?}");
+    // A leg that joins a running stream.
+    let fan = world.ask("");
+    let shared = Arc::new(Shared {
+        fanouts: world.fanouts.clone(),
+        accepted: accept::Accepted::of(&fan.asking.headers),
+        asking: fan.asking,
+        first: false,
+        ends: tokio::time::Instant::now() + PATIENCE,
+    });
+    let wish = Wish {
+        query: Wish::of(Start::Sync, false),
+        shape: None,
+        wait: Duration::ZERO,
+    };
+    let joining = |leg| connect(&shared, &Arc::new(both.clone()), leg, wish.clone(), None);
+    assert!(matches!(joining(0).await, Answered::Refused(answer) if answer.status() == StatusCode::FORBIDDEN));
+    assert!(matches!(joining(1).await, Answered::Away(_)));
+    for member in &mut world.members {
+        assert!(member.asked.try_recv().is_err(), "{} was asked", member.name);
+    }
+}
