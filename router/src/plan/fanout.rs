@@ -3,7 +3,7 @@
 //! Every LIST and WATCH of the merged view is one of these, also of one namespace and of one member, so that one code path
 //! gives cursors. It is complete: `fanout` runs it and decides nothing about routing. Where labels are complete the member
 //! is asked with them; where not, it is asked without and a filter says what to keep. Both say the same ([`Share`]), so a
-//! running watch keeps its way when labels become complete. Made by `collection` and `clusterwide`; `recheck` compares.
+//! running watch keeps its way when labels become complete; when they no longer are, it is filtered here. Made by `collection` and `clusterwide`; `recheck` compares.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -114,12 +114,15 @@ impl FanOut {
                 continue;
             };
             changed |= at != index || !same_cluster(&leg.forward.target, &before.forward.target);
-            if leg.share == before.share {
-                // Labels that became complete meanwhile, or no longer are, change nothing for what runs.
-                leg.keep_way_of(before);
-            } else {
+            if leg.share != before.share {
                 changed = true;
                 leg.prefer_filter(before);
+            } else if leg.filter.is_none() {
+                // Labels that became complete meanwhile change nothing for what runs.
+                leg.keep_way_of(before);
+            } else {
+                // Where they no longer are, the member would not send what has none.
+                changed |= before.filter.is_none();
             }
             renewed |= leg.forward.target.version != before.forward.target.version || leg.held != before.held;
         }
