@@ -59,7 +59,11 @@ fn system_namespaces_are_kept_by_name() {
     // Nothing owned, nothing seen: a selector over no namespace.
     World::new(shard(vec![member("west", &[])]))
         .check(&[("GET /api/v1/pods", "all-namespaces ⇒ west select:nothing,!nothing")]);
-    World::new(shard(vec![])).check(&[("GET /api/v1/pods", "no-target ✗ 503")]);
+    World::new(shard(vec![])).check(&[
+        ("GET /api/v1/pods", "no-target ✗ 429"),
+        ("GET /api/v1/pods?watch", "no-target ✗ 429"),
+        ("POST /api/v1/namespaces", "no-target ✗ 503"),
+    ]);
 }
 
 #[test]
