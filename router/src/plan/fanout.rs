@@ -3,7 +3,8 @@
 //! Every LIST and WATCH of the merged view is one of these, also of one namespace and of one member, so that one code path
 //! gives cursors. It is complete: `fanout` runs it and decides nothing about routing. Where labels are complete the member
 //! is asked with them; where not, it is asked without and a filter says what to keep. Both say the same ([`Share`]), so a
-//! running watch keeps its way when labels become complete; when they no longer are, it is filtered here. Made by `collection` and `clusterwide`; `recheck` compares.
+//! running watch keeps its way when labels become complete; when they no longer are, it is filtered here. Made by `collection`
+//! and `clusterwide`; `recheck` compares.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -178,7 +179,7 @@ impl FanLeg {
         self.forward.explain(lines);
         match &self.filter {
             Some(filter) => lines.push(format!(
-                "the router keeps {filter}: labels of the kind are not complete there, or cannot say it"
+                "the router keeps {filter}: labels of the kind are not complete there or cannot say it, or the member has not told what it serves"
             )),
             None if self.share.namespaces.is_some() => {
                 lines.push("labels of the kind are complete there: the member filters".into());

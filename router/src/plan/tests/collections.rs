@@ -109,6 +109,40 @@ fn a_kind_nobody_knows_loses_no_object_for_having_no_namespace() {
 }
 
 #[test]
+fn what_one_member_might_have_in_namespaces_is_filtered() {
+    let mut world = World::new(two());
+    let ports = "GET /apis/example.com/v1/ports";
+    // Others' clusters say nothing of the shard's.
+    let mut other = MemberKinds::default();
+    let port = Kind {
+        scope: Scope::Namespaced,
+        kind: "Port".to_owned(),
+        versions: vec!["v1".to_owned()],
+        verbs: ["get".to_owned()].into(),
+    };
+    other.add("example.com", "ports", port);
+    world.kinds.set(&"north".into(), Arc::new(other));
+    world.check(&[(ports, "cluster-scoped ⇒ union east | west")]);
+    // West has never said what it serves.
+    world.kinds = kinds();
+    world.kinds.retain(|cluster| cluster != "west");
+    world.check(&[
+        (ports, "cluster-scoped ⇒ union east | west keep:namespaces ns-c"),
+        ("GET /api/v1/nodes", "cluster-scoped ⇒ union east | west"),
+    ]);
+    let before = world.fan(ports);
+    assert!(before.legs[1].filter.as_ref().is_some_and(|filter| filter.admits("")));
+    // When it has, what runs goes on, and so does who was away.
+    let known = World::new(two()).fan(ports);
+    assert_eq!(known.universe, before.universe);
+    assert!(matches!(known.after(&before), Replan::Same));
+    // A primary that is no member owns no namespace at all.
+    let world = World::new(shard(vec![member("west", &["*"])]));
+    world.kinds.retain(|cluster| cluster != "east");
+    world.check(&[(ports, "cluster-scoped ⇒ union east keep:no namespace | west")]);
+}
+
+#[test]
 fn a_version_that_a_member_lacks_is_refused_and_an_absent_kind_is_not() {
     let world = World::new(two());
     let mut served = MemberKinds::default();
