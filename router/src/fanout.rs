@@ -43,6 +43,9 @@ use crate::upstream::Body;
 
 /// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
 pub(crate) const SHADOW_BYTES: usize = 64 << 20;
+/// The same for unions of names, which end without it: apart, so that others' memories never end them, and larger, because
+/// a relist of many is the dearer thing.
+pub(crate) const NAMES_BYTES: usize = 256 << 20;
 
 /// The stage. One per process.
 pub(crate) struct FanOuts {
@@ -57,6 +60,8 @@ pub(crate) struct FanOuts {
     pub(crate) resume: Mutex<Resume>,
     /// What open watches remember of keys, together.
     pub(crate) shadows: Budget,
+    /// What unions remember of names, together.
+    pub(crate) names: Budget,
     /// Cancelled when the router drains.
     pub(crate) tasks: Tasks,
 }
@@ -101,6 +106,10 @@ impl FanOuts {
             cluster: None,
         };
         tokio::time::timeout_at(deadline, entering).await.map_err(late)?
+    }
+
+    fn memory(&self, plan: &FanOut) -> &Budget {
+        if plan.unique { &self.names } else { &self.shadows }
     }
 
     fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {

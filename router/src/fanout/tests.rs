@@ -151,6 +151,7 @@ impl World {
             open: OpenWatches::new(FanOutMetrics::default()),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
+            names: Budget::new(1_000),
             tasks: Tasks::new(),
         });
         Self {

@@ -32,6 +32,8 @@ use crate::upstream::Body;
 
 /// Of a watch whose client names no end, as an API server's: at least this, at most twice.
 const LEAST: Duration = Duration::from_mins(30);
+/// Until a client asks again for what there is no memory for: others' watches end in minutes.
+const FULL_SECONDS: u32 = 10;
 /// Seconds that a client may name: a year, so that no clock overflows.
 const MOST_SECONDS: u64 = 365 * 24 * 3600;
 
@@ -50,6 +52,13 @@ struct Plan {
 /// Answers the request; the body is the watch.
 pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Body>, Fault> {
     let Fan { plan, asking, snapshot } = fan;
+    if plan.unique && fanouts.names.is_short() {
+        return Err(Fault::TooManyRequests {
+            message: "the watches of cluster-scoped kinds have no memory left for more names".to_owned(),
+            retry_after_seconds: FULL_SECONDS,
+            cluster: None,
+        });
+    }
     let query = CollectionQuery::parse(|key| asking.asked.query.first(key).map(std::borrow::Cow::into_owned));
     let slots: Vec<usize> = plan.legs.iter().map(|leg| leg.slot).collect();
     let begin = match query.watch(&plan.universe, &slots) {

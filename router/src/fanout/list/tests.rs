@@ -140,6 +140,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         open: OpenWatches::new(FanOutMetrics::default()),
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),
+        names: Budget::new(SHADOW_BYTES),
         tasks: Tasks::new(),
     };
     let uids = snapshot.targets.values().map(|target| target.cluster_uid.clone());

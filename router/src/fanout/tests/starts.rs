@@ -91,3 +91,28 @@ async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
         assert!(member.asked.try_recv().is_err(), "{} was asked", member.name);
     }
 }
+
+#[tokio::test]
+async fn a_union_without_memory_for_its_names_ends_or_does_not_begin() {
+    let mut world = World::new(&["east", "west"]).await;
+    world.plan.unique = true;
+    let (mut watch, mut streams) = world.open("").await;
+    for (version, name) in (3..).zip(["a", "b", "c", "d", "e", "f", "g", "h"]) {
+        streams[0].1.send_data(event("ADDED", name, version), false).unwrap();
+        watch.expect("ADDED", name).await;
+    }
+    let fault = world.start("").await.unwrap().err().unwrap();
+    assert!(
+        matches!(fault, Fault::TooManyRequests { cluster: None, .. }),
+        "{fault:?}"
+    );
+    streams[0].1.send_data(event("ADDED", "i", 20), false).unwrap();
+    let mut last = watch.next().await.unwrap();
+    if last["type"] == "ADDED" {
+        last = watch.next().await.unwrap();
+    }
+    assert_eq!(last["object"]["code"], 410, "{last}");
+    assert_eq!(watch.next().await, None);
+    drop(watch);
+    assert_eq!(world.fanouts.names.used(), 0);
+}

@@ -106,7 +106,7 @@ impl Opening {
             legs: watch_legs(&self.plan, &self.begin.starts()),
             unique: self.plan.unique,
             cluster_column: shape == Shape::Table,
-            shadow: Some(self.shared.fanouts.shadows.clone()),
+            shadow: Some(self.shared.fanouts.memory(&self.plan).clone()),
         })
     }
 
