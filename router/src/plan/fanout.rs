@@ -70,6 +70,8 @@ pub enum Replan {
     Renewed(FanOut),
     /// Other legs, or other objects of some of them: tell the merge core.
     Changed(FanOut),
+    /// A name may be several members' from now on, and is to be told once: only a relist tells whose.
+    Anew,
     /// Another identity: what was sent cannot be continued.
     Withdrawn,
 }
@@ -106,8 +108,10 @@ impl FanOut {
         if act_as(&self) != act_as(running) {
             return Replan::Withdrawn;
         }
-        let mut changed =
-            self.universe != running.universe || self.legs.len() != running.legs.len() || self.unique != running.unique;
+        if self.unique && !running.unique {
+            return Replan::Anew;
+        }
+        let mut changed = self.universe != running.universe || self.legs.len() != running.legs.len();
         let mut renewed = self.unavailable != running.unavailable || self.fence != running.fence;
         for (index, leg) in self.legs.iter_mut().enumerate() {
             let Some((at, before)) = running.leg(leg.cluster()) else {

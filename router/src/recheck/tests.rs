@@ -220,6 +220,11 @@ fn other_objects_are_a_new_plan() {
     let (word, plan) = replanned(ALL_PODS, more);
     assert_eq!((word, plan.unwrap().legs.len()), (Word::Replanned, 2));
     assert_eq!(after(PODS, more), Word::Replanned, "another universe");
+    assert_eq!(
+        after("GET /api/v1/nodes?watch=true", more),
+        Word::Changed,
+        "names may collide now"
+    );
 }
 
 #[test]
