@@ -3,7 +3,7 @@
 //!
 //! Answers are kept for seconds, in bounded number. While the hub is away its last answer stands for an hour: people who
 //! were at work go on, also over a restart (`remember`), nobody new comes in. A member's answer never outlives ten
-//! seconds. Caller: `edge`, between plan and dispatch.
+//! seconds. Callers: between plan and dispatch `edge`, and `fanout` before it asks a member.
 
 mod hub;
 mod kept;

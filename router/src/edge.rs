@@ -40,7 +40,7 @@ use crate::access::Access;
 use crate::discovery::{Discovery, Kinds};
 use crate::dispatch::{Dispatcher, Places};
 use crate::fanout::open::OpenWatches;
-use crate::fanout::{FanOuts, SHADOW_BYTES};
+use crate::fanout::{FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::fault::Fault;
 use crate::identify::{Identifier, PeerIdentity};
 use crate::metrics::RequestMetrics;
@@ -118,11 +118,13 @@ impl Edge {
         parts.tasks.spawn("recheck", recheck.clone().run(parts.tasks.clone()));
         let fanouts = Arc::new(FanOuts {
             dispatcher: parts.dispatcher.clone(),
+            access: parts.access.clone(),
             snapshots: parts.snapshots.clone(),
             recheck: recheck.clone(),
             open: parts.open.clone(),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
+            names: Budget::new(NAMES_BYTES),
             tasks: parts.tasks.clone(),
         });
         Arc::new(Self {

@@ -2,8 +2,9 @@
 //!
 //! Also of one member: the same code serves one leg and many. `leg` asks a member, `list` and `watch` make the answer with
 //! the pure core of `portolan-merge`; both are bodies that read their legs when hyper reads them, without a task of their
-//! own, so back-pressure needs no code. Not here: which members (`plan`), connections and retries (`dispatch`). Caller:
-//! `edge`, which has asked for what the plan wants checked.
+//! own, so back-pressure needs no code. What the plan wants checked is asked by `leg`, of each member before it is sent
+//! anything: legs come and connect anew while a watch runs. Not here: which members (`plan`), connections and retries
+//! (`dispatch`). Caller: `edge`.
 
 mod accept;
 mod connect;
@@ -31,6 +32,7 @@ use portolan_runtime::Tasks;
 
 pub(crate) use self::leg::Asking;
 use self::open::OpenWatches;
+use crate::access::Access;
 use crate::dispatch::gate::Place;
 use crate::dispatch::{Dispatcher, Places};
 use crate::fault::Fault;
@@ -43,10 +45,14 @@ use crate::upstream::Body;
 
 /// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
 pub(crate) const SHADOW_BYTES: usize = 64 << 20;
+/// The same for unions of names, which end without it: apart, so that others' memories never end them, and larger, because
+/// a relist of many is the dearer thing.
+pub(crate) const NAMES_BYTES: usize = 256 << 20;
 
 /// The stage. One per process.
 pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) access: Access,
     /// For reconnects of watches: credentials are of their time.
     pub(crate) snapshots: Arc<SnapshotStore>,
     /// Tells open watches of swaps.
@@ -56,6 +62,8 @@ pub(crate) struct FanOuts {
     pub(crate) resume: Mutex<Resume>,
     /// What open watches remember of keys, together.
     pub(crate) shadows: Budget,
+    /// What unions remember of names, together.
+    pub(crate) names: Budget,
     /// Cancelled when the router drains.
     pub(crate) tasks: Tasks,
 }
@@ -97,8 +105,12 @@ impl FanOuts {
         dispatcher.caller_place_by(caller, fan.asking.deadline).await
     }
 
+    fn memory(&self, plan: &FanOut) -> &Budget {
+        if plan.unique { &self.names } else { &self.shadows }
+    }
+
     fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {
-        let binding = list::binding(asking, plan);
+        let binding = list::stream_binding(asking, plan);
         self.resume
             .lock()
             .remember(self.open.uptime(), &binding, merge.sent().clone());
@@ -106,7 +118,7 @@ impl FanOuts {
 
     /// Where a client stands whose last object had this version.
     fn resume(&self, asking: &Asking, plan: &FanOut, raw: u64) -> Option<Cursor> {
-        let binding = list::binding(asking, plan);
+        let binding = list::stream_binding(asking, plan);
         let cursor = self.resume.lock().find(self.open.uptime(), &binding, raw)?;
         (cursor.epoch() == plan.universe.epoch()).then_some(cursor)
     }

@@ -16,7 +16,8 @@
 //!    hub CA; unknown → 401, in no shard or two → 403.
 //! 5. [`plan`]: (caller, request, snapshot) → [`plan::Plan`]: forward to one member, fan out over members for one
 //!    collection, answer here, or refuse. Pure, and every routing rule is in it.
-//! 6. `access`: what the plan needs asked first: the hub about people, a member about acting as somebody else.
+//! 6. `access`: what the plan needs asked first: the hub about people, a member about acting as somebody else. For merged
+//!    collections each time a member is asked.
 //! 7. `dispatch`: looks at labels and bodies where the plan says so, takes a place in the bulkheads, asks the `breaker`,
 //!    and sends over `upstream` (pooled HTTP/2) or `upgrade` (a byte tunnel over HTTP/1.1). Retries what was never sent,
 //!    and reads; never a write that left. One client span per leg.

@@ -363,6 +363,7 @@ fn judge_fan(plan: &mut Arc<FanOut>, next: FanOut) -> Word {
             *plan = Arc::new(next);
             Word::Replanned
         }
+        Replan::Anew => Word::Changed,
         Replan::Withdrawn => Word::Withdrawn,
     }
 }

@@ -1,11 +1,18 @@
 //! The merged resourceVersion: where a client stands on every member, as one decimal number (design 5.1).
 //!
-//! `1 eeeeeeeeee nnnn (ll rrr…)* ccccccccc`: format digit, ten digits of the member set's epoch, the number of slots, per
+//! `1 eeeeeeeeee nnnn (ll rrr…)* ccccccccc`: format digit, ten digits of the epoch, the number of slots, per
 //! slot the length and the digits of that member's raw resourceVersion, nine check digits. The fixed parts alone are 24
 //! digits, so no member can take one for its uint64 and no filler is needed to reach the floor. A slot only moves forward;
 //! its length grows before its digits start again, so the whole grows under "longer is greater, else lexicographic", the
 //! order clients compare by. Stateless: every router replica reads it. The check digits tell accidents and tampering, they
 //! keep no secret: a client that forges one only chooses where its own watches begin.
+//!
+//! The epoch says what the slots are positions *of*: the shard, its set of members, and which of the members' objects are
+//! the caller's in this request ([`Universe::covering`]). A position says nothing of objects that were not asked for when
+//! it was reached: who went on from it with more namespaces would never hear of what is in them already, and with fewer
+//! never of what is gone. So another share is another epoch, and its cursors are expired. Not in it: how a member is asked
+//! (by labels or not), whether it can be reached, and whatever is only so until more is known. It follows from content
+//! alone, so all routers, also after a restart, agree on it.
 
 use std::fmt::Write as _;
 
@@ -24,7 +31,7 @@ const SLOTS_AT: usize = 1 + EPOCH + COUNT;
 /// The largest prime below 10⁹: no digit times a power of ten is a multiple of it, so one wrong digit never passes.
 const CHECK_PRIME: u64 = 999_999_937;
 
-/// The member clusters that a caller's cursors speak of, in the order of their slots.
+/// What a caller's cursors speak of: member clusters in the order of their slots, and its share of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Universe {
     uids: Box<[String]>,
@@ -42,11 +49,26 @@ impl Universe {
             hash.update(part.as_bytes());
             hash.update(&[0]);
         }
-        let epoch = u32::try_from(hash.digest() >> 32).unwrap_or(u32::MAX);
         Self {
             uids: uids.into_boxed_slice(),
-            epoch,
+            epoch: high(&hash),
         }
+    }
+
+    /// The same members, asked for these shares of their objects: slot and [`crate::filter::share_digest`] of each leg, in
+    /// any order.
+    #[must_use]
+    pub fn covering(mut self, shares: impl IntoIterator<Item = (usize, u64)>) -> Self {
+        let mut shares: Vec<(usize, u64)> = shares.into_iter().collect();
+        shares.sort_unstable();
+        let mut hash = Xxh3::new();
+        hash.update(&self.epoch.to_le_bytes());
+        for (slot, share) in shares {
+            hash.update(&(slot as u64).to_le_bytes());
+            hash.update(&share.to_le_bytes());
+        }
+        self.epoch = high(&hash);
+        self
     }
 
     /// The slot of the member with this cluster UID.
@@ -64,7 +86,7 @@ impl Universe {
         self.uids.is_empty()
     }
 
-    /// What tells this member set's cursors from all others.
+    /// What tells this universe's cursors from all others.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
@@ -94,8 +116,8 @@ pub enum CursorError {
     /// Not digits only, or too few of them.
     #[error("not a cursor")]
     NotACursor,
-    /// Whole, but of another shard or another set of members.
-    #[error("a cursor of another set of members")]
+    /// Whole, but of another shard, another set of members or another share of their objects.
+    #[error("a cursor of another set of members or namespaces")]
     WrongEpoch,
     /// Check digits or layout do not hold.
     #[error("a damaged cursor")]
@@ -219,6 +241,11 @@ fn read_slots(mut text: &str, count: usize) -> Option<Box<[Slot]>> {
         text = rest;
     }
     text.is_empty().then(|| slots.into_boxed_slice())
+}
+
+/// The epoch's half of a hash.
+fn high(hash: &Xxh3) -> u32 {
+    u32::try_from(hash.digest() >> 32).unwrap_or(u32::MAX)
 }
 
 fn digits(version: u64) -> u32 {

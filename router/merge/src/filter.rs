@@ -13,7 +13,8 @@ use std::sync::Arc;
 use portolan_crds::labels::LabelKeys;
 use portolan_crds::names::system_namespace;
 use portolan_crds::selector::{Operator, Requirement, Selector};
-use portolan_crds::shard::Bucketing;
+use portolan_crds::shard::{BucketAlgorithm, Bucketing};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Names of namespaces. Shared: one set per member and snapshot, however many requests are under way.
 pub type Names = Arc<HashSet<Arc<str>>>;
@@ -24,6 +25,8 @@ const CONTROLLED: &str = "true";
 /// The namespaces of one member that belong to the caller. Cheap to clone; equal if it says the same in the same words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceFilter {
+    /// Of `reach`; computed once, because a reach may name thousands and every request asks.
+    digest: u64,
     reach: Reach,
     labels: Option<Arc<NamespaceLabels>>,
     by_name: bool,
@@ -50,6 +53,7 @@ pub struct NamespaceLabels {
 impl NamespaceFilter {
     fn new(reach: Reach) -> Self {
         Self {
+            digest: reach.digest(),
             reach,
             labels: None,
             by_name: false,
@@ -134,6 +138,60 @@ impl NamespaceFilter {
             Reach::Only(names) | Reach::Except(names) => names.len(),
         }
     }
+}
+
+impl Reach {
+    fn digest(&self) -> u64 {
+        let (word, names) = match self {
+            Self::All => ("all", None),
+            Self::Only(names) => ("only", Some(names)),
+            Self::Except(names) => ("except", Some(names)),
+        };
+        let mut names: Vec<&str> = names
+            .into_iter()
+            .flat_map(|names| names.iter())
+            .map(|name| &**name)
+            .collect();
+        names.sort_unstable();
+        let mut hash = Xxh3::new();
+        for part in std::iter::once(word).chain(names) {
+            feed(&mut hash, part);
+        }
+        hash.digest()
+    }
+}
+
+/// A number for what of one member's objects is the caller's: in these namespaces (`None`: as the path says), with these
+/// labels of the user's. For [`crate::cursor::Universe::covering`], so it is the same on every router and for ever. Whether
+/// objects without a namespace pass is not in it: that is only until somebody has said whether there are any.
+pub fn share_digest(namespaces: Option<&NamespaceFilter>, selector: Option<&Selector>) -> u64 {
+    let mut hash = Xxh3::new();
+    if let Some(filter) = namespaces {
+        feed(&mut hash, if filter.by_name { "names" } else { "namespaces" });
+        hash.update(&filter.digest.to_le_bytes());
+        if let Some(labels) = &filter.labels {
+            feed(&mut hash, &labels.selector().to_string());
+            feed(
+                &mut hash,
+                match labels.bucketing.algorithm() {
+                    BucketAlgorithm::Xxh3 => "xxh3",
+                    BucketAlgorithm::Legacy => "legacy",
+                },
+            );
+            hash.update(&labels.bucketing.buckets().to_le_bytes());
+        }
+    }
+    feed(&mut hash, "selector");
+    if let Some(selector) = selector {
+        feed(&mut hash, &selector.to_string());
+    }
+    hash.digest()
+}
+
+/// With its length: no two lists of parts read alike.
+fn feed(hash: &mut Xxh3, part: &str) {
+    hash.update(&(part.len() as u64).to_le_bytes());
+    hash.update(part.as_bytes());
 }
 
 /// For people: names sorted, and no more of them than a line takes.

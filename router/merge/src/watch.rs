@@ -141,9 +141,7 @@ impl WatchMerge {
             leg.start = Start::Sync;
         }
         if leg.phase != Phase::Live && (unique || self.budget.is_some()) {
-            // Who has a name must be known, whatever it takes; kinds without namespaces have few objects.
-            let budget = if unique { None } else { self.budget.clone() };
-            leg.shadow = Some(Box::new(Shadow::new(budget)));
+            leg.shadow = Some(Box::new(Shadow::new(self.budget.clone())));
         }
         leg
     }

@@ -165,14 +165,18 @@ impl Kinds {
         self.0.table.load_full()
     }
 
-    /// Where objects of a resource live. `None` if no member is known to serve it, or if members disagree.
-    pub fn scope(&self, group: &str, resource: &str) -> Option<Scope> {
+    /// Where objects of a resource live in these clusters. `None` if none of them is known to serve it, or if those that do
+    /// disagree. One that has never spoken may disagree as well: ask [`Kinds::serves`] before what it sends is trusted.
+    pub fn scope<'a>(
+        &self,
+        clusters: impl IntoIterator<Item = &'a str>,
+        (group, resource): (&str, &str),
+    ) -> Option<Scope> {
         let table = self.0.table.load();
-        let mut scopes = table
-            .members
-            .values()
-            .filter_map(|member| member.get(group, resource))
-            .map(|kind| kind.scope);
+        let serving = clusters
+            .into_iter()
+            .filter_map(|cluster| table.members.get(cluster)?.get(group, resource));
+        let mut scopes = serving.map(|kind| kind.scope);
         let Some(first) = scopes.next() else {
             self.0.missed.notify_one();
             return None;
@@ -297,9 +301,16 @@ mod tests {
     #[test]
     fn what_members_say_is_known_and_nothing_else() {
         let kinds = kinds();
-        assert_eq!(kinds.scope("", "nodes"), Some(Scope::Cluster));
-        assert_eq!(kinds.scope("x.io", "ports"), Some(Scope::Cluster));
-        assert_eq!(kinds.scope("x.io", "none"), None);
+        let both = ["east", "west"];
+        assert_eq!(kinds.scope(both, ("", "nodes")), Some(Scope::Cluster));
+        assert_eq!(kinds.scope(both, ("x.io", "ports")), Some(Scope::Cluster));
+        assert_eq!(kinds.scope(both, ("x.io", "ships")), Some(Scope::Namespaced));
+        assert_eq!(kinds.scope(both, ("x.io", "none")), None);
+        assert_eq!(
+            kinds.scope(["east"], ("x.io", "ports")),
+            None,
+            "west is not asked about"
+        );
         assert_eq!(kinds.serves("east", "x.io", "ports"), Some(false));
         assert_eq!(kinds.serves("north", "x.io", "ports"), None);
         assert_eq!(kinds.resource_of("west", "x.io", "Port").as_deref(), Some("ports"));
@@ -311,7 +322,7 @@ mod tests {
             "what all versions allow"
         );
         kinds.retain(|cluster| cluster == "east");
-        assert_eq!(kinds.scope("x.io", "ports"), None);
+        assert_eq!(kinds.scope(both, ("x.io", "ports")), None);
     }
 
     #[test]

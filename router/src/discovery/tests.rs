@@ -190,7 +190,10 @@ async fn members_are_united_asked_once_and_revalidated() {
         );
     }
     assert_eq!(scene.kinds.serves("east", "b.io", "bees"), Some(false));
-    assert_eq!(scene.kinds.scope("b.io", "bees"), Some(Scope::Namespaced));
+    assert_eq!(
+        scene.kinds.scope(["east", "west"], ("b.io", "bees")),
+        Some(Scope::Namespaced)
+    );
 
     let etag = all[0].0.headers()[ETAG].to_str().unwrap().to_owned();
     let known = [(ACCEPT, AGGREGATED), (IF_NONE_MATCH, etag.as_str())];

@@ -1,4 +1,4 @@
-//! One request through the stages: `classify → identify → plan → checks → dispatch` or `fanout`.
+//! One request through the stages: `classify → identify → plan → checks → dispatch`, or `fanout`, which checks leg by leg.
 //!
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::join_all;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -205,11 +204,10 @@ impl Call<'_> {
     }
 
     /// To members of a shard, for one collection.
-    async fn fan_out(self, mut plan: FanOut, mut known: Known) -> Result<Served, Fault> {
+    async fn fan_out(self, plan: FanOut, mut known: Known) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         let long = plan.watch;
         let permit = self.permit(known.permit, long)?;
-        self.check_legs(&mut plan).await?;
         let switch = match &known.asked.upgrade {
             Some(upgrade) if long && upgrade.protocol.eq_ignore_ascii_case("websocket") => {
                 Some(Switch::of(&mut known.head)?)
@@ -313,21 +311,6 @@ impl Call<'_> {
             Some(election) => access.check(&election.checks).await,
             None => Ok(()),
         }
-    }
-
-    /// A member that cannot be asked whether the caller may is like one that cannot be asked at all.
-    async fn check_legs(&self, plan: &mut FanOut) -> Result<(), Fault> {
-        let checks = plan.legs.iter().map(|leg| self.check(&leg.forward));
-        for (index, checked) in join_all(checks).await.into_iter().enumerate() {
-            match checked {
-                Ok(()) => {}
-                Err(Fault::Unavailable { message, .. } | Fault::TooManyRequests { message, .. }) => {
-                    plan.legs[index].held = Some(message);
-                }
-                Err(fault) => return Err(fault),
-            }
-        }
-        Ok(())
     }
 
     fn name(&mut self, caller: &Caller) {

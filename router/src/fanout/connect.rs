@@ -19,7 +19,7 @@ use super::named;
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::Format;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Unavailable};
 use crate::upstream::Body;
 
 /// Added to what members are told of the end of the client's stream: its end is to be ours, after a bookmark.
@@ -30,6 +30,8 @@ pub(super) struct Shared {
     pub(super) fanouts: Arc<FanOuts>,
     pub(super) asking: Asking,
     pub(super) accepted: Accepted,
+    /// The client began with nothing: only then may it be told less than all (design 5.4).
+    pub(super) first: bool,
     /// When the client's stream ends.
     pub(super) ends: Instant,
 }
@@ -111,6 +113,12 @@ pub(super) fn connect(
 }
 
 impl Shared {
+    /// Whether the initial events may do without a member that cannot be reached. To a client that lists anew, what is not
+    /// among them is deleted.
+    pub(super) fn may_leave_out(&self, plan: &FanOut) -> bool {
+        self.first && plan.unavailable == Unavailable::PartialStart
+    }
+
     fn overrides(&self, wish: &Wish) -> Overrides {
         let left = self.ends.saturating_duration_since(Instant::now()).as_secs() + GRACE_SECONDS;
         Overrides {
@@ -142,9 +150,9 @@ impl Shared {
 fn judge(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
     let response = match answer {
         Ok(response) => response,
-        Err(Fault::BadRequest(message)) => {
+        Err(fault @ (Fault::BadRequest(_) | Fault::Forbidden(_))) => {
             let format = Format::negotiate(&shared.asking.headers);
-            return Answered::Refused(super::own_answer(&Fault::BadRequest(message), format));
+            return Answered::Refused(super::own_answer(&fault, format));
         }
         Err(fault) => {
             return Answered::Away(Away {

@@ -95,8 +95,9 @@ impl Overrides {
     }
 }
 
-/// Asks one member. Any answer of its API server is `Ok`, whatever its code; a `Fault` means that there is none. The
-/// credential is `snapshot`'s: the request's own at first, the current one for a reconnect.
+/// Asks one member, once it is sure that the caller may (free for who does not impersonate). Any answer of its API server
+/// is `Ok`, whatever its code; a `Fault` means that there is none: `Forbidden` that it may not. The credential is
+/// `snapshot`'s: the request's own at first, the current one for a reconnect.
 pub(crate) async fn start(
     fanouts: &FanOuts,
     asking: &Asking,
@@ -107,6 +108,7 @@ pub(crate) async fn start(
     if let Some(why) = &leg.held {
         return Err(leg.forward.unavailable(why.clone()));
     }
+    fanouts.access.check(&leg.forward.checks).await?;
     let mut forward = Box::new(leg.forward.clone());
     let mut asked = asking.asked.clone();
     overrides.apply(&mut asked.query);

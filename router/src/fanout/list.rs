@@ -57,7 +57,20 @@ pub(super) async fn list(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Bo
 }
 
 /// Who may go on with what this request was answered: the caller, acting as whom it acts, for the same objects.
-pub(super) fn binding(asking: &Asking, plan: &FanOut) -> Binding {
+fn binding(asking: &Asking, plan: &FanOut) -> Binding {
+    bind(asking, plan, [])
+}
+
+/// Whose ended stream it was: one replica's. What another replica of the operator, under the same ServiceAccount, had been
+/// sent says nothing of what this one has seen.
+pub(super) fn stream_binding(asking: &Asking, plan: &FanOut) -> Binding {
+    match &asking.caller {
+        Caller::Pod(view) => bind(asking, plan, [&*view.key.home_cluster, &*view.key.pod_uid]),
+        Caller::Person { .. } => binding(asking, plan),
+    }
+}
+
+fn bind<const N: usize>(asking: &Asking, plan: &FanOut, replica: [&str; N]) -> Binding {
     let (shard, user) = match &asking.caller {
         Caller::Pod(view) => (shard_of(&view.binding), view.user()),
         Caller::Person { user, .. } => (String::new(), user.clone()),
@@ -69,7 +82,8 @@ pub(super) fn binding(asking: &Asking, plan: &FanOut) -> Binding {
         .unwrap_or_default();
     let query = |name| asking.asked.query.first(name).unwrap_or_default();
     let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
-    Binding::new([&*shard, &*user, &*act_as, &*asking.asked.path, &*labels, &*fields])
+    let request = [&*shard, &*user, &*act_as, &*asking.asked.path, &*labels, &*fields];
+    Binding::new(request.into_iter().chain(replica))
 }
 
 fn shard_of(binding: &Bound) -> String {

@@ -38,7 +38,8 @@ impl Finder<'_> {
         let resource = kinds
             .resource_of(&child.target.cluster, group, kind)
             .or_else(elsewhere)?;
-        (kinds.scope(group, &resource) == Some(Scope::Cluster)).then_some(resource)
+        let clusters = self.snapshot.targets.keys().map(|cluster| &**cluster);
+        (kinds.scope(clusters, (group, &resource)) == Some(Scope::Cluster)).then_some(resource)
     }
 
     async fn owner(&self, child: &Forward, owner: &Owner, resource: &str, kinds: &Kinds) -> Result<(), Fault> {

@@ -11,18 +11,23 @@ use http_body_util::BodyExt as _;
 use opentelemetry::Context;
 use portolan_merge::cursor::{Slot, Universe};
 use portolan_merge::resume::ResumeBounds;
+use portolan_merge::watch::Start;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::connect::{Answered, Shared, Wish, connect};
 use super::fence::Write;
 use super::*;
+use crate::access::{HubReviews, MemberAnswer, MemberApi};
 use crate::classify::{Impersonation, classify};
 use crate::discovery::Kinds;
 use crate::metrics::FanOutMetrics;
-use crate::plan::{FanLeg, Forward, Rewrite, TrafficClass, fanout::Share};
-use crate::snapshot::{Caller, Unavailable};
+use crate::plan::{Check, FanLeg, Forward, Rewrite, TrafficClass, fanout::Share};
+use crate::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable};
 use crate::upstream::Upstreams;
 use crate::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
+
+mod starts;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PODS: &str = "/api/v1/pods";
@@ -98,6 +103,7 @@ struct World {
     fanouts: Arc<FanOuts>,
     universe: Arc<Universe>,
     plan: FanOut,
+    caller: Caller,
     rounds: usize,
 }
 
@@ -139,11 +145,13 @@ impl World {
         };
         let fanouts = Arc::new(FanOuts {
             dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
+            access: nobody(),
             recheck: Recheck::new(snapshots.clone(), Kinds::default()),
             snapshots,
             open: OpenWatches::new(FanOutMetrics::default()),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
+            names: Budget::new(1_000),
             tasks: Tasks::new(),
         });
         Self {
@@ -151,6 +159,7 @@ impl World {
             fanouts,
             universe,
             plan,
+            caller: caller(),
             rounds: 0,
         }
     }
@@ -173,7 +182,7 @@ impl World {
         let asked = classify(&Method::GET, &head.uri, &head.headers).unwrap();
         Fan {
             plan: self.plan.clone(),
-            asking: Asking::new(asked, &head, caller(), Context::new()),
+            asking: Asking::new(asked, &head, self.caller.clone(), Context::new()),
             snapshot: self.fanouts.snapshots.load(),
         }
     }
@@ -223,6 +232,45 @@ fn caller() -> Caller {
         user: "ada".to_owned(),
         groups: Vec::new(),
     }
+}
+
+/// Members whose RBAC lets nobody act as somebody else; west cannot be asked.
+struct Strict;
+
+impl MemberApi for Strict {
+    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> futures::future::BoxFuture<'static, MemberAnswer> {
+        let answer = match cluster {
+            "west" => Err(Fault::Unavailable {
+                message: "west is away".to_owned(),
+                cluster: Some(cluster.to_owned()),
+                sent: false,
+            }),
+            _ => Ok((
+                StatusCode::CREATED,
+                json!({"spec": {}, "status": {"allowed": false}}).to_string().into(),
+            )),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// For plans without checks.
+pub(super) fn nobody() -> Access {
+    Access::new(HubReviews::default(), Arc::new(Strict))
+}
+
+/// One replica of an operator.
+fn replica(pod_uid: &str) -> Caller {
+    Caller::Pod(Arc::new(CallerView {
+        key: CallerKey {
+            home_cluster: "east".into(),
+            pod_uid: pod_uid.into(),
+        },
+        namespace: "ns".into(),
+        pod: format!("operator-{pod_uid}"),
+        service_account: "operator".to_owned(),
+        binding: Binding::None,
+    }))
 }
 
 fn forward(target: crate::snapshot::Target) -> Forward {

@@ -2,7 +2,7 @@
 //! before the first byte.
 //!
 //! A client that has a position goes on with one member alone, the others' slots are held. A client that has none needs all
-//! of them, unless the user chose `PartialStart`. What only a list can mend is told within a stream, as API servers do:
+//! of them, unless it has never seen anything either and the user chose `PartialStart`. What only a list can mend is told within a stream, as API servers do:
 //! several clients repeat a refused start for ever. Caller: `fanout`.
 
 mod opening;
@@ -32,6 +32,8 @@ use crate::upstream::Body;
 
 /// Of a watch whose client names no end, as an API server's: at least this, at most twice.
 const LEAST: Duration = Duration::from_mins(30);
+/// Until a client asks again for what there is no memory for: others' watches end in minutes.
+const FULL_SECONDS: u32 = 10;
 /// Seconds that a client may name: a year, so that no clock overflows.
 const MOST_SECONDS: u64 = 365 * 24 * 3600;
 
@@ -43,11 +45,20 @@ struct Plan {
     initial_events: bool,
     /// The client has a position to go on from.
     resumes: bool,
+    /// It holds nothing yet that it could take for deleted.
+    first: bool,
 }
 
 /// Answers the request; the body is the watch.
 pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Body>, Fault> {
     let Fan { plan, asking, snapshot } = fan;
+    if plan.unique && fanouts.names.is_short() {
+        return Err(Fault::TooManyRequests {
+            message: "the watches of cluster-scoped kinds have no memory left for more names".to_owned(),
+            retry_after_seconds: FULL_SECONDS,
+            cluster: None,
+        });
+    }
     let query = CollectionQuery::parse(|key| asking.asked.query.first(key).map(std::borrow::Cow::into_owned));
     let slots: Vec<usize> = plan.legs.iter().map(|leg| leg.slot).collect();
     let begin = match query.watch(&plan.universe, &slots) {
@@ -60,6 +71,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             cursor,
             begins: legs.into_iter().map(|(_, begin)| begin).collect(),
             initial_events,
+            first: query.is_first(),
         },
         Ok(WatchAsk::Judge(judge)) => return refuse(fanouts, &asking, &plan, snapshot, judge).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
@@ -73,6 +85,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
     let shared = Arc::new(Shared {
         fanouts: fanouts.clone(),
         accepted: Accepted::of(&asking.headers),
+        first: begin.first,
         ends: Instant::now() + lifetime(&asking),
         asking,
     });
@@ -92,6 +105,7 @@ impl Plan {
             cursor,
             initial_events: false,
             resumes: true,
+            first: false,
         }
     }
 
@@ -153,6 +167,7 @@ async fn refuse(
                 return Ok(named(plan, leg.cluster(), passed(response)));
             }
             Ok(_) => break,
+            Err(fault @ Fault::Forbidden(_)) => return Err(fault),
             // The next one knows it as well.
             Err(fault) => tracing::debug!(%fault, "a member cannot be asked what is wrong with a request"),
         }

@@ -71,7 +71,7 @@ impl Merged<'_> {
             })
         };
         let config = &self.shard.config;
-        if scope::scope_of(resource, self.route.kinds) != Some(Scope::Cluster) {
+        if scope::scope_of(resource, self.route.kinds, self.holders()) != Some(Scope::Cluster) {
             return refuse(format!(
                 "deletecollection of {} needs a namespace in the path: over all of them it would go beyond shard {config}",
                 resource.kind()

@@ -5,7 +5,7 @@
 //! or seen twice meanwhile. Not here: running it (`fanout`). Caller: `merged`.
 
 use portolan_crds::selector::Selector;
-use portolan_merge::filter::NamespaceFilter;
+use portolan_merge::filter::{Names, NamespaceFilter};
 
 use super::fanout::{self, Share};
 use super::merged::{Merged, Outcome};
@@ -18,7 +18,7 @@ use crate::snapshot::{Member, Reach};
 impl Merged<'_> {
     /// No namespace in the path: the shard's part of every member, or the union of what has no namespace.
     pub(super) fn everywhere(&self, resource: &ResourceRequest) -> Outcome {
-        let scope = scope::scope_of(resource, self.route.kinds);
+        let scope = scope::scope_of(resource, self.route.kinds, self.holders());
         if scope == Some(Scope::Cluster) && !resource.is("", "namespaces") {
             return self.union(resource);
         }
@@ -40,11 +40,28 @@ impl Merged<'_> {
         let limits = scope::limits(self.shard, resource);
         let legs = self
             .holders()
-            .map(|cluster| self.placed_leg(cluster, limits.clone()))
+            .map(|cluster| {
+                let mut leg = self.placed_leg(cluster, limits.clone())?;
+                leg.filter = self.distrust(cluster, resource);
+                Ok(leg)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         self.common_version(resource, &legs)?;
         let unique = legs.len() > 1;
         Ok((Rule::ClusterScoped, self.fan_out(legs, unique)?.into()))
+    }
+
+    /// For a member that has not said (yet) how it serves a kind that has no namespaces elsewhere: where it has some after
+    /// all, only those of the shard. No part of the share: nothing is dropped of what the others say is there.
+    fn distrust(&self, cluster: &str, resource: &ResourceRequest) -> Option<NamespaceFilter> {
+        let kinds = self.route.kinds;
+        if scope::never_namespaced(resource) || kinds.serves(cluster, &resource.group, &resource.resource).is_some() {
+            return None;
+        }
+        let index = self.shard.members.iter().position(|member| &*member.cluster == cluster);
+        let reach = index.and_then(|index| self.shard.reach(index));
+        let own = reach.map_or_else(|| NamespaceFilter::only(Names::default()), |reach| reach.filter.clone());
+        Some(own.with_placeless())
     }
 
     /// Where objects without a namespace may be: the primary first.
@@ -133,10 +150,7 @@ impl Merged<'_> {
         {
             return Err(self.route.cordoned(held.clone(), leg.cluster()));
         }
-        let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot);
-        for leg in &mut legs {
-            leg.slot = fanout::slot(&universe, &leg.forward.target);
-        }
+        let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot, &mut legs);
         let watch = self.verb() == Verb::Watch;
         Ok(FanOut {
             legs,

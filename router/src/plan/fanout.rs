@@ -3,7 +3,8 @@
 //! Every LIST and WATCH of the merged view is one of these, also of one namespace and of one member, so that one code path
 //! gives cursors. It is complete: `fanout` runs it and decides nothing about routing. Where labels are complete the member
 //! is asked with them; where not, it is asked without and a filter says what to keep. Both say the same ([`Share`]), so a
-//! running watch keeps its way when labels become complete. Made by `collection` and `clusterwide`; `recheck` compares.
+//! running watch keeps its way when labels become complete; when they no longer are, it is filtered here. Made by `collection`
+//! and `clusterwide`; `recheck` compares.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 use portolan_merge::cursor::Universe;
-use portolan_merge::filter::NamespaceFilter;
+use portolan_merge::filter::{NamespaceFilter, share_digest};
 
 use super::Forward;
 use crate::snapshot::{Shard, Snapshot, Target, Unavailable};
@@ -21,7 +22,8 @@ use crate::snapshot::{Shard, Snapshot, Target, Unavailable};
 pub struct FanOut {
     /// Whom to ask, in `clusters[]` order; for unions of cluster-scoped kinds the primary first. At least one.
     pub legs: Vec<FanLeg>,
-    /// What the caller's cursors speak of. Members that are not asked keep their slots unasked.
+    /// What the caller's cursors speak of: all members of the shard, and of those that are asked the shares. Members that
+    /// are not asked keep their slots unasked, and what the shard owns of them changes no epoch.
     pub universe: Arc<Universe>,
     /// A watch, else a list.
     pub watch: bool,
@@ -45,7 +47,7 @@ pub struct FanLeg {
     pub filter: Option<NamespaceFilter>,
     /// What of the member is the caller's, whichever way it is asked for.
     pub share: Share,
-    /// Why this member must not be asked now: treat it as one that does not answer, and send nothing. A running stream
+    /// Why this member must not be asked now (a cordon): treat it as one that does not answer, and send nothing. A running stream
     /// goes on.
     pub held: Option<String>,
 }
@@ -68,6 +70,8 @@ pub enum Replan {
     Renewed(FanOut),
     /// Other legs, or other objects of some of them: tell the merge core.
     Changed(FanOut),
+    /// A name may be several members' from now on, and is to be told once: only a relist tells whose.
+    Anew,
     /// Another identity: what was sent cannot be continued.
     Withdrawn,
 }
@@ -104,8 +108,10 @@ impl FanOut {
         if act_as(&self) != act_as(running) {
             return Replan::Withdrawn;
         }
-        let mut changed =
-            self.universe != running.universe || self.legs.len() != running.legs.len() || self.unique != running.unique;
+        if self.unique && !running.unique {
+            return Replan::Anew;
+        }
+        let mut changed = self.universe != running.universe || self.legs.len() != running.legs.len();
         let mut renewed = self.unavailable != running.unavailable || self.fence != running.fence;
         for (index, leg) in self.legs.iter_mut().enumerate() {
             let Some((at, before)) = running.leg(leg.cluster()) else {
@@ -113,12 +119,15 @@ impl FanOut {
                 continue;
             };
             changed |= at != index || !same_cluster(&leg.forward.target, &before.forward.target);
-            if leg.share == before.share {
-                // Labels that became complete meanwhile, or no longer are, change nothing for what runs.
-                leg.keep_way_of(before);
-            } else {
+            if leg.share != before.share {
                 changed = true;
                 leg.prefer_filter(before);
+            } else if leg.filter.is_none() {
+                // Labels that became complete meanwhile change nothing for what runs.
+                leg.keep_way_of(before);
+            } else {
+                // Where they no longer are, the member would not send what has none.
+                changed |= before.filter.is_none();
             }
             renewed |= leg.forward.target.version != before.forward.target.version || leg.held != before.held;
         }
@@ -174,7 +183,7 @@ impl FanLeg {
         self.forward.explain(lines);
         match &self.filter {
             Some(filter) => lines.push(format!(
-                "the router keeps {filter}: labels of the kind are not complete there, or cannot say it"
+                "the router keeps {filter}: labels of the kind are not complete there or cannot say it, or the member has not told what it serves"
             )),
             None if self.share.namespaces.is_some() => {
                 lines.push("labels of the kind are complete there: the member filters".into());
@@ -187,6 +196,12 @@ impl FanLeg {
         for line in &mut lines[from..] {
             line.insert_str(0, "  ");
         }
+    }
+}
+
+impl Share {
+    fn digest(&self) -> u64 {
+        share_digest(self.namespaces.as_ref(), self.selector.as_ref())
     }
 }
 
@@ -216,17 +231,19 @@ fn uid(target: &Target) -> String {
     }
 }
 
-/// The universe of a caller's cursors: its shard's members, its home and the primary, as far as they are known.
-pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot) -> Arc<Universe> {
+/// The universe of a caller's cursors: its shard's members, its home and the primary, as far as they are known, and what
+/// of them these legs are asked for. Gives each leg its slot.
+pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot, legs: &mut [FanLeg]) -> Arc<Universe> {
     let members = shard.members.iter().map(|member| &member.cluster);
     let clusters = members.chain([home, &shard.primary_cluster]);
     let uids = clusters
         .filter_map(|cluster| snapshot.targets.get(cluster))
         .map(|target| uid(target));
-    Arc::new(Universe::new(&shard.config.to_string(), uids))
-}
-
-/// The member's slot; it is in the universe if the router knows it.
-pub(super) fn slot(universe: &Universe, target: &Target) -> usize {
-    universe.slot(&uid(target)).unwrap_or_default()
+    let universe = Universe::new(&shard.config.to_string(), uids);
+    for leg in legs.iter_mut() {
+        // It is in there: whom the router does not know is in no plan.
+        leg.slot = universe.slot(&uid(&leg.forward.target)).unwrap_or_default();
+    }
+    let shares = legs.iter().map(|leg| (leg.slot, leg.share.digest()));
+    Arc::new(universe.covering(shares))
 }

@@ -221,16 +221,25 @@ impl Merged<'_> {
         })
     }
 
-    /// A shard without members owns nothing, so nothing can be asked.
+    /// A shard without members owns nothing, so nothing can be asked. An informer would list anew after a 503.
     pub(super) fn memberless(&self) -> Refusal {
         let message = format!("shard {} has no member cluster", self.shard.config);
-        Refusal {
-            rule: Rule::NoTarget,
-            fault: Fault::Unavailable {
+        let fault = if self.collects() {
+            Fault::TooManyRequests {
+                message,
+                retry_after_seconds: 1,
+                cluster: None,
+            }
+        } else {
+            Fault::Unavailable {
                 message,
                 cluster: None,
                 sent: false,
-            },
+            }
+        };
+        Refusal {
+            rule: Rule::NoTarget,
+            fault,
         }
     }
 }

@@ -68,18 +68,30 @@ const CLUSTER_SCOPED: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// Where objects of the kind live; `None` if nobody has said (yet).
-pub(super) fn scope_of(resource: &ResourceRequest, kinds: &Kinds) -> Option<Scope> {
-    let group = resource.group.as_str();
-    let known = CLUSTER_SCOPED.iter().find(|(known, _)| *known == group);
-    if known.is_some_and(|(_, cluster)| cluster.contains(&resource.resource.as_str())) {
+/// Where objects of the kind live in these clusters; `None` if they have not said (yet).
+pub(super) fn scope_of<'a>(
+    resource: &ResourceRequest,
+    kinds: &Kinds,
+    clusters: impl IntoIterator<Item = &'a str>,
+) -> Option<Scope> {
+    if never_namespaced(resource) {
         return Some(Scope::Cluster);
     }
-    let kubernetes = known.is_some() || NAMESPACED_GROUPS.contains(&group);
+    let group = resource.group.as_str();
+    let known = CLUSTER_SCOPED.iter().any(|(known, _)| *known == group);
+    let kubernetes = known || NAMESPACED_GROUPS.contains(&group);
     // A newer Kubernetes may have cluster-scoped kinds that the table lacks.
     kinds
-        .scope(group, &resource.resource)
+        .scope(clusters, (group, &resource.resource))
         .or(kubernetes.then_some(Scope::Namespaced))
+}
+
+/// Whether objects of the kind have no namespace in any cluster, whatever it has said.
+pub(super) fn never_namespaced(resource: &ResourceRequest) -> bool {
+    let (group, name) = (resource.group.as_str(), resource.resource.as_str());
+    CLUSTER_SCOPED
+        .iter()
+        .any(|(known, kinds)| *known == group && kinds.contains(&name))
 }
 
 /// What the limits demand of objects of this resource. `None`: nothing is limited.

@@ -176,12 +176,21 @@ fn what_would_be_answered_alike_goes_on() {
 }
 
 #[test]
-fn labels_that_come_or_go_change_no_running_watch() {
-    let (word, plan) = replanned(ALL_PODS, |world| world.target.coverage.clear());
+fn labels_that_come_change_no_running_watch_and_labels_that_go_do() {
+    let (word, plan) = replanned("GET /api/v1/secrets?watch=true", |world| {
+        world.target.coverage[0].resource = "secrets".into();
+    });
     assert_eq!(word, Word::Renewed);
-    let leg = &plan.unwrap().legs[0];
-    assert!(leg.filter.is_none(), "the member goes on filtering");
-    assert!(leg.forward.rewrite.selector.is_some());
+    assert!(plan.unwrap().legs[0].filter.is_some(), "it goes on filtering here");
+    for change in [
+        (|world: &mut World| world.target.coverage.clear()) as fn(&mut World),
+        |world| world.target.coverage[0].complete = false,
+    ] {
+        let (word, plan) = replanned(ALL_PODS, change);
+        assert_eq!(word, Word::Replanned);
+        let leg = &plan.unwrap().legs[0];
+        assert!(leg.filter.is_some() && leg.forward.rewrite.selector.is_none());
+    }
 }
 
 #[test]
@@ -211,6 +220,11 @@ fn other_objects_are_a_new_plan() {
     let (word, plan) = replanned(ALL_PODS, more);
     assert_eq!((word, plan.unwrap().legs.len()), (Word::Replanned, 2));
     assert_eq!(after(PODS, more), Word::Replanned, "another universe");
+    assert_eq!(
+        after("GET /api/v1/nodes?watch=true", more),
+        Word::Changed,
+        "names may collide now"
+    );
 }
 
 #[test]

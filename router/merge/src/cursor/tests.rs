@@ -202,6 +202,22 @@ fn other_shards_and_other_members_are_told_apart() {
 }
 
 #[test]
+fn other_shares_of_the_same_members_are_told_apart() {
+    let of = |shares: &[(usize, u64)]| Universe::new("one", ["a".to_owned(), "b".to_owned()]).covering(shares.to_vec());
+    let text = Cursor::new(&of(&[(0, 7), (1, 8)])).encode().unwrap();
+    assert!(Cursor::decode(&text, &of(&[(1, 8), (0, 7)])).is_ok(), "in any order");
+    for other in [&[(0, 7), (1, 9)][..], &[(0, 8), (1, 7)], &[(0, 7)], &[]] {
+        assert_eq!(
+            Cursor::decode(&text, &of(other)),
+            Err(CursorError::WrongEpoch),
+            "{other:?}"
+        );
+    }
+    // Clients come back with it to routers of other builds.
+    assert_eq!(of(&[(0, 7), (1, 8)]).epoch(), 2_082_159_245);
+}
+
+#[test]
 fn what_is_no_cursor_is_called_so() {
     let universe = universe(1);
     for text in [

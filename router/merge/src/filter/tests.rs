@@ -36,6 +36,37 @@ fn reach_and_labels_both_hold() {
 }
 
 #[test]
+fn a_share_is_its_content() {
+    let only = |list: &[&str]| NamespaceFilter::only(names(list));
+    let app = Selector::parse("app=foo").unwrap();
+    let base = share_digest(Some(&only(&["ns-a", "ns-b"])), None);
+    let same = share_digest(Some(&only(&["ns-b", "ns-a"]).with_placeless()), None);
+    assert_eq!(base, same, "in any order, and whatever has no namespace");
+    let hashed = |bucketing| {
+        let selector = Selector::parse("ctrlmesh.kusionstack.io/sharding-hash in (1)").unwrap();
+        let labels = NamespaceLabels::of(&selector, &LabelKeys::default(), bucketing);
+        share_digest(Some(&only(&["ns-a", "ns-b"]).with_labels(labels)), None)
+    };
+    let others = [
+        base,
+        share_digest(Some(&only(&["ns-a"])), None),
+        share_digest(Some(&only(&["ns-a", "ns-b", "ns-c"])), None),
+        share_digest(Some(&only(&["ns-ans-b"])), None),
+        share_digest(Some(&NamespaceFilter::except(names(&["ns-a", "ns-b"]))), None),
+        share_digest(Some(&NamespaceFilter::all()), None),
+        share_digest(Some(&only(&["ns-a", "ns-b"]).of_names()), None),
+        share_digest(Some(&only(&["ns-a", "ns-b"])), Some(&app)),
+        share_digest(None, Some(&app)),
+        share_digest(None, Some(&Selector::nothing())),
+        share_digest(None, None),
+        hashed(Bucketing::default()),
+        hashed(Bucketing::legacy()),
+    ];
+    let different: std::collections::BTreeSet<u64> = others.into_iter().collect();
+    assert_eq!(different.len(), others.len());
+}
+
+#[test]
 fn objects_without_a_namespace_pass_only_where_they_may() {
     let all = NamespaceFilter::all();
     assert!(!all.admits(""));

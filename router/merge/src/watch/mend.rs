@@ -60,13 +60,12 @@ impl WatchMerge {
 
     pub(super) fn over_budget(&mut self, leg: usize) {
         self.legs[leg].shadow = None;
-        // What left another leg may be here, and cannot be told from what is gone.
-        let moving = !self.departed.is_empty() || self.legs.iter().any(|leg| leg.moving && leg.phase == Phase::Resync);
-        if moving || self.legs[leg].phase == Phase::Resync {
-            let why = format!(
-                "no memory left to tell what changed in member {}",
-                self.legs[leg].cluster
-            );
+        // Who has a name must be known; and what left another leg may be here, and cannot be told from what is gone.
+        let needed = (self.unique && self.legs.len() > 1)
+            || !self.departed.is_empty()
+            || self.legs.iter().any(|leg| leg.moving && leg.phase == Phase::Resync);
+        if needed || self.legs[leg].phase == Phase::Resync {
+            let why = format!("no memory left to tell what is in member {}", self.legs[leg].cluster);
             self.expire(why);
         }
     }

@@ -84,7 +84,7 @@ impl WatchMerge {
         self.cursor.set(leg.slot, position);
         let holds = leg.dirty || matches!(position, Slot::At(_));
         if unique && !holds && leg.shadow.is_none() {
-            leg.shadow = Some(Box::new(Shadow::new(None)));
+            leg.shadow = Some(Box::new(Shadow::new(self.budget.clone())));
         }
         if changed && holds && self.barrier {
             self.too_early();

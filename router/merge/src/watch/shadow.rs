@@ -33,6 +33,11 @@ impl Budget {
         }))
     }
 
+    /// Whether less than an eighth is left: no time to begin what cannot do without.
+    pub fn is_short(&self) -> bool {
+        self.used() > self.0.limit - self.0.limit / 8
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
@@ -125,7 +130,7 @@ pub(super) struct Shadow {
     keys: HashMap<Box<str>, Held>,
     pass: u32,
     bytes: usize,
-    /// `None`: needed, whatever it takes.
+    /// `None`: no bound.
     budget: Option<Budget>,
 }
 
@@ -254,8 +259,9 @@ mod tests {
         let mut two = Shadow::new(Some(budget.clone()));
         assert!(one.set("a/a", "u", 1) && two.set("a/b", "u", 1));
         assert!(!one.set("a/c", "u", 1));
+        assert!(budget.is_short());
         assert!(one.set("a/a", "u", 2), "what is held is not paid again");
-        assert!(two.remove("a/b").is_some());
+        assert!(two.remove("a/b").is_some() && !budget.is_short());
         assert!(one.set("a/c", "u", 1));
         one.begin();
         assert!(one.set("a/c", "u", 1));

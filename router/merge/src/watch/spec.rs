@@ -37,7 +37,8 @@ pub struct WatchSpec {
     pub unique: bool,
     /// Tables get a column that names the member.
     pub cluster_column: bool,
-    /// What may be remembered of keys, to mend a member's 410 without the client. `None`: nothing.
+    /// What may be remembered of keys, to mend a member's 410 without the client: `None`: nothing. A union of names cannot
+    /// do without: it expires when this is used up, and `None` sets it no bound.
     pub shadow: Option<Budget>,
 }
 

@@ -134,11 +134,13 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
     upstreams.reconcile(&snapshot);
     let fanouts = FanOuts {
         dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
+        access: crate::fanout::tests::nobody(),
         snapshots: store.clone(),
         recheck: Recheck::new(store, crate::discovery::Kinds::default()),
         open: OpenWatches::new(FanOutMetrics::default()),
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),
+        names: Budget::new(SHADOW_BYTES),
         tasks: Tasks::new(),
     };
     let uids = snapshot.targets.values().map(|target| target.cluster_uid.clone());

@@ -18,7 +18,6 @@ use crate::fanout::watch::watch_legs;
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::{self, Format};
-use crate::snapshot::Unavailable;
 
 /// Between two looks whether a member serves a kind now.
 const ABSENT_FIRST: Duration = Duration::from_secs(5);
@@ -80,9 +79,9 @@ impl MergedWatch {
     }
 
     /// Whether the initial events of the whole wait for a leg that is not there: not for one that has nothing of the kind,
-    /// and not where the user has said so.
+    /// and not of a client's first list where the user has said so.
     fn without(&mut self, index: usize, reason: Reason) {
-        if reason == Reason::Absent || self.plan.unavailable == Unavailable::PartialStart {
+        if reason == Reason::Absent || self.shared.may_leave_out(&self.plan) {
             let act = self.merge.give_up(index, &mut self.out);
             self.act(act, Reason::Relist, "its initial events were cut off");
         }

@@ -20,7 +20,7 @@ use crate::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::rewrite;
-use crate::snapshot::{Snapshot, Unavailable};
+use crate::snapshot::Snapshot;
 use crate::upstream::{Body, Ending, Merged};
 
 /// For the others, once a member's events could flow.
@@ -106,7 +106,7 @@ impl Opening {
             legs: watch_legs(&self.plan, &self.begin.starts()),
             unique: self.plan.unique,
             cluster_column: shape == Shape::Table,
-            shadow: Some(self.shared.fanouts.shadows.clone()),
+            shadow: Some(self.shared.fanouts.memory(&self.plan).clone()),
         })
     }
 
@@ -130,7 +130,7 @@ impl Opening {
 
     /// Whether it may begin with some members only.
     fn goes_without(&self) -> bool {
-        self.begin.resumes || self.plan.unavailable == Unavailable::PartialStart
+        self.begin.resumes || self.shared.may_leave_out(&self.plan)
     }
 
     /// Until all have answered, or somebody has and the others were waited for briefly.

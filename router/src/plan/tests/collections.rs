@@ -1,6 +1,6 @@
 //! Lists and watches: legs, shares, and the law that nothing outside the shard is kept.
 
-use portolan_merge::cursor::Universe;
+use portolan_merge::cursor::{Cursor, CursorError, Universe};
 use portolan_merge::filter::NamespaceFilter;
 
 use super::*;
@@ -59,7 +59,11 @@ fn system_namespaces_are_kept_by_name() {
     // Nothing owned, nothing seen: a selector over no namespace.
     World::new(shard(vec![member("west", &[])]))
         .check(&[("GET /api/v1/pods", "all-namespaces ⇒ west select:nothing,!nothing")]);
-    World::new(shard(vec![])).check(&[("GET /api/v1/pods", "no-target ✗ 503")]);
+    World::new(shard(vec![])).check(&[
+        ("GET /api/v1/pods", "no-target ✗ 429"),
+        ("GET /api/v1/pods?watch", "no-target ✗ 429"),
+        ("POST /api/v1/namespaces", "no-target ✗ 503"),
+    ]);
 }
 
 #[test]
@@ -102,6 +106,40 @@ fn a_kind_nobody_knows_loses_no_object_for_having_no_namespace() {
         "GET /apis/example.com/v1/ports?watch",
         "cluster-scoped ⇒ union east | west",
     )]);
+}
+
+#[test]
+fn what_one_member_might_have_in_namespaces_is_filtered() {
+    let mut world = World::new(two());
+    let ports = "GET /apis/example.com/v1/ports";
+    // Others' clusters say nothing of the shard's.
+    let mut other = MemberKinds::default();
+    let port = Kind {
+        scope: Scope::Namespaced,
+        kind: "Port".to_owned(),
+        versions: vec!["v1".to_owned()],
+        verbs: ["get".to_owned()].into(),
+    };
+    other.add("example.com", "ports", port);
+    world.kinds.set(&"north".into(), Arc::new(other));
+    world.check(&[(ports, "cluster-scoped ⇒ union east | west")]);
+    // West has never said what it serves.
+    world.kinds = kinds();
+    world.kinds.retain(|cluster| cluster != "west");
+    world.check(&[
+        (ports, "cluster-scoped ⇒ union east | west keep:namespaces ns-c"),
+        ("GET /api/v1/nodes", "cluster-scoped ⇒ union east | west"),
+    ]);
+    let before = world.fan(ports);
+    assert!(before.legs[1].filter.as_ref().is_some_and(|filter| filter.admits("")));
+    // When it has, what runs goes on, and so does who was away.
+    let known = World::new(two()).fan(ports);
+    assert_eq!(known.universe, before.universe);
+    assert!(matches!(known.after(&before), Replan::Same));
+    // A primary that is no member owns no namespace at all.
+    let world = World::new(shard(vec![member("west", &["*"])]));
+    world.kinds.retain(|cluster| cluster != "east");
+    world.check(&[(ports, "cluster-scoped ⇒ union east keep:no namespace | west")]);
 }
 
 #[test]
@@ -159,7 +197,7 @@ fn cursors_speak_of_members_home_and_primary() {
         "GET /api/v1/nodes",
     ] {
         let fan = world.fan(request);
-        assert_eq!(*fan.universe, universe, "{request}");
+        assert_eq!(fan.universe.len(), universe.len(), "{request}");
         for leg in &fan.legs {
             assert_eq!(
                 universe.slot(&format!("uid-{}", leg.cluster())),
@@ -167,6 +205,94 @@ fn cursors_speak_of_members_home_and_primary() {
                 "{request}"
             );
         }
+    }
+}
+
+const ALL_PODS: &str = "GET /api/v1/pods?watch";
+
+#[test]
+fn a_cursor_ends_with_the_share_that_it_speaks_of() {
+    let shard_of = |east: &[&str], west: &[&str]| shard(vec![member("east", east), member("west", west)]);
+    let before = || shard_of(&["ns-a", "ns-b"], &["ns-c"]);
+    let resumes = |after: v1::Shard, request: &str| {
+        let old = Cursor::new(&World::new(before()).fan(request).universe);
+        let universe = World::new(after).fan(request).universe;
+        match Cursor::decode(&old.encode().unwrap(), &universe) {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error, CursorError::WrongEpoch);
+                false
+            }
+        }
+    };
+    let (gained, lost) = (
+        || shard_of(&["ns-a", "ns-b", "ns-d"], &["ns-c"]),
+        || shard_of(&["ns-a"], &["ns-c"]),
+    );
+    let moved = || shard_of(&["ns-a"], &["ns-b", "ns-c"]);
+    let mut limited = before();
+    limited.limits = vec![limit("", "pods", "app=foo")];
+    let mut bucketed = before();
+    bucketed.limits = vec![limit("", "*", "ctrlmesh.kusionstack.io/sharding-hash in (1,27)")];
+    for (what, after) in [
+        ("gained", gained()),
+        ("lost", lost()),
+        ("moved", moved()),
+        ("whole", shard_of(&["*"], &["ns-c"])),
+        ("limited", limited.clone()),
+        ("bucketed", bucketed),
+    ] {
+        assert!(!resumes(after, ALL_PODS), "{what}");
+    }
+    assert!(resumes(before(), ALL_PODS));
+    assert!(
+        resumes(shard_of(&["ns-b", "ns-a"], &["ns-c"]), ALL_PODS),
+        "in any order"
+    );
+    assert!(
+        resumes(shard_of(&["ns-a", "ns-b!"], &["ns-c"]), ALL_PODS),
+        "reads go on"
+    );
+    // A watch of one namespace: its own alone counts.
+    let own = "GET /api/v1/namespaces/ns-b/pods?watch";
+    assert!(resumes(gained(), own));
+    assert!(!resumes(moved(), own) && !resumes(limited, own));
+    assert!(resumes(lost(), "GET /api/v1/namespaces/ns-a/pods?watch"));
+    // What has no namespace is not the namespaces'.
+    assert!(resumes(gained(), "GET /api/v1/nodes") && resumes(moved(), "GET /api/v1/nodes"));
+}
+
+#[test]
+fn a_cursor_outlives_what_is_only_so_for_now() {
+    let world = |change: fn(&mut v1::Target)| World::of(vec!["ops/blue".into()], Some(two()), change);
+    let epoch = |world: &World| world.fan(ALL_PODS).universe.epoch();
+    let before = epoch(&world(|_| {}));
+    assert_eq!(epoch(&world(|target| target.coverage.clear())), before, "labels");
+    assert_eq!(
+        epoch(&world(|target| target.cordoned = target.cluster == "east")),
+        before
+    );
+    // Of a kind that nobody has described, what has no namespace passes until somebody has.
+    let mut unread = World::new(two());
+    let things = "GET /apis/example.com/v1/things";
+    let known = unread.fan(things).universe.epoch();
+    unread.kinds = Kinds::default();
+    assert_eq!(unread.fan(things).universe.epoch(), known);
+}
+
+#[test]
+fn a_running_watch_is_mended_into_the_epoch_of_its_new_share() {
+    for request in [ALL_PODS, "GET /api/v1/secrets?watch"] {
+        let running = World::new(shard(vec![member("east", &["ns-a"])])).fan(request);
+        let gained = World::new(shard(vec![member("east", &["ns-a", "ns-b"])])).fan(request);
+        let epoch = gained.universe.epoch();
+        assert_ne!(epoch, running.universe.epoch(), "{request}");
+        let Replan::Changed(plan) = gained.after(&running) else {
+            panic!("{request}: not mended")
+        };
+        assert_eq!(plan.universe.epoch(), epoch, "{request}");
+        let again = World::new(shard(vec![member("east", &["ns-a"])])).fan(request);
+        assert!(matches!(again.after(&running), Replan::Same), "{request}");
     }
 }
 
@@ -237,15 +363,25 @@ proptest! {
         }
     }
 
-    /// A running watch goes on as it is when labels become complete or stop being so.
+    /// A running watch goes on as it is when labels become complete. When they no longer are, the member is asked without
+    /// them: it would not send what has none.
     #[test]
-    fn coverage_disturbs_nothing(before in any::<bool>(), after in any::<bool>(), resource in "pods|secrets|namespaces") {
+    fn only_the_loss_of_coverage_changes_what_runs(before in any::<bool>(), after in any::<bool>(), resource in "pods|secrets|namespaces") {
         let plan = |covered: bool| {
             let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
                 target.coverage.iter_mut().for_each(|kind| kind.complete = covered);
             });
             world.fan(&format!("GET /api/v1/{resource}?watch"))
         };
-        prop_assert!(matches!(plan(after).after(&plan(before)), Replan::Same));
+        let (running, next) = (plan(before), plan(after));
+        match next.after(&running) {
+            Replan::Same => prop_assert!(after || !before),
+            Replan::Changed(next) => {
+                prop_assert!(before && !after);
+                prop_assert_eq!(next.universe.epoch(), running.universe.epoch());
+                prop_assert!(next.legs.iter().all(|leg| leg.filter.is_some() && leg.forward.rewrite.selector.is_none()));
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
     }
 }

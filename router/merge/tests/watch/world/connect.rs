@@ -105,7 +105,11 @@ impl World {
             legs,
             unique: self.truth.setting.unique,
             cluster_column: self.format == WatchFormat::Table && self.dice.percent(50),
-            shadow: self.budget.clone(),
+            // A union that has too little memory for its names never gets through.
+            shadow: self
+                .budget
+                .clone()
+                .filter(|_| !(self.small && self.truth.setting.unique)),
         });
         let legs = members.into_iter().enumerate();
         let legs = legs.map(|(index, member)| Line {
