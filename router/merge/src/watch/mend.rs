@@ -188,9 +188,8 @@ impl WatchMerge {
         let event = kind.event("DELETED", stub, self.columns.stub(name));
         let length = event.len();
         out.push(event);
-        if let Some(slot) = departed.slot {
-            self.sent.note(slot, departed.version, true);
-        }
+        // Several may leave at one version, and the client may read only some of them.
+        self.sent.note(departed.slot.unwrap_or(usize::MAX), departed.version, false);
         self.count(length, out);
     }
 

@@ -270,6 +270,33 @@ fn a_marker_is_no_place_to_resume_from_if_something_left_before_it() {
     assert_eq!(slot(&sent[3]), Ok(Slot::At(5)));
 }
 
+/// `event` of another object, whose uid is `<name>-<uid>`.
+fn named(kind: &str, name: &str, uid: &str, version: u64) -> String {
+    event(kind, version, 0)
+        .replace("\"name\":\"p\"", &format!("\"name\":\"{name}\""))
+        .replace("\"uid\":\"u\"", &format!("\"uid\":\"{name}-{uid}\""))
+}
+
+#[test]
+fn what_left_at_one_version_is_no_place_to_resume_from() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    let mut out = Output::default();
+    let both = named("ADDED", "a", "1", 3) + &named("ADDED", "b", "1", 4) + &bookmark(5, true);
+    merge.push(0, both.into(), &mut out).unwrap();
+    let gone = event("ERROR", 1, 0).replace("\"metadata\"", "\"code\":410,\"metadata\"");
+    let start = Start::Sync;
+    assert_eq!(
+        merge.push(0, gone.into(), &mut out).unwrap(),
+        Some(Act::Restart { leg: 0, start })
+    );
+    merge.push(0, bookmark(9, true).into(), &mut out).unwrap();
+    let sent = drain(&mut out);
+    let deleted = sent.iter().filter(|frame| frame.starts_with(b"{\"type\":\"DELETED\""));
+    assert_eq!(deleted.count(), 2);
+    assert_eq!(merge.sent().resume(9), None, "the client may have read one of them");
+}
+
 /// `cargo test --release -p portolan-merge --lib -- --ignored --nocapture speed`
 #[test]
 #[ignore = "prints numbers"]
