@@ -161,10 +161,10 @@ impl WatchMerge {
             self.live_deleted(leg, frame, exact, out);
         } else {
             self.keep(leg, frame);
-            self.departed.remove(self.key.as_str());
             if self.shaded(leg) {
                 self.pass_over(leg, frame);
             } else {
+                self.departed.remove(self.key.as_str());
                 self.send(leg, frame, None, out);
             }
         }
@@ -214,22 +214,26 @@ impl WatchMerge {
             return;
         }
         self.keep(leg, frame);
-        let known = self.take_back(&Uid::of(&frame.event.head.uid));
-        self.tell(leg, frame, known, out);
+        self.tell(leg, frame, None, out);
     }
 
-    /// What was on its way out is back: the version that the client holds of it.
-    fn take_back(&mut self, uid: &Uid) -> Option<u64> {
-        let left = self.departed.remove(self.key.as_str())?;
-        (left.uid == *uid).then_some(left.known)
+    /// The version that the client holds of an object, if not what was on its way out is back. Of several objects of one
+    /// name it holds the one that left, whatever its leg says.
+    fn take_back(&mut self, uid: &str, held: Option<u64>) -> Option<u64> {
+        let Some(left) = self.departed.remove(self.key.as_str()) else {
+            return held;
+        };
+        let known = (left.uid == Uid::of(uid)).then_some(left.known);
+        if self.unique { known } else { held.or(known) }
     }
 
-    /// Of what is there, the client gets what it does not hold.
-    fn tell(&mut self, leg: usize, frame: &Frame<'_>, known: Option<u64>, out: &mut Output) {
+    /// Of what is there, the client gets what it does not hold. `held`: what its leg says that it holds.
+    fn tell(&mut self, leg: usize, frame: &Frame<'_>, held: Option<u64>, out: &mut Output) {
         if self.shaded(leg) {
             self.pass_over(leg, frame);
             return;
         }
+        let known = self.take_back(&frame.event.head.uid, held);
         if known.is_some_and(|known| known >= frame.event.version) {
             self.overlook(leg, frame);
             return;
@@ -263,8 +267,7 @@ impl WatchMerge {
             self.over_budget(leg);
             return;
         }
-        let known = held.or(self.take_back(&uid));
-        self.tell(leg, frame, known, out);
+        self.tell(leg, frame, held, out);
     }
 
     fn count_in(&mut self, leg: usize, frame: &Frame<'_>) {

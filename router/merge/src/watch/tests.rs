@@ -297,6 +297,100 @@ fn what_left_at_one_version_is_no_place_to_resume_from() {
     assert_eq!(merge.sent().resume(9), None, "the client may have read one of them");
 }
 
+/// A union of names in which the client stands at version 10 of every member.
+fn union(legs: usize) -> WatchMerge {
+    let names: Vec<String> = (0..legs).map(|leg| format!("m{leg}")).collect();
+    let universe = Universe::new("shard", names.clone());
+    let mut cursor = Cursor::new(&universe);
+    let legs = names.into_iter().enumerate().map(|(slot, name)| {
+        cursor.set(slot, Slot::At(10));
+        WatchLeg {
+            cluster: name.into(),
+            slot,
+            filter: None,
+            asks: 0,
+            start: Start::At(10),
+        }
+    });
+    let legs = legs.collect();
+    WatchMerge::new(WatchSpec {
+        format: WatchFormat::Json,
+        bookmarks: true,
+        initial_events: false,
+        cursor,
+        legs,
+        unique: true,
+        cluster_column: false,
+        shadow: None,
+    })
+}
+
+/// Bytes of a leg, and all that is to be done after them.
+fn feed(merge: &mut WatchMerge, leg: usize, bytes: &str, out: &mut Output) -> Vec<Act> {
+    let first = merge.push(leg, bytes.to_owned().into(), out).unwrap();
+    merge.flush(out);
+    first
+        .into_iter()
+        .chain(std::iter::from_fn(|| merge.next_act()))
+        .collect()
+}
+
+fn text(out: &mut Output) -> String {
+    String::from_utf8(drain(out).concat()).unwrap()
+}
+
+#[test]
+fn a_name_that_is_wanted_of_a_member_is_not_forgotten_when_it_is_counted_again() {
+    for stays in [true, false] {
+        let mut merge = union(2);
+        let mut out = Output::default();
+        assert_eq!(merge.start(1), Start::Sync);
+        // The second is being counted, slowly; the first is through, and has lost the name that the client holds of it.
+        feed(&mut merge, 1, &named("ADDED", "x", "1", 8), &mut out);
+        let start = Start::At(10);
+        assert_eq!(
+            feed(&mut merge, 0, &bookmark(12, true), &mut out),
+            [Act::Restart { leg: 0, start }]
+        );
+        assert_eq!(merge.give_up(1, &mut out), None);
+        feed(&mut merge, 0, &named("DELETED", "x", "0", 12), &mut out);
+        assert_eq!(
+            merge.lost(1),
+            Act::Restart {
+                leg: 1,
+                start: Start::Sync
+            }
+        );
+        let there = if stays {
+            named("ADDED", "x", "1", 8)
+        } else {
+            String::new()
+        };
+        feed(&mut merge, 1, &(there.clone() + &bookmark(12, true)), &mut out);
+        let acts = feed(&mut merge, 1, &bookmark(12, false), &mut out);
+        let said = text(&mut out);
+        if stays {
+            assert_eq!(
+                acts,
+                [Act::Restart {
+                    leg: 1,
+                    start: Start::Sync
+                }]
+            );
+            feed(&mut merge, 1, &(there + &bookmark(12, true)), &mut out);
+            assert!(
+                said.is_empty() && text(&mut out).starts_with(&named("ADDED", "x", "1", 8)),
+                "the second's is told now"
+            );
+        } else {
+            assert!(
+                said.starts_with("{\"type\":\"DELETED\""),
+                "nobody has the name any more: {said}"
+            );
+        }
+    }
+}
+
 /// `cargo test --release -p portolan-merge --lib -- --ignored --nocapture speed`
 #[test]
 #[ignore = "prints numbers"]
