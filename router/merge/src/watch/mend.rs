@@ -44,7 +44,7 @@ impl WatchMerge {
         let version = this.seen;
         let forgotten = this.shadow.as_mut().map(|shadow| shadow.drain());
         for (key, held) in forgotten.into_iter().flatten() {
-            if held.version == 0 {
+            if held.wanted {
                 self.key.clear();
                 self.key.push_str(&key);
                 self.depart(leg, held, version);
@@ -108,6 +108,7 @@ impl WatchMerge {
         }
         this.dirty = false;
         this.moving = false;
+        this.changed = false;
         if version > 0 {
             self.advance(slot, version);
             self.sent.progress(slot, version);
@@ -166,8 +167,8 @@ impl WatchMerge {
         let slot = Some(self.legs[leg].slot);
         self.sent.poison();
         let departed = Departed {
+            known: held.known(),
             uid: held.uid,
-            known: held.version,
             version,
             slot,
         };
@@ -203,7 +204,8 @@ impl WatchMerge {
         let length = event.len();
         out.push(event);
         // Several may leave at one version, and the client may read only some of them.
-        self.sent.note(departed.slot.unwrap_or(usize::MAX), departed.version, false);
+        self.sent
+            .note(departed.slot.unwrap_or(usize::MAX), departed.version, false);
         self.count(length, out);
     }
 
@@ -247,7 +249,7 @@ impl WatchMerge {
         let held = |later: usize| {
             let shadow = self.legs[later].shadow.as_ref()?;
             let held = shadow.get(&self.key)?;
-            Some((later, held.told && held.version != 0))
+            Some((later, held.told && !held.wanted))
         };
         let Some((later, told)) = (leg + 1..self.legs.len()).find_map(held) else {
             return false;
@@ -268,7 +270,7 @@ impl WatchMerge {
     /// The client holds another member's object under this name: this leg's is to be told again.
     fn want(&mut self, leg: usize, key: &str) {
         if let Some(shadow) = &mut self.legs[leg].shadow {
-            shadow.doubt(key);
+            shadow.want(key);
         }
         self.legs[leg].again = true;
         self.sent.poison();

@@ -95,6 +95,7 @@ impl WatchMerge {
         } else if changed {
             leg.cut();
             leg.moving = true;
+            leg.changed = true;
             let start = if holds { leg.compare() } else { leg.start };
             self.acts.push_back(Act::Restart { leg: index, start });
         }
@@ -125,8 +126,8 @@ impl WatchMerge {
         let held = leg.shadow.as_mut().map(|shadow| shadow.drain());
         for (key, held) in held.into_iter().flatten() {
             let departed = Departed {
+                known: held.known(),
                 uid: held.uid,
-                known: held.version,
                 version: held.version,
                 slot: None,
             };

@@ -391,6 +391,81 @@ fn a_name_that_is_wanted_of_a_member_is_not_forgotten_when_it_is_counted_again()
     }
 }
 
+#[test]
+fn a_frame_of_the_stream_before_has_no_part_in_a_comparison() {
+    let mut merge = union(2);
+    for leg in &mut merge.legs {
+        leg.phase = Phase::Initial;
+        leg.start = Start::Recent;
+    }
+    let mut out = Output::default();
+    feed(&mut merge, 1, &named("ADDED", "x", "1", 18), &mut out);
+    // The first takes the name, and leaves it.
+    let taken = named("ADDED", "x", "0", 11) + &bookmark(11, false) + &named("DELETED", "x", "0", 12);
+    feed(&mut merge, 0, &taken, &mut out);
+    let start = Start::Sync;
+    assert_eq!(
+        feed(&mut merge, 1, &named("MODIFIED", "x", "1", 19), &mut out),
+        [Act::Restart { leg: 1, start }]
+    );
+    // Meanwhile it was deleted in the second, too.
+    text(&mut out);
+    feed(&mut merge, 1, &bookmark(22, true), &mut out);
+    let said = text(&mut out);
+    assert!(said.starts_with("{\"type\":\"DELETED\""), "{said}");
+}
+
+#[test]
+fn what_left_before_a_comparison_is_through_is_not_told_again() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    let mut out = Output::default();
+    feed(
+        &mut merge,
+        0,
+        &(named("ADDED", "a", "1", 3) + &bookmark(5, true)),
+        &mut out,
+    );
+    merge.legs[0].compare();
+    drain(&mut out);
+    // A cache that is behind tells what came since before the marker.
+    let behind = named("ADDED", "a", "1", 3) + &named("DELETED", "a", "1", 7);
+    feed(&mut merge, 0, &behind, &mut out);
+    assert_eq!(bookmarks(&drain(&mut out)), 0, "5 is before what was told");
+    assert_eq!(merge.sent().resume(7), None);
+    feed(&mut merge, 0, &bookmark(8, true), &mut out);
+    assert_eq!(bookmarks(&drain(&mut out)), 1);
+}
+
+#[test]
+fn a_comparison_with_a_cache_that_is_behind_takes_nothing_back() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    let mut out = Output::default();
+    feed(
+        &mut merge,
+        0,
+        &(named("ADDED", "a", "2", 9) + &bookmark(9, true)),
+        &mut out,
+    );
+    merge.legs[0].compare();
+    drain(&mut out);
+    let behind = named("ADDED", "a", "1", 3)
+        + &named("ADDED", "gone", "1", 4)
+        + &named("DELETED", "gone", "1", 5)
+        + &named("DELETED", "a", "1", 7)
+        + &named("ADDED", "a", "2", 9);
+    feed(&mut merge, 0, &behind, &mut out);
+    assert_eq!(text(&mut out), "");
+    feed(
+        &mut merge,
+        0,
+        &(named("MODIFIED", "a", "2", 11) + &bookmark(11, true)),
+        &mut out,
+    );
+    assert!(text(&mut out).starts_with(&named("MODIFIED", "a", "2", 11)));
+}
+
 /// `cargo test --release -p portolan-merge --lib -- --ignored --nocapture speed`
 #[test]
 #[ignore = "prints numbers"]
