@@ -25,6 +25,10 @@ impl WatchMerge {
             .collect();
         self.sent.renumber();
         self.renumber(&old, &legs);
+        if self.unique && reordered(&old, &legs) {
+            // Who wins a name is another one now, and of names that several have the client may hold any.
+            self.expire("the order of the members changed".to_owned());
+        }
         let unique = self.unique && legs.len() > 1;
         for spec in legs {
             let kept = old
@@ -83,8 +87,12 @@ impl WatchMerge {
         leg.asks = spec.asks;
         self.cursor.set(leg.slot, position);
         let holds = leg.dirty || matches!(position, Slot::At(_));
-        if unique && !holds && leg.shadow.is_none() {
-            leg.shadow = Some(Box::new(Shadow::new(None)));
+        if unique {
+            match &mut leg.shadow {
+                Some(shadow) => shadow.keep(),
+                None if !holds => leg.shadow = Some(Box::new(Shadow::new(None))),
+                None => {}
+            }
         }
         if changed && holds && self.barrier {
             self.too_early();
@@ -134,6 +142,15 @@ impl WatchMerge {
             self.departed.insert(key, departed);
         }
     }
+}
+
+/// Members that stay do not stand in the order in which they stood.
+fn reordered(old: &[Option<Old>], legs: &[WatchLeg]) -> bool {
+    let stood = |new: &WatchLeg| {
+        let mut old = old.iter().flatten();
+        old.position(|old| old.leg.cluster == new.cluster)
+    };
+    !legs.iter().filter_map(stood).is_sorted()
 }
 
 /// A leg of the plan before.

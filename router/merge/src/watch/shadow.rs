@@ -148,6 +148,13 @@ impl Shadow {
         }
     }
 
+    /// It is needed from now on, whatever it takes.
+    pub(super) fn keep(&mut self) {
+        if let Some(budget) = self.budget.take() {
+            budget.give(self.bytes);
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
