@@ -10,6 +10,9 @@ use crate::member::{Key, Stored};
 use crate::truth::Truth;
 use crate::wirefmt::{Seen, decode, take};
 
+/// uid and version of what a client holds.
+type Cache = BTreeMap<Key, (String, u64)>;
+
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
@@ -27,14 +30,13 @@ pub(crate) enum Manner {
 pub(crate) struct Client {
     pub(crate) manner: Manner,
     format: WatchFormat,
-    /// uid and version of what it holds.
-    pub(crate) cache: BTreeMap<Key, (String, u64)>,
+    pub(crate) cache: Cache,
     /// A watch-list under way: what becomes the cache at the marker.
     pub(crate) listing: bool,
     /// Where it would resume; `None`: it must list.
     pub(crate) resume: Option<String>,
     /// What it held, and from where it would have resumed, after each event of its connection.
-    past: Vec<(BTreeMap<Key, (String, u64)>, String)>,
+    past: Vec<(Cache, String)>,
     pub(crate) remembers: bool,
     read: Vec<u8>,
     last_cursor: Option<String>,

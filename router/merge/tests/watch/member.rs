@@ -58,6 +58,15 @@ impl Asked {
     }
 }
 
+/// How a server begins a watch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Serves {
+    /// A marker also if it was not asked for in so many words.
+    pub(crate) marker: bool,
+    /// Its cache is so many versions behind, if it has that history. What came since is told before the marker.
+    pub(crate) behind: u64,
+}
+
 /// One open watch: how far it is, and bytes on their way.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -116,8 +125,7 @@ impl Member {
         objects
     }
 
-    /// `behind`: so many versions, if the server's cache has that history. What came since is told before the marker.
-    pub(crate) fn watch(&self, format: WatchFormat, start: Start, asked: Asked, marker: bool, behind: u64) -> Stream {
+    pub(crate) fn watch(&self, format: WatchFormat, start: Start, asked: Asked, serves: Serves) -> Stream {
         let mut stream = Stream {
             bytes: Vec::new(),
             position: self.version,
@@ -135,7 +143,7 @@ impl Member {
             Start::Any | Start::Recent | Start::Sync => {
                 stream.position = self
                     .version
-                    .saturating_sub(behind)
+                    .saturating_sub(serves.behind)
                     .max(self.compacted)
                     .max(self.configured);
                 for object in self.objects_at(stream.position).values() {
@@ -144,7 +152,7 @@ impl Member {
                     }
                 }
                 let consistent = start != Start::Any;
-                if start == Start::Sync || marker {
+                if start == Start::Sync || serves.marker {
                     stream.marks_at = Some(if consistent { self.version } else { stream.position });
                     stream.mark_end();
                 }

@@ -10,7 +10,7 @@ mod connect;
 
 use crate::client::{Client, Manner};
 use crate::dice::Dice;
-use crate::member::Stream;
+use crate::member::{Serves, Stream};
 use crate::truth::{Setting, Truth};
 
 /// The side that does the IO, as the router's: legs, their streams, what is on its way to the client.
@@ -264,8 +264,11 @@ impl World {
                 return false;
             }
             line.wants = None;
-            let behind = if self.dice.percent(25) { self.dice.next() % 4 } else { 0 };
-            line.stream = Some(member.watch(self.format, start, asked, self.dice.percent(50), behind));
+            let serves = Serves {
+                behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
+                marker: self.dice.percent(50),
+            };
+            line.stream = Some(member.watch(self.format, start, asked, serves));
             return true;
         }
         let Some(stream) = &mut line.stream else { return false };
