@@ -91,6 +91,10 @@ impl WatchMerge {
         if this.phase == Phase::Initial && this.start != Start::Sync && frame.event.kind != Kind::Added {
             // Only what was there is all ADDED: that is over.
             self.settle(leg, frame.event.version.saturating_sub(1), out);
+            if !self.legs[leg].up {
+                // It begins anew: a stream that is over has no part in what the next is compared with.
+                return Ok(());
+            }
         }
         match (self.legs[leg].phase, admitted) {
             (Phase::Live, _) => self.live(leg, &frame, admitted, out),
@@ -137,7 +141,7 @@ impl WatchMerge {
         if let Some(shadow) = &mut self.legs[leg].shadow
             && shadow.get(&self.key).is_some_and(|held| held.told)
         {
-            shadow.doubt(&self.key);
+            shadow.want(&self.key);
         }
         self.overlook(leg, frame);
     }
@@ -161,10 +165,10 @@ impl WatchMerge {
             self.live_deleted(leg, frame, exact, out);
         } else {
             self.keep(leg, frame);
-            self.departed.remove(self.key.as_str());
             if self.shaded(leg) {
                 self.pass_over(leg, frame);
             } else {
+                self.departed.remove(self.key.as_str());
                 self.send(leg, frame, None, out);
             }
         }
@@ -194,11 +198,16 @@ impl WatchMerge {
                 version: 0,
                 pass: 0,
                 told: true,
+                wanted: false,
             };
             self.depart(leg, held, frame.event.version);
             return;
         }
         self.departed.remove(self.key.as_str());
+        if self.legs[leg].phase != Phase::Live {
+            // Told before its turn: whoever resumes from where the leg is would be told again.
+            self.unsettle(leg);
+        }
         self.send(leg, frame, None, out);
     }
 
@@ -214,39 +223,59 @@ impl WatchMerge {
             return;
         }
         self.keep(leg, frame);
-        let known = self.take_back(&Uid::of(&frame.event.head.uid));
-        self.tell(leg, frame, known, out);
+        self.tell(leg, frame, None, out);
     }
 
-    /// What was on its way out is back: the version that the client holds of it.
-    fn take_back(&mut self, uid: &Uid) -> Option<u64> {
-        let left = self.departed.remove(self.key.as_str())?;
-        (left.uid == *uid).then_some(left.known)
+    /// The version that the client holds of an object, if not what was on its way out is back. Of several objects of one
+    /// name it holds the one that left, whatever its leg says.
+    fn take_back(&mut self, uid: &str, held: Option<u64>) -> Option<u64> {
+        let Some(left) = self.departed.remove(self.key.as_str()) else {
+            return held;
+        };
+        let known = (left.uid == Uid::of(uid)).then_some(left.known);
+        if self.unique { known } else { held.or(known) }
     }
 
-    /// Of what is there, the client gets what it does not hold.
-    fn tell(&mut self, leg: usize, frame: &Frame<'_>, known: Option<u64>, out: &mut Output) {
+    /// Of what is there, the client gets what it does not hold. `held`: what its leg says that it holds.
+    fn tell(&mut self, leg: usize, frame: &Frame<'_>, held: Option<u64>, out: &mut Output) {
         if self.shaded(leg) {
             self.pass_over(leg, frame);
             return;
         }
+        let known = self.take_back(&frame.event.head.uid, held);
         if known.is_some_and(|known| known >= frame.event.version) {
             self.overlook(leg, frame);
             return;
         }
-        // Until the leg is through, no position says what the client holds of it.
-        self.legs[leg].dirty = true;
-        self.sent.poison();
+        self.unsettle(leg);
         let known = known.is_some_and(|known| known != 0);
         let kind = (known && frame.event.kind == Kind::Added).then_some("MODIFIED");
         self.send(leg, frame, kind, out);
     }
 
+    /// Until the leg is through, no position says what the client holds of it.
+    fn unsettle(&mut self, leg: usize) {
+        self.legs[leg].dirty = true;
+        self.sent.poison();
+    }
+
     fn resync(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
         write_key(&mut self.key, &frame.event.head);
-        let Some(shadow) = &mut self.legs[leg].shadow else {
+        let this = &mut self.legs[leg];
+        let up_to = match self.cursor.slot(this.slot) {
+            Slot::At(version) if !this.changed => version,
+            _ => 0,
+        };
+        let Some(shadow) = &mut this.shadow else {
             return;
         };
+        let held = shadow.get(&self.key);
+        let told = held.map_or(up_to, |held| held.version.saturating_sub(1));
+        if frame.event.version <= told {
+            // Its cache is behind what was told before, and catches up before the marker.
+            self.overlook(leg, frame);
+            return;
+        }
         if frame.event.kind == Kind::Deleted {
             if shadow.remove(&self.key).is_some() && !self.shaded(leg) && !self.hand_over(leg) {
                 self.gone(leg, frame, out);
@@ -254,17 +283,12 @@ impl WatchMerge {
             return;
         }
         let uid = Uid::of(&frame.event.head.uid);
-        let held = shadow
-            .get(&self.key)
-            .filter(|held| held.uid == uid)
-            .map(|held| held.version);
-        let version = held.unwrap_or(0).max(frame.event.version);
-        if !shadow.set(&self.key, &frame.event.head.uid, version) {
+        let held = held.filter(|held| held.uid == uid).map(Held::known);
+        if !shadow.set(&self.key, &frame.event.head.uid, frame.event.version) {
             self.over_budget(leg);
             return;
         }
-        let known = held.or(self.take_back(&uid));
-        self.tell(leg, frame, known, out);
+        self.tell(leg, frame, held, out);
     }
 
     fn count_in(&mut self, leg: usize, frame: &Frame<'_>) {

@@ -48,6 +48,8 @@ pub(super) struct Leg {
     pub(super) dirty: bool,
     /// Came or changed with the plan and is not through yet: what left other legs may turn up here.
     pub(super) moving: bool,
+    /// It is asked for other objects than those that its shadow is of.
+    pub(super) changed: bool,
     /// Objects have to be sent again that were passed over for another leg's.
     pub(super) again: bool,
     /// Nobody waits for its initial events any longer.
@@ -79,6 +81,7 @@ impl Leg {
             seen: 0,
             dirty: false,
             moving: false,
+            changed: false,
             again: false,
             given_up: false,
             up: false,

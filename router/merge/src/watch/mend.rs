@@ -19,23 +19,37 @@ impl WatchMerge {
         let start = match (this.phase, position) {
             (Phase::Live, Slot::At(version)) if !expired => Some(Start::At(version)),
             (Phase::Initial | Phase::Inventory, _) if !this.dirty => {
-                // Nothing was told of it: the next attempt begins at nothing too.
-                if let Some(shadow) = &mut this.shadow {
-                    drop(shadow.drain());
-                }
-                Some(this.start)
+                self.forget(leg);
+                Some(self.legs[leg].start)
             }
             _ => exact.then(|| this.compare()),
         };
         if let Some(start) = start {
             return Act::Restart { leg, start };
         }
+        let cluster = &self.legs[leg].cluster;
         let why = match refusal {
-            Some(refusal) => format!("member {}: {}", this.cluster, refusal.message),
-            None => format!("member {} was lost in the middle of its initial events", this.cluster),
+            Some(refusal) => format!("member {cluster}: {}", refusal.message),
+            None => format!("member {cluster} was lost in the middle of its initial events"),
         };
         self.expired = true;
         Act::Expired { why }
+    }
+
+    /// Nothing was told of it: the next attempt begins at nothing too. What was wanted of it has left unless that finds it:
+    /// the client holds another leg's object under the name, which is gone.
+    fn forget(&mut self, leg: usize) {
+        let this = &mut self.legs[leg];
+        this.again = false;
+        let version = this.seen;
+        let forgotten = this.shadow.as_mut().map(|shadow| shadow.drain());
+        for (key, held) in forgotten.into_iter().flatten() {
+            if held.wanted {
+                self.key.clear();
+                self.key.push_str(&key);
+                self.depart(leg, held, version);
+            }
+        }
     }
 
     pub(super) fn expire(&mut self, why: String) {
@@ -93,6 +107,7 @@ impl WatchMerge {
         }
         this.dirty = false;
         this.moving = false;
+        this.changed = false;
         if version > 0 {
             self.advance(slot, version);
             self.sent.progress(slot, version);
@@ -151,8 +166,8 @@ impl WatchMerge {
         let slot = Some(self.legs[leg].slot);
         self.sent.poison();
         let departed = Departed {
+            known: held.known(),
             uid: held.uid,
-            known: held.version,
             version,
             slot,
         };
@@ -187,9 +202,9 @@ impl WatchMerge {
         let event = kind.event("DELETED", stub, self.columns.stub(name));
         let length = event.len();
         out.push(event);
-        if let Some(slot) = departed.slot {
-            self.sent.note(slot, departed.version, true);
-        }
+        // Several may leave at one version, and the client may read only some of them.
+        self.sent
+            .note(departed.slot.unwrap_or(usize::MAX), departed.version, false);
         self.count(length, out);
     }
 
@@ -225,6 +240,7 @@ impl WatchMerge {
     }
 
     /// A later leg has the written name that this one had: its object is shown from now on, as soon as it is told again.
+    /// As long as some member's names are not known the name only departs: who has it then is seen when it is released.
     pub(super) fn hand_over(&mut self, leg: usize) -> bool {
         if !self.unique {
             return false;
@@ -232,7 +248,7 @@ impl WatchMerge {
         let held = |later: usize| {
             let shadow = self.legs[later].shadow.as_ref()?;
             let held = shadow.get(&self.key)?;
-            Some((later, held.told && held.version != 0))
+            Some((later, held.told && !held.wanted))
         };
         let Some((later, told)) = (leg + 1..self.legs.len()).find_map(held) else {
             return false;
@@ -240,6 +256,9 @@ impl WatchMerge {
         if told {
             // The deletion comes late: the client has the other object already.
             return true;
+        }
+        if self.counting() {
+            return false;
         }
         let key = std::mem::take(&mut self.key);
         self.want(later, &key);
@@ -250,7 +269,7 @@ impl WatchMerge {
     /// The client holds another member's object under this name: this leg's is to be told again.
     fn want(&mut self, leg: usize, key: &str) {
         if let Some(shadow) = &mut self.legs[leg].shadow {
-            shadow.doubt(key);
+            shadow.want(key);
         }
         self.legs[leg].again = true;
         self.sent.poison();

@@ -25,6 +25,10 @@ impl WatchMerge {
             .collect();
         self.sent.renumber();
         self.renumber(&old, &legs);
+        if self.unique && reordered(&old, &legs) {
+            // Who wins a name is another one now, and of names that several have the client may hold any.
+            self.expire("the order of the members changed".to_owned());
+        }
         let unique = self.unique && legs.len() > 1;
         for spec in legs {
             let kept = old
@@ -95,6 +99,7 @@ impl WatchMerge {
         } else if changed {
             leg.cut();
             leg.moving = true;
+            leg.changed = true;
             let start = if holds { leg.compare() } else { leg.start };
             self.acts.push_back(Act::Restart { leg: index, start });
         }
@@ -125,14 +130,23 @@ impl WatchMerge {
         let held = leg.shadow.as_mut().map(|shadow| shadow.drain());
         for (key, held) in held.into_iter().flatten() {
             let departed = Departed {
+                known: held.known(),
                 uid: held.uid,
-                known: held.version,
                 version: held.version,
                 slot: None,
             };
             self.departed.insert(key, departed);
         }
     }
+}
+
+/// Members that stay do not stand in the order in which they stood.
+fn reordered(old: &[Option<Old>], legs: &[WatchLeg]) -> bool {
+    let stood = |new: &WatchLeg| {
+        let mut old = old.iter().flatten();
+        old.position(|old| old.leg.cluster == new.cluster)
+    };
+    !legs.iter().filter_map(stood).is_sorted()
 }
 
 /// A leg of the plan before.

@@ -28,6 +28,8 @@ struct Entry {
     advances: bool,
     /// The client has seen it. Else only the member went on: a bookmark, or an event that is not the caller's.
     object: bool,
+    /// Sent while no position could be told.
+    blind: bool,
 }
 
 impl Sent {
@@ -40,8 +42,8 @@ impl Sent {
                 cursor.set(entry.slot as usize, Slot::At(entry.version));
             }
             if entry.object && entry.version == version {
-                // Two members use the same numbers: which of them is meant cannot be told.
-                if found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
+                // Two members use the same numbers, or one number stands for several events: which is meant cannot be told.
+                if entry.blind || found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
                     return None;
                 }
                 found = Some((entry.slot, cursor.clone()));
@@ -56,7 +58,7 @@ impl Sent {
         entries
             .into_iter()
             .flatten()
-            .filter(|entry| entry.object)
+            .filter(|entry| entry.object && !entry.blind)
             .map(|entry| (entry.slot as usize, entry.version))
     }
 
@@ -71,12 +73,14 @@ impl Sent {
         sent
     }
 
+    /// An event that the client gets.
     pub(super) fn note(&mut self, slot: usize, version: u64, advances: bool) {
         let entry = Entry {
             version,
             slot: u32::try_from(slot).unwrap_or(u32::MAX),
-            advances,
+            advances: advances && self.base.is_some(),
             object: true,
+            blind: self.base.is_none(),
         };
         self.last = Some(entry);
         let told = |last: &&mut Entry| !last.object && advances && (last.slot, last.version) == (entry.slot, version);
@@ -88,11 +92,15 @@ impl Sent {
 
     /// A member went on and the client was told nothing: the next bookmark says so, and no position after it says less.
     pub(super) fn progress(&mut self, slot: usize, version: u64) {
+        if self.base.is_none() {
+            return;
+        }
         let entry = Entry {
             version,
             slot: u32::try_from(slot).unwrap_or(u32::MAX),
             advances: true,
             object: false,
+            blind: false,
         };
         // One entry per member between two events, however long nothing happens.
         let since = self.entries.iter_mut().rev().take_while(|entry| !entry.object);
@@ -103,22 +111,27 @@ impl Sent {
     }
 
     fn put(&mut self, entry: Entry) {
-        let Some(base) = &mut self.base else {
-            return;
-        };
         if self.entries.len() == KEPT
             && let Some(oldest) = self.entries.pop_front()
             && oldest.advances
+            && let Some(base) = &mut self.base
         {
             base.set(oldest.slot as usize, Slot::At(oldest.version));
         }
         self.entries.push_back(entry);
     }
 
-    /// From now on no position can be told, nor for what is in the ring: parts of a member's state are under way.
+    /// From now on no position can be told, nor for what is in the ring: parts of a member's state are under way. What was
+    /// sent is kept all the same: a number that is sent again says no more than it did.
     pub(super) fn poison(&mut self) {
-        self.base = None;
-        self.entries = VecDeque::new();
+        if self.base.take().is_none() {
+            return;
+        }
+        self.entries.retain(|entry| entry.object);
+        for entry in &mut self.entries {
+            entry.advances = false;
+            entry.blind = true;
+        }
     }
 
     /// The client stands at `cursor`, and what was sent last means just that.
@@ -127,10 +140,14 @@ impl Sent {
             return;
         }
         self.base = Some(cursor.clone());
-        self.entries.extend(self.last.map(|last| Entry {
+        let Some(last) = self.last else { return };
+        // While there is no base there are only events in the ring.
+        self.entries.pop_back();
+        self.put(Entry {
             advances: false,
+            blind: false,
             ..last
-        }));
+        });
     }
 
     /// Slots mean other members now.
@@ -198,6 +215,29 @@ mod tests {
         assert_eq!(sent.entries.len(), KEPT);
         assert_eq!((sent.resume(11), sent.resume(1001)), (None, None));
         assert_eq!(sent.resume(999).unwrap().slots(), [Slot::At(999), Slot::At(1001)]);
+    }
+
+    #[test]
+    fn a_number_that_was_sent_twice_in_the_blind_means_nothing() {
+        let (_, cursor) = start();
+        for (first, second) in [((0, 7), (0, 7)), ((1, 7), (0, 7))] {
+            let mut sent = Sent::default();
+            sent.note(first.0, first.1, false);
+            sent.note(second.0, second.1, false);
+            sent.rebase(&cursor);
+            assert_eq!(sent.resume(7), None, "of both, or of the first alone?");
+        }
+        let mut sent = Sent::default();
+        sent.note(1, 11, false);
+        sent.note(1, 5, false);
+        sent.rebase(&cursor);
+        sent.note(0, 11, true);
+        assert_eq!(sent.resume(11), None, "the other member's was sent in the blind");
+        sent.poison();
+        sent.rebase(&cursor);
+        sent.note(0, 12, true);
+        assert_eq!(sent.resume(12).unwrap().slots(), [Slot::At(12), Slot::At(1000)]);
+        assert_eq!((sent.entries().count(), sent.entries.len()), (2, 4));
     }
 
     #[test]

@@ -114,6 +114,15 @@ pub(super) struct Held {
     pub(super) pass: u32,
     /// Of several members' objects under this name it is the one that this stream told last.
     pub(super) told: bool,
+    /// The client holds another object under this name, or this one out of date: whatever the member says next is news.
+    pub(super) wanted: bool,
+}
+
+impl Held {
+    /// The version that the client holds; 0: none.
+    pub(super) fn known(&self) -> u64 {
+        if self.wanted { 0 } else { self.version }
+    }
 }
 
 /// Writes `namespace/name` into a buffer that is used again and again.
@@ -164,6 +173,7 @@ impl Shadow {
             held.uid = Uid::of(uid);
             held.version = version;
             held.pass = pass;
+            held.wanted = false;
             return true;
         }
         let cost = key.len() + PER_KEY;
@@ -177,6 +187,7 @@ impl Shadow {
             version,
             pass,
             told: false,
+            wanted: false,
         };
         self.keys.insert(key.into(), held);
         true
@@ -189,10 +200,9 @@ impl Shadow {
         }
     }
 
-    /// The client holds another object under this name: whatever the member says next of it is news.
-    pub(super) fn doubt(&mut self, key: &str) {
+    pub(super) fn want(&mut self, key: &str) {
         if let Some(held) = self.keys.get_mut(key) {
-            held.version = 0;
+            held.wanted = true;
         }
     }
 

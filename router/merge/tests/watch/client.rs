@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 use portolan_merge::cursor::is_cursor;
 use portolan_merge::watch::WatchFormat;
 
+use crate::dice::Dice;
 use crate::member::{Key, Stored};
 use crate::truth::Truth;
 use crate::wirefmt::{Seen, decode, take};
+
+/// uid and version of what a client holds.
+type Cache = BTreeMap<Key, (String, u64)>;
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,18 +22,22 @@ pub(crate) enum Manner {
     ListWatch,
     /// Python's default: never asks for bookmarks.
     NoBookmarks,
+    /// Takes what a watch without a version begins with for a list.
+    WatchOnly,
 }
 
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) manner: Manner,
     format: WatchFormat,
-    /// uid and version of what it holds.
-    pub(crate) cache: BTreeMap<Key, (String, u64)>,
+    pub(crate) cache: Cache,
     /// A watch-list under way: what becomes the cache at the marker.
     pub(crate) listing: bool,
     /// Where it would resume; `None`: it must list.
     pub(crate) resume: Option<String>,
+    /// What it held, and from where it would have resumed, after each event of its connection.
+    past: Vec<(Cache, String)>,
+    pub(crate) remembers: bool,
     read: Vec<u8>,
     last_cursor: Option<String>,
     /// Resumed from before what it has seen: the marker of a watch-list in which something left.
@@ -46,6 +54,8 @@ impl Client {
             cache: BTreeMap::new(),
             listing: false,
             resume: None,
+            past: Vec::new(),
+            remembers: false,
             read: Vec::new(),
             last_cursor: None,
             replay: false,
@@ -67,9 +77,11 @@ impl Client {
     /// A new connection.
     pub(crate) fn connect(&mut self) {
         self.read.clear();
+        self.past.clear();
         self.replay = false;
-        self.listing = self.resume.is_none();
-        if self.listing {
+        let anew = self.resume.is_none();
+        self.listing = anew && self.manner == Manner::WatchList;
+        if anew {
             self.cache.clear();
             self.last_cursor = None;
         }
@@ -80,6 +92,19 @@ impl Client {
         while let Some(frame) = take(self.format, &mut self.read) {
             let seen = decode(self.format, &frame);
             self.apply(&seen, truth);
+            if let Some(resume) = self.resume.clone().filter(|_| self.remembers && !self.listing) {
+                self.past.push((self.cache.clone(), resume));
+            }
+        }
+    }
+
+    /// As if it had not read further than this, of all that its connection brought.
+    pub(crate) fn rewind(&mut self, dice: &mut Dice) {
+        if !self.past.is_empty() {
+            let (cache, resume) = self.past.swap_remove(dice.below(self.past.len()));
+            self.cache = cache;
+            self.resume = Some(resume);
+            self.last_cursor = None;
         }
     }
 
@@ -126,6 +151,10 @@ impl Client {
                 let replay = self.replay || truth.setting.unique;
                 if let Some((uid, known)) = held.filter(|(uid, _)| *uid == object.uid) {
                     assert!(replay || *known < version, "twice: {seen:?}, {uid} known at {known}");
+                    assert!(
+                        self.replay || *known <= version,
+                        "back: {seen:?}, {uid} known at {known}"
+                    );
                     assert!(
                         replay || kind == "MODIFIED" || truth.went(uid, *known),
                         "ADDED of what the client has: {seen:?}"

@@ -32,6 +32,8 @@ pub(crate) struct Member {
     pub(crate) history: Vec<Change>,
     pub(crate) version: u64,
     pub(crate) compacted: u64,
+    /// Its version when the shard was configured last: what was before is nobody's to see.
+    pub(crate) configured: u64,
     pub(crate) up: bool,
     /// Counts restarts: streams of an earlier one are dead.
     pub(crate) epoch: u32,
@@ -56,11 +58,22 @@ impl Asked {
     }
 }
 
+/// How a server begins a watch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Serves {
+    /// A marker also if it was not asked for in so many words.
+    pub(crate) marker: bool,
+    /// Its cache is so many versions behind, if it has that history. What came since is told before the marker.
+    pub(crate) behind: u64,
+}
+
 /// One open watch: how far it is, and bytes on their way.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) bytes: Vec<u8>,
     position: u64,
+    /// The marker is due when the stream is there; its server's cache was behind when it began.
+    marks_at: Option<u64>,
     asked: Asked,
     epoch: u32,
     /// Ends when `bytes` are read.
@@ -98,10 +111,25 @@ impl Member {
         self.history.retain(|change| change.version > self.compacted);
     }
 
-    pub(crate) fn watch(&self, format: WatchFormat, start: Start, asked: Asked, marker: bool) -> Stream {
+    /// What there was at a version that is not compacted.
+    fn objects_at(&self, version: u64) -> BTreeMap<Key, Stored> {
+        let mut objects = self.objects.clone();
+        for change in self.history.iter().rev().filter(|change| change.version > version) {
+            if let Some(after) = &change.after {
+                objects.remove(&(after.namespace.clone(), after.name.clone()));
+            }
+            if let Some(before) = &change.before {
+                objects.insert((before.namespace.clone(), before.name.clone()), before.clone());
+            }
+        }
+        objects
+    }
+
+    pub(crate) fn watch(&self, format: WatchFormat, start: Start, asked: Asked, serves: Serves) -> Stream {
         let mut stream = Stream {
             bytes: Vec::new(),
             position: self.version,
+            marks_at: None,
             asked,
             epoch: self.epoch,
             ended: false,
@@ -113,18 +141,20 @@ impl Member {
             Start::At(version) if version > self.version => stream.fail(504, "Timeout"),
             Start::At(version) => stream.position = version,
             Start::Any | Start::Recent | Start::Sync => {
-                for object in self
-                    .objects
-                    .values()
-                    .filter(|object| stream.asked.fits(object))
-                    .cloned()
-                    .collect::<Vec<_>>()
-                {
-                    let version = object.version;
-                    stream.event("ADDED", &object, version);
+                stream.position = self
+                    .version
+                    .saturating_sub(serves.behind)
+                    .max(self.compacted)
+                    .max(self.configured);
+                for object in self.objects_at(stream.position).values() {
+                    if stream.asked.fits(object) {
+                        stream.event("ADDED", object, object.version);
+                    }
                 }
-                if start == Start::Sync || marker {
-                    stream.mark(true);
+                let consistent = start != Start::Any;
+                if start == Start::Sync || serves.marker {
+                    stream.marks_at = Some(if consistent { self.version } else { stream.position });
+                    stream.mark_end();
                 }
             }
         }
@@ -143,6 +173,10 @@ impl Member {
         }
         let from = stream.position;
         for change in self.history.iter().filter(|change| change.version > from) {
+            if stream.marks_at.is_some_and(|at| at < change.version) {
+                stream.position = change.version - 1;
+                stream.mark_end();
+            }
             let before = change.before.as_ref().filter(|object| stream.asked.fits(object));
             let after = change.after.as_ref().filter(|object| stream.asked.fits(object));
             match (before, after) {
@@ -153,6 +187,7 @@ impl Member {
             }
         }
         stream.position = self.version;
+        stream.mark_end();
     }
 }
 
@@ -173,7 +208,14 @@ impl Stream {
         self.bytes.extend(frame(self.format, kind, object, columns));
     }
 
-    /// A bookmark.
+    fn mark_end(&mut self) {
+        if self.marks_at.is_some_and(|at| at <= self.position) {
+            self.marks_at = None;
+            self.mark(true);
+        }
+    }
+
+    /// A bookmark; the first of a stream that is to have one is the marker.
     pub(crate) fn mark(&mut self, end: bool) {
         let object = Object {
             namespace: String::new(),
@@ -182,7 +224,7 @@ impl Stream {
             version: self.position.to_string(),
             end,
         };
-        if self.position > 0 && !self.ended {
+        if self.position > 0 && !self.ended && self.marks_at.is_none() {
             self.put("BOOKMARK", &object);
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct Truth {
     pub(crate) setting: Setting,
     pub(crate) members: Vec<Member>,
     pub(crate) joined: Vec<bool>,
+    /// Of members that have a name, this one's object is shown, else the first's.
+    pub(crate) primary: usize,
     /// Which member owns a namespace.
     pub(crate) owner: BTreeMap<&'static str, usize>,
     clock: u64,
@@ -53,6 +55,7 @@ impl Truth {
                 })
                 .collect(),
             joined: vec![true; setting.members],
+            primary: 0,
             owner: BTreeMap::new(),
             setting,
             clock: 0,
@@ -89,6 +92,13 @@ impl Truth {
         )
     }
 
+    /// The members, in the order in which they win names.
+    pub(crate) fn order(&self) -> impl Iterator<Item = usize> {
+        let primary = self.primary;
+        let others = (0..self.members.len()).filter(move |member| *member != primary);
+        std::iter::once(primary).chain(others)
+    }
+
     /// The caller's namespaces of a member.
     pub(crate) fn owned(&self, member: usize) -> BTreeSet<String> {
         let owned = self
@@ -118,13 +128,8 @@ impl Truth {
     /// As a list answers that cannot reach these.
     pub(crate) fn union_without(&self, missing: &[usize]) -> BTreeMap<Key, Stored> {
         let mut union = BTreeMap::new();
-        for (member, store) in self
-            .members
-            .iter()
-            .enumerate()
-            .filter(|(member, _)| !missing.contains(member))
-        {
-            for (key, object) in &store.objects {
+        for member in self.order().filter(|member| !missing.contains(member)) {
+            for (key, object) in &self.members[member].objects {
                 if self.visible(member, object) {
                     union.entry(key.clone()).or_insert_with(|| object.clone());
                 }
@@ -219,8 +224,13 @@ impl Truth {
                 if truth.joined.iter().all(|joined| !joined) {
                     truth.joined[member] = true;
                 }
+            } else if truth.setting.unique {
+                truth.primary = member;
             } else {
                 truth.owner.insert(namespace, member);
+            }
+            for member in &mut truth.members {
+                member.configured = member.version;
             }
         });
     }

@@ -10,7 +10,7 @@ mod connect;
 
 use crate::client::{Client, Manner};
 use crate::dice::Dice;
-use crate::member::Stream;
+use crate::member::{Serves, Stream};
 use crate::truth::{Setting, Truth};
 
 /// The side that does the IO, as the router's: legs, their streams, what is on its way to the client.
@@ -61,17 +61,23 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
-        let unique = dice.percent(20);
+        let unique = dice.percent(35);
         let setting = Setting {
             members: 1 + dice.below(4),
             unique,
             labelled: dice.percent(50),
             selector: dice.percent(40),
-            moves: !unique && dice.percent(50),
+            moves: dice.percent(50),
             compaction: dice.percent(60),
         };
         let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
-        let manner = *dice.pick(&[Manner::WatchList, Manner::ListWatch, Manner::NoBookmarks]);
+        let manner = *dice.pick(&[
+            Manner::WatchList,
+            Manner::WatchList,
+            Manner::ListWatch,
+            Manner::NoBookmarks,
+            Manner::WatchOnly,
+        ]);
         let small = dice.percent(15);
         if std::env::var_os("PORTOLAN_SEED").is_some() {
             println!("{format:?} {manner:?} {setting:?}");
@@ -93,11 +99,36 @@ impl World {
 
     pub(crate) fn run(&mut self) {
         let steps = 20 + self.dice.below(150);
-        for _ in 0..steps {
+        let rests = self.dice.below(steps);
+        for step in 0..steps {
+            self.step();
+            if step == rests && self.dice.percent(30) {
+                self.rest();
+            }
+        }
+        self.client.remembers = self.dice.percent(40);
+        for _ in 0..self.dice.below(20) {
             self.step();
         }
+        self.rest();
+        if self.client.remembers {
+            // It may have lost its connection at any event of it.
+            self.client.rewind(&mut self.dice);
+            self.drop_session();
+            self.rest();
+        }
+        self.tally.events = self.client.events;
+        self.tally.bookmarks = self.client.bookmarks;
+        self.idle();
+        self.session = None;
+        if let Some(budget) = &self.budget {
+            assert_eq!(budget.used(), 0, "memory of shadows was not given back");
+        }
+    }
+
+    /// Everything arrives, and then the client holds what there is.
+    fn rest(&mut self) {
         self.settle();
-        // Members never stay silent for long.
         self.bookmark_all();
         self.settle();
         let truth: BTreeMap<_, _> = self
@@ -110,13 +141,6 @@ impl World {
             self.client.cache, truth,
             "the cache at rest is not the union of the members"
         );
-        self.tally.events = self.client.events;
-        self.tally.bookmarks = self.client.bookmarks;
-        self.idle();
-        self.session = None;
-        if let Some(budget) = &self.budget {
-            assert_eq!(budget.used(), 0, "memory of shadows was not given back");
-        }
     }
 
     /// When nothing happens there are no more bookmarks than one member sends.
@@ -134,7 +158,9 @@ impl World {
 
     fn bookmark_all(&mut self) {
         for line in self.session.iter_mut().flat_map(|session| &mut session.legs) {
-            line.stream.as_mut().unwrap().mark(false);
+            if let Some(stream) = &mut line.stream {
+                stream.mark(false);
+            }
         }
     }
 
@@ -238,7 +264,11 @@ impl World {
                 return false;
             }
             line.wants = None;
-            line.stream = Some(member.watch(self.format, start, asked, self.dice.percent(50)));
+            let serves = Serves {
+                behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
+                marker: self.dice.percent(50),
+            };
+            line.stream = Some(member.watch(self.format, start, asked, serves));
             return true;
         }
         let Some(stream) = &mut line.stream else { return false };
@@ -353,6 +383,7 @@ impl World {
     }
 
     fn reconfigure(&mut self) {
+        let primary = self.truth.primary;
         self.truth.reconfigure(&mut self.dice);
         self.tally.replans += 1;
         let universe = self.truth.universe();
@@ -360,7 +391,8 @@ impl World {
         let Some(session) = &mut self.session else { return };
         let acts = session.merge.replan(&universe, legs.clone(), &mut session.out);
         session.universe = universe;
-        session.mendable &= !self.client.listing;
+        // Nor is mended who wins a name.
+        session.mendable &= !self.client.listing && self.truth.primary == primary;
         let mut old: Vec<Line> = std::mem::take(&mut session.legs);
         for leg in &legs {
             let kept = old.iter().position(|line| Truth::name(line.member) == *leg.cluster);
@@ -385,6 +417,10 @@ impl World {
         }
         for round in 0.. {
             assert!(round < 1_000, "no rest");
+            if round % 20 == 19 {
+                // Members never stay silent for long.
+                self.bookmark_all();
+            }
             self.connect_client();
             let legs = self.session.as_ref().map_or(0, |session| session.legs.len());
             let mut busy = self.session.is_none();

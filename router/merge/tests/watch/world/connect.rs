@@ -14,7 +14,7 @@ use crate::truth::Truth;
 
 impl World {
     pub(super) fn plan(&self, universe: &Universe, start: impl Fn(usize) -> Start) -> Vec<WatchLeg> {
-        let joined = (0..self.truth.members.len()).filter(|member| self.truth.joined[*member]);
+        let joined = self.truth.order().filter(|member| self.truth.joined[*member]);
         joined
             .map(|member| {
                 let name = Truth::name(member);
@@ -46,7 +46,8 @@ impl World {
         if self.session.is_some() {
             return;
         }
-        if self.client.resume.is_none() && self.client.manner != Manner::WatchList && !self.list() {
+        let lists = matches!(self.client.manner, Manner::ListWatch | Manner::NoBookmarks);
+        if self.client.resume.is_none() && lists && !self.list() {
             return;
         }
         let universe = self.truth.universe();
@@ -86,9 +87,13 @@ impl World {
         known
     }
 
-    fn open(&mut self, universe: Universe, cursor: Cursor, listing: bool) {
+    fn open(&mut self, universe: Universe, cursor: Cursor, anew: bool) {
+        let any = self.dice.percent(30);
+        let listing = anew && self.client.manner == Manner::WatchList;
         let legs = self.plan(&universe, |slot| match cursor.slot(slot) {
             Slot::At(version) => Start::At(version),
+            Slot::Sync | Slot::Unasked if anew && any => Start::Any,
+            Slot::Sync | Slot::Unasked if anew && !listing => Start::Recent,
             Slot::Sync | Slot::Unasked => Start::Sync,
         });
         let members: Vec<usize> = legs.iter().map(member_of).collect();
@@ -120,7 +125,7 @@ impl World {
         let legs = legs.collect();
         self.tally.watches += 1;
         // Given up half way, an initial state cannot be completed for this client.
-        let mendable = listing && self.budget.is_some() && !self.small && !self.partial;
+        let mendable = anew && self.budget.is_some() && !self.small && !self.partial;
         self.session = Some(Session {
             merge,
             universe,
