@@ -76,10 +76,19 @@ impl WatchMerge {
         }
     }
 
-    /// The end of the initial events. What has left meanwhile is told after it, so whoever resumes from just here must not
-    /// begin behind that: version 1 is older than all of it, or compacted and refused.
+    /// The end of the initial events. What has left meanwhile, or is wanted of a leg, is told after it, so whoever resumes
+    /// from just here must not begin behind that: version 1 is older than all of it, or compacted and refused.
     pub(super) fn mark_end(&mut self, out: &mut Output) {
-        let early = self.departed.values().filter_map(|departed| departed.slot);
+        let wanted = self
+            .legs
+            .iter()
+            .filter(|leg| leg.again || leg.phase == Phase::Resync)
+            .map(|leg| leg.slot);
+        let early = self
+            .departed
+            .values()
+            .filter_map(|departed| departed.slot)
+            .chain(wanted);
         let cursor = early.fold(self.cursor.clone(), |cursor, slot| cursor.with(slot, Slot::At(1)));
         if self.bookmarks {
             self.put(cursor.encode().ok(), true, out);
