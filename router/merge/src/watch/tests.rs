@@ -498,56 +498,6 @@ fn members_of_a_union_that_change_places_begin_it_anew() {
 }
 
 #[test]
-fn names_that_were_one_members_are_known_whatever_it_takes_when_another_joins() {
-    let budget = Budget::new(1_000);
-    let universe = Universe::new("shard", ["m0".to_owned()]);
-    let mut merge = WatchMerge::new(WatchSpec {
-        format: WatchFormat::Json,
-        bookmarks: true,
-        initial_events: false,
-        cursor: Cursor::new(&universe),
-        legs: vec![again(0, "m0")],
-        unique: true,
-        cluster_column: false,
-        shadow: Some(budget.clone()),
-    });
-    let mut out = Output::default();
-    feed(
-        &mut merge,
-        0,
-        &(named("ADDED", "x", "0", 3) + &bookmark(5, true)),
-        &mut out,
-    );
-    assert!(budget.used() > 0);
-    let universe = Universe::new("other", ["m0".to_owned(), "m1".to_owned()]);
-    let legs = ["m0", "m1"].map(|name| again(universe.slot(name).unwrap(), name));
-    let start = Start::Sync;
-    assert_eq!(
-        merge.replan(&universe, legs.to_vec(), &mut out),
-        [Act::Restart { leg: 1, start }]
-    );
-    assert_eq!(budget.used(), 0);
-    drain(&mut out);
-    for version in 6..60 {
-        feed(
-            &mut merge,
-            0,
-            &named("ADDED", &format!("y{version}"), "0", version),
-            &mut out,
-        );
-    }
-    drain(&mut out);
-    feed(
-        &mut merge,
-        1,
-        &(named("ADDED", "x", "1", 3) + &bookmark(5, true)),
-        &mut out,
-    );
-    assert!(!text(&mut out).contains("x-1"), "the first has the name");
-}
-
-/// `cargo test --release -p portolan-merge --lib -- --ignored --nocapture speed`
-#[test]
 #[ignore = "prints numbers"]
 fn speed() {
     const EVENTS: u64 = 200_000;
