@@ -352,6 +352,14 @@ async fn nobody_is_sent_to_a_member_that_has_nothing() {
 }
 
 #[tokio::test]
+async fn a_member_that_has_nothing_may_say_null() {
+    let nothing = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":null}"#;
+    let world = two(|_, _| list(1, &["a"], ""), move |_, _| say(200, nothing)).await;
+    let answer = world.get("?limit=1").await.unwrap();
+    assert_eq!((answer.names(), answer.next()), (vec!["a".to_owned()], None));
+}
+
+#[tokio::test]
 async fn an_expired_page_comes_with_a_token_for_the_rest_as_it_is_now() {
     let east = |path: &str, _: &str| match path {
         path if path.contains("continue=m") => {
