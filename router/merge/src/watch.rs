@@ -153,6 +153,17 @@ impl WatchMerge {
         self.legs[leg].start
     }
 
+    /// The leg's member knows no watch-list and is asked without: no marker will tell where what is there ends, only a
+    /// bookmark or an event behind it. Holds from then on.
+    pub fn ask_plainly(&mut self, leg: usize) {
+        self.legs[leg].plain = true;
+    }
+
+    /// Whether the leg is to be asked without watch-list.
+    pub fn asks_plainly(&self, leg: usize) -> bool {
+        self.legs[leg].plain
+    }
+
     /// Bytes of a leg, in any cut. What follows an act for the same leg in these bytes is dropped. After it, also ask
     /// [`WatchMerge::next_act`]: what was held of other legs may be judged now.
     pub fn push(&mut self, leg: usize, chunk: Bytes, out: &mut Output) -> Result<Option<Act>, WatchError> {

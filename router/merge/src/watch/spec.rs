@@ -67,7 +67,8 @@ pub enum Start {
     Any,
     /// No version and no `sendInitialEvents`: like `Any`, but consistent. Best asked like `Sync`.
     Recent,
-    /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker.
+    /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker. Of members
+    /// that refuse it the core must know ([`super::WatchMerge::ask_plainly`]).
     Sync,
 }
 

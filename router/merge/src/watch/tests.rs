@@ -7,6 +7,8 @@ use super::*;
 use crate::cursor::Universe;
 use crate::filter::NamespaceFilter;
 
+mod plain;
+
 fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
     let names: Vec<String> = (0..starts.len()).map(|leg| format!("m{leg}")).collect();
     let universe = Universe::new("shard", names.clone());

@@ -33,6 +33,8 @@ pub(crate) struct Member {
     pub(crate) version: u64,
     pub(crate) compacted: u64,
     pub(crate) up: bool,
+    /// Knows no watch-list: it sends no marker, whatever it is asked.
+    pub(crate) plain: bool,
     /// Counts restarts: streams of an earlier one are dead.
     pub(crate) epoch: u32,
 }
@@ -123,7 +125,7 @@ impl Member {
                     let version = object.version;
                     stream.event("ADDED", &object, version);
                 }
-                if start == Start::Sync || marker {
+                if !self.plain && (start == Start::Sync || marker) {
                     stream.mark(true);
                 }
             }

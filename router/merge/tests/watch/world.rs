@@ -97,9 +97,11 @@ impl World {
             self.step();
         }
         self.settle();
-        // Members never stay silent for long.
-        self.bookmark_all();
-        self.settle();
+        // Members never stay silent for long. Those without a marker are through with a bookmark, and may be asked again.
+        for _ in 0..3 {
+            self.bookmark_all();
+            self.settle();
+        }
         let truth: BTreeMap<_, _> = self
             .truth
             .union()
@@ -135,6 +137,16 @@ impl World {
     fn bookmark_all(&mut self) {
         for line in self.session.iter_mut().flat_map(|session| &mut session.legs) {
             line.stream.as_mut().unwrap().mark(false);
+        }
+    }
+
+    fn bookmark_plain(&mut self) {
+        for line in self.session.iter_mut().flat_map(|session| &mut session.legs) {
+            let member = &self.truth.members[line.member];
+            if let Some(stream) = line.stream.as_mut().filter(|_| member.plain) {
+                member.feed(stream);
+                stream.mark(false);
+            }
         }
     }
 
@@ -238,6 +250,9 @@ impl World {
                 return false;
             }
             line.wants = None;
+            if member.plain {
+                session.merge.ask_plainly(index);
+            }
             line.stream = Some(member.watch(self.format, start, asked, self.dice.percent(50)));
             return true;
         }
@@ -386,6 +401,10 @@ impl World {
         for round in 0.. {
             assert!(round < 1_000, "no rest");
             self.connect_client();
+            if round % 10 == 9 {
+                // Who has no marker is waited for until then.
+                self.bookmark_plain();
+            }
             let legs = self.session.as_ref().map_or(0, |session| session.legs.len());
             let mut busy = self.session.is_none();
             for leg in 0..legs {

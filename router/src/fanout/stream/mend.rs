@@ -40,7 +40,6 @@ impl LegStream {
             shown,
             backoff: Backoff::new(RETRY_FIRST, RETRY_MOST),
             since: live.then(Instant::now),
-            plain: false,
             parked: false,
             touched: live,
             unreadable: 0,
@@ -146,7 +145,7 @@ impl MergedWatch {
         tracing::debug!(cluster = %leg.shown.cluster, reason = reason.as_str(), why, ?start, "a leg of a watch is connected again");
         leg.shown.set_state(state, Some(why));
         let wish = Wish {
-            query: Wish::of(start, leg.plain),
+            query: Wish::of(start, self.merge.asks_plainly(index)),
             shape: Some(self.shape),
             wait: leg.wait(reason),
         };
@@ -186,8 +185,9 @@ impl MergedWatch {
             }
             Answered::Refused(response) => {
                 // Before 1.32 members know no watch-list, and say so.
-                let leg = &mut self.legs[index];
-                leg.plain |= response.status() == http::StatusCode::UNPROCESSABLE_ENTITY;
+                if response.status() == http::StatusCode::UNPROCESSABLE_ENTITY {
+                    self.merge.ask_plainly(index);
+                }
                 let why = format!("member cluster {cluster} answered {}", response.status());
                 self.lost(index, Reason::Refused, &why);
             }

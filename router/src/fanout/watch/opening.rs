@@ -250,7 +250,10 @@ impl Opening {
     }
 
     fn stream(self, snapshot: &Snapshot, shape: Shape, kind: HeaderValue) -> Response<Body> {
-        let merge = self.core(shape);
+        let mut merge = self.core(shape);
+        for (leg, _) in self.plain.iter().enumerate().filter(|(_, plain)| **plain) {
+            merge.ask_plainly(leg);
+        }
         let Self { shared, plan, legs, .. } = self;
         let mut missing = Vec::new();
         let links = legs.into_iter().zip(&plan.legs).map(|(asked, leg)| {
