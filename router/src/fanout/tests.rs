@@ -566,6 +566,12 @@ async fn what_is_no_watch_is_tried_again_and_given_up_by_name() {
         .1
         .send_data(Bytes::from_static(b"<html></html>\n"), false)
         .unwrap();
+    let spoil = async |stream: &mut SendStream<Bytes>| {
+        // In two chunks, so that the first of them can be read.
+        stream.send_data(Bytes::from_static(b"<html>"), false).unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        stream.send_data(Bytes::from_static(b"</html>\n"), false).unwrap();
+    };
     let reading = async {
         let event = watch.next().await.unwrap();
         assert_eq!(event["object"]["code"], 410, "{event}");
@@ -576,7 +582,7 @@ async fn what_is_no_watch_is_tried_again_and_given_up_by_name() {
         let mut kept = Vec::new();
         for _ in 0..2 {
             let (_, mut stream) = world.members[0].opens().await;
-            stream.send_data(Bytes::from_static(b"<html></html>\n"), false).unwrap();
+            spoil(&mut stream).await;
             kept.push(stream);
         }
         kept

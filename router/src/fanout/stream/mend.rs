@@ -89,9 +89,14 @@ impl MergedWatch {
 
     pub(super) fn push(&mut self, index: usize, data: Bytes) {
         self.legs[index].touched = true;
-        match self.merge.push(index, data, &mut self.out) {
+        let seen = self.merge.leg_state(index).seen;
+        let pushed = self.merge.push(index, data, &mut self.out);
+        if self.merge.leg_state(index).seen > seen {
+            // Not any chunk: the first of those that a frame is in says nothing yet.
+            self.legs[index].unreadable = 0;
+        }
+        match pushed {
             Ok(act) => {
-                self.legs[index].unreadable = 0;
                 self.act(act, Reason::Relist, "the member has forgotten where it was");
             }
             Err(error) => {
