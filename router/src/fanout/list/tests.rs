@@ -568,6 +568,21 @@ async fn members_that_answer_in_different_types_are_asked_for_json() {
 }
 
 #[tokio::test]
+async fn a_member_that_ignores_what_is_accepted_is_named() {
+    let deaf = |_: &str, _: &str| Say {
+        headers: vec![("content-type", "application/vnd.kubernetes.protobuf")],
+        ..say(200, "k8s")
+    };
+    let world = two(|_, _| list(1, &["a"], ""), deaf).await;
+    let refused = world.get("").await.err();
+    assert!(
+        matches!(&refused, Some(Fault::TooManyRequests { message, .. }) if message.contains("west")),
+        "{refused:?}"
+    );
+    assert!(world.asked(1).len() <= 2, "not again and again");
+}
+
+#[tokio::test]
 async fn large_lists_are_packed_for_those_who_take_it() {
     let names: Vec<String> = (0..3_000).map(|at| format!("pod-{at}")).collect();
     let many = move |_: &str, _: &str| list(1, &names.iter().map(String::as_str).collect::<Vec<_>>(), "");
