@@ -629,3 +629,18 @@ async fn of_equal_names_of_a_union_the_first_members_is_shown_and_it_is_said() {
     }
     assert_eq!(world.asked(0), ["/api/v1/pods", "/api/v1/pods"], "no limit");
 }
+
+#[tokio::test]
+async fn collisions_behind_the_beginning_of_a_large_answer_are_counted() {
+    const OBJECTS: usize = 20_000;
+    let many = |_: &str, _: &str| {
+        let names: Vec<String> = (0..OBJECTS).map(|index| format!("object-{index}")).collect();
+        list(1, &names.iter().map(String::as_str).collect::<Vec<_>>(), "")
+    };
+    let mut world = two(many, many).await;
+    world.unique = true;
+    let answer = world.get("").await.unwrap();
+    assert_eq!(answer.names().len(), OBJECTS);
+    assert!(!answer.headers.contains_key("warning"), "it was too late to say so");
+    assert_eq!(world.fanouts.open.metrics.collisions(), OBJECTS as u64);
+}
