@@ -38,7 +38,7 @@ use crate::access::Access;
 use crate::discovery::{Discovery, Kinds};
 use crate::dispatch::{Dispatcher, Places};
 use crate::fanout::open::OpenWatches;
-use crate::fanout::{FanOuts, SHADOW_BYTES};
+use crate::fanout::{FRAME_BYTES, FanOuts, SHADOW_BYTES};
 use crate::fault::Fault;
 use crate::identify::{Identifier, PeerIdentity};
 use crate::metrics::RequestMetrics;
@@ -119,6 +119,7 @@ impl Edge {
             open: parts.open.clone(),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
+            frames: Budget::new(FRAME_BYTES),
             tasks: parts.tasks.clone(),
         });
         Arc::new(Self {

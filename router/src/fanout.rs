@@ -42,6 +42,9 @@ use crate::upstream::Body;
 /// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
 pub(crate) const SHADOW_BYTES: usize = 64 << 20;
 
+/// What all open watches may hold of large events that are not whole yet, together: some of the largest there are.
+pub(crate) const FRAME_BYTES: usize = 64 << 20;
+
 /// The stage. One per process.
 pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -54,6 +57,8 @@ pub(crate) struct FanOuts {
     pub(crate) resume: Mutex<Resume>,
     /// What open watches remember of keys, together.
     pub(crate) shadows: Budget,
+    /// What they hold of events that are not whole yet, together.
+    pub(crate) frames: Budget,
     /// Cancelled when the router drains.
     pub(crate) tasks: Tasks,
 }

@@ -27,6 +27,7 @@ mod table;
 use compose::Type;
 use leg::{Leg, Phase};
 use shadow::{Shadow, Uid};
+use split::Splitter;
 use table::Columns;
 
 pub use output::Output;
@@ -41,6 +42,7 @@ pub struct WatchMerge {
     bookmarks: bool,
     unique: bool,
     budget: Option<Budget>,
+    frames: Option<Budget>,
     cursor: Cursor,
     sent: Sent,
     legs: Vec<Leg>,
@@ -101,6 +103,7 @@ impl WatchMerge {
             bookmarks: spec.bookmarks,
             unique: spec.unique,
             budget: spec.shadow,
+            frames: None,
             cursor: spec.cursor,
             sent: Sent::default(),
             legs: Vec::with_capacity(spec.legs.len()),
@@ -129,6 +132,7 @@ impl WatchMerge {
 
     fn admit(&mut self, leg: WatchLeg, unique: bool) -> Leg {
         let mut leg = Leg::new(leg);
+        leg.split = Splitter::new(self.frames.clone());
         self.cursor.set(
             leg.slot,
             match leg.start {
@@ -146,6 +150,16 @@ impl WatchMerge {
             leg.shadow = Some(Box::new(Shadow::new(budget)));
         }
         leg
+    }
+
+    /// What may be held of large frames that are not whole yet. Without it each leg may hold one of [`LARGEST_FRAME`].
+    #[must_use]
+    pub fn bounded(mut self, frames: Budget) -> Self {
+        for leg in &mut self.legs {
+            leg.split = Splitter::new(Some(frames.clone()));
+        }
+        self.frames = Some(frames);
+        self
     }
 
     /// How to ask this leg first. Not always what the client said: a union of names begins with an inventory.

@@ -144,6 +144,7 @@ impl World {
             open: OpenWatches::new(FanOutMetrics::default()),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
+            frames: Budget::new(FRAME_BYTES),
             tasks: Tasks::new(),
         });
         Self {

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::*;
 use crate::classify::{Impersonation, classify};
 use crate::dispatch::Dispatcher;
-use crate::fanout::SHADOW_BYTES;
 use crate::fanout::open::OpenWatches;
+use crate::fanout::{FRAME_BYTES, SHADOW_BYTES};
 use crate::metrics::FanOutMetrics;
 use crate::plan::{FanLeg, Forward, Rewrite, Share, TrafficClass};
 use crate::recheck::Recheck;
@@ -139,6 +139,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         open: OpenWatches::new(FanOutMetrics::default()),
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),
+        frames: Budget::new(FRAME_BYTES),
         tasks: Tasks::new(),
     };
     let uids = snapshot.targets.values().map(|target| target.cluster_uid.clone());

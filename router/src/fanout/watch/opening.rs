@@ -108,6 +108,7 @@ impl Opening {
             cluster_column: shape == Shape::Table,
             shadow: Some(self.shared.fanouts.shadows.clone()),
         })
+        .bounded(self.shared.fanouts.frames.clone())
     }
 
     pub(super) async fn run(mut self, snapshot: &Snapshot) -> Result<Response<Body>, Fault> {
