@@ -7,6 +7,7 @@ use super::*;
 use crate::cursor::Universe;
 use crate::filter::NamespaceFilter;
 
+mod columns;
 mod plain;
 
 fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
