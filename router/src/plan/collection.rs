@@ -134,6 +134,10 @@ impl Merged<'_> {
             return Err(self.route.cordoned(held.clone(), leg.cluster()));
         }
         let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot);
+        fanout::room(&universe, legs.len()).map_err(|fault| Refusal {
+            rule: Rule::SeveralMembers,
+            fault,
+        })?;
         for leg in &mut legs {
             leg.slot = fanout::slot(&universe, &leg.forward.target);
         }

@@ -81,8 +81,15 @@ impl WatchMerge {
     pub(super) fn mark_end(&mut self, out: &mut Output) {
         let early = self.departed.values().filter_map(|departed| departed.slot);
         let cursor = early.fold(self.cursor.clone(), |cursor, slot| cursor.with(slot, Slot::At(1)));
-        if self.bookmarks {
-            self.put(cursor.encode().ok(), true, out);
+        if !self.bookmarks {
+            return;
+        }
+        match cursor.encode() {
+            Ok(cursor) => {
+                self.put(Some(cursor), true, out);
+            }
+            // The client would wait for it for ever.
+            Err(error) => self.expire(format!("where the initial events end cannot be told: {error}")),
         }
     }
 

@@ -240,6 +240,16 @@ fn who_is_through_waits_for_the_others() {
 }
 
 #[test]
+fn a_marker_that_cannot_be_written_is_not_waited_for() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync; 200]);
+    merge.barrier = true;
+    let mut out = Output::default();
+    let acts = (0..200).map(|leg| merge.push(leg, bookmark(u64::MAX, true).into(), &mut out).unwrap());
+    let last = acts.last().flatten();
+    assert!(matches!(last, Some(Act::Expired { .. })), "{last:?}");
+}
+
+#[test]
 fn a_marker_is_no_place_to_resume_from_if_something_left_before_it() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
     merge.barrier = true;
