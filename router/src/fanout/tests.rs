@@ -454,6 +454,40 @@ async fn one_marker_when_all_have_sent_theirs() {
 }
 
 #[tokio::test]
+async fn a_member_without_watch_list_is_mended_without_a_marker() {
+    let mut world = World::new(&["east", "west"]).await;
+    let started = world.start("allowWatchBookmarks=true");
+    assert!(world.members[0].refuses(422).await.contains("sendInitialEvents=true"));
+    let (path, mut east) = world.members[0].opens().await;
+    assert!(!path.contains("sendInitialEvents"), "{path}");
+    let (_, mut west) = world.members[1].opens().await;
+    let mut watch = started.await.unwrap().unwrap();
+    west.send_data(bookmark(9, true), false).unwrap();
+    watch.bookmark().await;
+    let together = |events: [Bytes; 2]| Bytes::from(events.concat());
+    east.send_data(together([event("ADDED", "a", 3), bookmark(5, false)]), false)
+        .unwrap();
+    watch.expect("ADDED", "a").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[5, 9]));
+    let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410}});
+    east.send_data(format!("{gone}\n").into(), false).unwrap();
+    let mending = async {
+        let (path, mut east) = world.members[0].opens().await;
+        assert!(!path.contains("sendInitialEvents"), "not refused once more: {path}");
+        east.send_data(together([event("ADDED", "b", 7), bookmark(8, false)]), false)
+            .unwrap();
+        east
+    };
+    let reading = async {
+        watch.expect("ADDED", "b").await;
+        watch.expect("DELETED", "a").await;
+        watch.bookmark().await
+    };
+    let (_east, last) = tokio::join!(mending, reading);
+    assert_eq!(last, world.cursor(&[8, 9]));
+}
+
+#[tokio::test]
 async fn the_start_needs_all_members_or_a_position_or_leave_to_go_without() {
     let mut world = World::new(&["east", "west"]).await;
     // No position: all or nobody.
