@@ -40,7 +40,7 @@ use crate::access::Access;
 use crate::discovery::{Discovery, Kinds};
 use crate::dispatch::{Dispatcher, Places};
 use crate::fanout::open::OpenWatches;
-use crate::fanout::{FanOuts, NAMES_BYTES, SHADOW_BYTES};
+use crate::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::fault::Fault;
 use crate::identify::{Identifier, PeerIdentity};
 use crate::metrics::RequestMetrics;
@@ -125,6 +125,7 @@ impl Edge {
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
             names: Budget::new(NAMES_BYTES),
+            frames: Budget::new(FRAME_BYTES),
             tasks: parts.tasks.clone(),
         });
         Arc::new(Self {

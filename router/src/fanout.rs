@@ -49,6 +49,9 @@ pub(crate) const SHADOW_BYTES: usize = 64 << 20;
 /// a relist of many is the dearer thing.
 pub(crate) const NAMES_BYTES: usize = 256 << 20;
 
+/// What all open watches may hold of large events that are not whole yet, together: some of the largest there are.
+pub(crate) const FRAME_BYTES: usize = 64 << 20;
+
 /// The stage. One per process.
 pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -64,6 +67,8 @@ pub(crate) struct FanOuts {
     pub(crate) shadows: Budget,
     /// What unions remember of names, together.
     pub(crate) names: Budget,
+    /// What they hold of events that are not whole yet, together.
+    pub(crate) frames: Budget,
     /// Cancelled when the router drains.
     pub(crate) tasks: Tasks,
 }

@@ -28,6 +28,11 @@ const EPOCH: usize = 10;
 const COUNT: usize = 4;
 const CHECK: usize = 9;
 const SLOTS_AT: usize = 1 + EPOCH + COUNT;
+/// Digits of a slot's length, and of the largest version.
+const LENGTH: usize = 2;
+const VERSION: usize = 20;
+/// So many members can be asked at once and every cursor of it be written.
+pub const MOST_MEMBERS: usize = (LONGEST - SLOTS_AT - CHECK) / (LENGTH + VERSION);
 /// The largest prime below 10⁹: no digit times a power of ten is a multiple of it, so one wrong digit never passes.
 const CHECK_PRIME: u64 = 999_999_937;
 
@@ -84,6 +89,11 @@ impl Universe {
     /// No member at all.
     pub fn is_empty(&self) -> bool {
         self.uids.is_empty()
+    }
+
+    /// Whether cursors in which so many of them have a position can be written, however far those get.
+    pub fn has_room(&self, asked: usize) -> bool {
+        SLOTS_AT + self.len() * LENGTH + asked * VERSION + CHECK <= LONGEST
     }
 
     /// What tells this universe's cursors from all others.

@@ -9,6 +9,7 @@
 //! [`watch`]: event streams → one stream. [`resume`]: what ended streams had sent. [`wire`]: protobuf fields, walked.
 //! [`discovery`] and [`openapi`]: what members serve, as one server's documents.
 
+mod columns;
 pub mod cursor;
 pub mod discovery;
 pub mod filter;

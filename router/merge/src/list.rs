@@ -5,7 +5,6 @@
 //! driver has in flight. A list of which a member's part is broken or cut is an error that names the member, never a list.
 //! The router's `fanout` feeds it: it asks [`ListMerge::wants`], reads, pushes, and sends what comes out.
 
-pub mod columns;
 mod joiner;
 mod merge;
 mod protobuf;

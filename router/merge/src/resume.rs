@@ -66,9 +66,13 @@ impl Resume {
     pub fn remember(&mut self, now: Duration, binding: &Binding, sent: Sent) {
         self.forget_old(now);
         let positions = sent.entries().count();
-        if positions == 0 || positions > self.bounds.positions || self.bounds.streams == 0 {
+        // Of one that ended in the middle of initial events it is kept that it may be the client's own.
+        let unclear = sent.unclear();
+        let nothing = positions == 0 && unclear.is_none();
+        if nothing || positions > self.bounds.positions || self.bounds.streams == 0 {
             return;
         }
+        let sent = unclear.unwrap_or(sent);
         while self.ended.len() >= self.bounds.streams || self.positions + positions > self.bounds.positions {
             self.forget_oldest();
         }
@@ -83,13 +87,19 @@ impl Resume {
     }
 
     /// Where a client of this caller and request stands, whose last event was an object of version `raw`. Of several
-    /// streams that sent it, the position that misses nothing of any.
+    /// streams that sent it, the position that misses nothing of any; none if one of them may have sent it and cannot say
+    /// what it meant there.
     pub fn find(&mut self, now: Duration, binding: &Binding, raw: u64) -> Option<Cursor> {
         self.forget_old(now);
         self.known.get(&binding.key())?;
         let mut found: Option<Cursor> = None;
         for ended in self.ended.iter().filter(|ended| ended.key == binding.key()) {
-            let Some(cursor) = ended.sent.resume(raw) else { continue };
+            let Some(cursor) = ended.sent.resume(raw) else {
+                if ended.sent.may_have_sent(raw) {
+                    return None;
+                }
+                continue;
+            };
             found = Some(match found {
                 None => cursor,
                 Some(other) => earlier(&other, &cursor)?,
@@ -209,6 +219,34 @@ mod tests {
         assert!(resume.find(MINUTE, &of("ann"), 11).is_some());
         resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11)]));
         assert_eq!(resume.find(MINUTE, &of("ann"), 11), None);
+    }
+
+    #[test]
+    fn a_stream_that_cannot_say_what_it_meant_is_not_passed_over() {
+        let mut resume = Resume::new(ResumeBounds::default());
+        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11), (0, 30)]));
+        assert!(resume.find(MINUTE, &of("ann"), 30).is_some());
+        // Both members' 30: which of them this client has read cannot be told.
+        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 30), (1, 30)]));
+        assert_eq!(resume.find(MINUTE, &of("ann"), 30), None);
+        assert!(resume.find(MINUTE, &of("ann"), 11).is_some());
+    }
+
+    #[test]
+    fn a_stream_that_ended_in_its_initial_events_is_remembered() {
+        let mut resume = Resume::new(ResumeBounds::default());
+        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11), (0, 30)]));
+        resume.remember(MINUTE, &of("ann"), Sent::default());
+        assert_eq!(resume.len(), 1, "nothing was sent there");
+        let mut unclear = sent(&at(10, 20), &[(1, 25)]);
+        unclear.poison();
+        resume.remember(MINUTE * 2, &of("ann"), unclear);
+        assert_eq!(resume.find(MINUTE * 2, &of("ann"), 11), None, "it may have sent it");
+        assert!(
+            resume.find(MINUTE * 2, &of("ann"), 30).is_some(),
+            "it has sent nothing so high"
+        );
+        assert_eq!((resume.len(), resume.positions()), (2, 2));
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod table;
 use compose::Type;
 use leg::{Leg, Phase};
 use shadow::{Shadow, Uid};
+use split::Splitter;
 use table::Columns;
 
 pub use output::Output;
@@ -41,6 +42,7 @@ pub struct WatchMerge {
     bookmarks: bool,
     unique: bool,
     budget: Option<Budget>,
+    frames: Option<Budget>,
     cursor: Cursor,
     sent: Sent,
     legs: Vec<Leg>,
@@ -101,6 +103,7 @@ impl WatchMerge {
             bookmarks: spec.bookmarks,
             unique: spec.unique,
             budget: spec.shadow,
+            frames: None,
             cursor: spec.cursor,
             sent: Sent::default(),
             legs: Vec::with_capacity(spec.legs.len()),
@@ -129,6 +132,7 @@ impl WatchMerge {
 
     fn admit(&mut self, leg: WatchLeg, unique: bool) -> Leg {
         let mut leg = Leg::new(leg);
+        leg.split = Splitter::new(self.frames.clone());
         self.cursor.set(
             leg.slot,
             match leg.start {
@@ -146,9 +150,30 @@ impl WatchMerge {
         leg
     }
 
+    /// What may be held of large frames that are not whole yet. Without it each leg may hold one of [`LARGEST_FRAME`].
+    #[must_use]
+    pub fn bounded(mut self, frames: Budget) -> Self {
+        for leg in &mut self.legs {
+            leg.split = Splitter::new(Some(frames.clone()));
+        }
+        self.frames = Some(frames);
+        self
+    }
+
     /// How to ask this leg first. Not always what the client said: a union of names begins with an inventory.
     pub fn start(&self, leg: usize) -> Start {
         self.legs[leg].start
+    }
+
+    /// The leg's member knows no watch-list and is asked without: no marker will tell where what is there ends, only a
+    /// bookmark or an event behind it. Holds from then on.
+    pub fn ask_plainly(&mut self, leg: usize) {
+        self.legs[leg].plain = true;
+    }
+
+    /// Whether the leg is to be asked without watch-list.
+    pub fn asks_plainly(&self, leg: usize) -> bool {
+        self.legs[leg].plain
     }
 
     /// Bytes of a leg, in any cut. What follows an act for the same leg in these bytes is dropped. After it, also ask

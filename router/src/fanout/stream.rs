@@ -111,8 +111,6 @@ struct LegStream {
     backoff: Backoff,
     /// When it last became live.
     since: Option<Instant>,
-    /// It knows no watch-list.
-    plain: bool,
     /// Not read until the others' initial events are over.
     parked: bool,
     /// Something was read of it that is not shown yet.

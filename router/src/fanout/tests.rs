@@ -152,6 +152,7 @@ impl World {
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
             names: Budget::new(1_000),
+            frames: Budget::new(FRAME_BYTES),
             tasks: Tasks::new(),
         });
         Self {
@@ -501,6 +502,40 @@ async fn one_marker_when_all_have_sent_theirs() {
 }
 
 #[tokio::test]
+async fn a_member_without_watch_list_is_mended_without_a_marker() {
+    let mut world = World::new(&["east", "west"]).await;
+    let started = world.start("allowWatchBookmarks=true");
+    assert!(world.members[0].refuses(422).await.contains("sendInitialEvents=true"));
+    let (path, mut east) = world.members[0].opens().await;
+    assert!(!path.contains("sendInitialEvents"), "{path}");
+    let (_, mut west) = world.members[1].opens().await;
+    let mut watch = started.await.unwrap().unwrap();
+    west.send_data(bookmark(9, true), false).unwrap();
+    watch.bookmark().await;
+    let together = |events: [Bytes; 2]| Bytes::from(events.concat());
+    east.send_data(together([event("ADDED", "a", 3), bookmark(5, false)]), false)
+        .unwrap();
+    watch.expect("ADDED", "a").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[5, 9]));
+    let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410}});
+    east.send_data(format!("{gone}\n").into(), false).unwrap();
+    let mending = async {
+        let (path, mut east) = world.members[0].opens().await;
+        assert!(!path.contains("sendInitialEvents"), "not refused once more: {path}");
+        east.send_data(together([event("ADDED", "b", 7), bookmark(8, false)]), false)
+            .unwrap();
+        east
+    };
+    let reading = async {
+        watch.expect("ADDED", "b").await;
+        watch.expect("DELETED", "a").await;
+        watch.bookmark().await
+    };
+    let (_east, last) = tokio::join!(mending, reading);
+    assert_eq!(last, world.cursor(&[8, 9]));
+}
+
+#[tokio::test]
 async fn the_start_needs_all_members_or_a_position_or_leave_to_go_without() {
     let mut world = World::new(&["east", "west"]).await;
     // No position: all or nobody.
@@ -616,6 +651,12 @@ async fn what_is_no_watch_is_tried_again_and_given_up_by_name() {
         .1
         .send_data(Bytes::from_static(b"<html></html>\n"), false)
         .unwrap();
+    let spoil = async |stream: &mut SendStream<Bytes>| {
+        // In two chunks, so that the first of them can be read.
+        stream.send_data(Bytes::from_static(b"<html>"), false).unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        stream.send_data(Bytes::from_static(b"</html>\n"), false).unwrap();
+    };
     let reading = async {
         let event = watch.next().await.unwrap();
         assert_eq!(event["object"]["code"], 410, "{event}");
@@ -626,7 +667,7 @@ async fn what_is_no_watch_is_tried_again_and_given_up_by_name() {
         let mut kept = Vec::new();
         for _ in 0..2 {
             let (_, mut stream) = world.members[0].opens().await;
-            stream.send_data(Bytes::from_static(b"<html></html>\n"), false).unwrap();
+            spoil(&mut stream).await;
             kept.push(stream);
         }
         kept

@@ -92,6 +92,11 @@ impl FanOutMetrics {
         self.collisions.inc_by(objects);
     }
 
+    #[cfg(test)]
+    pub(crate) fn collisions(&self) -> u64 {
+        self.collisions.get()
+    }
+
     pub(crate) fn started(&self, outcome: &'static str) {
         self.starts.get_or_create(&OutcomeLabels { outcome }).inc();
     }

@@ -151,6 +151,10 @@ impl Merged<'_> {
             return Err(self.route.cordoned(held.clone(), leg.cluster()));
         }
         let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot, &mut legs);
+        fanout::room(&universe, legs.len()).map_err(|fault| Refusal {
+            rule: Rule::SeveralMembers,
+            fault,
+        })?;
         let watch = self.verb() == Verb::Watch;
         Ok(FanOut {
             legs,

@@ -11,10 +11,11 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
-use portolan_merge::cursor::Universe;
+use portolan_merge::cursor::{MOST_MEMBERS, Universe};
 use portolan_merge::filter::{NamespaceFilter, share_digest};
 
 use super::Forward;
+use crate::fault::Fault;
 use crate::snapshot::{Shard, Snapshot, Target, Unavailable};
 
 /// One request to many members.
@@ -246,4 +247,16 @@ pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot, legs
     }
     let shares = legs.iter().map(|leg| (leg.slot, leg.share.digest()));
     Arc::new(universe.covering(shares))
+}
+
+/// An answer of so many legs whose cursors might outgrow what clients can send back is refused before it begins.
+pub(super) fn room(universe: &Universe, legs: usize) -> Result<(), Fault> {
+    if universe.has_room(legs) {
+        return Ok(());
+    }
+    Err(Fault::BadRequest(format!(
+        "one request can be answered for at most {MOST_MEMBERS} member clusters, and this would be for {legs} of the shard's \
+         {}: split the shard (spec.clusters), or ask for one namespace",
+        universe.len()
+    )))
 }

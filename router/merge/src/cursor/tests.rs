@@ -249,6 +249,10 @@ fn more_than_a_url_carries_is_refused() {
     };
     assert!(full(180).unwrap().len() <= LONGEST);
     assert_eq!(full(181), Err(CursorError::TooLong));
+    assert_eq!(MOST_MEMBERS, 180);
+    assert!(universe(180).has_room(180) && !universe(181).has_room(181));
+    // One of many: the others' slots are empty.
+    assert!(universe(1_000).has_room(1) && !universe(1_988).has_room(1));
     assert_eq!(Cursor::new(&universe(10_000)).encode(), Err(CursorError::TooLong));
     assert_eq!(Cursor::new(&universe(1_989)).encode(), Err(CursorError::TooLong));
     assert!(Cursor::new(&universe(1_988)).encode().is_ok());

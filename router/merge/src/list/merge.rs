@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::columns::{Alignment, Row};
 use super::reader::Reader;
 use super::selection::Selection;
 use super::splitter::Array;
 use super::writer::Writer;
 use super::{LegMeta, ListError, ListFault, ListFormat, ListLeg, ListOptions, MergedMeta, Piece, TypeMeta, Wants};
+use crate::columns::{Alignment, Row};
 use crate::peek::{self, Head};
 
 /// Many bodies, one list. After an error there is none: the driver must end the answer so that the client sees it broken.

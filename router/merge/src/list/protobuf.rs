@@ -95,18 +95,24 @@ impl Reader {
     }
 
     fn begin(&mut self, chunk: &mut Bytes) -> Result<Option<Piece>, ListFault> {
-        if !self.held.is_empty() {
+        let gathered = !self.held.is_empty();
+        if gathered {
             self.held.extend_from_slice(chunk);
-            *chunk = self.held.split().freeze();
         }
-        let Some((head, length)) = read_head(chunk)? else {
-            if chunk.len() > MAX_HEAD {
+        let bytes: &[u8] = if gathered { &self.held } else { chunk };
+        let Some((head, length)) = read_head(bytes)? else {
+            if bytes.len() > MAX_HEAD {
                 return Err(ListFault::Broken("a head beyond all measure"));
             }
-            self.held.extend_from_slice(chunk);
+            if !gathered {
+                self.held.extend_from_slice(chunk);
+            }
             chunk.clear();
             return Ok(None);
         };
+        if gathered {
+            *chunk = self.held.split().freeze();
+        }
         chunk.advance(length);
         self.left = head.rest;
         self.head = Some(head);

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::columns::{Alignment, Columns, Row, json};
 use super::joiner::Joiner;
 use super::{ListFormat, MergedMeta, TypeMeta, protobuf};
+use crate::columns::{Alignment, Columns, Row, json};
 
 #[derive(Debug)]
 pub(super) struct Writer {

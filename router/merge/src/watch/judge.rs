@@ -88,11 +88,11 @@ impl WatchMerge {
             return Ok(());
         }
         let admitted = this.admits(&frame.event.head);
-        if this.phase == Phase::Initial && this.start != Start::Sync && frame.event.kind != Kind::Added {
-            // Only what was there is all ADDED: that is over.
-            self.settle(leg, frame.event.version.saturating_sub(1), out);
-            if !self.legs[leg].up {
-                // It begins anew: a stream that is over has no part in what the next is compared with.
+        let before = frame.event.version.saturating_sub(1);
+        if frame.event.kind != Kind::Added && self.follows(leg, before) {
+            self.settle(leg, before, out);
+            if !self.legs[leg].up || self.expired {
+                // Asked again from elsewhere: there it comes once more.
                 return Ok(());
             }
         }
@@ -116,15 +116,22 @@ impl WatchMerge {
         }
     }
 
+    /// Of a leg without a marker: whether what comes with all up to `version` before it can only come behind what was there,
+    /// which is all ADDED. Not if the client has more: the member's cache was behind when it began to tell.
+    fn follows(&self, leg: usize, version: u64) -> bool {
+        let this = &self.legs[leg];
+        let unmarked = this.plain || (this.phase == Phase::Initial && this.start != Start::Sync);
+        let behind = matches!(self.cursor.slot(this.slot), Slot::At(at) if version < at);
+        unmarked && this.phase != Phase::Live && !behind
+    }
+
     fn bookmark(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
         self.overlook(leg, frame);
-        let this = &self.legs[leg];
-        let end = frame.event.head.initial_events_end;
-        match this.phase {
-            Phase::Live => self.told(leg, frame.event.version),
-            Phase::Initial if end || this.start != Start::Sync => self.settle(leg, frame.event.version, out),
-            Phase::Resync | Phase::Inventory if end => self.settle(leg, frame.event.version, out),
-            Phase::Initial | Phase::Resync | Phase::Inventory => {}
+        let version = frame.event.version;
+        if self.legs[leg].phase == Phase::Live {
+            self.told(leg, version);
+        } else if frame.event.head.initial_events_end || self.follows(leg, version) {
+            self.settle(leg, version, out);
         }
     }
 

@@ -14,7 +14,8 @@ use crate::peek::Head;
 /// What the frames of a leg mean at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// What is there, as ADDED; the client has nothing of it. Ends at the marker or at anything but ADDED.
+    /// What is there, as ADDED; the client has nothing of it. Ends at the marker; of a member that sends none, at a bookmark
+    /// or anything but ADDED, and so do the two below.
     Initial,
     /// What happens.
     Live,
@@ -52,6 +53,8 @@ pub(super) struct Leg {
     pub(super) changed: bool,
     /// Objects have to be sent again that were passed over for another leg's.
     pub(super) again: bool,
+    /// Its member sends no marker: it was asked without watch-list.
+    pub(super) plain: bool,
     /// Nobody waits for its initial events any longer.
     pub(super) given_up: bool,
     /// Bytes came since it was connected last.
@@ -83,6 +86,7 @@ impl Leg {
             moving: false,
             changed: false,
             again: false,
+            plain: false,
             given_up: false,
             up: false,
             marked: false,

@@ -90,8 +90,15 @@ impl WatchMerge {
             .filter_map(|departed| departed.slot)
             .chain(wanted);
         let cursor = early.fold(self.cursor.clone(), |cursor, slot| cursor.with(slot, Slot::At(1)));
-        if self.bookmarks {
-            self.put(cursor.encode().ok(), true, out);
+        if !self.bookmarks {
+            return;
+        }
+        match cursor.encode() {
+            Ok(cursor) => {
+                self.put(Some(cursor), true, out);
+            }
+            // The client would wait for it for ever.
+            Err(error) => self.expire(format!("where the initial events end cannot be told: {error}")),
         }
     }
 

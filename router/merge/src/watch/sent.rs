@@ -18,6 +18,8 @@ pub struct Sent {
     entries: VecDeque<Entry>,
     /// The last that was sent.
     last: Option<Entry>,
+    /// The highest version that was ever sent.
+    highest: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,24 @@ impl Sent {
         found.map(|(_, cursor)| cursor)
     }
 
+    /// Whether a client may have read an object with this version here, though no position can be told for it.
+    pub(crate) fn may_have_sent(&self, version: u64) -> bool {
+        if self.base.is_none() {
+            return version <= self.highest;
+        }
+        self.entries
+            .iter()
+            .any(|entry| entry.object && entry.version == version)
+    }
+
+    /// If objects were sent and no position can be told for any of them: all that is worth keeping.
+    pub(crate) fn unclear(&self) -> Option<Self> {
+        (self.base.is_none() && self.highest > 0).then(|| Self {
+            highest: self.highest,
+            ..Self::default()
+        })
+    }
+
     /// Every (slot, version) that can be resumed from, oldest first.
     pub fn entries(&self) -> impl Iterator<Item = (usize, u64)> {
         let entries = if self.base.is_some() { Some(&self.entries) } else { None };
@@ -83,6 +103,7 @@ impl Sent {
             blind: self.base.is_none(),
         };
         self.last = Some(entry);
+        self.highest = self.highest.max(version);
         let told = |last: &&mut Entry| !last.object && advances && (last.slot, last.version) == (entry.slot, version);
         match self.entries.back_mut().filter(told) {
             Some(last) => *last = entry,
@@ -123,7 +144,7 @@ impl Sent {
 
     /// From now on no position can be told, nor for what is in the ring: parts of a member's state are under way. What was
     /// sent is kept all the same: a number that is sent again says no more than it did.
-    pub(super) fn poison(&mut self) {
+    pub(crate) fn poison(&mut self) {
         if self.base.take().is_none() {
             return;
         }

@@ -13,7 +13,7 @@ use crate::peek::Head;
 /// What an entry takes beside its key's bytes, with the slack of a hash table.
 const PER_KEY: usize = 112;
 
-/// Bytes that all shadows of a process may take together. Clones share it.
+/// Bytes that all watches of a process may take together for one purpose. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Account>);
 
@@ -43,7 +43,7 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    pub(super) fn take(&self, bytes: usize) -> bool {
         let within = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.0.limit);
         self.0
             .used
@@ -51,7 +51,7 @@ impl Budget {
             .is_ok()
     }
 
-    fn give(&self, bytes: usize) {
+    pub(super) fn give(&self, bytes: usize) {
         self.0.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

@@ -6,8 +6,8 @@ use super::shadow::Budget;
 use crate::cursor::{Cursor, Slot};
 use crate::filter::NamespaceFilter;
 
-/// The largest frame of a member: etcd refuses objects of 1.5 MiB, servers may be set higher.
-pub const LARGEST_FRAME: usize = 64 * 1024 * 1024;
+/// The largest frame of a member, 16 MiB: etcd refuses objects of 1.5 MiB, servers may be set higher.
+pub const LARGEST_FRAME: usize = 16 * 1024 * 1024;
 
 /// How the client and all members speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,8 @@ pub enum Start {
     Any,
     /// No version and no `sendInitialEvents`: like `Any`, but consistent. Best asked like `Sync`.
     Recent,
-    /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker.
+    /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker. Of members
+    /// that refuse it the core must know ([`super::WatchMerge::ask_plainly`]).
     Sync,
 }
 
@@ -102,8 +103,8 @@ pub struct WatchError {
 /// What is wrong with a member's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchFault {
-    /// Above [`LARGEST_FRAME`].
-    #[error("an event of more than {LARGEST_FRAME} bytes")]
+    /// Above [`LARGEST_FRAME`], or above what all watches together may hold of unfinished frames.
+    #[error("an event of more than {LARGEST_FRAME} bytes, or too many large ones at once")]
     TooLarge,
     /// No JSON object with type and object, or no protobuf of this shape.
     #[error("what it sent is no watch event")]

@@ -3,9 +3,12 @@
 
 use bytes::Bytes;
 
+use super::shadow::Budget;
 use super::{LARGEST_FRAME, WatchFault, WatchFormat};
 
 const LENGTH: usize = 4;
+/// Of an unfinished frame, 256 KiB are every leg's own: next to no object is larger. What is beyond it all legs share.
+const FREE: usize = 256 * 1024;
 
 /// A frame with its delimiter.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,12 +23,24 @@ pub(super) enum Cut {
 #[derive(Debug, Default)]
 pub(super) struct Splitter {
     partial: Vec<u8>,
+    /// `None`: no other bound than the frame's.
+    budget: Option<Budget>,
+    /// Of the budget.
+    taken: usize,
 }
 
 impl Splitter {
+    pub(super) fn new(budget: Option<Budget>) -> Self {
+        Self {
+            partial: Vec::new(),
+            budget,
+            taken: 0,
+        }
+    }
+
     /// Forgets the frame it was in.
     pub(super) fn reset(&mut self) {
-        self.partial = Vec::new();
+        self.take();
     }
 
     /// The next whole frame; `at` moves on. At `None` all of the chunk is used up.
@@ -40,10 +55,7 @@ impl Splitter {
         }
         let rest = &chunk[*at..];
         let Some(length) = self.missing(format, rest)? else {
-            if self.partial.len() + rest.len() > LARGEST_FRAME {
-                return Err(WatchFault::TooLarge);
-            }
-            self.partial.extend_from_slice(rest);
+            self.gather(rest)?;
             *at = chunk.len();
             return Ok(None);
         };
@@ -55,8 +67,27 @@ impl Splitter {
         if self.partial.is_empty() {
             return Ok(Some(Cut::Within(from, *at)));
         }
-        self.partial.extend_from_slice(&rest[..length]);
-        Ok(Some(Cut::Gathered(std::mem::take(&mut self.partial).into())))
+        self.gather(&rest[..length])?;
+        Ok(Some(Cut::Gathered(self.take().into())))
+    }
+
+    fn gather(&mut self, part: &[u8]) -> Result<(), WatchFault> {
+        let size = self.partial.len() + part.len();
+        let more = size.saturating_sub(FREE + self.taken);
+        if size > LARGEST_FRAME || self.budget.as_ref().is_some_and(|budget| !budget.take(more)) {
+            return Err(WatchFault::TooLarge);
+        }
+        self.taken += more;
+        self.partial.extend_from_slice(part);
+        Ok(())
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        let taken = std::mem::take(&mut self.taken);
+        if let Some(budget) = &self.budget {
+            budget.give(taken);
+        }
+        std::mem::take(&mut self.partial)
     }
 
     /// How much of `rest` ends the frame; `None` if it does not end there.
@@ -84,6 +115,12 @@ impl Splitter {
             self.partial.extend_from_slice(&chunk[*at..end]);
             *at = end;
         }
+    }
+}
+
+impl Drop for Splitter {
+    fn drop(&mut self) {
+        self.reset();
     }
 }
 
@@ -136,17 +173,43 @@ mod tests {
         let huge = Bytes::from_static(&[0xff, 0xff, 0xff, 0xff, 1]);
         let refused = splitter.next(WatchFormat::Protobuf, &huge, &mut at);
         assert_eq!(refused, Err(WatchFault::TooLarge));
-        let large = Bytes::from_static(&[3, 0, 0, 0, 1]);
+        let large = Bytes::from_static(&[0, 255, 255, 0, 1]);
         at = 0;
         assert_eq!(splitter.next(WatchFormat::Protobuf, &large, &mut at), Ok(None));
         assert!(splitter.partial.capacity() < 64);
 
         let mut splitter = Splitter::default();
-        let endless = Bytes::from(vec![b' '; 8 * 1024 * 1024]);
+        let endless = Bytes::from(vec![b' '; 2 * 1024 * 1024]);
         let mut refused = None;
         for _ in 0..9 {
             refused = splitter.next(WatchFormat::Json, &endless, &mut 0).err();
         }
         assert_eq!(refused, Some(WatchFault::TooLarge));
+    }
+
+    #[test]
+    fn large_frames_share_one_budget_and_give_it_back() {
+        let budget = Budget::new(FREE);
+        let mut legs: Vec<Splitter> = (0..3).map(|_| Splitter::new(Some(budget.clone()))).collect();
+        let half = Bytes::from(vec![b' '; FREE / 2]);
+        let mut push = |leg: usize, bytes: &Bytes| legs[leg].next(WatchFormat::Json, bytes, &mut 0);
+        for (leg, halves) in [(0, 3), (1, 3), (2, 2)] {
+            for _ in 0..halves {
+                assert_eq!(push(leg, &half), Ok(None), "{leg}");
+            }
+        }
+        assert_eq!(budget.used(), FREE);
+        assert_eq!(push(2, &half), Err(WatchFault::TooLarge), "the others have it all");
+        let whole = push(1, &Bytes::from_static(b"\n"));
+        assert_eq!(whole, Err(WatchFault::TooLarge), "not even its end");
+        legs[1].reset();
+        assert_eq!(budget.used(), FREE / 2);
+        let end = legs[0].next(WatchFormat::Json, &Bytes::from_static(b" \n"), &mut 0);
+        assert!(matches!(end, Ok(Some(Cut::Gathered(frame))) if frame.len() == 3 * FREE / 2 + 2));
+        assert_eq!(budget.used(), 0);
+        legs[2].next(WatchFormat::Json, &half, &mut 0).unwrap();
+        assert_eq!(budget.used(), FREE / 2);
+        drop(legs);
+        assert_eq!(budget.used(), 0);
     }
 }

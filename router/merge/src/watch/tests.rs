@@ -7,6 +7,9 @@ use super::*;
 use crate::cursor::Universe;
 use crate::filter::NamespaceFilter;
 
+mod columns;
+mod plain;
+
 fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
     let names: Vec<String> = (0..starts.len()).map(|leg| format!("m{leg}")).collect();
     let universe = Universe::new("shard", names.clone());
@@ -234,6 +237,16 @@ fn who_is_through_waits_for_the_others() {
     assert!(!merge.paused(0));
     assert!(memchr::memmem::find(&after[0], b"initial-events-end").is_some());
     assert_eq!(after[1], event("MODIFIED", 6, 0).as_bytes());
+}
+
+#[test]
+fn a_marker_that_cannot_be_written_is_not_waited_for() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync; 200]);
+    merge.barrier = true;
+    let mut out = Output::default();
+    let acts = (0..200).map(|leg| merge.push(leg, bookmark(u64::MAX, true).into(), &mut out).unwrap());
+    let last = acts.last().flatten();
+    assert!(matches!(last, Some(Act::Expired { .. })), "{last:?}");
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(crate) struct Member {
     /// Its version when the shard was configured last: what was before is nobody's to see.
     pub(crate) configured: u64,
     pub(crate) up: bool,
+    /// Knows no watch-list: it sends no marker, whatever it is asked.
+    pub(crate) plain: bool,
     /// Counts restarts: streams of an earlier one are dead.
     pub(crate) epoch: u32,
 }
@@ -152,7 +154,7 @@ impl Member {
                     }
                 }
                 let consistent = start != Start::Any;
-                if start == Start::Sync || serves.marker {
+                if !self.plain && (start == Start::Sync || serves.marker) {
                     stream.marks_at = Some(if consistent { self.version } else { stream.position });
                     stream.mark_end();
                 }

@@ -75,6 +75,9 @@ impl Truth {
         for _ in 0..dice.below(12) {
             truth.change(dice);
         }
+        for member in &mut truth.members {
+            member.plain = dice.percent(15);
+        }
         truth
     }
 

@@ -129,8 +129,11 @@ impl World {
     /// Everything arrives, and then the client holds what there is.
     fn rest(&mut self) {
         self.settle();
-        self.bookmark_all();
-        self.settle();
+        // Members never stay silent for long. Those without a marker are through with a bookmark, and may be asked again.
+        for _ in 0..3 {
+            self.bookmark_all();
+            self.settle();
+        }
         let truth: BTreeMap<_, _> = self
             .truth
             .union()
@@ -159,6 +162,16 @@ impl World {
     fn bookmark_all(&mut self) {
         for line in self.session.iter_mut().flat_map(|session| &mut session.legs) {
             if let Some(stream) = &mut line.stream {
+                stream.mark(false);
+            }
+        }
+    }
+
+    fn bookmark_plain(&mut self) {
+        for line in self.session.iter_mut().flat_map(|session| &mut session.legs) {
+            let member = &self.truth.members[line.member];
+            if let Some(stream) = line.stream.as_mut().filter(|_| member.plain) {
+                member.feed(stream);
                 stream.mark(false);
             }
         }
@@ -264,6 +277,9 @@ impl World {
                 return false;
             }
             line.wants = None;
+            if member.plain {
+                session.merge.ask_plainly(index);
+            }
             let serves = Serves {
                 behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
                 marker: self.dice.percent(50),
@@ -422,6 +438,10 @@ impl World {
                 self.bookmark_all();
             }
             self.connect_client();
+            if round % 10 == 9 {
+                // Who has no marker is waited for until then.
+                self.bookmark_plain();
+            }
             let legs = self.session.as_ref().map_or(0, |session| session.legs.len());
             let mut busy = self.session.is_none();
             for leg in 0..legs {

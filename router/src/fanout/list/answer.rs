@@ -77,6 +77,8 @@ pub(super) async fn finish(
     }
     let begun = Begun {
         first,
+        counted: body.collisions(),
+        open: listing.fanouts.open.clone(),
         rest: (!whole).then_some(body),
     };
     let body = match (listing.fan.asking.asked.method == Method::HEAD, packed) {

@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use portolan_merge::list::{LegMeta, ListError, ListMerge, MergedMeta, Wants};
 
+use crate::fanout::open::OpenWatches;
 use crate::upstream::{Body, BodyError};
 
 /// What is put together of the members' metadata, once all of it is known.
@@ -152,6 +154,10 @@ impl ListBody {
 pub(super) struct Begun {
     pub(super) first: VecDeque<Bytes>,
     pub(super) rest: Option<ListBody>,
+    /// Names that collided in the beginning: these are counted.
+    pub(super) counted: u64,
+    /// Where those of the rest are.
+    pub(super) open: Arc<OpenWatches>,
 }
 
 impl http_body::Body for Begun {
@@ -168,6 +174,10 @@ impl http_body::Body for Begun {
         let chunk = ready!(rest.poll_chunk(cx));
         let chunk = chunk.map(|chunk| chunk.map(Frame::data).map_err(BodyError::from));
         if !matches!(chunk, Some(Ok(_))) {
+            let later = rest.collisions() - self.counted;
+            if later > 0 {
+                self.open.metrics.collided(later);
+            }
             self.rest = None;
         }
         Poll::Ready(chunk)

@@ -142,10 +142,25 @@ impl<'a> Round<'a> {
         self.read.later.retain(|slot| !self.without.contains(slot));
         let media = self.lists[0].1;
         if self.lists.iter().any(|(_, other, _)| *other != media) {
-            return Ok(Turn::Asking(self.listing.wanted.json()));
+            return self.asked_for_json();
         }
         self.read_pins().await?;
         self.answer(media).await
+    }
+
+    /// Once only: who answers in another type even then will not do better.
+    fn asked_for_json(&self) -> Result<Turn, Fault> {
+        let json = self.listing.wanted.json();
+        if self.listing.wanted != json {
+            return Ok(Turn::Asking(json));
+        }
+        match self.lists.iter().find(|(_, media, _)| *media != Media::Json) {
+            None => Err(Fault::Internal("lists of one type that differ".to_owned())),
+            Some((leg, _, _)) => {
+                let why = format!("member cluster {} does not answer in JSON when asked to", leg.cluster());
+                Err(leg.forward.unavailable(why))
+            }
+        }
     }
 
     /// Their versions are the later pages' versions; who has nothing gets no page.

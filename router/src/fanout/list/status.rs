@@ -53,7 +53,8 @@ pub(super) async fn pinned(response: Response<Body>, deadline: Option<Instant>) 
     let list: PinList =
         serde_json::from_slice(&bytes).map_err(|error| format!("its list of metadata cannot be read: {error}"))?;
     Ok(Pinned {
-        empty: list.items.is_empty() && list.metadata.continue_.is_none_or(|text| text.is_empty()),
+        empty: list.items.is_none_or(|items| items.is_empty())
+            && list.metadata.continue_.is_none_or(|text| text.is_empty()),
         version: list.metadata.resource_version.unwrap_or_default(),
     })
 }
@@ -61,7 +62,9 @@ pub(super) async fn pinned(response: Response<Body>, deadline: Option<Instant>) 
 #[derive(Deserialize)]
 struct PinList {
     metadata: PinMeta,
-    items: Vec<serde::de::IgnoredAny>,
+    /// `null` is how API servers write an empty list of metadata; what has none at all is no list.
+    #[serde(deserialize_with = "Option::deserialize")]
+    items: Option<Vec<serde::de::IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
@@ -164,6 +167,10 @@ mod tests {
         };
         assert_eq!(
             read(r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#).await,
+            Ok(pin("7", true))
+        );
+        assert_eq!(
+            read(r#"{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"7"},"items":null}"#).await,
             Ok(pin("7", true))
         );
         assert_eq!(

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::*;
 use crate::classify::{Impersonation, classify};
 use crate::dispatch::Dispatcher;
-use crate::fanout::SHADOW_BYTES;
 use crate::fanout::open::OpenWatches;
+use crate::fanout::{FRAME_BYTES, SHADOW_BYTES};
 use crate::metrics::FanOutMetrics;
 use crate::plan::{FanLeg, Forward, Rewrite, Share, TrafficClass};
 use crate::recheck::Recheck;
@@ -141,6 +141,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),
         names: Budget::new(SHADOW_BYTES),
+        frames: Budget::new(FRAME_BYTES),
         tasks: Tasks::new(),
     };
     let uids = snapshot.targets.values().map(|target| target.cluster_uid.clone());
@@ -351,6 +352,14 @@ async fn nobody_is_sent_to_a_member_that_has_nothing() {
     let world = two(|_, _| list(11, &["a"], ""), |_, _| list(7, &[], "")).await;
     let first = world.get("?limit=2").await.unwrap();
     assert_eq!((first.names(), first.next()), (vec!["a".to_owned()], None));
+}
+
+#[tokio::test]
+async fn a_member_that_has_nothing_may_say_null() {
+    let nothing = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":null}"#;
+    let world = two(|_, _| list(1, &["a"], ""), move |_, _| say(200, nothing)).await;
+    let answer = world.get("?limit=1").await.unwrap();
+    assert_eq!((answer.names(), answer.next()), (vec!["a".to_owned()], None));
 }
 
 #[tokio::test]
@@ -567,6 +576,21 @@ async fn members_that_answer_in_different_types_are_asked_for_json() {
 }
 
 #[tokio::test]
+async fn a_member_that_ignores_what_is_accepted_is_named() {
+    let deaf = |_: &str, _: &str| Say {
+        headers: vec![("content-type", "application/vnd.kubernetes.protobuf")],
+        ..say(200, "k8s")
+    };
+    let world = two(|_, _| list(1, &["a"], ""), deaf).await;
+    let refused = world.get("").await.err();
+    assert!(
+        matches!(&refused, Some(Fault::TooManyRequests { message, .. }) if message.contains("west")),
+        "{refused:?}"
+    );
+    assert!(world.asked(1).len() <= 2, "not again and again");
+}
+
+#[tokio::test]
 async fn large_lists_are_packed_for_those_who_take_it() {
     let names: Vec<String> = (0..3_000).map(|at| format!("pod-{at}")).collect();
     let many = move |_: &str, _: &str| list(1, &names.iter().map(String::as_str).collect::<Vec<_>>(), "");
@@ -612,4 +636,19 @@ async fn of_equal_names_of_a_union_the_first_members_is_shown_and_it_is_said() {
         );
     }
     assert_eq!(world.asked(0), ["/api/v1/pods", "/api/v1/pods"], "no limit");
+}
+
+#[tokio::test]
+async fn collisions_behind_the_beginning_of_a_large_answer_are_counted() {
+    const OBJECTS: usize = 20_000;
+    let many = |_: &str, _: &str| {
+        let names: Vec<String> = (0..OBJECTS).map(|index| format!("object-{index}")).collect();
+        list(1, &names.iter().map(String::as_str).collect::<Vec<_>>(), "")
+    };
+    let mut world = two(many, many).await;
+    world.unique = true;
+    let answer = world.get("").await.unwrap();
+    assert_eq!(answer.names().len(), OBJECTS);
+    assert!(!answer.headers.contains_key("warning"), "it was too late to say so");
+    assert_eq!(world.fanouts.open.metrics.collisions(), OBJECTS as u64);
 }

@@ -39,7 +39,6 @@ impl LegStream {
             shown,
             backoff: Backoff::new(RETRY_FIRST, RETRY_MOST),
             since: live.then(Instant::now),
-            plain: false,
             parked: false,
             touched: live,
             unreadable: 0,
@@ -89,9 +88,14 @@ impl MergedWatch {
 
     pub(super) fn push(&mut self, index: usize, data: Bytes) {
         self.legs[index].touched = true;
-        match self.merge.push(index, data, &mut self.out) {
+        let seen = self.merge.leg_state(index).seen;
+        let pushed = self.merge.push(index, data, &mut self.out);
+        if self.merge.leg_state(index).seen > seen {
+            // Not any chunk: the first of those that a frame is in says nothing yet.
+            self.legs[index].unreadable = 0;
+        }
+        match pushed {
             Ok(act) => {
-                self.legs[index].unreadable = 0;
                 self.act(act, Reason::Relist, "the member has forgotten where it was");
             }
             Err(error) => {
@@ -145,7 +149,7 @@ impl MergedWatch {
         tracing::debug!(cluster = %leg.shown.cluster, reason = reason.as_str(), why, ?start, "a leg of a watch is connected again");
         leg.shown.set_state(state, Some(why));
         let wish = Wish {
-            query: Wish::of(start, leg.plain),
+            query: Wish::of(start, self.merge.asks_plainly(index)),
             shape: Some(self.shape),
             wait: leg.wait(reason),
         };
@@ -185,8 +189,9 @@ impl MergedWatch {
             }
             Answered::Refused(response) => {
                 // Before 1.32 members know no watch-list, and say so.
-                let leg = &mut self.legs[index];
-                leg.plain |= response.status() == http::StatusCode::UNPROCESSABLE_ENTITY;
+                if response.status() == http::StatusCode::UNPROCESSABLE_ENTITY {
+                    self.merge.ask_plainly(index);
+                }
                 let why = format!("member cluster {cluster} answered {}", response.status());
                 self.lost(index, Reason::Refused, &why);
             }

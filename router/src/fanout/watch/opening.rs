@@ -108,6 +108,7 @@ impl Opening {
             cluster_column: shape == Shape::Table,
             shadow: Some(self.shared.fanouts.memory(&self.plan).clone()),
         })
+        .bounded(self.shared.fanouts.frames.clone())
     }
 
     pub(super) async fn run(mut self, snapshot: &Snapshot) -> Result<Response<Body>, Fault> {
@@ -250,7 +251,10 @@ impl Opening {
     }
 
     fn stream(self, snapshot: &Snapshot, shape: Shape, kind: HeaderValue) -> Response<Body> {
-        let merge = self.core(shape);
+        let mut merge = self.core(shape);
+        for (leg, _) in self.plain.iter().enumerate().filter(|(_, plain)| **plain) {
+            merge.ask_plainly(leg);
+        }
         let Self { shared, plan, legs, .. } = self;
         let mut missing = Vec::new();
         let links = legs.into_iter().zip(&plan.legs).map(|(asked, leg)| {

@@ -297,6 +297,16 @@ fn a_running_watch_is_mended_into_the_epoch_of_its_new_share() {
 }
 
 #[test]
+fn more_members_than_a_cursor_has_room_for_are_refused_at_once() {
+    let of = |members: usize| Universe::new("ops/blue", (0..members).map(|member| format!("uid-{member}")));
+    assert!(fanout::room(&of(180), 180).is_ok() && fanout::room(&of(300), 1).is_ok());
+    let refused = fanout::room(&of(200), 199).unwrap_err();
+    assert!(
+        matches!(&refused, Fault::BadRequest(why) if why.contains("at most 180") && why.contains("199 of the shard's 200"))
+    );
+}
+
+#[test]
 fn settings_of_the_shard_come_along() {
     let mut wire = two();
     wire.unavailable = v1::Unavailable::PartialStart.into();

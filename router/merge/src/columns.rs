@@ -1,8 +1,8 @@
 //! Columns of Tables, aligned by name: members of different versions have different ones.
 //!
-//! The first member's columns come first, what later ones have beyond that is added behind them, CLUSTER last. A row's
-//! cells follow their columns; a cell that a member does not have is `<none>`, as kubectl prints what is not set. `list`
-//! uses it for merged Tables and `watch` for rows of events.
+//! The first member's columns come first, what later ones have beyond that is added behind them until the client has been
+//! told, CLUSTER last. A row's cells follow their columns; a cell that a member does not have is `<none>`, as kubectl
+//! prints what is not set. `list` uses it for merged Tables and `watch` for rows of events.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -14,10 +14,11 @@ const CLUSTER: &str = r#"{"name":"Cluster","type":"string","format":"","descript
 
 /// The columns of a merged Table.
 #[derive(Debug, Default)]
-pub struct Columns {
+pub(crate) struct Columns {
     columns: Vec<Column>,
     cluster: bool,
     hide_objects: bool,
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -28,7 +29,7 @@ struct Column {
 
 /// Where each merged column is in one member's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alignment {
+pub(crate) struct Alignment {
     cells: Vec<Option<usize>>,
     same: bool,
 }
@@ -39,19 +40,50 @@ struct Named {
     name: String,
 }
 
+impl Alignment {
+    /// Of a member that has told no columns: its cells as they stand.
+    pub(crate) fn untold(cells: usize) -> Self {
+        Self {
+            cells: (0..cells).map(Some).collect(),
+            same: true,
+        }
+    }
+
+    /// The member has none of the columns.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cells.iter().all(Option::is_none)
+    }
+}
+
 impl Columns {
     /// None yet. `cluster`: with a CLUSTER column. `hide_objects`: rows lose their objects.
-    pub fn new(cluster: bool, hide_objects: bool) -> Self {
+    pub(crate) fn new(cluster: bool, hide_objects: bool) -> Self {
         Self {
             columns: Vec::new(),
             cluster,
             hide_objects,
+            closed: false,
         }
+    }
+
+    /// The client is told these: what later members have beyond them is left out.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// The members' own, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|column| &*column.name)
+    }
+
+    /// Whether CLUSTER follows them.
+    pub(crate) fn with_cluster(&self) -> bool {
+        self.cluster
     }
 
     /// Aligns a member's `columnDefinitions` (JSON array or `null`) and adds those that are new. Of columns of one name the
     /// first is the first's. `None`: they cannot be read.
-    pub fn align(&mut self, definitions: &[u8]) -> Option<Alignment> {
+    pub(crate) fn align(&mut self, definitions: &[u8]) -> Option<Alignment> {
         let theirs: Option<Vec<Box<RawValue>>> = serde_json::from_slice(definitions).ok()?;
         let theirs = theirs.unwrap_or_default();
         let count = theirs.len();
@@ -61,7 +93,7 @@ impl Columns {
             let free = |(at, column): (usize, &Column)| column.name == name && cells.get(at) == Some(&None);
             if let Some(at) = self.columns.iter().enumerate().position(free) {
                 cells[at] = Some(index);
-            } else {
+            } else if !self.closed {
                 self.columns.push(Column { name, definition });
                 cells.push(Some(index));
             }
@@ -71,7 +103,7 @@ impl Columns {
     }
 
     /// The merged `columnDefinitions`.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let cluster = self.cluster.then_some(CLUSTER);
         join(
             out,
@@ -80,9 +112,10 @@ impl Columns {
     }
 
     /// A row's cells in merged order. `cluster`: whose row it is.
-    pub fn write_cells(&self, alignment: &Alignment, cells: &[&RawValue], cluster: &str, out: &mut Vec<u8>) {
-        // Columns that were added by later members are not in an earlier alignment.
-        let merged = (0..self.columns.len()).map(|at| {
+    pub(crate) fn write_cells(&self, alignment: &Alignment, cells: &[&RawValue], cluster: &str, out: &mut Vec<u8>) {
+        // Columns that were added by later members are not in an earlier alignment, and cells may come before any columns.
+        let count = self.columns.len().max(alignment.cells.len());
+        let merged = (0..count).map(|at| {
             let cell = alignment.cells.get(at).copied().flatten().and_then(|at| cells.get(at));
             cell.map_or(NONE, |cell| cell.get())
         });
@@ -91,7 +124,7 @@ impl Columns {
     }
 
     /// Whether rows of this member may stay as they are.
-    pub fn keeps_rows(&self, alignment: &Alignment) -> bool {
+    pub(crate) fn keeps_rows(&self, alignment: &Alignment) -> bool {
         alignment.same && alignment.cells.len() == self.columns.len() && !self.cluster && !self.hide_objects
     }
 }
@@ -108,27 +141,27 @@ fn join<'a>(out: &mut Vec<u8>, values: impl Iterator<Item = &'a str>) {
 }
 
 /// JSON of something that cannot fail to be JSON.
-pub(super) fn json(value: &(impl Serialize + ?Sized)) -> String {
+pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
 /// A Table's row, its parts where they stand.
 #[derive(Debug, Deserialize)]
-pub struct Row<'a> {
+pub(crate) struct Row<'a> {
     /// In the member's order.
     #[serde(borrow)]
-    pub cells: Vec<&'a RawValue>,
+    pub(crate) cells: Vec<&'a RawValue>,
     /// As they are, if there are any.
     #[serde(borrow)]
-    pub conditions: Option<&'a RawValue>,
+    pub(crate) conditions: Option<&'a RawValue>,
     /// The object, its metadata, or nothing (`includeObject`).
     #[serde(borrow)]
-    pub object: Option<&'a RawValue>,
+    pub(crate) object: Option<&'a RawValue>,
 }
 
 impl Row<'_> {
     /// The row with merged cells.
-    pub fn write(&self, columns: &Columns, alignment: &Alignment, cluster: &str, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, columns: &Columns, alignment: &Alignment, cluster: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"cells":"#);
         columns.write_cells(alignment, &self.cells, cluster, out);
         let object = self.object.filter(|_| !columns.hide_objects);
@@ -194,5 +227,8 @@ mod tests {
         );
         columns.align(br#"[{"name":"B"}]"#).unwrap();
         assert!(!columns.keeps_rows(&first));
+        columns.close();
+        columns.align(br#"[{"name":"C"}]"#).unwrap();
+        assert_eq!(columns.names().collect::<Vec<_>>(), ["A", "A", "B"]);
     }
 }
