@@ -144,10 +144,17 @@ impl Ref {
 }
 
 impl State {
-    /// What was in force before this process started, as far as the objects' statuses tell.
+    /// What was in force before this process started, as far as the objects' statuses tell. A shard that is being deleted
+    /// has nothing in force and still has what routers have not let go of.
     pub(crate) fn recover(facts: &Facts) -> Self {
         let mut state = Self::default();
         for (name, shard) in by_age(facts) {
+            if shard.deleting {
+                for cluster in &shard.status.clusters {
+                    state.ledger.recover(name, cluster);
+                }
+                continue;
+            }
             let accepted = shard.status.accepted.as_ref();
             let Some((generation, spec)) =
                 accepted.and_then(|accepted| Some((accepted.generation, accepted.decode().ok()?)))

@@ -49,6 +49,10 @@ pub(crate) struct ShardObject {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) created: Timestamp,
+    /// It was deleted, and stays until routers have let go of what it has: it wants nothing any more.
+    pub(crate) deleting: bool,
+    /// It has the hub's finalizer.
+    pub(crate) held: bool,
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
     pub(crate) status: ShardingConfigStatus,

@@ -90,6 +90,7 @@ pub(super) fn judge(facts: &Facts, before: &State, ledger: &Ledger) -> Judged {
     let accepted = &before.accepted;
     let drafts: Vec<_> = by_age(facts)
         .into_iter()
+        .filter(|(_, object)| !object.deleting)
         .map(|(name, object)| Draft::new(facts, (ledger, &homes), (name, object), accepted.get(name)))
         .collect();
     let queue = waiting(&drafts, &before.ledger);

@@ -52,6 +52,12 @@ impl Ledger {
             .any(|entry| entry.releasing_since.is_some())
     }
 
+    /// Whether `shard` has anything, releasing or not.
+    pub(crate) fn is_owner(&self, shard: &ShardName) -> bool {
+        let mut entries = self.pairs.values().flat_map(BTreeMap::values);
+        entries.any(|entry| entry.owner.as_ref() == Some(shard))
+    }
+
     /// Clusters with pairs of any state.
     pub(crate) fn clusters(&self) -> impl Iterator<Item = &str> {
         self.pairs.keys().map(String::as_str)

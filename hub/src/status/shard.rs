@@ -32,6 +32,9 @@ pub(super) fn status(
     routers: &Routers,
     now: Timestamp,
 ) -> Option<ShardingConfigStatus> {
+    if object.deleting {
+        return Some(leaving(facts, world, (name, object), now));
+    }
     let verdict = world
         .shards
         .get(name)
@@ -70,6 +73,32 @@ pub(super) fn status(
         set_condition(&mut status.conditions, finding, &whole_seconds(now));
     }
     Some(status)
+}
+
+/// Of a shard that was deleted and waits for routers. What it has and its last spec stay told: a hub that starts anew
+/// begins with them.
+fn leaving(
+    facts: &Facts,
+    world: &World,
+    (name, object): (&ShardName, &ShardObject),
+    now: Timestamp,
+) -> ShardingConfigStatus {
+    let mut status = ShardingConfigStatus {
+        observed_generation: Some(object.generation),
+        clusters: clusters(facts, world, name, &Verdict::default()),
+        callers: None,
+        ..object.status.clone()
+    };
+    let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
+    let finding = Finding {
+        type_: ConditionType::Complete,
+        status: Some(false),
+        reason: ConditionReason::HandoverPending,
+        message: message.to_owned(),
+        observed_generation: Some(object.generation),
+    };
+    set_condition(&mut status.conditions, finding, &whole_seconds(now));
+    status
 }
 
 fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {

@@ -173,3 +173,37 @@ fn the_last_owner_has_it_after_a_restart() {
     let entry = world.state.ledger.get("east", "ns-b").unwrap();
     assert_eq!((entry.generation, entry.releasing_since), (2, None));
 }
+
+/// As deleted while its finalizer holds it, with a status that tells what it has.
+fn deleted(fleet: &mut Fleet, name: &str) {
+    let object = fleet.facts.shards.get_mut(&shard_name(name)).unwrap();
+    object.deleting = true;
+    object.held = true;
+    object.generation += 1;
+    let spec = object.spec.clone().unwrap();
+    object.status.accepted = Some(AcceptedSpec::new(1, &spec).unwrap());
+    object.status.clusters = vec![ClusterShardStatus {
+        name: "east".to_owned(),
+        namespaces: vec!["ns-a".to_owned(), "ns-b".to_owned()],
+        ..ClusterShardStatus::default()
+    }];
+}
+
+#[test]
+fn a_deleted_shard_has_its_namespaces_until_they_are_released_also_over_a_restart() {
+    let mut fleet = fleet();
+    deleted(&mut fleet, "a");
+    fleet.state = State::recover(&fleet.facts);
+    claims(&mut fleet);
+    let world = fleet.compile(0);
+    assert_eq!(
+        world.view("east", "p").map(|view| view.shards.clone()),
+        Some(vec!["ops/b".to_owned()])
+    );
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    assert_eq!(world.awaited("b"), ["east/ns-b (of ops/a)"]);
+    assert!(world.state.ledger.is_owner(&shard_name("a")));
+    let world = fleet.compile(ALL);
+    assert_eq!(world.owner("east", "ns-b"), Some("b"));
+    assert!(!world.state.ledger.is_owner(&shard_name("a")), "it may go");
+}
