@@ -54,8 +54,13 @@ impl Ledger {
 
     /// Whether `shard` has anything, releasing or not.
     pub(crate) fn is_owner(&self, shard: &ShardName) -> bool {
-        let mut entries = self.pairs.values().flat_map(BTreeMap::values);
-        entries.any(|entry| entry.owner.as_ref() == Some(shard))
+        self.clusters().any(|cluster| self.is_owner_in(cluster, shard))
+    }
+
+    /// The same, in one cluster.
+    pub(super) fn is_owner_in(&self, cluster: &str, shard: &ShardName) -> bool {
+        let mut entries = self.in_cluster(cluster);
+        entries.any(|(_, entry)| entry.owner.as_ref() == Some(shard))
     }
 
     /// Clusters with pairs of any state.

@@ -28,7 +28,10 @@ pub(crate) struct WantedMember {
     pub(crate) absent: BTreeSet<String>,
     /// Asked for and there, but the shard has it in another member: where it was first, else the earlier in the order.
     pub(crate) shadowed: BTreeSet<String>,
-    /// The inventory is unknown and is asked for: what the shard held before stands in for it.
+    /// The inventory is asked for, and the agent has not told it to this process.
+    pub(crate) unreported: bool,
+    /// Unreported, and the shard has something there: what it held before stands in for what there is. Where it has nothing,
+    /// nothing can be taken from its callers, and there is no reason to keep anything from them.
     pub(crate) guessed: bool,
 }
 
@@ -116,7 +119,8 @@ fn in_member(
             .filter(|(name, namespace)| !system_namespace(name) && selector.matches(&namespace.labels));
         member.namespaces.extend(chosen.map(|(name, _)| name.clone()));
     } else {
-        member.guessed = true;
+        member.unreported = true;
+        member.guessed = ledger.is_owner_in(cluster, shard);
         member
             .namespaces
             .extend(ledger.held_in(cluster, shard).map(str::to_owned));
@@ -151,6 +155,7 @@ impl WantedMember {
     fn merge(&mut self, other: Self) {
         self.namespaces.extend(other.namespaces);
         self.absent.extend(other.absent);
+        self.unreported |= other.unreported;
         self.guessed |= other.guessed;
     }
 }

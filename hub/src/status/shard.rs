@@ -55,6 +55,7 @@ pub(super) fn status(
             &callers,
             routers,
             accepted.map(|accepted| silent_homes(world, &accepted.spec)),
+            &guessed(verdict),
         ),
         complete(verdict, accepted.is_some()),
         disjoint(verdict),
@@ -166,7 +167,7 @@ fn replica(world: &World, view: &Ref, connected: &[&RouterState]) -> Option<(boo
     };
     let version = &compiled.resource.version;
     let held: Vec<_> = connected.iter().map(|router| router.held.get(view)).collect();
-    let serves = |held: Option<&String>| held == Some(version) || (compiled.provisional && held.is_some());
+    let serves = |held: Option<&String>| held == Some(version);
     let current = !held.is_empty() && held.iter().all(|held| serves(*held));
     // Of several routers the one that lags is told of.
     let lagging = held.iter().find(|held| !serves(**held)).or(held.first());
@@ -210,8 +211,14 @@ fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str>
     homes.filter(|home| world.unknown.homes.contains(*home)).collect()
 }
 
+/// Members of which it is not known what the shard has there: routers that hold an earlier view are sent none.
+fn guessed(verdict: &Verdict) -> Vec<&str> {
+    let members = verdict.wanted.members.iter().filter(|member| member.guessed);
+    members.map(|member| member.cluster.as_str()).collect()
+}
+
 /// `silent`: see [`silent_homes`]; `None` if no spec is in force.
-fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&str>>) -> Found {
+fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&str>>, guessed: &[&str]) -> Found {
     let connected = routers.values().filter(|router| router.left.is_none()).count();
     let refused = callers
         .replicas
@@ -243,6 +250,13 @@ fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&s
     } else if connected == 0 {
         let message = format!("{progress}: no router is connected to the hub");
         (Some(false), ConditionReason::Progressing, message)
+    } else if callers.current < callers.total && !guessed.is_empty() {
+        let message = format!(
+            "{progress}; the agent of {} has not reported its namespaces since the hub started: until it has, routers go \
+             on with the views they have",
+            guessed.join(", ")
+        );
+        (None, ConditionReason::WaitingForAgent, message)
     } else if callers.current < callers.total {
         (Some(false), ConditionReason::Progressing, progress)
     } else {
@@ -290,4 +304,49 @@ fn disjoint(verdict: &Verdict) -> Found {
         (Some(false), ConditionReason::Overlap, message)
     };
     (ConditionType::Disjoint, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_wire::v1;
+
+    use super::*;
+    use crate::acks::Acks;
+    use crate::compile::Compiled;
+
+    #[test]
+    fn a_view_that_is_kept_back_is_not_served() {
+        let view = Ref::View {
+            home: "east".to_owned(),
+            pod_uid: "p".to_owned(),
+        };
+        let resource = v1::Resource {
+            version: "2".to_owned(),
+            body: Some(Body::CallerView(v1::CallerView::default())),
+        };
+        let name = ShardName::new("ops", "a").unwrap();
+        let compiled = Compiled {
+            resource,
+            provisional: true,
+        };
+        let world = World {
+            resources: [(view.clone(), compiled)].into(),
+            callers: [(name.clone(), [view.clone()].into())].into(),
+            ..World::default()
+        };
+        for (held, current, guessed, wanted) in [
+            ("1", 0, vec!["west"], (None, ConditionReason::WaitingForAgent)),
+            ("1", 0, vec![], (Some(false), ConditionReason::Progressing)),
+            ("2", 1, vec!["west"], (Some(true), ConditionReason::Ok)),
+        ] {
+            let acks = Acks::default();
+            acks.connected("gateway", 1, String::new(), [(view.clone(), held.to_owned())].into());
+            acks.read(|routers| {
+                let callers = callers(&world, &name, routers);
+                assert_eq!((callers.current, callers.total), (current, 1));
+                let (_, (holds, reason, _)) = distributed(&callers, routers, Some(Vec::new()), &guessed);
+                assert_eq!((holds, reason), wanted);
+            });
+        }
+    }
 }

@@ -207,3 +207,22 @@ fn a_deleted_shard_has_its_namespaces_until_they_are_released_also_over_a_restar
     assert_eq!(world.owner("east", "ns-b"), Some("b"));
     assert!(!world.state.ledger.is_owner(&shard_name("a")), "it may go");
 }
+
+/// A member whose agent never spoke, and where the shard has nothing, keeps nothing from its callers.
+#[test]
+fn a_silent_member_holds_up_only_those_who_have_something_there() {
+    let mut fleet = fleet();
+    fleet.facts.agents.get_mut("west").unwrap().namespaces = None;
+    fleet.apply("a", spec(&[("east", &["ns-a"]), ("west", &[])]));
+    let view = Ref::View {
+        home: "east".to_owned(),
+        pod_uid: "p".to_owned(),
+    };
+    let world = fleet.compile(0);
+    assert!(!world.resources[&view].provisional);
+    assert!(world.shards[&shard_name("a")].wanted.members[1].unreported);
+    fleet.inventory("west", &["ns-c"]);
+    fleet.compile(0);
+    fleet.facts.agents.get_mut("west").unwrap().namespaces = None;
+    assert!(fleet.compile(0).resources[&view].provisional);
+}
