@@ -149,26 +149,23 @@ impl State {
     pub(crate) fn recover(facts: &Facts) -> Self {
         let mut state = Self::default();
         for (name, shard) in by_age(facts) {
-            if shard.deleting {
-                for cluster in &shard.status.clusters {
-                    state.ledger.recover(name, cluster);
-                }
+            let told = shard.status.accepted.as_ref();
+            let accepted = told.and_then(|told| {
+                Some(Accepted {
+                    uid: shard.uid.clone(),
+                    generation: told.generation,
+                    spec: Arc::new(told.decode().ok()?),
+                })
+            });
+            if accepted.is_none() && !shard.deleting {
                 continue;
             }
-            let accepted = shard.status.accepted.as_ref();
-            let Some((generation, spec)) =
-                accepted.and_then(|accepted| Some((accepted.generation, accepted.decode().ok()?)))
-            else {
-                continue;
-            };
-            let accepted = Accepted {
-                uid: shard.uid.clone(),
-                generation,
-                spec: Arc::new(spec),
-            };
-            state.accepted.insert(name.clone(), accepted);
+            let spec = accepted.as_ref().map(|accepted| &accepted.spec);
             for cluster in &shard.status.clusters {
-                state.ledger.recover(name, cluster);
+                state.ledger.recover(name, cluster, spec);
+            }
+            if let Some(accepted) = accepted.filter(|_| !shard.deleting) {
+                state.accepted.insert(name.clone(), accepted);
             }
         }
         state
@@ -179,6 +176,7 @@ impl State {
 pub(crate) fn compile(facts: &Facts, settings: &Settings, before: &State, released_up_to: u64) -> World {
     let run = before.run + 1;
     let mut ledger = before.ledger.clone();
+    ledger.complete(facts);
     ledger.free(released_up_to);
     let judged = judge::judge(facts, before, &ledger);
     ledger.settle(&judged.claims, run);

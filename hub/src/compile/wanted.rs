@@ -107,6 +107,7 @@ fn in_member(
             .iter()
             .filter(|name| inventory.is_some_and(|all| !all.contains_key(*name)));
         member.absent.extend(absent.cloned());
+        member.guessed = ledger.is_partial(cluster, shard);
         return member;
     }
     let selector = match &entry.namespace_selector {

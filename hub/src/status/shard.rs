@@ -112,26 +112,33 @@ fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -
     };
     all.into_iter()
         .filter_map(|cluster| {
-            let owned = ledger
+            let mut owned: Vec<_> = ledger
                 .in_cluster(cluster)
-                .filter(|(_, entry)| entry.owner.as_ref() == Some(name));
-            let (namespaces, generations): (Vec<_>, Vec<_>) = owned
-                .map(|(namespace, entry)| (namespace.to_owned(), entry.generation))
-                .unzip();
-            let generations = namespaces.iter().zip(generations).take(STATUS_NAMESPACES_MAX);
-            let generations: BTreeMap<_, _> = generations
-                .filter(|(_, generation)| *generation > 1)
-                .map(|(namespace, generation)| (namespace.clone(), i64::try_from(generation).unwrap_or(i64::MAX)))
+                .filter(|(_, entry)| entry.owner.as_ref() == Some(name))
+                .collect();
+            let namespace_count = i64::try_from(owned.len()).unwrap_or(i64::MAX);
+            if owned.len() > STATUS_NAMESPACES_MAX {
+                // A hub that starts anew knows the rest by the spec, but not what the spec no longer asks for.
+                owned.sort_by_key(|(_, entry)| (entry.releasing_since.is_none(), entry.generation == 1));
+                owned.truncate(STATUS_NAMESPACES_MAX);
+                owned.sort_by_key(|(namespace, _)| *namespace);
+            }
+            let moved = owned.iter().filter(|(_, entry)| entry.generation > 1);
+            let generations: BTreeMap<_, _> = moved
+                .map(|(namespace, entry)| {
+                    let generation = i64::try_from(entry.generation).unwrap_or(i64::MAX);
+                    ((*namespace).to_owned(), generation)
+                })
                 .collect();
             let member = verdict.wanted.members.iter().find(|member| member.cluster == cluster);
-            if namespaces.is_empty() && member.is_none() {
+            if owned.is_empty() && member.is_none() {
                 return None;
             }
             let shadowed = member.into_iter().flat_map(|member| &member.shadowed);
             Some(ClusterShardStatus {
                 name: cluster.to_owned(),
-                namespace_count: i64::try_from(namespaces.len()).unwrap_or(i64::MAX),
-                namespaces: namespaces.into_iter().take(STATUS_NAMESPACES_MAX).collect(),
+                namespace_count,
+                namespaces: owned.into_iter().map(|(namespace, _)| namespace.to_owned()).collect(),
                 generations,
                 objects: None,
                 labels_synced: labelled(cluster),

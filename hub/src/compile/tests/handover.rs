@@ -226,3 +226,32 @@ fn a_silent_member_holds_up_only_those_who_have_something_there() {
     fleet.facts.agents.get_mut("west").unwrap().namespaces = None;
     assert!(fleet.compile(0).resources[&view].provisional);
 }
+
+/// More than a status can name: what it does not name is not given away before its agent has told what there is.
+#[test]
+fn what_a_status_cannot_name_is_not_given_away() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("late", spec(&[("west", &[])]));
+    fleet.apply("many", spec(&[("east", &[])]));
+    fleet.compile(ALL);
+    let object = fleet.facts.shards.get_mut(&shard_name("many")).unwrap();
+    let accepted = object.spec.clone().unwrap();
+    object.status.accepted = Some(AcceptedSpec::new(1, &accepted).unwrap());
+    object.status.clusters = vec![ClusterShardStatus {
+        name: "east".to_owned(),
+        namespace_count: 2,
+        namespaces: vec!["ns-a".to_owned()],
+        ..ClusterShardStatus::default()
+    }];
+    let inventory = fleet.agent("east").namespaces.take();
+    fleet.state = State::recover(&fleet.facts);
+    fleet.apply("late", spec(&[("east", &["ns-b"])]));
+    let world = fleet.compile(ALL);
+    assert_eq!(world.owner("east", "ns-b"), None, "late is the older, and must wait");
+    assert_eq!(world.awaited("late"), ["east/ns-b (of ops/many)"]);
+    assert!(world.shards[&shard_name("many")].wanted.members[0].guessed);
+    fleet.agent("east").namespaces = inventory;
+    let world = fleet.compile(ALL);
+    assert_eq!(world.owner("east", "ns-b"), Some("many"));
+    assert_eq!(world.conflicts("late"), ["east/ns-b (of ops/many)"]);
+}
