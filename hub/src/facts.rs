@@ -105,24 +105,27 @@ pub(crate) struct Kind {
     pub(crate) resource: String,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
     pub(crate) labelled: u64,
     pub(crate) total: u64,
     pub(crate) complete: bool,
+    /// What the agent labelled by.
+    pub(crate) rule: Option<v1::LabelRule>,
 }
 
 impl Coverage {
     /// What routers are told: figures only while something is missing. Objects come and go all the time, and a router
     /// has no use for their number.
-    pub(crate) fn told(self) -> Self {
+    pub(crate) fn told(&self) -> Self {
         if self.complete {
             return Self {
                 complete: true,
+                rule: self.rule.clone(),
                 ..Self::default()
             };
         }
-        self
+        self.clone()
     }
 }
 

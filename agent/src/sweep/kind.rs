@@ -136,6 +136,7 @@ impl KindSweep {
                 labelled: counts.labelled,
                 total: counts.total,
                 complete: inventory.swept() && admission && counts.labelled == counts.total,
+                rule: Some(wire::LabelRule::from(&self.labeling)),
             },
         );
     }
