@@ -85,6 +85,14 @@ impl KindRule {
     fn is_exact(&self) -> bool {
         self.group != "*" && self.resource != "*"
     }
+
+    /// The one kind that it names.
+    pub(crate) fn exact(&self) -> Option<Kind> {
+        self.is_exact().then(|| Kind {
+            group: self.group.clone(),
+            resource: self.resource.clone(),
+        })
+    }
 }
 
 /// One kind as discovery describes it.
