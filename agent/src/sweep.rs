@@ -75,7 +75,8 @@ pub(crate) struct Sweeper {
 struct Running {
     labeling: Labeling,
     namespaces: Tasks,
-    kinds: BTreeMap<Kind, Tasks>,
+    /// With the version that each is listed and watched in.
+    kinds: BTreeMap<Kind, (ApiResource, Tasks)>,
 }
 
 impl Sweeper {
@@ -191,13 +192,13 @@ impl Sweeper {
     async fn turn_kinds(&self, wanted: &BTreeMap<Kind, ApiResource>, running: &mut Running) {
         let gone: Vec<Kind> = running
             .kinds
-            .keys()
-            .filter(|kind| !wanted.contains_key(kind))
-            .cloned()
+            .iter()
+            .filter(|(kind, (resource, _))| wanted.get(kind) != Some(resource))
+            .map(|(kind, _)| kind.clone())
             .collect();
         for kind in gone {
-            tracing::info!(%kind, "kind is no longer labelled");
-            if let Some(tasks) = running.kinds.remove(&kind) {
+            tracing::info!(%kind, "kind is no longer labelled, or in another version");
+            if let Some((_, tasks)) = running.kinds.remove(&kind) {
                 stop(&tasks).await;
             }
             self.coverage.remove(&kind);
@@ -209,7 +210,8 @@ impl Sweeper {
                     kind.clone(),
                     coverage_of(kind, Counts::default(), false, &running.labeling),
                 );
-                self.sweep(kind.clone(), resource, &running.labeling, nobody_waits)
+                let tasks = self.sweep(kind.clone(), resource, &running.labeling, nobody_waits);
+                (resource.clone(), tasks)
             });
         }
     }
@@ -258,7 +260,7 @@ impl Sweeper {
 impl Running {
     async fn stop(self) {
         stop(&self.namespaces).await;
-        for tasks in self.kinds.values() {
+        for (_, tasks) in self.kinds.values() {
             stop(tasks).await;
         }
     }
