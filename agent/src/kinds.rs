@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use kube::Client;
 use kube::api::ApiResource;
-use kube::discovery::{Discovery, Scope, verbs};
+use kube::discovery::{ApiGroup, Discovery, Scope, verbs};
 
 /// (group, resource) never labelled, `*` for all resources of a group.
 ///
@@ -85,6 +85,14 @@ impl KindRule {
     fn is_exact(&self) -> bool {
         self.group != "*" && self.resource != "*"
     }
+
+    /// The one kind that it names.
+    pub(crate) fn exact(&self) -> Option<Kind> {
+        self.is_exact().then(|| Kind {
+            group: self.group.clone(),
+            resource: self.resource.clone(),
+        })
+    }
 }
 
 /// One kind as discovery describes it.
@@ -143,27 +151,33 @@ fn refusal(kind: &Served) -> Option<&'static str> {
     }
 }
 
-/// What the member serves now: each kind in the version its group recommends.
+/// What the member serves now: each kind in the version its group recommends, and those that this version lacks in their
+/// most stable one; the first of a kind is the one to use. Servers without aggregated discovery are asked group by group.
 pub(crate) async fn discover(client: Client) -> kube::Result<Vec<Served>> {
-    let discovery = Discovery::new(client).run_aggregated().await?;
-    let served = discovery
-        .groups()
-        .flat_map(kube::discovery::ApiGroup::recommended_resources);
-    Ok(served
-        .map(|(resource, capabilities)| Served {
-            resource,
-            namespaced: capabilities.scope == Scope::Namespaced,
-            labelable: [verbs::LIST, verbs::WATCH, verbs::PATCH]
-                .iter()
-                .all(|verb| capabilities.supports_operation(verb)),
-        })
-        .collect())
+    let discovery = match Discovery::new(client.clone()).run_aggregated().await {
+        Ok(discovery) if discovery.groups().next().is_some() => discovery,
+        _ => Discovery::new(client).run().await?,
+    };
+    Ok(of_groups(discovery.groups()))
+}
+
+fn of_groups<'a>(groups: impl Iterator<Item = &'a ApiGroup>) -> Vec<Served> {
+    let all = groups.flat_map(|group| [group.recommended_resources(), group.resources_by_stability()].concat());
+    let served = all.map(|(resource, capabilities)| Served {
+        resource,
+        namespaced: capabilities.scope == Scope::Namespaced,
+        labelable: [verbs::LIST, verbs::WATCH, verbs::PATCH]
+            .iter()
+            .all(|verb| capabilities.supports_operation(verb)),
+    });
+    served.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use kube::core::GroupVersionKind;
+    use serde_json::{Value, json};
 
     fn served(group: &str, plural: &str, namespaced: bool, labelable: bool) -> Served {
         let gvk = GroupVersionKind::gvk(group, "v1", plural);
@@ -195,6 +209,54 @@ mod tests {
         let (chosen, unmet) = select(&rules, &member());
         let unmet = unmet.into_iter().map(|(rule, why)| (rule.resource, why)).collect();
         (chosen.keys().map(ToString::to_string).collect(), unmet)
+    }
+
+    /// A server that answers aggregated discovery, or only that of each group and version.
+    fn member_api(aggregated: bool) -> Client {
+        let resource = |name: &str, kind: &str| {
+            json!({"name": name, "resource": name, "singularName": "", "kind": kind, "responseKind": {"kind": kind},
+                "namespaced": true, "scope": "Namespaced", "verbs": ["list", "watch", "patch"]})
+        };
+        let (widget, gadget) = (resource("widgets", "Widget"), resource("gadgets", "Gadget"));
+        let versions = json!([
+            {"version": "v1", "groupVersion": "example.com/v1", "resources": [widget]},
+            {"version": "v1beta1", "groupVersion": "example.com/v1beta1", "resources": [widget, gadget]},
+        ]);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let list = |version: &Value| json!({"kind": "APIResourceList", "groupVersion": version["groupVersion"], "resources": version["resources"]});
+            let answer = match (request.uri().path(), aggregated) {
+                ("/apis", true) => json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
+                    "items": [{"metadata": {"name": "example.com"}, "versions": versions}]}),
+                ("/api", true) => {
+                    json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": []})
+                }
+                ("/apis", false) => json!({"kind": "APIGroupList", "groups": [
+                    {"name": "example.com", "versions": versions, "preferredVersion": versions[0]},
+                ]}),
+                ("/api", false) => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
+                ("/api/v1", _) => json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": []}),
+                ("/apis/example.com/v1", _) => list(&versions[0]),
+                (_, _) => list(&versions[1]),
+            };
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            async { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn kinds_of_other_versions_and_older_servers_are_seen() {
+        for aggregated in [true, false] {
+            let served = discover(member_api(aggregated)).await.unwrap();
+            let rules = [KindRule::new("example.com", "*").unwrap()];
+            let (kinds, _) = select(&rules, &served);
+            let versions = kinds.values().map(|one| (one.plural.as_str(), one.version.as_str()));
+            assert_eq!(
+                versions.collect::<Vec<_>>(),
+                [("gadgets", "v1beta1"), ("widgets", "v1")],
+                "{aggregated}"
+            );
+        }
     }
 
     #[test]

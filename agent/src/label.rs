@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use portolan_crds::labels::LabelKeys;
 use portolan_crds::names::system_namespace;
-use portolan_crds::shard::Bucketing;
+use portolan_crds::shard::{BucketAlgorithm, Bucketing};
+use portolan_wire::v1 as wire;
 
 /// Value of the control label on everything the agent labels.
 const CONTROLLED: &str = "true";
@@ -43,10 +44,25 @@ impl Labeling {
     }
 }
 
+impl From<&Labeling> for wire::LabelRule {
+    fn from(labeling: &Labeling) -> Self {
+        let algorithm = match labeling.bucketing.algorithm() {
+            BucketAlgorithm::Xxh3 => wire::BucketAlgorithm::Xxh3,
+            BucketAlgorithm::Legacy => wire::BucketAlgorithm::Legacy,
+        };
+        Self {
+            prefix: labeling.keys.prefix().to_owned(),
+            bucketing: Some(wire::Bucketing {
+                algorithm: algorithm.into(),
+                buckets: u32::from(labeling.bucketing.buckets()),
+            }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan_crds::shard::BucketAlgorithm;
     use proptest::prelude::*;
 
     #[test]

@@ -23,19 +23,20 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
 use portolan_runtime::{Backoff, Tasks};
+use portolan_wire::v1 as wire;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admission::Covered;
 use crate::explain::{call, watch_broke};
 use crate::facts::FactMap;
-use crate::kinds::{self, Kind};
+use crate::kinds::{self, Kind, KindRule};
 use crate::label::Labeling;
 use crate::member::watch_config;
 use crate::metrics::{Metrics, Watched};
 use crate::report::CoverageFacts;
 use crate::settings::Settings;
-use inventory::Subject;
+use inventory::{Counts, Subject};
 use kind::KindSweep;
 use pacer::Pacer;
 use patch::Patcher;
@@ -74,7 +75,8 @@ pub(crate) struct Sweeper {
 struct Running {
     labeling: Labeling,
     namespaces: Tasks,
-    kinds: BTreeMap<Kind, Tasks>,
+    /// With the version that each is listed and watched in.
+    kinds: BTreeMap<Kind, (ApiResource, Tasks)>,
 }
 
 impl Sweeper {
@@ -148,12 +150,13 @@ impl Sweeper {
         }
         let current = match running {
             Some(current) => current,
-            None => running.insert(self.start(settings.labeling.clone()).await),
+            None => running.insert(self.start(settings).await),
         };
         let served = self.discover().await;
         let (kinds, unmet) = kinds::select(&settings.kinds, &served);
         for (rule, reason) in unmet {
             tracing::warn!(%rule, reason, "configured kind is not labelled");
+            rule.exact().iter().for_each(|kind| self.coverage.remove(kind));
         }
         self.turn_kinds(&kinds, current).await;
         self.plan.send_if_modified(|plan| {
@@ -168,8 +171,9 @@ impl Sweeper {
     }
 
     /// Starts with the namespaces and waits until they are labelled.
-    async fn start(&self, labeling: Labeling) -> Running {
-        self.coverage.replace(FactMap::new());
+    async fn start(&self, settings: &Settings) -> Running {
+        let labeling = settings.labeling.clone();
+        self.coverage.replace(begun(settings));
         let (first, mut done) = watch::channel(false);
         let resource = ApiResource::erase::<Namespace>(&());
         let tasks = self.sweep(namespaces_kind(), &resource, &labeling, first);
@@ -188,13 +192,13 @@ impl Sweeper {
     async fn turn_kinds(&self, wanted: &BTreeMap<Kind, ApiResource>, running: &mut Running) {
         let gone: Vec<Kind> = running
             .kinds
-            .keys()
-            .filter(|kind| !wanted.contains_key(kind))
-            .cloned()
+            .iter()
+            .filter(|(kind, (resource, _))| wanted.get(kind) != Some(resource))
+            .map(|(kind, _)| kind.clone())
             .collect();
         for kind in gone {
-            tracing::info!(%kind, "kind is no longer labelled");
-            if let Some(tasks) = running.kinds.remove(&kind) {
+            tracing::info!(%kind, "kind is no longer labelled, or in another version");
+            if let Some((_, tasks)) = running.kinds.remove(&kind) {
                 stop(&tasks).await;
             }
             self.coverage.remove(&kind);
@@ -202,7 +206,12 @@ impl Sweeper {
         for (kind, resource) in wanted {
             running.kinds.entry(kind.clone()).or_insert_with(|| {
                 let nobody_waits = watch::Sender::new(false);
-                self.sweep(kind.clone(), resource, &running.labeling, nobody_waits)
+                self.coverage.upsert(
+                    kind.clone(),
+                    coverage_of(kind, Counts::default(), false, &running.labeling),
+                );
+                let tasks = self.sweep(kind.clone(), resource, &running.labeling, nobody_waits);
+                (resource.clone(), tasks)
             });
         }
     }
@@ -251,7 +260,7 @@ impl Sweeper {
 impl Running {
     async fn stop(self) {
         stop(&self.namespaces).await;
-        for tasks in self.kinds.values() {
+        for (_, tasks) in self.kinds.values() {
             stop(tasks).await;
         }
     }
@@ -272,10 +281,51 @@ async fn stop(tasks: &Tasks) {
     tasks.shutdown(STOP_TIMEOUT).await;
 }
 
+/// What is told before the first list: namespaces alone, all labelled, would look like everything.
+fn begun(settings: &Settings) -> FactMap<Kind, wire::CoverageFact> {
+    let named = settings.kinds.iter().filter_map(KindRule::exact);
+    let all = named.chain([namespaces_kind()]).map(|kind| {
+        let fact = coverage_of(&kind, Counts::default(), false, &settings.labeling);
+        (kind, Arc::new(fact))
+    });
+    all.collect()
+}
+
+fn coverage_of(kind: &Kind, counts: Counts, complete: bool, labeling: &Labeling) -> wire::CoverageFact {
+    wire::CoverageFact {
+        kind: Some(wire::KindRef {
+            group: kind.group.clone(),
+            resource: kind.resource.clone(),
+        }),
+        labelled: counts.labelled,
+        total: counts.total,
+        complete,
+        rule: Some(wire::LabelRule::from(labeling)),
+    }
+}
+
 /// Namespaces as a kind.
 pub(crate) fn namespaces_kind() -> Kind {
     Kind {
         group: String::new(),
         resource: "namespaces".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_the_first_list_no_kind_that_was_asked_for_is_complete() {
+        let rule = |group, resource| KindRule::new(group, resource).unwrap();
+        let settings = Settings {
+            kinds: [rule("", "pods"), rule("apps", "*")].into(),
+            ..Settings::default()
+        };
+        let facts = begun(&settings);
+        let kinds: Vec<_> = facts.keys().map(ToString::to_string).collect();
+        assert_eq!(kinds, ["namespaces", "pods"]);
+        assert!(facts.values().all(|fact| !fact.complete));
     }
 }

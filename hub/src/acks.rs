@@ -67,8 +67,9 @@ impl Acks {
         *self.returning_until.write() = Instant::now() + RETURN_GRACE;
     }
 
-    /// A stream begins, with what the router says it holds.
-    pub(crate) fn connected(&self, router: &str, epoch: u64, version: String, held: BTreeMap<Ref, String>) {
+    /// A stream begins, with what the router says it holds. False, and nothing changes, while an earlier one of the name is
+    /// open: there are two routers then, and of what either holds nothing would be known.
+    pub(crate) fn connected(&self, router: &str, epoch: u64, version: String, held: BTreeMap<Ref, String>) -> bool {
         let state = RouterState {
             epoch,
             version,
@@ -78,8 +79,14 @@ impl Acks {
             acked_run: 0,
             breakers: Vec::new(),
         };
-        self.routers.write().insert(router.to_owned(), state);
+        let mut routers = self.routers.write();
+        if routers.get(router).is_some_and(|earlier| earlier.left.is_none()) {
+            return false;
+        }
+        routers.insert(router.to_owned(), state);
+        drop(routers);
         self.wake();
+        true
     }
 
     /// Changes a router's state, as long as no later stream of it has begun.
@@ -122,8 +129,9 @@ mod tests {
         assert_eq!(acks.released_up_to(), 0, "routers may come back");
         tokio::time::advance(RETURN_GRACE).await;
         assert_eq!(acks.released_up_to(), u64::MAX, "nobody is there");
-        acks.connected("a", 1, String::new(), BTreeMap::new());
-        acks.connected("b", 2, String::new(), BTreeMap::new());
+        assert!(acks.connected("a", 1, String::new(), BTreeMap::new()));
+        assert!(acks.connected("b", 2, String::new(), BTreeMap::new()));
+        assert!(!acks.connected("a", 3, String::new(), BTreeMap::new()), "a is here");
         acks.update("a", 1, |state| state.acked_run = 7);
         assert_eq!(acks.released_up_to(), 0);
         acks.update("b", 1, |state| state.acked_run = 9);

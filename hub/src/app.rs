@@ -24,6 +24,7 @@ use crate::bootstrap::Tokens;
 use crate::ca;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
+use crate::finalize::Finalizers;
 use crate::index::Index;
 use crate::metrics::Metrics;
 use crate::pins::Pins;
@@ -149,6 +150,8 @@ impl Parts {
         self.spawn("distribute", distributor.run());
         let status = StatusWriter::new(self.client.clone(), self.index.clone(), self.acks.clone());
         self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
+        let finalizers = Finalizers::new(self.client.clone(), self.index.clone());
+        self.spawn("finalizers", finalizers.run(self.worlds.subscribe()));
         let serving = self.readiness.task("grpc");
         let services = self.services(ca, pins);
         serving.ready();

@@ -144,24 +144,28 @@ impl Ref {
 }
 
 impl State {
-    /// What was in force before this process started, as far as the objects' statuses tell.
+    /// What was in force before this process started, as far as the objects' statuses tell. A shard that is being deleted
+    /// has nothing in force and still has what routers have not let go of.
     pub(crate) fn recover(facts: &Facts) -> Self {
         let mut state = Self::default();
         for (name, shard) in by_age(facts) {
-            let accepted = shard.status.accepted.as_ref();
-            let Some((generation, spec)) =
-                accepted.and_then(|accepted| Some((accepted.generation, accepted.decode().ok()?)))
-            else {
+            let told = shard.status.accepted.as_ref();
+            let accepted = told.and_then(|told| {
+                Some(Accepted {
+                    uid: shard.uid.clone(),
+                    generation: told.generation,
+                    spec: Arc::new(told.decode().ok()?),
+                })
+            });
+            if accepted.is_none() && !shard.deleting {
                 continue;
-            };
-            let accepted = Accepted {
-                uid: shard.uid.clone(),
-                generation,
-                spec: Arc::new(spec),
-            };
-            state.accepted.insert(name.clone(), accepted);
+            }
+            let spec = accepted.as_ref().map(|accepted| &accepted.spec);
             for cluster in &shard.status.clusters {
-                state.ledger.recover(name, cluster);
+                state.ledger.recover(name, cluster, spec);
+            }
+            if let Some(accepted) = accepted.filter(|_| !shard.deleting) {
+                state.accepted.insert(name.clone(), accepted);
             }
         }
         state
@@ -172,6 +176,7 @@ impl State {
 pub(crate) fn compile(facts: &Facts, settings: &Settings, before: &State, released_up_to: u64) -> World {
     let run = before.run + 1;
     let mut ledger = before.ledger.clone();
+    ledger.complete(facts);
     ledger.free(released_up_to);
     let judged = judge::judge(facts, before, &ledger);
     ledger.settle(&judged.claims, run);

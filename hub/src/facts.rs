@@ -49,6 +49,10 @@ pub(crate) struct ShardObject {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) created: Timestamp,
+    /// It was deleted, and stays until routers have let go of what it has: it wants nothing any more.
+    pub(crate) deleting: bool,
+    /// It has the hub's finalizer.
+    pub(crate) held: bool,
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
     pub(crate) status: ShardingConfigStatus,
@@ -101,24 +105,27 @@ pub(crate) struct Kind {
     pub(crate) resource: String,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
     pub(crate) labelled: u64,
     pub(crate) total: u64,
     pub(crate) complete: bool,
+    /// What the agent labelled by.
+    pub(crate) rule: Option<v1::LabelRule>,
 }
 
 impl Coverage {
     /// What routers are told: figures only while something is missing. Objects come and go all the time, and a router
     /// has no use for their number.
-    pub(crate) fn told(self) -> Self {
+    pub(crate) fn told(&self) -> Self {
         if self.complete {
             return Self {
                 complete: true,
+                rule: self.rule.clone(),
                 ..Self::default()
             };
         }
-        self
+        self.clone()
     }
 }
 

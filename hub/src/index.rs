@@ -136,7 +136,10 @@ impl Facts {
         let change = match before {
             Some(before) if *before == shard => Change::Nothing,
             Some(before)
-                if before.uid == shard.uid && before.spec == shard.spec && before.generation == shard.generation =>
+                if before.uid == shard.uid
+                    && before.spec == shard.spec
+                    && before.generation == shard.generation
+                    && before.deleting == shard.deleting =>
             {
                 Change::Status
             }

@@ -16,6 +16,7 @@ mod compile;
 mod distribute;
 mod enroll;
 mod facts;
+mod finalize;
 mod index;
 mod jwks;
 mod metrics;

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error as KubeError};
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use crate::facts::{Facts, Pin};
 use crate::index::Index;
@@ -51,6 +52,8 @@ pub(crate) enum AgentKey<'a> {
 pub(crate) struct Pins {
     api: Api<ConfigMap>,
     index: Arc<Index>,
+    // A semaphore of one: the index gets the whole map, and must not get an older one after a newer one.
+    turn: Arc<Semaphore>,
 }
 
 impl Pins {
@@ -58,6 +61,7 @@ impl Pins {
         Self {
             api: Api::namespaced(client, namespace),
             index,
+            turn: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -100,6 +104,7 @@ impl Pins {
         cluster: &str,
         change: impl Fn(Option<&Pin>) -> Result<Pin, PinError>,
     ) -> Result<(), PinError> {
+        let _turn = self.turn.acquire().await.expect("never closed");
         for _ in 0..ATTEMPTS {
             let map = self.api.get_opt(CONFIG_MAP_PINS).await?;
             let mut pins = map.as_ref().map(decode).unwrap_or_default();
@@ -277,6 +282,59 @@ mod tests {
             );
         }
         assert!(agent_keys("east", None, AgentKey::Presented("a")).is_err());
+    }
+
+    /// A ConfigMap that is stored at once and answers its first write late.
+    fn slow_first_answer() -> Client {
+        let state = Arc::new(parking_lot::Mutex::new((0, None::<serde_json::Value>)));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let state = state.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = http_body_util::BodyExt::collect(body).await.unwrap().to_bytes();
+                let (answer, late) = {
+                    let mut state = state.lock();
+                    if head.method != http::Method::GET {
+                        state.0 += 1;
+                        let mut map: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                        map["metadata"]["resourceVersion"] = state.0.to_string().into();
+                        state.1 = Some(map);
+                    }
+                    (state.1.clone(), head.method != http::Method::GET && state.0 == 1)
+                };
+                if late {
+                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                }
+                let code = if answer.is_some() { 200 } else { 404 };
+                let status =
+                    serde_json::json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"});
+                let body = kube::client::Body::from(answer.unwrap_or(status).to_string().into_bytes());
+                Ok::<_, std::convert::Infallible>(http::Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_overwrites_no_later_pin() {
+        let index = Arc::<Index>::default();
+        let (east, west) = (pin("uid-e", "ke"), pin("uid-w", "kw"));
+        for (cluster, pin) in [("east", &east), ("west", &west)] {
+            let kind = kube::api::ApiResource::erase::<portolan_crds::MemberCluster>(&());
+            let spec = serde_json::json!({"spec": {"accept": true}});
+            let mut object = kube::api::DynamicObject::new(cluster, &kind).data(spec);
+            object.metadata.uid = Some(pin.member_uid.clone());
+            index.write(|facts| facts.apply_member(&object));
+        }
+        let pins = Pins::new(slow_first_answer(), "system", index.clone());
+        let later = async {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            pins.pin("west", &west, AgentKey::Enrolled("w")).await
+        };
+        let (first, second) = tokio::join!(pins.pin("east", &east, AgentKey::Enrolled("e")), later);
+        assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+        let known: Vec<_> = index.read(|facts| facts.pins.keys().cloned().collect());
+        assert_eq!(known, ["east", "west"]);
     }
 
     #[test]

@@ -262,7 +262,7 @@ pub struct Endpoint {
 }
 
 /// How far the agent has labelled one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
     /// Selectors may be trusted.
     pub complete: bool,
@@ -270,6 +270,8 @@ pub struct Coverage {
     pub labelled: u64,
     /// Objects there are.
     pub total: u64,
+    /// Prefix and buckets that the agent labelled by; `None` if it did not say, or not in words of this version.
+    pub rule: Option<(String, Bucketing)>,
 }
 
 /// The router's own token in one member.

@@ -9,6 +9,7 @@ use portolan_wire::v1::Resource;
 use prost::Message;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
+use tokio::task::JoinError;
 
 const FILE_NAME: &str = "state.bin";
 /// First line of the file; another one is another format.
@@ -24,6 +25,8 @@ pub(crate) enum StateError {
     Format(PathBuf),
     #[error("{} is damaged", .0.display())]
     Damaged(PathBuf),
+    #[error("the thread that writes the state file ended")]
+    Writer(#[from] JoinError),
 }
 
 /// The file of one router.

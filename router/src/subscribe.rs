@@ -1,8 +1,9 @@
 //! The hub's stream, as one router lives it: Hello with what it still holds, transactions in, acks and reports out,
 //! reconnecting for ever.
 //!
-//! A transaction is checked whole, swapped in at once, answered, then written to the state file. While the hub is away
-//! the last state is served on, also after a restart. Not here: what a resource means (`snapshot::build`). Caller: `app`.
+//! A transaction is checked whole, swapped in at once, answered, then written to the state file; written before it is
+//! answered if it takes something from a caller. While the hub is away the last state is served on, also after a restart.
+//! Not here: what a resource means (`snapshot::build`). Caller: `app`.
 
 mod channel;
 mod held;
@@ -36,6 +37,8 @@ enum SessionError {
     Closed,
     #[error("the hub did not {0} in time")]
     Slow(&'static str),
+    #[error("a release is not acknowledged, as a restart would undo it: {0}")]
+    Unsaved(String),
     #[error("the identity was renewed")]
     Renewed,
 }

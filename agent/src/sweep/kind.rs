@@ -12,9 +12,9 @@ use kube::Api;
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
-use portolan_wire::v1 as wire;
 use tokio::sync::watch;
 
+use super::coverage_of;
 use super::inventory::{Inventory, Subject};
 use super::patch::Patcher;
 use crate::admission::Covered;
@@ -126,17 +126,8 @@ impl KindSweep {
         // Namespaces cannot get their labels at admission: their bucket is a hash. Nothing lives in one before it
         // exists, so their own coverage needs no policy.
         let admission = self.patcher.subject == Subject::Namespaces || self.covered.borrow().covers(&self.kind);
-        self.coverage.upsert(
-            self.kind.clone(),
-            wire::CoverageFact {
-                kind: Some(wire::KindRef {
-                    group: self.kind.group.clone(),
-                    resource: self.kind.resource.clone(),
-                }),
-                labelled: counts.labelled,
-                total: counts.total,
-                complete: inventory.swept() && admission && counts.labelled == counts.total,
-            },
-        );
+        let complete = inventory.swept() && admission && counts.labelled == counts.total;
+        let fact = coverage_of(&self.kind, counts, complete, &self.labeling);
+        self.coverage.upsert(self.kind.clone(), fact);
     }
 }

@@ -55,7 +55,7 @@ pub struct ClusterShardStatus {
     /// Number of namespaces owned there.
     #[serde(default)]
     pub namespace_count: i64,
-    /// Their names, the first 500 in order.
+    /// Their names; of more than 500, those that are leaving or have changed hands and the first others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub namespaces: Vec<String>,

@@ -21,6 +21,7 @@ const (
 // statusOf is the status of a Greeting whose children were applied.
 func statusOf(greeting *examplev1.Greeting, deployment *appsv1ac.DeploymentApplyConfiguration) examplev1.GreetingStatus {
 	status := carriedOver(greeting)
+	status.ObservedGeneration = greeting.Generation
 	found := ptr.Deref(deployment.Status, appsv1ac.DeploymentStatusApplyConfiguration{})
 	status.ReadyReplicas = ptr.Deref(found.ReadyReplicas, 0)
 	set(greeting, &status, conditionApplied, true, "Applied", "ConfigMap and Deployment are as the spec wants them")
@@ -37,7 +38,8 @@ func statusOf(greeting *examplev1.Greeting, deployment *appsv1ac.DeploymentApply
 	return status
 }
 
-// statusOfFailure is the status of a Greeting whose children could not be applied: what was ready stays so.
+// statusOfFailure is the status of a Greeting whose children could not be applied: what was ready stays so, and
+// observedGeneration is that of the spec that the children still reflect.
 func statusOfFailure(greeting *examplev1.Greeting, err error) examplev1.GreetingStatus {
 	status := carriedOver(greeting)
 	set(greeting, &status, conditionApplied, false, "ApplyFailed", err.Error())
@@ -45,9 +47,7 @@ func statusOfFailure(greeting *examplev1.Greeting, err error) examplev1.Greeting
 }
 
 func carriedOver(greeting *examplev1.Greeting) examplev1.GreetingStatus {
-	status := greeting.DeepCopyObject().(*examplev1.Greeting).Status
-	status.ObservedGeneration = greeting.Generation
-	return status
+	return greeting.DeepCopyObject().(*examplev1.Greeting).Status
 }
 
 func set(greeting *examplev1.Greeting, status *examplev1.GreetingStatus, kind string, holds bool, reason, message string) {

@@ -7,7 +7,10 @@ use crate::greeting::{Greeting, GreetingStatus};
 
 /// The status of a Greeting whose children were applied, with the Deployment as the API server has it.
 pub(crate) fn of_children(greeting: &Greeting, deployment: &Deployment, now: &Time) -> GreetingStatus {
-    let mut status = carried_over(greeting);
+    let mut status = GreetingStatus {
+        observed_generation: greeting.metadata.generation,
+        ..carried_over(greeting)
+    };
     let wanted = greeting.spec.replicas;
     let found = deployment.status.clone().unwrap_or_default();
     status.ready_replicas = found.ready_replicas.unwrap_or(0);
@@ -38,7 +41,8 @@ pub(crate) fn of_children(greeting: &Greeting, deployment: &Deployment, now: &Ti
     status
 }
 
-/// The status of a Greeting whose children could not be applied: what was ready stays so.
+/// The status of a Greeting whose children could not be applied: what was ready stays so, and `observedGeneration` is that
+/// of the spec that the children still reflect.
 pub(crate) fn of_failure(greeting: &Greeting, why: &str, now: &Time) -> GreetingStatus {
     let mut status = carried_over(greeting);
     let applied = Finding {
@@ -58,10 +62,7 @@ pub(crate) fn is_news(greeting: &Greeting) -> bool {
 }
 
 fn carried_over(greeting: &Greeting) -> GreetingStatus {
-    GreetingStatus {
-        observed_generation: greeting.metadata.generation,
-        ..greeting.status.clone().unwrap_or_default()
-    }
+    greeting.status.clone().unwrap_or_default()
 }
 
 struct Finding {
@@ -155,5 +156,10 @@ mod tests {
         let failed = of_failure(&greeting(2, Some(first)), "refused", &at(2));
         assert_eq!(ready(&failed), ("True", "2 of 2 Pods say it"));
         assert_eq!(failed.conditions[0].reason, "ApplyFailed");
+        assert_eq!(
+            failed.observed_generation,
+            Some(1),
+            "the children reflect no later spec"
+        );
     }
 }

@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::{BreakerState, MemberCluster, ShardingConfig};
+use portolan_crds::{BreakerState, CallersStatus, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig};
 use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat};
@@ -158,7 +158,8 @@ fn shard_rows(config: &ShardingConfig) -> Vec<Vec<String>> {
         } else {
             vec![" ".to_owned(); left.len()]
         };
-        row.extend([cluster.name.clone(), short_list(&cluster.namespaces)]);
+        let owned = usize::try_from(cluster.namespace_count).unwrap_or_default();
+        row.extend([cluster.name.clone(), short_list(&cluster.namespaces, owned)]);
         row
     });
     rows.collect()
@@ -176,7 +177,8 @@ async fn callers(hub: &Client, json: bool) -> anyhow::Result<()> {
             .flat_map(|status| &status.callers)
             .flat_map(|callers| &callers.replicas)
         {
-            let value = serde_json::to_value(replica)?;
+            let mut value = serde_json::to_value(replica)?;
+            value["shard"] = shard.clone().into();
             let text = |key: &str| value[key].as_str().map_or_else(String::new, ToOwned::to_owned);
             let caller = format!("{}/{}/{}", text("cluster"), text("namespace"), text("pod"));
             table.row(vec![caller, shard.clone(), text("uid"), text("version"), text("nack")]);
@@ -187,6 +189,18 @@ async fn callers(hub: &Client, json: bool) -> anyhow::Result<()> {
         return print_json(&all);
     }
     table.print();
+    for config in &configs {
+        let callers = config.status.as_ref().and_then(|status| status.callers.as_ref());
+        let named = |callers: &CallersStatus| i64::try_from(callers.replicas.len()).unwrap_or(i64::MAX);
+        let unnamed = callers.map_or(0, |callers| callers.total - named(callers));
+        if unnamed > 0 {
+            println!(
+                "{unnamed} more callers of {}/{}: a status names {STATUS_REPLICAS_MAX}, those that are not current first",
+                config.namespace().unwrap_or_default(),
+                config.name_any()
+            );
+        }
+    }
     Ok(())
 }
 
@@ -216,9 +230,12 @@ fn explain_false(kind: &str, name: &str, conditions: &[Condition]) {
     }
 }
 
-fn short_list(names: &[String]) -> String {
-    let shown = names.iter().take(NAMES_SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().checked_sub(NAMES_SHOWN) {
+/// `all`: how many there are, of which a status names the first.
+fn short_list(names: &[String], all: usize) -> String {
+    let shown: Vec<_> = names.iter().take(NAMES_SHOWN).cloned().collect();
+    let rest = all.max(names.len()).checked_sub(shown.len());
+    let shown = shown.join(", ");
+    match rest {
         Some(rest) if rest > 0 => format!("{shown} and {rest} more"),
         _ => shown,
     }

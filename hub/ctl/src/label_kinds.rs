@@ -8,6 +8,7 @@ use anyhow::bail;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Client;
 use kube::api::Api;
+use portolan_crds::limits::WILDCARD;
 use portolan_crds::{ShardingConfig, labels};
 
 use crate::grant::{managed, put, role_ref, service_account};
@@ -35,9 +36,10 @@ impl LabelKinds {
         Ok(kinds)
     }
 
-    /// What the limits of ShardingConfigs name: those objects are filtered by their labels.
-    pub(crate) fn of_limits(configs: &[ShardingConfig]) -> Self {
-        let mut kinds = Self::default();
+    /// What the limits of ShardingConfigs name: those objects are filtered by their labels. Stars are left out, as
+    /// [`Self::parse`] refuses them, and returned.
+    pub(crate) fn of_limits(configs: &[ShardingConfig]) -> (Self, BTreeSet<String>) {
+        let (mut kinds, mut stars) = (Self::default(), BTreeSet::new());
         let groups = configs
             .iter()
             .flat_map(|config| &config.spec.limits)
@@ -45,11 +47,15 @@ impl LabelKinds {
         for group in groups {
             for name in &group.api_groups {
                 for resource in &group.resources {
-                    kinds.add(name, resource);
+                    if name == WILDCARD || resource == WILDCARD {
+                        stars.insert(format!("{name}/{resource}"));
+                    } else {
+                        kinds.add(name, resource);
+                    }
                 }
             }
         }
-        kinds
+        (kinds, stars)
     }
 
     fn add(&mut self, group: &str, resource: &str) {
@@ -123,6 +129,20 @@ mod tests {
             assert!(parse(bad).is_err(), "{bad}");
         }
         assert!(parse("secrets").is_ok() && parse("greetings.example.com").is_ok());
+    }
+
+    #[test]
+    fn stars_of_limits_are_granted_to_nobody() {
+        let relate = serde_json::json!([
+            {"apiGroups": ["", "*"], "resources": ["secrets"]},
+            {"apiGroups": ["apps"], "resources": ["*", "deployments"]},
+        ]);
+        let spec = serde_json::json!({"limits": [{"relateResources": relate}]});
+        let config = ShardingConfig::new("a", serde_json::from_value(spec).unwrap());
+        let (kinds, stars) = LabelKinds::of_limits(&[config]);
+        let granted = LabelKinds::parse(&["secrets".to_owned(), "deployments.apps".to_owned()]).unwrap();
+        assert_eq!(kinds, granted);
+        assert_eq!(stars, ["*/secrets".to_owned(), "apps/*".to_owned()].into());
     }
 
     #[test]

@@ -90,6 +90,7 @@ pub(super) fn judge(facts: &Facts, before: &State, ledger: &Ledger) -> Judged {
     let accepted = &before.accepted;
     let drafts: Vec<_> = by_age(facts)
         .into_iter()
+        .filter(|(_, object)| !object.deleting)
         .map(|(name, object)| Draft::new(facts, (ledger, &homes), (name, object), accepted.get(name)))
         .collect();
     let queue = waiting(&drafts, &before.ledger);
@@ -270,13 +271,17 @@ impl<'a> Session<'a> {
         self.judged.verdicts.insert(name.clone(), verdict);
     }
 
-    /// Who has the pair before `name` may: whoever is next in the queue, a shard that held it before and may still, or one
-    /// that claimed it in this pass.
+    /// Who has the pair before `name` may: whoever is next in the queue, a shard that held it before and may still (also
+    /// one of which not all is known that it holds), or one that claimed it in this pass.
     fn before(&self, name: &ShardName, pair: Pair<'_>) -> Option<&ShardName> {
         let next = self.queue.get(&pair).copied().filter(|next| *next != name);
         let held = || self.ledger.get(pair.0, pair.1).and_then(|entry| entry.owner.as_ref());
+        let unnamed = || self.ledger.possible_owner(pair.0, name);
         let claimed = || self.judged.claims.get(pair.0)?.get(pair.1);
-        next.or_else(held).or_else(claimed).filter(|owner| *owner != name)
+        next.or_else(held)
+            .or_else(unnamed)
+            .or_else(claimed)
+            .filter(|owner| *owner != name)
     }
 
     /// Whether `owner` goes on wanting a pair that is not promised to `name` yet.

@@ -4,8 +4,12 @@
 //! write) or *free*. Only a free pair can be claimed by another shard. Callers: `judge` asks, `compile` moves it on.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use portolan_crds::{ClusterShardStatus, ShardName};
+use portolan_crds::{ClusterShardStatus, ShardName, ShardingConfigSpec};
+
+use super::wanted::wanted;
+use crate::facts::Facts;
 
 /// Claims of one run: cluster → namespace → shard.
 pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
@@ -17,7 +21,12 @@ pub(super) type Homes<'a> = BTreeMap<&'a ShardName, BTreeMap<&'a str, &'a str>>;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ledger {
     pairs: BTreeMap<String, BTreeMap<String, Entry>>,
+    partial: Partial,
 }
+
+/// Shards that have more in a cluster than a status can name, since a restart and until the agent there has spoken: cluster
+/// → shard → the spec by which it has it. What nobody is known to have there may be theirs.
+type Partial = BTreeMap<String, BTreeMap<ShardName, Arc<ShardingConfigSpec>>>;
 
 /// One pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +59,29 @@ impl Ledger {
             .values()
             .flat_map(BTreeMap::values)
             .any(|entry| entry.releasing_since.is_some())
+    }
+
+    /// Whether `shard` has anything, releasing or not.
+    pub(crate) fn is_owner(&self, shard: &ShardName) -> bool {
+        self.clusters().any(|cluster| self.is_owner_in(cluster, shard))
+    }
+
+    /// The same, in one cluster.
+    pub(super) fn is_owner_in(&self, cluster: &str, shard: &ShardName) -> bool {
+        let mut entries = self.in_cluster(cluster);
+        entries.any(|(_, entry)| entry.owner.as_ref() == Some(shard)) || self.is_partial(cluster, shard)
+    }
+
+    /// Whether not all is known that `shard` has in `cluster`.
+    pub(super) fn is_partial(&self, cluster: &str, shard: &ShardName) -> bool {
+        self.partial
+            .get(cluster)
+            .is_some_and(|shards| shards.contains_key(shard))
+    }
+
+    /// A shard other than `name` that may have what nobody is known to have in `cluster`.
+    pub(super) fn possible_owner(&self, cluster: &str, name: &ShardName) -> Option<&ShardName> {
+        self.partial.get(cluster)?.keys().find(|shard| *shard != name)
     }
 
     /// Clusters with pairs of any state.
@@ -85,7 +117,17 @@ impl Ledger {
 
     /// Takes back what a status says was held before this process started. Of several that say so, the last owner has it:
     /// the other status was not written any more.
-    pub(super) fn recover(&mut self, shard: &ShardName, status: &ClusterShardStatus) {
+    pub(super) fn recover(
+        &mut self,
+        shard: &ShardName,
+        status: &ClusterShardStatus,
+        spec: Option<&Arc<ShardingConfigSpec>>,
+    ) {
+        let named = i64::try_from(status.namespaces.len()).unwrap_or(i64::MAX);
+        if let Some(spec) = spec.filter(|_| status.namespace_count > named) {
+            let partial = self.partial.entry(status.name.clone()).or_default();
+            partial.insert(shard.clone(), spec.clone());
+        }
         let cluster = self.pairs.entry(status.name.clone()).or_default();
         for namespace in &status.namespaces {
             let told = status.generations.get(namespace);
@@ -97,6 +139,22 @@ impl Ledger {
                     releasing_since: None,
                 };
                 cluster.insert(namespace.clone(), entry);
+            }
+        }
+    }
+
+    /// Recovers what statuses could not name, of clusters whose agents have told what there is: what the spec in force asks
+    /// for and nobody else has. What its owner no longer asked for is among what a status names, see `status::shard`.
+    pub(super) fn complete(&mut self, facts: &Facts) {
+        let known = |cluster: &String| facts.inventory(cluster).is_some();
+        let clusters: Vec<_> = self.partial.keys().filter(|cluster| known(cluster)).cloned().collect();
+        for cluster in clusters {
+            for (shard, spec) in self.partial.remove(&cluster).unwrap_or_default() {
+                let wanted = wanted(facts, (self, &self.homes()), &shard, &spec);
+                let here = wanted.members.into_iter().filter(|member| member.cluster == cluster);
+                for namespace in here.flat_map(|member| member.namespaces) {
+                    self.claim(&cluster, &namespace, &shard);
+                }
             }
         }
     }

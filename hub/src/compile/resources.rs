@@ -146,6 +146,7 @@ fn kind_coverage((kind, coverage): (&crate::facts::Kind, &crate::facts::Coverage
         complete: coverage.complete,
         labelled: coverage.labelled,
         total: coverage.total,
+        rule: coverage.rule,
     }
 }
 

@@ -119,6 +119,8 @@ impl Fleet {
                 uid: format!("object-{name}"),
                 generation: 0,
                 created: Timestamp::from_second(age).unwrap(),
+                deleting: false,
+                held: false,
                 spec: Err(String::new()),
                 status: ShardingConfigStatus::default(),
             });

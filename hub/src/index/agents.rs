@@ -99,6 +99,7 @@ impl AgentReport {
                 labelled: fact.labelled,
                 total: fact.total,
                 complete: fact.complete,
+                rule: fact.rule,
             };
             Some((Kind::from(fact.kind?), coverage))
         });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::api::DynamicObject;
+use portolan_crds::labels::FINALIZER_SHARD;
 use portolan_crds::{MemberClusterSpec, Problem, Reason, ShardName, ShardingConfigSpec, validate_member};
 use serde::de::DeserializeOwned;
 
@@ -47,10 +48,17 @@ pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObje
             .creation_timestamp
             .as_ref()
             .map_or(Timestamp::MIN, |time| time.0),
+        deleting: metadata.deletion_timestamp.is_some(),
+        held: has_finalizer(object),
         spec: section::<ShardingConfigSpec>(object, "spec").map(Arc::new),
         status: section(object, "status").unwrap_or_default(),
     };
     Some((name, shard))
+}
+
+fn has_finalizer(object: &DynamicObject) -> bool {
+    let finalizers = object.metadata.finalizers.iter().flatten();
+    finalizers.into_iter().any(|one| one == FINALIZER_SHARD)
 }
 
 /// A spec that is not even of the right types. The API server's schema refuses such objects; older schemas may not have.

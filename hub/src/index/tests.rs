@@ -207,6 +207,7 @@ fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
             labelled,
             total,
             complete: labelled == total,
+            rule: None,
         };
         let delta = v1::CoverageDelta {
             reset: false,

@@ -291,7 +291,10 @@ fn labels(agent: Option<&AgentReport>) -> Found {
                     group => format!("{}.{group}", kind.resource),
                 })
                 .collect();
-            if missing.is_empty() {
+            if coverage.is_empty() {
+                let message = "the agent is finding out which kinds there are";
+                (Some(false), ConditionReason::Labelling, message.to_owned())
+            } else if missing.is_empty() {
                 let message = "every object has its labels";
                 (Some(true), ConditionReason::Ok, message.to_owned())
             } else {
@@ -301,4 +304,40 @@ fn labels(agent: Option<&AgentReport>) -> Found {
         }
     };
     (ConditionType::LabelsSynced, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{Coverage, Kind};
+
+    #[test]
+    fn labels_are_synced_when_every_kind_says_so_and_there_is_one() {
+        let coverage = |complete: &[bool]| {
+            let kinds = complete.iter().enumerate().map(|(number, complete)| {
+                let kind = Kind {
+                    group: String::new(),
+                    resource: number.to_string(),
+                };
+                let coverage = Coverage {
+                    complete: *complete,
+                    ..Coverage::default()
+                };
+                (kind, coverage)
+            });
+            Some(kinds.collect())
+        };
+        for (coverage, holds) in [
+            (None, None),
+            (coverage(&[]), Some(false)),
+            (coverage(&[true, false]), Some(false)),
+            (coverage(&[true]), Some(true)),
+        ] {
+            let agent = AgentReport {
+                coverage,
+                ..AgentReport::default()
+            };
+            assert_eq!(labels(Some(&agent)).1.0, holds);
+        }
+    }
 }

@@ -21,9 +21,9 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Foun
     };
     let list = |pairs: &[String]| named(pairs.iter().map(String::as_str));
     let (absent, shadowed) = (pairs(|member| &member.absent), pairs(|member| &member.shadowed));
-    let guessed: Vec<_> = members
+    let unreported: Vec<_> = members
         .iter()
-        .filter(|member| member.guessed)
+        .filter(|member| member.unreported)
         .map(|member| member.cluster.as_str())
         .collect();
     let found = if !in_force {
@@ -53,8 +53,8 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Foun
             list(&absent)
         );
         (Some(false), ConditionReason::NamespaceMissing, message)
-    } else if !guessed.is_empty() {
-        let message = format!("the inventory of {} has not been reported yet", guessed.join(", "));
+    } else if !unreported.is_empty() {
+        let message = format!("the inventory of {} has not been reported yet", unreported.join(", "));
         (None, ConditionReason::WaitingForAgent, message)
     } else {
         let count: usize = members.iter().map(|member| member.namespaces.len()).sum();

@@ -32,6 +32,9 @@ pub(super) fn status(
     routers: &Routers,
     now: Timestamp,
 ) -> Option<ShardingConfigStatus> {
+    if object.deleting {
+        return Some(leaving(facts, world, (name, object), now));
+    }
     let verdict = world
         .shards
         .get(name)
@@ -52,6 +55,7 @@ pub(super) fn status(
             &callers,
             routers,
             accepted.map(|accepted| silent_homes(world, &accepted.spec)),
+            &guessed(verdict),
         ),
         complete(verdict, accepted.is_some()),
         disjoint(verdict),
@@ -72,36 +76,69 @@ pub(super) fn status(
     Some(status)
 }
 
+/// Of a shard that was deleted and waits for routers. What it has and its last spec stay told: a hub that starts anew
+/// begins with them.
+fn leaving(
+    facts: &Facts,
+    world: &World,
+    (name, object): (&ShardName, &ShardObject),
+    now: Timestamp,
+) -> ShardingConfigStatus {
+    let mut status = ShardingConfigStatus {
+        observed_generation: Some(object.generation),
+        clusters: clusters(facts, world, name, &Verdict::default()),
+        callers: None,
+        ..object.status.clone()
+    };
+    let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
+    let finding = Finding {
+        type_: ConditionType::Complete,
+        status: Some(false),
+        reason: ConditionReason::HandoverPending,
+        message: message.to_owned(),
+        observed_generation: Some(object.generation),
+    };
+    set_condition(&mut status.conditions, finding, &whole_seconds(now));
+    status
+}
+
 fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
     let ledger = &world.state.ledger;
     let wanted = verdict.wanted.members.iter().map(|member| member.cluster.as_str());
     let all: BTreeSet<_> = wanted.chain(ledger.clusters()).collect();
     let labelled = |cluster: &str| {
         let coverage = facts.agents.get(cluster).and_then(|agent| agent.coverage.as_ref());
-        coverage.is_some_and(|coverage| coverage.values().all(|kind| kind.complete))
+        coverage.is_some_and(|coverage| !coverage.is_empty() && coverage.values().all(|kind| kind.complete))
     };
     all.into_iter()
         .filter_map(|cluster| {
-            let owned = ledger
+            let mut owned: Vec<_> = ledger
                 .in_cluster(cluster)
-                .filter(|(_, entry)| entry.owner.as_ref() == Some(name));
-            let (namespaces, generations): (Vec<_>, Vec<_>) = owned
-                .map(|(namespace, entry)| (namespace.to_owned(), entry.generation))
-                .unzip();
-            let generations = namespaces.iter().zip(generations).take(STATUS_NAMESPACES_MAX);
-            let generations: BTreeMap<_, _> = generations
-                .filter(|(_, generation)| *generation > 1)
-                .map(|(namespace, generation)| (namespace.clone(), i64::try_from(generation).unwrap_or(i64::MAX)))
+                .filter(|(_, entry)| entry.owner.as_ref() == Some(name))
+                .collect();
+            let namespace_count = i64::try_from(owned.len()).unwrap_or(i64::MAX);
+            if owned.len() > STATUS_NAMESPACES_MAX {
+                // A hub that starts anew knows the rest by the spec, but not what the spec no longer asks for.
+                owned.sort_by_key(|(_, entry)| (entry.releasing_since.is_none(), entry.generation == 1));
+                owned.truncate(STATUS_NAMESPACES_MAX);
+                owned.sort_by_key(|(namespace, _)| *namespace);
+            }
+            let moved = owned.iter().filter(|(_, entry)| entry.generation > 1);
+            let generations: BTreeMap<_, _> = moved
+                .map(|(namespace, entry)| {
+                    let generation = i64::try_from(entry.generation).unwrap_or(i64::MAX);
+                    ((*namespace).to_owned(), generation)
+                })
                 .collect();
             let member = verdict.wanted.members.iter().find(|member| member.cluster == cluster);
-            if namespaces.is_empty() && member.is_none() {
+            if owned.is_empty() && member.is_none() {
                 return None;
             }
             let shadowed = member.into_iter().flat_map(|member| &member.shadowed);
             Some(ClusterShardStatus {
                 name: cluster.to_owned(),
-                namespace_count: i64::try_from(namespaces.len()).unwrap_or(i64::MAX),
-                namespaces: namespaces.into_iter().take(STATUS_NAMESPACES_MAX).collect(),
+                namespace_count,
+                namespaces: owned.into_iter().map(|(namespace, _)| namespace.to_owned()).collect(),
                 generations,
                 objects: None,
                 labels_synced: labelled(cluster),
@@ -137,7 +174,7 @@ fn replica(world: &World, view: &Ref, connected: &[&RouterState]) -> Option<(boo
     };
     let version = &compiled.resource.version;
     let held: Vec<_> = connected.iter().map(|router| router.held.get(view)).collect();
-    let serves = |held: Option<&String>| held == Some(version) || (compiled.provisional && held.is_some());
+    let serves = |held: Option<&String>| held == Some(version);
     let current = !held.is_empty() && held.iter().all(|held| serves(*held));
     // Of several routers the one that lags is told of.
     let lagging = held.iter().find(|held| !serves(**held)).or(held.first());
@@ -181,8 +218,14 @@ fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str>
     homes.filter(|home| world.unknown.homes.contains(*home)).collect()
 }
 
+/// Members of which it is not known what the shard has there: routers that hold an earlier view are sent none.
+fn guessed(verdict: &Verdict) -> Vec<&str> {
+    let members = verdict.wanted.members.iter().filter(|member| member.guessed);
+    members.map(|member| member.cluster.as_str()).collect()
+}
+
 /// `silent`: see [`silent_homes`]; `None` if no spec is in force.
-fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&str>>) -> Found {
+fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&str>>, guessed: &[&str]) -> Found {
     let connected = routers.values().filter(|router| router.left.is_none()).count();
     let refused = callers
         .replicas
@@ -214,6 +257,13 @@ fn distributed(callers: &CallersStatus, routers: &Routers, silent: Option<Vec<&s
     } else if connected == 0 {
         let message = format!("{progress}: no router is connected to the hub");
         (Some(false), ConditionReason::Progressing, message)
+    } else if callers.current < callers.total && !guessed.is_empty() {
+        let message = format!(
+            "{progress}; the agent of {} has not reported its namespaces since the hub started: until it has, routers go \
+             on with the views they have",
+            guessed.join(", ")
+        );
+        (None, ConditionReason::WaitingForAgent, message)
     } else if callers.current < callers.total {
         (Some(false), ConditionReason::Progressing, progress)
     } else {
@@ -261,4 +311,49 @@ fn disjoint(verdict: &Verdict) -> Found {
         (Some(false), ConditionReason::Overlap, message)
     };
     (ConditionType::Disjoint, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_wire::v1;
+
+    use super::*;
+    use crate::acks::Acks;
+    use crate::compile::Compiled;
+
+    #[test]
+    fn a_view_that_is_kept_back_is_not_served() {
+        let view = Ref::View {
+            home: "east".to_owned(),
+            pod_uid: "p".to_owned(),
+        };
+        let resource = v1::Resource {
+            version: "2".to_owned(),
+            body: Some(Body::CallerView(v1::CallerView::default())),
+        };
+        let name = ShardName::new("ops", "a").unwrap();
+        let compiled = Compiled {
+            resource,
+            provisional: true,
+        };
+        let world = World {
+            resources: [(view.clone(), compiled)].into(),
+            callers: [(name.clone(), [view.clone()].into())].into(),
+            ..World::default()
+        };
+        for (held, current, guessed, wanted) in [
+            ("1", 0, vec!["west"], (None, ConditionReason::WaitingForAgent)),
+            ("1", 0, vec![], (Some(false), ConditionReason::Progressing)),
+            ("2", 1, vec!["west"], (Some(true), ConditionReason::Ok)),
+        ] {
+            let acks = Acks::default();
+            acks.connected("gateway", 1, String::new(), [(view.clone(), held.to_owned())].into());
+            acks.read(|routers| {
+                let callers = callers(&world, &name, routers);
+                assert_eq!((callers.current, callers.total), (current, 1));
+                let (_, (holds, reason, _)) = distributed(&callers, routers, Some(Vec::new()), &guessed);
+                assert_eq!((holds, reason), wanted);
+            });
+        }
+    }
 }

@@ -31,6 +31,8 @@ use crate::vouched::Vouched;
 
 /// A router that does not answer a transaction by then is not following; its stream is ended, and it comes back.
 const ACK_TIMEOUT: Duration = Duration::from_mins(1);
+/// A router that opens a stream anew has left the one before, and the hub is about to notice.
+const EARLIER_ENDS_WITHIN: Duration = Duration::from_secs(3);
 /// Breakers of one report that are kept; a router has three per member.
 const MAX_BREAKERS: usize = 4096;
 
@@ -68,7 +70,7 @@ impl RouterControl for RouterService {
         };
         check_protocol(hello.protocol)?;
         let (outbound, stream) = mpsc::channel(OUTBOUND);
-        let session = Session::begin(self, router, hello, outbound);
+        let session = Session::begin(self, router, hello, outbound).await?;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
@@ -83,6 +85,13 @@ impl RouterControl for RouterService {
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
+}
+
+fn one_of_a_name(router: &str) -> Status {
+    Status::already_exists(format!(
+        "another router is connected as {router}: each needs a name of its own, from portolanctl router-token NAME; if it \
+         was this one, the connection that broke is noticed within a minute"
+    ))
 }
 
 /// A transaction that was sent and not answered.
@@ -103,15 +112,31 @@ struct Session {
 }
 
 impl Session {
-    fn begin(service: &RouterService, router: String, hello: v1::RouterHello, outbound: Outbound) -> Self {
+    async fn begin(
+        service: &RouterService,
+        router: String,
+        hello: v1::RouterHello,
+        outbound: Outbound,
+    ) -> Result<Self, Status> {
         let known = hello
             .known
             .iter()
             .filter_map(|known| Some((Ref::from_wire(known.r#ref.as_ref()?)?, known.version.clone())));
         let held: BTreeMap<_, _> = known.collect();
         let epoch = next_epoch();
-        service.acks.connected(&router, epoch, hello.version, held.clone());
-        Self {
+        let mut changes = service.acks.changes();
+        let connected = async {
+            while !service
+                .acks
+                .connected(&router, epoch, hello.version.clone(), held.clone())
+            {
+                // The sender lives in `acks`, so this cannot fail.
+                let _ = changes.changed().await;
+            }
+        };
+        let connected = tokio::time::timeout(EARLIER_ENDS_WITHIN, connected).await;
+        connected.map_err(|_| one_of_a_name(&router))?;
+        Ok(Self {
             service: service.clone(),
             router,
             epoch,
@@ -122,7 +147,7 @@ impl Session {
             },
             pending: None,
             nonce: 0,
-        }
+        })
     }
 
     async fn run(mut self, mut inbound: Streaming<v1::RouterMessage>) -> Result<(), Status> {

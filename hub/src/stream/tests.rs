@@ -179,7 +179,9 @@ async fn what_agents_report_reaches_routers_and_only_differences_do() {
         r#ref: Some(name.to_wire()),
         version: version.clone(),
     });
-    let mut router = hub.router("gateway", known.collect()).await;
+    let known: Vec<_> = known.collect();
+    drop(router);
+    let mut router = hub.router("gateway", known).await;
     let first = router.transaction().await;
     assert!(first.upserted.is_empty() && first.removed.is_empty());
     router.ack(first.nonce).await;
@@ -463,4 +465,19 @@ async fn access_is_decided_by_the_hub() {
         };
         assert_eq!((decision.id, decision.allowed), (id, user == "ada"));
     }
+}
+
+#[tokio::test]
+async fn a_second_router_of_a_name_is_refused_while_the_first_is_there() {
+    let hub = TestHub::start().await;
+    let first = hub.router("gateway", Vec::new()).await;
+    let identity = Identity::Router("gateway".to_owned());
+    let hello = || v1::RouterHello {
+        protocol: portolan_wire::PROTOCOL,
+        ..Default::default()
+    };
+    let status = hub.router_as(&identity, hello()).await.err().unwrap();
+    assert_eq!(status.code(), Code::AlreadyExists, "{status:?}");
+    drop(first);
+    hub.router_as(&identity, hello()).await.unwrap();
 }

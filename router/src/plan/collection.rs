@@ -13,7 +13,7 @@ use super::{FanLeg, FanOut, Refusal, Rewrite, Rule, TrafficClass, scope};
 use crate::classify::{ResourceRequest, Verb};
 use crate::discovery::Scope;
 use crate::fault::Fault;
-use crate::snapshot::{Member, Reach};
+use crate::snapshot::{Member, Reach, Shard};
 
 impl Merged<'_> {
     /// No namespace in the path: the shard's part of every member, or the union of what has no namespace.
@@ -104,7 +104,7 @@ impl Merged<'_> {
             selector: finer,
         };
         let mut leg = self.leg(&member.cluster, share)?;
-        if let Some(by_labels) = by_labels(&leg, resource, reach, said) {
+        if let Some(by_labels) = by_labels(self.shard, &leg, resource, reach, said) {
             let finer = leg.share.selector.clone().unwrap_or_default();
             leg.forward.rewrite.selector = Some(by_labels.and(&finer));
             leg.filter = None;
@@ -188,11 +188,17 @@ impl Merged<'_> {
 }
 
 /// The share by labels, if the member can be trusted with it. `said`: the agents' labels that limits demand.
-fn by_labels(leg: &FanLeg, resource: &ResourceRequest, reach: &Reach, said: Option<Selector>) -> Option<Selector> {
+fn by_labels(
+    shard: &Shard,
+    leg: &FanLeg,
+    resource: &ResourceRequest,
+    reach: &Reach,
+    said: Option<Selector>,
+) -> Option<Selector> {
     let namespaces = leg.share.namespaces.as_ref()?;
     if namespaces.is_nothing() {
         return Some(Selector::nothing());
     }
     let selector = reach.selector.as_ref()?.and(&said?);
-    scope::labelled(&leg.forward.target, resource).then_some(selector)
+    scope::labelled(shard, &leg.forward.target, resource).then_some(selector)
 }

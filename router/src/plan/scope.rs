@@ -2,6 +2,7 @@
 
 use portolan_crds::limits::WILDCARD;
 use portolan_crds::selector::Selector;
+use portolan_crds::shard::Bucketing;
 use portolan_merge::filter::NamespaceLabels;
 
 use crate::classify::ResourceRequest;
@@ -149,8 +150,13 @@ pub(super) fn finer(shard: &Shard, selector: &Selector) -> Selector {
     Selector::from_requirements(own.cloned())
 }
 
-/// Whether the agent has labelled every object of the kind, so that a selector over its labels misses nothing.
-pub(super) fn labelled(target: &Target, resource: &ResourceRequest) -> bool {
+/// Whether the agent has labelled every object of the kind by the shard's own rule, so that a selector over its labels
+/// misses nothing. By another rule (the hub was started anew with another prefix, say) it would miss everything.
+pub(super) fn labelled(shard: &Shard, target: &Target, resource: &ResourceRequest) -> bool {
     let kind = (resource.group.clone(), resource.resource.clone());
-    target.coverage.get(&kind).is_some_and(|coverage| coverage.complete)
+    let same = |(prefix, bucketing): &(String, Bucketing)| {
+        prefix == shard.label_keys.prefix() && *bucketing == shard.bucketing
+    };
+    let coverage = target.coverage.get(&kind);
+    coverage.is_some_and(|coverage| coverage.complete && coverage.rule.as_ref().is_some_and(same))
 }

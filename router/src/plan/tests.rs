@@ -26,6 +26,10 @@ fn target(cluster: &str) -> v1::Target {
         complete,
         labelled: 3,
         total: 4,
+        rule: Some(v1::LabelRule {
+            prefix: "ctrlmesh.kusionstack.io/".into(),
+            bucketing: None,
+        }),
     };
     v1::Target {
         cluster: cluster.into(),

@@ -24,6 +24,10 @@ impl World {
         let pods = v1::KindCoverage {
             resource: "pods".into(),
             complete: true,
+            rule: Some(v1::LabelRule {
+                prefix: "ctrlmesh.kusionstack.io/".into(),
+                bucketing: None,
+            }),
             ..v1::KindCoverage::default()
         };
         let target = v1::Target {

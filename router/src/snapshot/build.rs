@@ -183,6 +183,7 @@ fn target(wire: &v1::Target, version: &str) -> Result<Target, BuildError> {
             complete: kind.complete,
             labelled: kind.labelled,
             total: kind.total,
+            rule: kind.rule.as_ref().and_then(shard::label_rule),
         };
         ((kind.group.clone(), kind.resource.clone()), facts)
     });

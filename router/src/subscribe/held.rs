@@ -1,20 +1,23 @@
 //! What the router holds of the hub: the resources as they came (for the state file) and the snapshot made of them.
 //!
-//! One writer: `subscribe`. Applying is synchronous and all or nothing; disk follows behind.
+//! One writer: `subscribe`. Applying is synchronous and all or nothing; disk follows behind, except when something was
+//! taken from a caller: then it is on disk before the hub hears so ([`Held::secure`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::SessionError;
 use crate::enroll::Chain;
 use crate::snapshot::build::{Transaction, apply, resource_ref};
 use crate::snapshot::{Snapshot, SnapshotStore};
-use crate::state::StateFile;
+use crate::state::{StateError, StateFile};
 use crate::upstream::Upstreams;
 
 /// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
@@ -28,8 +31,10 @@ pub(crate) struct Held {
     /// As they came, of what the snapshot was made of. `Arc`: handed to a thread that writes them.
     resources: HashMap<v1::ResourceRef, Arc<v1::Resource>>,
     changed: bool,
+    /// The state file may still grant what the hub has taken back.
+    owes_save: bool,
     saved_at: Option<Instant>,
-    saving: Option<JoinHandle<()>>,
+    saving: Option<JoinHandle<Result<(), StateError>>>,
 }
 
 /// What became of a transaction.
@@ -48,6 +53,7 @@ impl Held {
             file,
             resources: HashMap::new(),
             changed: false,
+            owes_save: false,
             saved_at: None,
             saving: None,
         }
@@ -112,7 +118,8 @@ impl Held {
 
     fn keep(&mut self, transaction: Transaction, rejected: &[v1::Rejected]) {
         for reference in &transaction.removed {
-            self.resources.remove(reference);
+            let before = self.resources.remove(reference);
+            self.owes_save |= before.is_some_and(|before| takes_away(&before, None));
         }
         for resource in transaction.upserted {
             let Some(reference) = resource_ref(&resource) else {
@@ -123,7 +130,9 @@ impl Held {
                 .iter()
                 .any(|refused| refused.r#ref.as_ref() == Some(&reference))
             {
-                self.resources.insert(reference, Arc::new(resource));
+                let resource = Arc::new(resource);
+                let before = self.resources.insert(reference, resource.clone());
+                self.owes_save |= before.is_some_and(|before| takes_away(&before, Some(&resource)));
             }
         }
         self.changed = true;
@@ -148,30 +157,80 @@ impl Held {
         }
     }
 
-    /// Writes the state file, after a write that still runs. A failure warns: serving does not depend on it. When
-    /// dropped the write goes on, and the next call waits for it: an older state never replaces a newer one.
+    /// To be done before the hub is told that this router has let go of anything: killed before its file says so, it would
+    /// come back granting what another shard has by then. An error that was returned once is returned until a write succeeds.
+    pub(super) async fn secure(&mut self) -> Result<(), SessionError> {
+        if !self.owes_save {
+            return Ok(());
+        }
+        self.changed = true;
+        let saved = self.save().await;
+        saved.map_err(|error| SessionError::Unsaved(Chain(&error).to_string()))?;
+        self.owes_save = false;
+        Ok(())
+    }
+
+    /// Writes the state file. A failure warns: serving does not depend on it.
     pub(super) async fn save_if_changed(&mut self) {
-        self.saved().await;
+        if let Err(error) = self.save().await {
+            warn_unsaved(&error);
+        }
+    }
+
+    /// Writes what has changed, after a write that still runs. When dropped the write goes on, and the next call waits for
+    /// it: an older state never replaces a newer one.
+    async fn save(&mut self) -> Result<(), StateError> {
+        if let Err(error) = self.saved().await {
+            warn_unsaved(&error);
+        }
         if !self.changed {
-            return;
+            return Ok(());
         }
         self.changed = false;
         self.saved_at = Some(Instant::now());
         let (file, resources) = (self.file.clone(), self.resources.values().cloned().collect::<Vec<_>>());
         self.saving = Some(tokio::task::spawn_blocking(move || {
-            if let Err(error) = file.save(resources.iter().map(Arc::as_ref)) {
-                tracing::warn!(error = %Chain(&error), "the last good state was not written");
-            }
+            file.save(resources.iter().map(Arc::as_ref))
         }));
-        self.saved().await;
+        self.saved().await
     }
 
-    async fn saved(&mut self) {
-        if let Some(saving) = &mut self.saving {
-            if let Err(error) = saving.await {
-                tracing::warn!(%error, "the last good state was not written");
-            }
-            self.saving = None;
-        }
+    async fn saved(&mut self) -> Result<(), StateError> {
+        let Some(saving) = &mut self.saving else {
+            return Ok(());
+        };
+        let outcome = saving.await;
+        self.saving = None;
+        outcome?
     }
+}
+
+fn warn_unsaved(error: &StateError) {
+    tracing::warn!(error = %Chain(error), "the last good state was not written");
+}
+
+/// Whether a caller may do less by `after` than by `before`: a router that still served `before` would do harm.
+fn takes_away(before: &v1::Resource, after: Option<&v1::Resource>) -> bool {
+    let granted_after = after.map(granted).unwrap_or_default();
+    let kept = |pair: &(&str, &str)| granted_after.contains(pair) || granted_after.contains(&(pair.0, ALL_NAMESPACES));
+    !granted(before).iter().all(kept)
+}
+
+/// Stands for all namespaces of a member; none has this name.
+const ALL_NAMESPACES: &str = "";
+
+/// (member, namespace) pairs that a view lets its caller write to.
+fn granted(resource: &v1::Resource) -> HashSet<(&str, &str)> {
+    let Some(Body::CallerView(view)) = &resource.body else {
+        return HashSet::new();
+    };
+    let members = view.shard.iter().flat_map(|shard| &shard.members);
+    let pairs = members.flat_map(|member| {
+        let named = member.namespaces.iter();
+        let held = named.filter(|grant| grant.state() != v1::GrantState::Releasing);
+        let all = member.all_namespaces.then_some(ALL_NAMESPACES);
+        let namespaces = held.map(|grant| grant.namespace.as_str()).chain(all);
+        namespaces.map(|namespace| (member.cluster.as_str(), namespace))
+    });
+    pairs.collect()
 }

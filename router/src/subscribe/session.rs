@@ -95,6 +95,7 @@ impl Session {
                         if verdict.rest_applied {
                             ready.ready();
                         }
+                        held.secure().await?;
                         self.send(answer(commit.nonce, verdict)).await?;
                     }
                 }

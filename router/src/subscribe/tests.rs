@@ -13,6 +13,7 @@ use crate::access::{Access, MemberAnswer, MemberApi};
 use crate::fault::Fault;
 use crate::plan::Check;
 use crate::snapshot::{Binding, CallerKey};
+use crate::state::StateFile;
 
 const CANARY: &str = "canary-5d1c";
 
@@ -189,6 +190,86 @@ async fn a_restart_without_the_hub_serves_the_last_good_state() {
     let mut known: Vec<_> = session.hello.known.iter().map(|known| known.version.as_str()).collect();
     known.sort_unstable();
     assert_eq!(known, ["caller-a", "credential", "target-https://127.0.0.1:1"]);
+    client.stop().await;
+}
+
+/// The caller u1 with a namespace to write to.
+fn holder() -> v1::Resource {
+    let mut holder = caller("u1", "a", "operator");
+    if let Some(Body::CallerView(view)) = &mut holder.body {
+        let grant = v1::NamespaceGrant {
+            namespace: "ns-a".to_owned(),
+            generation: 1,
+            state: v1::GrantState::Granted.into(),
+        };
+        view.shard.as_mut().unwrap().members = vec![v1::MemberGrant {
+            cluster: "east".to_owned(),
+            all_namespaces: false,
+            namespaces: vec![grant],
+        }];
+    }
+    holder
+}
+
+fn releasing() -> v1::Resource {
+    let mut view = holder();
+    view.version = "releasing".to_owned();
+    if let Some(Body::CallerView(view)) = &mut view.body {
+        let grants = &mut view.shard.as_mut().unwrap().members[0].namespaces;
+        grants[0].state = v1::GrantState::Releasing.into();
+    }
+    view
+}
+
+fn kept(folder: &std::path::Path) -> Vec<String> {
+    let resources = StateFile::in_folder(folder).load().unwrap().unwrap();
+    resources.into_iter().map(|resource| resource.version).collect()
+}
+
+#[tokio::test]
+async fn what_is_released_is_on_disk_before_the_hub_hears_so() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    let all = vec![target("east", "https://127.0.0.1:1"), holder()];
+    session.push(1, all, Vec::new()).await;
+    session.push(2, vec![releasing()], Vec::new()).await;
+    assert!(kept(folder.path()).contains(&"releasing".to_owned()));
+    session.push(3, vec![holder()], Vec::new()).await;
+    let gone = v1::ResourceRef {
+        kind: v1::ResourceKind::CallerView.into(),
+        name: "east/u1".to_owned(),
+    };
+    session.push(4, Vec::new(), vec![gone]).await;
+    assert_eq!(kept(folder.path()), ["target-https://127.0.0.1:1"]);
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn a_release_that_cannot_be_written_is_not_acknowledged() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    let all = vec![target("east", "https://127.0.0.1:1"), holder()];
+    session.push(1, all, Vec::new()).await;
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    let commit = || {
+        Out::Commit(v1::Commit {
+            nonce: 1,
+            ..v1::Commit::default()
+        })
+    };
+    session.send(Out::Resource(releasing())).await;
+    session.send(commit()).await;
+    let mut second = hub.session().await;
+    assert_eq!(second.hello.known.len(), 2);
+    // What it holds by now is the same, and is no more proved to be released than before.
+    second.send(commit()).await;
+    let mut third = hub.session().await;
+    std::fs::create_dir_all(folder.path()).unwrap();
+    assert_eq!(
+        third.push(1, Vec::new(), Vec::new()).await,
+        In::Ack(v1::Ack { nonce: 1 })
+    );
+    assert!(kept(folder.path()).contains(&"releasing".to_owned()));
     client.stop().await;
 }
 

@@ -393,6 +393,7 @@ impl Agent {
             labelled: 2,
             total: 2,
             complete: true,
+            rule: None,
         };
         let token = v1::MemberToken {
             token: CANARY.to_owned(),

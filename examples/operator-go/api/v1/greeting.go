@@ -30,7 +30,7 @@ type GreetingStatus struct {
 	// ObservedGeneration is the metadata.generation that the children reflect.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// ReadyReplicas is how many Pods say the message now.
-	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+	ReadyReplicas int32 `json:"readyReplicas"`
 	// Conditions are Applied (children are written) and Ready (all Pods say it).
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures::future::join_all;
-use kube::Client;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt as _};
+use portolan_crds::ShardingConfig;
+use portolan_crds::labels::FINALIZER_SHARD;
+use serde_json::json;
 
 use crate::apply;
 use crate::cli::DevDownArgs;
@@ -42,6 +46,7 @@ async fn take_back(fleet: &Fleet) -> anyhow::Result<()> {
         outcome.err().map(|error| format!("member {}: {error:#}", member.name))
     }));
     let mut left: Vec<String> = uninstalled.await.into_iter().flatten().collect();
+    left.extend(let_go(fleet).await.err().map(|error| format!("{error:#}")));
     println!("- deleting what dev up created");
     left.extend(delete_created(fleet).await);
     if left.is_empty() {
@@ -53,6 +58,37 @@ async fn take_back(fleet: &Fleet) -> anyhow::Result<()> {
             "not everything could be taken back; repeat when the clusters answer:\n  {}",
             left.join("\n  ")
         );
+    }
+    Ok(())
+}
+
+/// ShardingConfigs wait for the hub before they go, and it runs no more; neither does any router that could still grant.
+async fn let_go(fleet: &Fleet) -> anyhow::Result<()> {
+    let client = client_of(fleet, None).await?;
+    let all = Api::<ShardingConfig>::all(client.clone());
+    let shards = match all.list_metadata(&ListParams::default()).await {
+        Ok(shards) => shards,
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        Err(error) => return Err(error).context("cannot list ShardingConfigs"),
+    };
+    for shard in shards {
+        let (name, mut finalizers) = (shard.name_any(), shard.metadata.finalizers.unwrap_or_default());
+        let before = finalizers.len();
+        finalizers.retain(|one| one != FINALIZER_SHARD);
+        if finalizers.len() == before {
+            continue;
+        }
+        let namespace = shard.metadata.namespace.unwrap_or_default();
+        let metadata = json!({"resourceVersion": shard.metadata.resource_version, "finalizers": finalizers});
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        let api = Api::<ShardingConfig>::namespaced(client.clone(), &namespace);
+        match api.patch_metadata(&name, &PatchParams::default(), &patch).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot let go of ShardingConfig {namespace}/{name}"));
+            }
+        }
     }
     Ok(())
 }

@@ -92,6 +92,12 @@ impl Up {
         check::unattended(&hub.client, &names).await?;
         check::clusters_named(&hub.client, &configs, &names).await?;
         check::kinds_served(&hub.client, &manifests).await?;
+        let (label_kinds, stars) = LabelKinds::of_limits(&configs);
+        for star in stars {
+            println!(
+                "- limits on {star}: the agents label the usual kinds, others only when named by portolanctl join --label-kind"
+            );
+        }
         let fleet = Self::begin(args)?;
         Ok(Self {
             fleet,
@@ -99,7 +105,7 @@ impl Up {
             members,
             manifests,
             placeholders,
-            label_kinds: LabelKinds::of_limits(&configs),
+            label_kinds,
             deadline: Instant::now() + args.timeout,
             args: args.clone(),
         })

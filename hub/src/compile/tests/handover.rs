@@ -173,3 +173,85 @@ fn the_last_owner_has_it_after_a_restart() {
     let entry = world.state.ledger.get("east", "ns-b").unwrap();
     assert_eq!((entry.generation, entry.releasing_since), (2, None));
 }
+
+/// As deleted while its finalizer holds it, with a status that tells what it has.
+fn deleted(fleet: &mut Fleet, name: &str) {
+    let object = fleet.facts.shards.get_mut(&shard_name(name)).unwrap();
+    object.deleting = true;
+    object.held = true;
+    object.generation += 1;
+    let spec = object.spec.clone().unwrap();
+    object.status.accepted = Some(AcceptedSpec::new(1, &spec).unwrap());
+    object.status.clusters = vec![ClusterShardStatus {
+        name: "east".to_owned(),
+        namespaces: vec!["ns-a".to_owned(), "ns-b".to_owned()],
+        ..ClusterShardStatus::default()
+    }];
+}
+
+#[test]
+fn a_deleted_shard_has_its_namespaces_until_they_are_released_also_over_a_restart() {
+    let mut fleet = fleet();
+    deleted(&mut fleet, "a");
+    fleet.state = State::recover(&fleet.facts);
+    claims(&mut fleet);
+    let world = fleet.compile(0);
+    assert_eq!(
+        world.view("east", "p").map(|view| view.shards.clone()),
+        Some(vec!["ops/b".to_owned()])
+    );
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    assert_eq!(world.awaited("b"), ["east/ns-b (of ops/a)"]);
+    assert!(world.state.ledger.is_owner(&shard_name("a")));
+    let world = fleet.compile(ALL);
+    assert_eq!(world.owner("east", "ns-b"), Some("b"));
+    assert!(!world.state.ledger.is_owner(&shard_name("a")), "it may go");
+}
+
+/// A member whose agent never spoke, and where the shard has nothing, keeps nothing from its callers.
+#[test]
+fn a_silent_member_holds_up_only_those_who_have_something_there() {
+    let mut fleet = fleet();
+    fleet.facts.agents.get_mut("west").unwrap().namespaces = None;
+    fleet.apply("a", spec(&[("east", &["ns-a"]), ("west", &[])]));
+    let view = Ref::View {
+        home: "east".to_owned(),
+        pod_uid: "p".to_owned(),
+    };
+    let world = fleet.compile(0);
+    assert!(!world.resources[&view].provisional);
+    assert!(world.shards[&shard_name("a")].wanted.members[1].unreported);
+    fleet.inventory("west", &["ns-c"]);
+    fleet.compile(0);
+    fleet.facts.agents.get_mut("west").unwrap().namespaces = None;
+    assert!(fleet.compile(0).resources[&view].provisional);
+}
+
+/// More than a status can name: what it does not name is not given away before its agent has told what there is.
+#[test]
+fn what_a_status_cannot_name_is_not_given_away() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("late", spec(&[("west", &[])]));
+    fleet.apply("many", spec(&[("east", &[])]));
+    fleet.compile(ALL);
+    let object = fleet.facts.shards.get_mut(&shard_name("many")).unwrap();
+    let accepted = object.spec.clone().unwrap();
+    object.status.accepted = Some(AcceptedSpec::new(1, &accepted).unwrap());
+    object.status.clusters = vec![ClusterShardStatus {
+        name: "east".to_owned(),
+        namespace_count: 2,
+        namespaces: vec!["ns-a".to_owned()],
+        ..ClusterShardStatus::default()
+    }];
+    let inventory = fleet.agent("east").namespaces.take();
+    fleet.state = State::recover(&fleet.facts);
+    fleet.apply("late", spec(&[("east", &["ns-b"])]));
+    let world = fleet.compile(ALL);
+    assert_eq!(world.owner("east", "ns-b"), None, "late is the older, and must wait");
+    assert_eq!(world.awaited("late"), ["east/ns-b (of ops/many)"]);
+    assert!(world.shards[&shard_name("many")].wanted.members[0].guessed);
+    fleet.agent("east").namespaces = inventory;
+    let world = fleet.compile(ALL);
+    assert_eq!(world.owner("east", "ns-b"), Some("many"));
+    assert_eq!(world.conflicts("late"), ["east/ns-b (of ops/many)"]);
+}

@@ -445,6 +445,15 @@ pub struct Bucketing {
     #[prost(uint32, tag = "2")]
     pub buckets: u32,
 }
+/// Under which keys and by which buckets objects were labelled. Labels of another rule say nothing.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LabelRule {
+    /// Prefix of the shard label keys, with its slash.
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub bucketing: ::core::option::Option<Bucketing>,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum BucketAlgorithm {
@@ -668,6 +677,9 @@ pub struct KindCoverage {
     pub labelled: u64,
     #[prost(uint64, tag = "5")]
     pub total: u64,
+    /// What `complete` holds for. To be trusted only for shards of the same rule.
+    #[prost(message, optional, tag = "6")]
+    pub rule: ::core::option::Option<LabelRule>,
 }
 /// What one caller may see and do.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1367,6 +1379,9 @@ pub struct CoverageFact {
     /// The first full sweep is done, admission labels new objects, and labelled equals total.
     #[prost(bool, tag = "4")]
     pub complete: bool,
+    /// What the labels were counted by: the agent may not have heard of the hub's present rule yet.
+    #[prost(message, optional, tag = "5")]
+    pub rule: ::core::option::Option<LabelRule>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CallerDelta {

@@ -78,6 +78,19 @@ fn namespaces_are_judged_by_their_names() {
     assert!(!fan.unique && fan.watch && fan.fence);
 }
 
+/// The hub was started anew with another prefix, and the agent has not labelled by it yet.
+#[test]
+fn labels_of_another_rule_are_not_trusted() {
+    for (prefix, trusted) in [("ctrlmesh.kusionstack.io/", true), ("old.example.com/", false)] {
+        let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+            let rules = target.coverage.iter_mut().filter_map(|kind| kind.rule.as_mut());
+            rules.for_each(|rule| rule.prefix = prefix.to_owned());
+        });
+        let fan = world.fan("GET /api/v1/pods");
+        assert_eq!(fan.legs[0].filter.is_none(), trusted, "{prefix}");
+    }
+}
+
 #[test]
 fn long_lists_of_namespaces_are_filtered_here() {
     let names: Vec<String> = (0..1000).map(|index| format!("namespace-{index}")).collect();

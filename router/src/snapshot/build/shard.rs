@@ -50,6 +50,11 @@ pub(super) fn shard(config: &str, wire: &v1::Shard) -> Result<Shard, BuildError>
 }
 
 /// A hub that does not say uses the default. A rule this router does not know would filter wrongly, so it is refused.
+/// `None` for one that no shard of this version can have.
+pub(super) fn label_rule(wire: &v1::LabelRule) -> Option<(String, Bucketing)> {
+    Some((wire.prefix.clone(), bucketing(wire.bucketing).ok()?))
+}
+
 fn bucketing(wire: Option<v1::Bucketing>) -> Result<Bucketing, BuildError> {
     const FIELD: &str = "shard.bucketing";
     let Some(wire) = wire else {

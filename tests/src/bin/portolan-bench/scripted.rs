@@ -288,6 +288,10 @@ fn target(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> v1::Target {
         complete: true,
         labelled: 1,
         total: 1,
+        rule: Some(v1::LabelRule {
+            prefix: LABEL_PREFIX.to_owned(),
+            bucketing: None,
+        }),
     };
     v1::Target {
         cluster: cluster(number),

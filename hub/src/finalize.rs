@@ -1,0 +1,126 @@
+//! Keeps a deleted ShardingConfig until routers have let go of what it has.
+//!
+//! Who has which pair is told in statuses and nowhere else: were the object gone at once, a hub that starts anew in these
+//! seconds would grant its namespaces to others while its callers still write. So each accepted shard has a finalizer,
+//! and loses it when it was deleted and nothing is its any more. One replica writes; with several, only the leader would.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::{Client, Error as KubeError};
+use portolan_crds::labels::{FINALIZER_SHARD, MANAGER_HUB};
+use portolan_crds::{ShardName, ShardingConfig};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::compile::World;
+use crate::distribute::Worlds;
+use crate::facts::Facts;
+use crate::index::Index;
+
+/// Changes come in bursts; one pass for all of them.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Until then what was done to an object has come back by the watch, or is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// A write that takes longer has failed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The writer.
+pub(crate) struct Finalizers {
+    client: Client,
+    index: Arc<Index>,
+    tried: BTreeMap<ShardName, (Step, Instant)>,
+}
+
+/// What is to be done with an object's finalizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Add,
+    Remove,
+}
+
+impl Finalizers {
+    pub(crate) fn new(client: Client, index: Arc<Index>) -> Self {
+        Self {
+            client,
+            index,
+            tried: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until cancelled.
+    pub(crate) async fn run(mut self, mut worlds: Worlds) {
+        let mut facts = self.index.status_changes();
+        loop {
+            tokio::select! {
+                _ = facts.changed() => {}
+                _ = worlds.changed() => {}
+                () = tokio::time::sleep(RETRY) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+            facts.mark_unchanged();
+            let Some(world) = worlds.borrow_and_update().as_ref().map(|one| one.world.clone()) else {
+                continue;
+            };
+            let due = self.index.read(|facts| due(facts, &world));
+            self.tried.retain(|_, (_, at)| at.elapsed() < RETRY);
+            for (name, step) in due {
+                let tried = self.tried.get(&name).is_some_and(|(tried, _)| *tried == step);
+                if !tried {
+                    self.write(&name, step).await;
+                    self.tried.insert(name, (step, Instant::now()));
+                }
+            }
+        }
+    }
+
+    async fn write(&self, name: &ShardName, step: Step) {
+        let write = tokio::time::timeout(WRITE_TIMEOUT, write(&self.client, name, step)).await;
+        match write {
+            Ok(Ok(())) => tracing::debug!(shard = %name, ?step, "finalizer"),
+            // Gone by itself, or changed by others: the watch tells.
+            Ok(Err(KubeError::Api(status))) if [404, 409].contains(&status.code) => {}
+            Ok(Err(error)) => tracing::warn!(shard = %name, ?step, %error, "cannot write the finalizer"),
+            Err(_) => tracing::warn!(shard = %name, ?step, "the finalizer was not written in time"),
+        }
+    }
+}
+
+/// What the objects lack, or have for nothing.
+fn due(facts: &Facts, world: &World) -> Vec<(ShardName, Step)> {
+    let accepted = |name: &ShardName, uid: &str| world.state.accepted.get(name).is_some_and(|one| one.uid == uid);
+    let shards = facts.shards.iter().filter_map(|(name, object)| {
+        let step = match (object.deleting, object.held) {
+            (false, false) if accepted(name, &object.uid) => Step::Add,
+            (true, true) if !world.state.ledger.is_owner(name) => Step::Remove,
+            _ => return None,
+        };
+        Some((name.clone(), step))
+    });
+    shards.collect()
+}
+
+/// By the version that was read: another's finalizer is never lost.
+async fn write(client: &Client, name: &ShardName, step: Step) -> kube::Result<()> {
+    let resource = ApiResource::erase::<ShardingConfig>(&());
+    let api = Api::<DynamicObject>::namespaced_with(client.clone(), name.namespace(), &resource);
+    let metadata = api.get_metadata(name.name()).await?.metadata;
+    let mut finalizers = metadata.finalizers.unwrap_or_default();
+    finalizers.retain(|one| one != FINALIZER_SHARD);
+    if step == Step::Add {
+        finalizers.push(FINALIZER_SHARD.to_owned());
+    }
+    let patch = json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}});
+    let params = PatchParams {
+        field_manager: Some(MANAGER_HUB.to_owned()),
+        ..PatchParams::default()
+    };
+    api.patch_metadata(name.name(), &params, &Patch::Merge(patch))
+        .await
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests;

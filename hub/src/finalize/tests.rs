@@ -1,0 +1,103 @@
+//! Which objects get or lose the finalizer, and that others' finalizers stay.
+
+use std::convert::Infallible;
+
+use http_body_util::BodyExt;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::*;
+use crate::compile::State;
+use crate::index::Change;
+
+fn name() -> ShardName {
+    ShardName::new("ops", "a").unwrap()
+}
+
+/// A shard of one namespace, as it stands on the hub.
+fn object(deleting: bool, held: bool) -> DynamicObject {
+    let spec = json!({"selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": [{"name": "east", "namespaces": ["ns-a"]}]});
+    let status =
+        json!({"accepted": {"generation": 1, "spec": spec}, "clusters": [{"name": "east", "namespaces": ["ns-a"]}]});
+    let resource = ApiResource::erase::<ShardingConfig>(&());
+    let mut object = DynamicObject::new("a", &resource)
+        .within("ops")
+        .data(json!({"spec": spec, "status": status}));
+    object.metadata.uid = Some("uid".to_owned());
+    object.metadata.generation = Some(1);
+    object.metadata.finalizers = held.then(|| vec![FINALIZER_SHARD.to_owned()]);
+    object.metadata.deletion_timestamp =
+        deleting.then(|| serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    object
+}
+
+fn due_of(deleting: bool, held: bool, owner: bool) -> Option<Step> {
+    let mut facts = Facts::default();
+    assert_eq!(facts.apply_shard(&object(deleting, held)), Change::Compile);
+    let state = if owner {
+        State::recover(&facts)
+    } else {
+        State::default()
+    };
+    let world = World {
+        state,
+        ..World::default()
+    };
+    due(&facts, &world).pop().map(|(_, step)| step)
+}
+
+#[test]
+fn an_accepted_shard_is_held_until_nothing_is_its_any_more() {
+    for (deleting, held, owner, step) in [
+        (false, false, true, Some(Step::Add)),
+        (false, true, true, None),
+        (false, false, false, None),
+        (true, true, true, None),
+        (true, true, false, Some(Step::Remove)),
+        (true, false, true, None),
+    ] {
+        assert_eq!(due_of(deleting, held, owner), step, "{deleting} {held} {owner}");
+    }
+}
+
+#[test]
+fn a_deletion_is_a_change_for_the_compiler() {
+    let mut facts = Facts::default();
+    facts.apply_shard(&object(false, true));
+    assert_eq!(facts.apply_shard(&object(true, true)), Change::Compile);
+}
+
+#[tokio::test]
+async fn finalizers_of_others_stay() {
+    let patches = Arc::new(Mutex::new(Vec::<Value>::new()));
+    let seen = patches.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let seen = seen.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            if head.method == http::Method::PATCH {
+                let body = body.collect().await.unwrap().to_bytes();
+                seen.lock().push(serde_json::from_slice(&body).unwrap());
+            }
+            let finalizers = json!(["other/one", FINALIZER_SHARD]);
+            let answer = json!({
+                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                "metadata": {"name": "a", "namespace": "ops", "resourceVersion": "7", "finalizers": finalizers},
+            });
+            let answer = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(http::Response::new(answer))
+        }
+    });
+    let client = Client::new(service, "default");
+    write(&client, &name(), Step::Remove).await.unwrap();
+    write(&client, &name(), Step::Add).await.unwrap();
+    let wanted = |finalizers: Value| json!({"metadata": {"resourceVersion": "7", "finalizers": finalizers}});
+    assert_eq!(
+        *patches.lock(),
+        [
+            wanted(json!(["other/one"])),
+            wanted(json!(["other/one", FINALIZER_SHARD]))
+        ]
+    );
+}
