@@ -39,8 +39,8 @@ static MEMBERS: RwLock<()> = RwLock::const_new(());
 const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "1s")];
 const MAPS: &str = "/api/v1/configmaps";
 /// Shards of the tests: their namespaces are `<shard>-e` in east and `<shard>-w` in west.
-const SHARDS: [&str; 9] = [
-    "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving",
+const SHARDS: [&str; 10] = [
+    "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving", "grown",
 ];
 
 async fn world() -> &'static World {

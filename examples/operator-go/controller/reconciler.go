@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,9 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
@@ -32,6 +35,10 @@ const (
 	Name = "greeting-operator"
 	// finalizer keeps a Greeting until its guestbook entry is gone.
 	finalizer = "greetings.example.com/guestbook"
+	// After a first failure, and at most, doubling in between: a recovery is seen soon, and what stays broken costs
+	// nearly nothing. The default goes up to a quarter of an hour.
+	firstRetry = 2 * time.Second
+	lastRetry  = 30 * time.Second
 )
 
 // Reconciler makes the children of a Greeting what its spec says.
@@ -52,6 +59,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&examplev1.Greeting{}).
 		Owns(&corev1.ConfigMap{}).
 		Owns(&appsv1.Deployment{}).
+		WithOptions(controller.Options{
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
+		}).
 		Complete(r)
 }
 

@@ -84,6 +84,7 @@ async fn run(client: Client, identity: String, stop: Stop) {
     let context = reconcile::Context {
         recorder: Recorder::new(client.clone(), reporter),
         client: client.clone(),
+        failures: reconcile::Failures::default(),
     };
     // The ConfigMaps and Deployments of others are many; ours have a label.
     let ours = watcher::Config::default().labels(children::OURS);

@@ -1,6 +1,7 @@
 //! The requests behind a Greeting: applies its children, reports its status, and cleans up when it goes. What is wanted
 //! is in `children`, what is said in `status`; the controller in `main` calls this.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType, Recorder};
 use kube::runtime::finalizer::{self, finalizer};
 use kube::{Api, Client, Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -28,13 +30,35 @@ use crate::status;
 pub(crate) const NAME: &str = "greeting-operator";
 /// Keeps a Greeting until its guestbook entry is gone.
 const FINALIZER: &str = "greetings.example.com/guestbook";
-/// After a failure. A user should see a recovery within seconds, and a broken object cost nearly nothing.
-const RETRY: Duration = Duration::from_secs(2);
+/// After a first failure, and at most, doubling in between: a recovery is seen soon, and what stays broken costs nearly
+/// nothing.
+const FIRST_RETRY: Duration = Duration::from_secs(2);
+const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// What reconciling needs.
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
+    pub(crate) failures: Failures,
+}
+
+/// Failures in a row, by the uid of the Greeting. A mutex: held for one look.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Mutex<HashMap<String, u32>>);
+
+impl Failures {
+    /// One more; when to try again.
+    fn failed(&self, uid: &str) -> Duration {
+        let mut failures = self.0.lock();
+        let count = failures.entry(uid.to_owned()).or_default();
+        let retry = FIRST_RETRY.saturating_mul(1 << (*count).min(16)).min(LAST_RETRY);
+        *count += 1;
+        retry
+    }
+
+    fn succeeded(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
 }
 
 /// Why a reconcile failed.
@@ -58,18 +82,21 @@ impl Error {
 pub(crate) async fn reconcile(greeting: Arc<Greeting>, context: Arc<Context>) -> Result<Action, Error> {
     let namespace = greeting.namespace().ok_or(Error::Incomplete("namespace"))?;
     let greetings: Api<Greeting> = Api::namespaced(context.client.clone(), &namespace);
+    let uid = greeting.uid().unwrap_or_default();
     let work = async |event| match event {
         finalizer::Event::Apply(greeting) => context.greet(&greeting, &namespace).await,
         finalizer::Event::Cleanup(greeting) => context.farewell(&greeting, &namespace).await,
     };
-    finalizer(&greetings, FINALIZER, greeting, work)
+    let done = finalizer(&greetings, FINALIZER, greeting, work)
         .await
-        .map_err(|error| Error::Finalizer(Box::new(error)))
+        .map_err(|error| Error::Finalizer(Box::new(error)))?;
+    context.failures.succeeded(&uid);
+    Ok(done)
 }
 
-/// Tries again soon.
-pub(crate) fn on_error(_: Arc<Greeting>, _: &Error, _: Arc<Context>) -> Action {
-    Action::requeue(RETRY)
+/// Tries again, later each time.
+pub(crate) fn on_error(greeting: Arc<Greeting>, _: &Error, context: Arc<Context>) -> Action {
+    Action::requeue(context.failures.failed(&greeting.uid().unwrap_or_default()))
 }
 
 impl Context {
@@ -194,4 +221,20 @@ fn told(error: &kube::Error) -> String {
 
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_come_later_each_time_and_soon_again_after_a_success() {
+        let failures = Failures::default();
+        let seconds: Vec<_> = (0..40).map(|_| failures.failed("a").as_secs()).collect();
+        assert_eq!(seconds[..5], [2, 4, 8, 16, 30]);
+        assert_eq!(seconds[39], 30);
+        assert_eq!(failures.failed("b"), FIRST_RETRY);
+        failures.succeeded("a");
+        assert_eq!(failures.failed("a"), FIRST_RETRY);
+    }
 }

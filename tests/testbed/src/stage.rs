@@ -120,6 +120,10 @@ async fn accept(listener: TcpListener, target: SocketAddr, fault: watch::Receive
 struct Cut;
 
 async fn serve(client: TcpStream, target: SocketAddr, mut fault: watch::Receiver<Fault>) {
+    let own = match *fault.borrow() {
+        Fault::DelayNew(delay) => delay,
+        _ => Duration::ZERO,
+    };
     let _ = client.set_nodelay(true);
     let Ok(server) = connect(&client, target, &mut fault).await else {
         return reset(&client);
@@ -127,10 +131,6 @@ async fn serve(client: TcpStream, target: SocketAddr, mut fault: watch::Receiver
     let _ = server.set_nodelay(true);
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let own = match *fault.borrow() {
-        Fault::DelayNew(delay) => delay,
-        _ => Duration::ZERO,
-    };
     let mut up = Direction {
         from: from_client,
         to: to_server,

@@ -6,14 +6,14 @@ use portolan_crds::ShardingConfig;
 use serde_json::{Value, json};
 
 use crate::stream::Watch;
-use crate::{MEMBERS, door, make_in, position, world};
+use crate::{MAPS, MEMBERS, door, make_in, position, world};
 
-async fn own(clusters: Value) {
+async fn own(shard: &str, clusters: Value) {
     let client = world().await.cluster("hub").client().await.unwrap();
     let shards: Api<ShardingConfig> = Api::namespaced(client, "operators");
     let body = json!({"spec": {"clusters": clusters}});
     shards
-        .patch("moving", &PatchParams::default(), &Patch::Merge(&body))
+        .patch(shard, &PatchParams::default(), &Patch::Merge(&body))
         .await
         .unwrap();
 }
@@ -39,6 +39,7 @@ async fn namespaces_and_members_come_and_go() {
     }
     // A namespace of a member that is there already.
     own(
+        "moving",
         json!([{"name": "east", "namespaces": ["moving-e", "moving-x"]}, {"name": "west", "namespaces": ["moving-w"]}]),
     )
     .await;
@@ -54,16 +55,75 @@ async fn namespaces_and_members_come_and_go() {
         "{last}"
     );
     // It leaves again, and the whole of west does.
-    own(json!([{"name": "east", "namespaces": ["moving-e"]}])).await;
+    own("moving", json!([{"name": "east", "namespaces": ["moving-e"]}])).await;
     assert_eq!(listed.sees("in-moving-x").await, "DELETED");
     // Its client was told of all that it has, so it can be told what of it is gone.
     while !listed.seen.iter().any(|event| event == "DELETED moving-w/own") {
         listed.next().await.expect("it goes on");
     }
     // Another part of west.
-    own(json!([{"name": "east", "namespaces": ["moving-e"]}, {"name": "west", "namespaces": ["moving-y"]}])).await;
+    own(
+        "moving",
+        json!([{"name": "east", "namespaces": ["moving-e"]}, {"name": "west", "namespaces": ["moving-y"]}]),
+    )
+    .await;
     assert_eq!(listed.sees("in-moving-y").await, "ADDED");
     make_in("east", "moving-e", "after").await;
     assert_eq!(listed.sees("after").await, "ADDED");
     assert_eq!(listed.count("ERROR"), 0, "{:?}", listed.seen);
+}
+
+/// Whoever was away while a namespace came must list: events from where it was would never tell of what is in there.
+#[tokio::test]
+async fn positions_of_before_a_namespace_came_are_over() {
+    let _calm = MEMBERS.read().await;
+    let world = world().await;
+    world.namespace("east", "grown-x").await.unwrap();
+    make_in("east", "grown-x", "there-before").await;
+    let door = door("grown").await;
+    let before = position(&door).await;
+    let one = "/api/v1/namespaces/grown-w/configmaps";
+    let elsewhere = door.get(one, &[]).await.unwrap().json();
+    let elsewhere = elsewhere["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let page = door.get(&format!("{MAPS}?limit=1"), &[]).await.unwrap().json();
+    let token = page["metadata"]["continue"].as_str().map(str::to_owned);
+    let mut open = Watch::json(
+        &door,
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=",
+    )
+    .await;
+    own(
+        "grown",
+        json!([{"name": "east", "namespaces": ["grown-e", "grown-x"]}, {"name": "west", "namespaces": ["grown-w"]}]),
+    )
+    .await;
+    assert_eq!(open.sees("there-before").await, "ADDED");
+    let mut late = Watch::json(&door, &format!("resourceVersion={before}")).await;
+    let event = late.next().await.unwrap();
+    assert_eq!(
+        (&event["type"], &event["object"]["code"]),
+        (&"ERROR".into(), &410.into()),
+        "{event}"
+    );
+    let token = token.expect("both members have objects, and a page has one");
+    let next = door
+        .get(&format!("{MAPS}?limit=1&continue={token}"), &[])
+        .await
+        .unwrap();
+    assert_eq!(next.status, 410, "{}", next.message());
+    // The bookmark of the stream that was open all the time speaks of the new share.
+    make_in("east", "grown-x", "later").await;
+    open.sees("later").await;
+    let on = open.bookmark().await;
+    make_in("west", "grown-w", "last").await;
+    let mut resumed = Watch::json(&door, &format!("resourceVersion={on}")).await;
+    assert_eq!(resumed.sees("last").await, "ADDED");
+    // One namespace's positions are its own business.
+    let path = format!("{one}?watch=true&timeoutSeconds=1&resourceVersion={elsewhere}");
+    let answer = door.get(&path, &[]).await.unwrap();
+    let told = String::from_utf8_lossy(&answer.body);
+    assert!(
+        answer.status == 200 && told.contains("\"last\"") && !told.contains("\"ERROR\""),
+        "{told}"
+    );
 }

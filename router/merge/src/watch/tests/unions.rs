@@ -1,0 +1,203 @@
+//! Names of several members.
+
+use super::*;
+
+/// A union of names in which the client stands at version 10 of every member.
+fn union(legs: usize) -> WatchMerge {
+    let names: Vec<String> = (0..legs).map(|leg| format!("m{leg}")).collect();
+    let universe = Universe::new("shard", names.clone());
+    let mut cursor = Cursor::new(&universe);
+    let legs = names.into_iter().enumerate().map(|(slot, name)| {
+        cursor.set(slot, Slot::At(10));
+        WatchLeg {
+            cluster: name.into(),
+            slot,
+            filter: None,
+            asks: 0,
+            start: Start::At(10),
+        }
+    });
+    let legs = legs.collect();
+    WatchMerge::new(WatchSpec {
+        format: WatchFormat::Json,
+        bookmarks: true,
+        initial_events: false,
+        cursor,
+        legs,
+        unique: true,
+        cluster_column: false,
+        shadow: None,
+    })
+}
+
+/// Bytes of a leg, and all that is to be done after them.
+fn feed(merge: &mut WatchMerge, leg: usize, bytes: &str, out: &mut Output) -> Vec<Act> {
+    let first = merge.push(leg, bytes.to_owned().into(), out).unwrap();
+    merge.flush(out);
+    first
+        .into_iter()
+        .chain(std::iter::from_fn(|| merge.next_act()))
+        .collect()
+}
+
+fn text(out: &mut Output) -> String {
+    String::from_utf8(drain(out).concat()).unwrap()
+}
+
+#[test]
+fn a_name_that_is_wanted_of_a_member_is_not_forgotten_when_it_is_counted_again() {
+    for stays in [true, false] {
+        let mut merge = union(2);
+        let mut out = Output::default();
+        assert_eq!(merge.start(1), Start::Sync);
+        // The second is being counted, slowly; the first is through, and has lost the name that the client holds of it.
+        feed(&mut merge, 1, &named("ADDED", "x", "1", 8), &mut out);
+        let start = Start::At(10);
+        assert_eq!(
+            feed(&mut merge, 0, &bookmark(12, true), &mut out),
+            [Act::Restart { leg: 0, start }]
+        );
+        assert_eq!(merge.give_up(1, &mut out), None);
+        feed(&mut merge, 0, &named("DELETED", "x", "0", 12), &mut out);
+        assert_eq!(
+            merge.lost(1),
+            Act::Restart {
+                leg: 1,
+                start: Start::Sync
+            }
+        );
+        let there = if stays {
+            named("ADDED", "x", "1", 8)
+        } else {
+            String::new()
+        };
+        feed(&mut merge, 1, &(there.clone() + &bookmark(12, true)), &mut out);
+        let acts = feed(&mut merge, 1, &bookmark(12, false), &mut out);
+        let said = text(&mut out);
+        if stays {
+            assert_eq!(
+                acts,
+                [Act::Restart {
+                    leg: 1,
+                    start: Start::Sync
+                }]
+            );
+            feed(&mut merge, 1, &(there + &bookmark(12, true)), &mut out);
+            assert!(
+                said.is_empty() && text(&mut out).starts_with(&named("ADDED", "x", "1", 8)),
+                "the second's is told now"
+            );
+        } else {
+            assert!(
+                said.starts_with("{\"type\":\"DELETED\""),
+                "nobody has the name any more: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_the_stream_before_has_no_part_in_a_comparison() {
+    let mut merge = union(2);
+    for leg in &mut merge.legs {
+        leg.phase = Phase::Initial;
+        leg.start = Start::Recent;
+    }
+    let mut out = Output::default();
+    feed(&mut merge, 1, &named("ADDED", "x", "1", 18), &mut out);
+    // The first takes the name, and leaves it.
+    let taken = named("ADDED", "x", "0", 11) + &bookmark(11, false) + &named("DELETED", "x", "0", 12);
+    feed(&mut merge, 0, &taken, &mut out);
+    let start = Start::Sync;
+    assert_eq!(
+        feed(&mut merge, 1, &named("MODIFIED", "x", "1", 19), &mut out),
+        [Act::Restart { leg: 1, start }]
+    );
+    // Meanwhile it was deleted in the second, too.
+    text(&mut out);
+    feed(&mut merge, 1, &bookmark(22, true), &mut out);
+    let said = text(&mut out);
+    assert!(said.starts_with("{\"type\":\"DELETED\""), "{said}");
+}
+
+#[test]
+fn what_left_before_a_comparison_is_through_is_not_told_again() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    let mut out = Output::default();
+    feed(
+        &mut merge,
+        0,
+        &(named("ADDED", "a", "1", 3) + &bookmark(5, true)),
+        &mut out,
+    );
+    merge.legs[0].compare();
+    drain(&mut out);
+    // A cache that is behind tells what came since before the marker.
+    let behind = named("ADDED", "a", "1", 3) + &named("DELETED", "a", "1", 7);
+    feed(&mut merge, 0, &behind, &mut out);
+    assert_eq!(bookmarks(&drain(&mut out)), 0, "5 is before what was told");
+    assert_eq!(merge.sent().resume(7), None);
+    feed(&mut merge, 0, &bookmark(8, true), &mut out);
+    assert_eq!(bookmarks(&drain(&mut out)), 1);
+}
+
+#[test]
+fn a_comparison_with_a_cache_that_is_behind_takes_nothing_back() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    let mut out = Output::default();
+    feed(
+        &mut merge,
+        0,
+        &(named("ADDED", "a", "2", 9) + &bookmark(9, true)),
+        &mut out,
+    );
+    merge.legs[0].compare();
+    drain(&mut out);
+    let behind = named("ADDED", "a", "1", 3)
+        + &named("ADDED", "gone", "1", 4)
+        + &named("DELETED", "gone", "1", 5)
+        + &named("DELETED", "a", "1", 7)
+        + &named("ADDED", "a", "2", 9);
+    feed(&mut merge, 0, &behind, &mut out);
+    assert_eq!(text(&mut out), "");
+    feed(
+        &mut merge,
+        0,
+        &(named("MODIFIED", "a", "2", 11) + &bookmark(11, true)),
+        &mut out,
+    );
+    assert!(text(&mut out).starts_with(&named("MODIFIED", "a", "2", 11)));
+}
+
+/// How a member is asked after the shard changed.
+fn again(slot: usize, cluster: &str) -> WatchLeg {
+    WatchLeg {
+        cluster: cluster.into(),
+        slot,
+        filter: None,
+        asks: 0,
+        start: Start::Sync,
+    }
+}
+
+#[test]
+fn members_of_a_union_that_change_places_begin_it_anew() {
+    for (order, expires) in [(["m1", "m0"], true), (["m0", "m1"], false)] {
+        let mut merge = union(2);
+        let mut out = Output::default();
+        for leg in [0, 1] {
+            feed(&mut merge, leg, &bookmark(10, true), &mut out);
+            feed(&mut merge, leg, &bookmark(11, false), &mut out);
+        }
+        let universe = Universe::new("other", ["m0".to_owned(), "m1".to_owned()]);
+        let legs = order
+            .iter()
+            .map(|name| again(universe.slot(name).unwrap(), name))
+            .collect();
+        let acts = merge.replan(&universe, legs, &mut out);
+        let expired = acts.iter().any(|act| matches!(act, Act::Expired { .. }));
+        assert_eq!(expired, expires, "{acts:?}");
+    }
+}

@@ -1,0 +1,75 @@
+//! Positions, markers and mending of streams that are open.
+
+use super::*;
+
+#[tokio::test]
+async fn who_asks_for_no_bookmarks_goes_on_from_the_last_object() {
+    let mut world = World::new(&["east", "west"]).await;
+    let (mut watch, mut streams) = world
+        .open(&format!("resourceVersion={}", world.cursor(&[10, 20])))
+        .await;
+    streams[1].1.send_data(event("ADDED", "b", 21), false).unwrap();
+    watch.expect("ADDED", "b").await;
+    streams[0].1.send_data(event("ADDED", "a", 11), false).unwrap();
+    watch.expect("ADDED", "a").await;
+    drop(watch);
+    let (_watch, streams) = world.open("resourceVersion=11").await;
+    assert!(streams[0].0.contains("resourceVersion=11&"), "{}", streams[0].0);
+    assert!(streams[1].0.contains("resourceVersion=21&"), "{}", streams[1].0);
+}
+
+#[tokio::test]
+async fn one_marker_when_all_have_sent_theirs() {
+    let mut world = World::new(&["east", "west"]).await;
+    let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=&allowWatchBookmarks=true";
+    let (mut watch, mut streams) = world.open(query).await;
+    assert!(streams[0].0.contains("sendInitialEvents=true"), "{}", streams[0].0);
+    streams[0].1.send_data(event("ADDED", "a", 3), false).unwrap();
+    streams[0].1.send_data(bookmark(5, true), false).unwrap();
+    streams[0].1.send_data(event("DELETED", "a", 6), false).unwrap();
+    watch.expect("ADDED", "a").await;
+    streams[1].1.send_data(event("ADDED", "b", 8), false).unwrap();
+    streams[1].1.send_data(bookmark(9, true), false).unwrap();
+    watch.expect("ADDED", "b").await;
+    let marker = watch.next().await.unwrap();
+    assert_eq!(
+        marker["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true",
+        "{marker}"
+    );
+    watch.expect("DELETED", "a").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[6, 9]));
+}
+
+#[tokio::test]
+async fn a_member_without_watch_list_is_mended_without_a_marker() {
+    let mut world = World::new(&["east", "west"]).await;
+    let started = world.start("allowWatchBookmarks=true");
+    assert!(world.members[0].refuses(422).await.contains("sendInitialEvents=true"));
+    let (path, mut east) = world.members[0].opens().await;
+    assert!(!path.contains("sendInitialEvents"), "{path}");
+    let (_, mut west) = world.members[1].opens().await;
+    let mut watch = started.await.unwrap().unwrap();
+    west.send_data(bookmark(9, true), false).unwrap();
+    watch.bookmark().await;
+    let together = |events: [Bytes; 2]| Bytes::from(events.concat());
+    east.send_data(together([event("ADDED", "a", 3), bookmark(5, false)]), false)
+        .unwrap();
+    watch.expect("ADDED", "a").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[5, 9]));
+    let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410}});
+    east.send_data(format!("{gone}\n").into(), false).unwrap();
+    let mending = async {
+        let (path, mut east) = world.members[0].opens().await;
+        assert!(!path.contains("sendInitialEvents"), "not refused once more: {path}");
+        east.send_data(together([event("ADDED", "b", 7), bookmark(8, false)]), false)
+            .unwrap();
+        east
+    };
+    let reading = async {
+        watch.expect("ADDED", "b").await;
+        watch.expect("DELETED", "a").await;
+        watch.bookmark().await
+    };
+    let (_east, last) = tokio::join!(mending, reading);
+    assert_eq!(last, world.cursor(&[8, 9]));
+}

@@ -1,0 +1,296 @@
+//! Who may ask at all, what refusals say, classes, deadlines and explanations.
+
+use super::*;
+
+#[test]
+fn refusals_name_what_and_whose() {
+    let world = World::new(two());
+    let text = |request| world.fault(request).to_string();
+    assert_eq!(
+        text("GET /api/v1/namespaces/ns-z/pods/p"),
+        "namespace ns-z is outside shard ops/blue: it belongs to shard ops/green in member cluster east"
+    );
+    assert!(
+        text("DELETE /apis/example.com/v1/ports").contains("several member clusters of shard ops/blue (east, west)")
+    );
+    assert!(text("DELETE /api/v1/pods").contains("needs a namespace"));
+}
+
+#[test]
+fn callers_without_exactly_one_shard() {
+    let none = World::of(vec![], None, |_| {});
+    none.check(&[
+        ("GET /api/v1/namespaces/ops/pods", "no-shard ✗ 403"),
+        ("GET /clusters/east/api/v1/pods", "no-shard ✗ 403"),
+        ("GET /version", "no-shard ✗ 403"),
+        ("GET /healthz", "health Live"),
+    ]);
+    let several = World::of(vec!["ops/blue".into(), "ops/green".into()], None, |_| {});
+    several.check(&[("GET /api/v1/namespaces/ops/pods", "several-shards ✗ 403")]);
+    assert!(
+        several
+            .fault("GET /api/v1/pods")
+            .to_string()
+            .contains("ops/blue, ops/green")
+    );
+}
+
+#[test]
+fn the_explicit_view_needs_a_grant() {
+    World::new(two()).check(&[
+        ("GET /clusters/east/api/v1/pods", "no-explicit-view ✗ 403"),
+        ("GET /clusters/nowhere/api/v1/pods", "unknown-cluster ✗ 404"),
+    ]);
+    let mut wire = two();
+    wire.explicit_view = true;
+    wire.limits = vec![limit("*", "*", "app=foo")];
+    let world = World::new(wire);
+    world.check(&[
+        ("GET /clusters/east/api/v1/pods?watch", "explicit-view → east"),
+        ("DELETE /clusters/west/api/v1/namespaces/ns-z", "explicit-view → west"),
+        ("GET /clusters/west/healthz", "explicit-view → west"),
+        (&format!("GET /clusters/east{LEASES}/op"), "explicit-view → east"),
+        ("GET /clusters/home/api/v1/pods", "no-explicit-view ✗ 403"),
+    ]);
+    assert!(world.fault("GET /clusters/nope/api").to_string().contains("\"nope\""));
+    let ada = Caller::Person {
+        user: "ada".into(),
+        groups: vec!["sre".into()],
+    };
+    let planned = world.plan(&ada, "GET /clusters/home/api/v1/pods", &[]);
+    let Plan::Forward(forward) = &planned.plan else {
+        panic!("{planned:?}")
+    };
+    let (user, groups) = ("ada".to_owned(), vec!["sre".to_owned()]);
+    assert_eq!(
+        forward.checks,
+        [Check::HubProxy {
+            user,
+            groups,
+            cluster: "home".into()
+        }]
+    );
+    assert_eq!(forward.act_as, Impersonation::user("ada"));
+    assert_eq!(say(&world.plan(&ada, "GET /api/v1/pods", &[])), "no-merged-view ✗ 403");
+    assert_eq!(say(&world.plan(&ada, "GET /readyz", &[])), "health Ready");
+    let bob = Caller::Person {
+        user: "bob".into(),
+        groups: vec![],
+    };
+    assert_eq!(
+        say(&world.plan(&bob, "GET /clusters/east/api", &[])),
+        "not-allowed ✗ 403"
+    );
+}
+
+#[test]
+fn members_decide_whom_the_router_acts_as() {
+    let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+        if target.cluster == "west" {
+            target.allowed_service_accounts.clear();
+        }
+    });
+    world.check(&[
+        ("GET /api/v1/namespaces/ns-a/pods", "owned-namespace ⇒ east"),
+        ("GET /api/v1/namespaces/ns-c/pods", "not-allowed ✗ 403"),
+        ("GET /api/v1/pods", "not-allowed ✗ 403"),
+    ]);
+    let text = world.fault("GET /api/v1/namespaces/ns-c/pods").to_string();
+    assert!(
+        text.contains("west") && text.contains("portolanctl allow --member-kubeconfig FILE ops/operator"),
+        "{text}"
+    );
+}
+
+#[test]
+fn impersonation_is_asked_for_first() {
+    let world = World::new(two());
+    let as_user = |user: &str| {
+        world.plan(
+            &world.pod(),
+            "GET /api/v1/namespaces/ns-c/pods/p",
+            &[("impersonate-user", user)],
+        )
+    };
+    let planned = as_user("system:serviceaccount:ops:other");
+    let Plan::Forward(forward) = planned.plan else {
+        panic!("{planned:?}")
+    };
+    let wanted = Impersonation::user("system:serviceaccount:ops:other");
+    assert_eq!(forward.act_as, wanted);
+    let groups = [
+        "system:serviceaccounts",
+        "system:serviceaccounts:ops",
+        "system:authenticated",
+    ];
+    assert_eq!(
+        forward.checks,
+        [Check::Impersonate {
+            cluster: "west".into(),
+            user: "system:serviceaccount:ops:operator".into(),
+            groups: groups.map(str::to_owned).to_vec(),
+            wanted,
+        }]
+    );
+    for refused in [
+        "root",
+        "system:node:n1",
+        "system:serviceaccount:kube-system:default",
+        "system:masters",
+    ] {
+        assert_eq!(say(&as_user(refused)), "not-allowed ✗ 403", "{refused}");
+    }
+    let masters = [("impersonate-user", "ada"), ("impersonate-group", "system:masters")];
+    assert_eq!(
+        say(&world.plan(&world.pod(), "GET /api/v1/namespaces/ns-c/pods", &masters)),
+        "not-allowed ✗ 403"
+    );
+}
+
+#[test]
+fn a_cordon_stops_callers_but_not_their_lease() {
+    let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+        target.cordoned = target.cluster == "east";
+    });
+    world.check(&[
+        ("GET /api/v1/namespaces/ns-a/pods", "cordoned ✗ 429"),
+        ("GET /api/v1/namespaces/ns-a/pods?watch", "cordoned ✗ 429"),
+        ("GET /api/v1/namespaces/ns-a/pods/p", "cordoned ✗ 503"),
+        ("GET /api/v1/namespaces/ns-c/pods/p", "owned-namespace → west"),
+        (&format!("PUT {LEASES}/op"), "leader-election → east lease:op---blue"),
+    ]);
+    let ada = Caller::Person {
+        user: "ada".into(),
+        groups: vec![],
+    };
+    assert_eq!(
+        say(&world.plan(&ada, "GET /clusters/east/api/v1/pods", &[])),
+        "explicit-view → east"
+    );
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn classes_and_deadlines() {
+    let world = World::new(two());
+    let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+    let base = "/api/v1/namespaces/ns-a/pods";
+    for (request, headers, class, long, read, collection) in [
+        (format!("GET {base}"), &[][..], TrafficClass::Unary, false, true, true),
+        (format!("GET {base}?watch"), &[], TrafficClass::Watch, true, true, true),
+        (
+            format!("GET {base}?watch"),
+            &upgrade,
+            // The client's connection is upgraded, the members' are not.
+            TrafficClass::Watch,
+            true,
+            true,
+            true,
+        ),
+        (format!("GET {base}/p"), &[], TrafficClass::Unary, false, true, false),
+        (format!("GET {base}/p/log"), &[], TrafficClass::Unary, true, true, false),
+        (
+            format!("GET {base}/p/log?follow=true"),
+            &[],
+            TrafficClass::Watch,
+            true,
+            true,
+            false,
+        ),
+        (
+            format!("POST {base}/p/exec"),
+            &upgrade,
+            TrafficClass::Upgrade,
+            true,
+            false,
+            false,
+        ),
+        (
+            format!("GET {base}/p/exec"),
+            &upgrade,
+            TrafficClass::Upgrade,
+            true,
+            false,
+            false,
+        ),
+        (
+            format!("GET {base}/p/proxy/x"),
+            &[],
+            TrafficClass::Unary,
+            true,
+            false,
+            false,
+        ),
+        (format!("PUT {base}/p"), &[], TrafficClass::Unary, false, false, false),
+    ] {
+        let planned = world.plan(&world.pod(), &request, headers);
+        let forward = match planned.plan {
+            Plan::Forward(forward) => *forward,
+            Plan::FanOut(mut fan) => fan.legs.remove(0).forward,
+            other => panic!("{request}: {other:?}"),
+        };
+        let found = (forward.class, forward.long_running, forward.read, forward.collection);
+        assert_eq!(found, (class, long, read, collection), "{request}");
+    }
+    assert!(world.forward(&format!("PUT {LEASES}/op")).priority);
+    assert!(world.forward(&format!("POST {LEASES}")).election.unwrap().priority);
+}
+
+#[test]
+fn a_missing_target_is_said() {
+    let mut wire = two();
+    wire.members.push(member("north", &["ns-n"]));
+    World::new(wire).check(&[
+        ("GET /api/v1/namespaces/ns-n/pods", "no-target ✗ 429"),
+        ("PUT /api/v1/namespaces/ns-n/pods/p", "no-target ✗ 503"),
+    ]);
+}
+
+#[test]
+fn plans_explain_themselves() {
+    let mut wire = shard(vec![member("west", &["ns-a"])]);
+    wire.limits = vec![limit("*", "pods", "app=foo")];
+    let world = World::new(wire);
+    let why = |request: &str| world.plan(&world.pod(), request, &[]).why().join("\n");
+    assert!(why("GET /api/v1/namespaces/ns-a/pods").contains("labelSelector is narrowed by app=foo"));
+    assert!(why("PUT /api/v1/namespaces/ns-a/pods/p").contains("the labels of pods ns-a/p must match app=foo"));
+    assert!(why(&format!("POST {LEASES}")).contains("unless the body names Lease op"));
+    assert!(why("GET /api/v1/namespaces/x/pods").contains("refused with 403"));
+}
+
+proptest! {
+    /// Under `Enforce`, a namespaced write leaves only to the member that owns the namespace (and is not losing it), to
+    /// the caller's home for its own namespace, or to the primary for leases, reviews and cluster events.
+    #[test]
+    fn no_write_leaves_the_shard(
+        east in proptest::collection::btree_set("ns-[a-d]!?", 0..4),
+        west in proptest::collection::btree_set("ns-[a-d]!?", 0..4),
+        verb in "POST|PUT|PATCH|DELETE|GET|OPTIONS",
+        namespace in "ns-[a-e]|ops|default",
+        rest in "pods|pods/p|pods/p/exec|pods/p/proxy/x|leases/op|secrets|configmaps/c/status",
+    ) {
+        let unique = |set: std::collections::BTreeSet<String>| {
+            let mut names: Vec<String> = set.into_iter().collect();
+            names.dedup_by_key(|name| name.trim_end_matches('!').to_owned());
+            names
+        };
+        let (east, west) = (unique(east), unique(west));
+        let names = |all: &[String]| all.iter().map(String::as_str).map(str::to_owned).collect::<Vec<_>>();
+        let grant = |cluster, all: &[String]| member(cluster, &names(all).iter().map(String::as_str).collect::<Vec<_>>());
+        let world = World::new(shard(vec![grant("east", &east), grant("west", &west)]));
+        let request = format!("{verb} /api/v1/namespaces/{namespace}/{rest}");
+        let planned = world.plan(&world.pod(), &request, &[]);
+        if let Plan::Forward(forward) = &planned.plan {
+            let has = |all: &[String], name: &str| all.iter().any(|one| one == name);
+            let held = |all: &[String]| has(all, &namespace) || has(all, &format!("{namespace}!"));
+            let owner = if held(&east) { Some(("east", &east)) } else if held(&west) { Some(("west", &west)) } else { None };
+            match owner {
+                Some((cluster, names)) => {
+                    prop_assert_eq!(&*forward.target.cluster, cluster);
+                    prop_assert!(forward.read || has(names, &namespace), "{} while releasing", request);
+                }
+                None => prop_assert!(namespace == "ops" && &*forward.target.cluster == "home", "{}", request),
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What is planned of every kind of request: two members, one, and an original manifest.
+
+use super::*;
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn two_members_enforced() {
+    World::new(two()).check(&[
+        // Owned namespaces: the member that owns them, every verb; the first in order wins.
+        ("GET /api/v1/namespaces/ns-a/pods", "owned-namespace ⇒ east"),
+        ("GET /api/v1/namespaces/ns-a/pods?watch", "owned-namespace ⇒ east"),
+        ("GET /api/v1/watch/namespaces/ns-a/pods/p", "owned-namespace ⇒ east"),
+        ("GET /api/v1/watch/namespaces/ns-a", "owned-namespace ⇒ east"),
+        ("GET /api/v1/namespaces/ns-c/pods/p", "owned-namespace → west"),
+        ("POST /api/v1/namespaces/ns-c/pods", "owned-namespace → west"),
+        (
+            "PUT /apis/apps/v1/namespaces/ns-c/deployments/d/status",
+            "owned-namespace → west",
+        ),
+        (
+            "PATCH /apis/apps/v1/namespaces/ns-c/deployments/d",
+            "owned-namespace → west",
+        ),
+        ("DELETE /api/v1/namespaces/ns-c/pods", "owned-namespace → west"),
+        ("POST /api/v1/namespaces/ns-c/pods/p/exec", "owned-namespace → west"),
+        ("OPTIONS /api/v1/namespaces/ns-c/pods", "owned-namespace → west"),
+        // Namespace objects.
+        ("GET /api/v1/namespaces/ns-c", "owned-namespace → west"),
+        ("PUT /api/v1/namespaces/ns-c/finalize", "owned-namespace → west"),
+        ("DELETE /api/v1/namespaces/ns-z", "outside-refused ✗ 403"),
+        // On its way to another shard.
+        ("GET /api/v1/namespaces/ns-r/pods", "owned-namespace ⇒ east"),
+        (
+            "GET /api/v1/namespaces/ns-r/pods/p/log?follow=1",
+            "owned-namespace → east",
+        ),
+        ("POST /api/v1/namespaces/ns-r/pods", "releasing ✗ 403"),
+        ("GET /api/v1/namespaces/ns-r/pods/p/exec", "releasing ✗ 403"),
+        ("DELETE /api/v1/namespaces/ns-r/pods", "releasing ✗ 403"),
+        ("OPTIONS /api/v1/namespaces/ns-r/pods", "releasing ✗ 403"),
+        // The caller's own namespace.
+        (
+            "GET /api/v1/namespaces/ops/configmaps?watch&fieldSelector=metadata.name%3Dc",
+            "own-namespace ⇒ home",
+        ),
+        ("PATCH /api/v1/namespaces/ops/secrets/s", "own-namespace → home"),
+        ("GET /api/v1/namespaces/ops", "own-namespace → home"),
+        // Outside.
+        ("GET /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
+        ("GET /api/v1/namespaces/nowhere/pods/p", "outside-refused ✗ 403"),
+        ("POST /api/v1/namespaces/ns-z/events", "outside-refused ✗ 403"),
+        ("POST /api/v1/namespaces/default/events", "cluster-scoped-event → east"),
+        (
+            "PATCH /apis/events.k8s.io/v1/namespaces/default/events/e",
+            "cluster-scoped-event → east",
+        ),
+        ("POST /api/v1/namespaces/default/pods", "outside-refused ✗ 403"),
+        // Recorders write events; what else is in that namespace is its owner's.
+        ("GET /api/v1/namespaces/default/events", "outside-refused ✗ 403"),
+        ("GET /api/v1/namespaces/default/events?watch", "outside-refused ✗ 403"),
+        ("DELETE /api/v1/namespaces/default/events", "outside-refused ✗ 403"),
+        // Several members.
+        (
+            "GET /api/v1/pods",
+            "all-namespaces ⇒ east select:namespace in (ns-a,ns-r) | west select:namespace=ns-c",
+        ),
+        (
+            "GET /api/v1/pods?watch=true",
+            "all-namespaces ⇒ east select:namespace in (ns-a,ns-r) | west select:namespace=ns-c",
+        ),
+        (
+            "GET /api/v1/secrets",
+            "all-namespaces ⇒ east keep:namespaces ns-a, ns-r | west keep:namespaces ns-c",
+        ),
+        (
+            "GET /api/v1/namespaces",
+            "all-namespaces ⇒ east select:namespace in (ns-a,ns-r) | west select:namespace=ns-c",
+        ),
+        ("GET /api/v1/nodes/n", "cluster-scoped ? east, west by /api/v1/nodes/n"),
+        (
+            "PATCH /api/v1/nodes/n/status",
+            "cluster-scoped ? east, west by /api/v1/nodes/n",
+        ),
+        ("GET /api/v1/nodes", "cluster-scoped ⇒ union east | west"),
+        ("DELETE /apis/example.com/v1/things", "several-members ✗ 405"),
+        ("DELETE /apis/example.com/v1/ports", "several-members ✗ 405"),
+        (
+            "POST /apis/rbac.authorization.k8s.io/v1/clusterroles",
+            "cluster-scoped → east",
+        ),
+        ("POST /api/v1/namespaces", "new-namespace ? east, west by body"),
+        // Leases of the leader election.
+        (&format!("GET {LEASES}/op"), "leader-election → east lease:op---blue"),
+        (&format!("PUT {LEASES}/op"), "leader-election → east lease:op---blue"),
+        (&format!("PATCH {LEASES}/op"), "leader-election → east lease:op---blue"),
+        (&format!("DELETE {LEASES}/op"), "leader-election → east lease:op---blue"),
+        (
+            &format!("GET {LEASES}?fieldSelector=metadata.name=op"),
+            "leader-election → east lease:op---blue",
+        ),
+        (
+            &format!("GET {LEASES}?watch&fieldSelector=metadata.name=op"),
+            "leader-election → east lease:op---blue",
+        ),
+        (
+            "GET /apis/coordination.k8s.io/v1/watch/namespaces/ops/leases/op",
+            "leader-election → east lease:op---blue",
+        ),
+        (
+            &format!(
+                "GET {LEASES}?watch&fieldSelector=metadata.name=op&resourceVersion=1{}",
+                "0".repeat(24)
+            ),
+            "leader-election ✗ 410",
+        ),
+        (&format!("POST {LEASES}"), "own-namespace → home election:east"),
+        (&format!("GET {LEASES}/other"), "own-namespace → home"),
+        (&format!("GET {LEASES}"), "own-namespace ⇒ home"),
+        (
+            "GET /apis/coordination.k8s.io/v1/namespaces/ns-c/leases/op",
+            "owned-namespace → west",
+        ),
+        // Reviews, discovery and the rest.
+        (
+            "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            "review → east",
+        ),
+        (
+            "POST /apis/authorization.k8s.io/v1/namespaces/ns-c/localsubjectaccessreviews",
+            "review → east",
+        ),
+        ("POST /apis/authentication.k8s.io/v1/tokenreviews", "review → east"),
+        ("GET /api", "discovery of east west home"),
+        ("GET /apis/apps/v1", "discovery of east west home"),
+        ("GET /openapi/v3", "discovery of east west home"),
+        ("GET /version", "non-resource → east"),
+        ("GET /healthz", "health Live"),
+        ("GET /livez/ping", "health Live"),
+        ("GET /readyz?verbose", "health Ready"),
+        ("POST /readyz", "non-resource → east"),
+    ]);
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn one_member_is_filtered_by_its_labels() {
+    let mut wire = shard(vec![member("west", &["ns-a", "ns-b"])]);
+    wire.limits = vec![limit("*", "pods", "app=foo")];
+    World::new(wire).check(&[
+        (
+            "GET /api/v1/pods",
+            "all-namespaces ⇒ west select:app=foo,namespace in (ns-a,ns-b)",
+        ),
+        (
+            "GET /api/v1/pods?watch",
+            "all-namespaces ⇒ west select:app=foo,namespace in (ns-a,ns-b)",
+        ),
+        (
+            "GET /api/v1/watch/pods",
+            "all-namespaces ⇒ west select:app=foo,namespace in (ns-a,ns-b)",
+        ),
+        (
+            "GET /api/v1/namespaces",
+            "all-namespaces ⇒ west select:namespace in (ns-a,ns-b)",
+        ),
+        (
+            "GET /api/v1/secrets",
+            "all-namespaces ⇒ west keep:namespaces ns-a, ns-b",
+        ),
+        (
+            "GET /apis/example.com/v1/pods?watch",
+            "all-namespaces ⇒ west select:app=foo keep:namespaces ns-a, ns-b",
+        ),
+        // The primary is not a member, and has what belongs to none.
+        ("GET /api/v1/nodes", "cluster-scoped ⇒ union east | west"),
+        ("GET /api/v1/nodes/n", "cluster-scoped ? east, west by /api/v1/nodes/n"),
+        ("POST /apis/example.com/v1/ports", "cluster-scoped → east"),
+        ("POST /api/v1/namespaces", "new-namespace ? west by body"),
+        (
+            "GET /api/v1/namespaces/ns-a/pods",
+            "owned-namespace ⇒ west select:app=foo",
+        ),
+        (
+            "DELETE /api/v1/namespaces/ns-a/pods",
+            "owned-namespace → west select:app=foo",
+        ),
+        ("GET /api/v1/namespaces/ns-a/secrets", "owned-namespace ⇒ west"),
+        (
+            "GET /api/v1/namespaces/ns-a/pods/p",
+            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo",
+        ),
+        (
+            "POST /api/v1/namespaces/ns-a/pods/p/exec",
+            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo",
+        ),
+        (
+            "PUT /api/v1/namespaces/ns-a/pods/p",
+            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo body:Whole?app=foo",
+        ),
+        (
+            "PATCH /api/v1/namespaces/ns-a/pods/p",
+            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo body:Patch?app=foo",
+        ),
+        (
+            "PUT /apis/example.com/v1/namespaces/ns-a/pods/p/status",
+            "owned-namespace → west guard:/apis/example.com/v1/namespaces/ns-a/pods/p?app=foo body:Status?app=foo",
+        ),
+        (
+            "POST /api/v1/namespaces/ns-a/pods",
+            "owned-namespace → west body:Whole?app=foo",
+        ),
+    ]);
+}
+
+#[test]
+fn an_original_manifest_keeps_its_meaning() {
+    let mut wire = shard(vec![member("home", &["*"])]);
+    wire.primary_cluster = "home".into();
+    wire.enforcement = v1::Enforcement::Audit.into();
+    wire.limits = vec![limit(
+        "*",
+        "pods",
+        "app=foo,ctrlmesh.kusionstack.io/namespace in (ns-a,ns-b)",
+    )];
+    World::new(wire.clone()).check(&[
+        (
+            "GET /api/v1/pods",
+            "all-namespaces ⇒ home select:app=foo,namespace in (ns-a,ns-b)",
+        ),
+        ("GET /api/v1/secrets", "all-namespaces ⇒ home"),
+        (
+            "GET /api/v1/namespaces/ns-a/pods",
+            "owned-namespace ⇒ home select:app=foo",
+        ),
+        (
+            "GET /api/v1/namespaces/ns-z/pods",
+            "owned-namespace ⇒ home select:nothing,!nothing",
+        ),
+        ("GET /api/v1/namespaces/ns-a/pods/p", "owned-namespace → home"),
+        ("DELETE /api/v1/namespaces/ns-z/pods/p", "owned-namespace → home warns:"),
+        ("GET /api/v1/namespaces/ns-z/secrets/s", "owned-namespace → home"),
+        ("GET /api/v1/nodes", "cluster-scoped ⇒ home"),
+        (&format!("PUT {LEASES}/op"), "leader-election → home lease:op---blue"),
+    ]);
+    wire.enforcement = v1::Enforcement::Enforce.into();
+    World::new(wire).check(&[
+        ("DELETE /api/v1/namespaces/ns-z/pods/p", "outside-refused ✗ 403"),
+        ("POST /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
+        ("GET /api/v1/namespaces/ns-z/secrets/s", "owned-namespace → home"),
+    ]);
+}
