@@ -105,7 +105,11 @@ impl Admission {
                     self.keep(installed, input, &mut plan).await;
                 }
                 Err(error) => {
-                    self.uncover();
+                    // Without an answer nothing is known to be otherwise than it was, and routers would begin running watches
+                    // anew for nothing.
+                    if error.status().is_some_and(|status| status < 500) {
+                        self.uncover();
+                    }
                     tracing::warn!(error = %chain(&error), "admission policies are not installed yet");
                     backoff.sleep().await;
                 }

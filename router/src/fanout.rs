@@ -22,8 +22,8 @@ mod watch;
 
 use std::sync::Arc;
 
-use http::Response;
 use http::header::WARNING;
+use http::{Response, StatusCode};
 use parking_lot::Mutex;
 use portolan_merge::cursor::Cursor;
 use portolan_merge::resume::Resume;
@@ -129,9 +129,15 @@ impl FanOuts {
     }
 }
 
-/// A member's own answer. Where several were asked it says whose it is: the Status does not.
+/// A member's own answer. Where several were asked and each decides for itself who may, it says whose it is: the Status
+/// does not. What is wrong with the request is so everywhere.
 fn named(plan: &FanOut, cluster: &str, mut response: Response<Body>) -> Response<Body> {
-    if plan.legs.len() > 1 {
+    let own = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    if own.contains(&response.status()) && plan.legs.len() > 1 {
         let text = format!("member cluster {cluster} answered {}", response.status());
         let warning = rewrite::warning(&text).map(|value| (WARNING, value));
         response.headers_mut().extend(warning);

@@ -135,6 +135,7 @@ impl World {
                 namespaces: None,
                 selector: None,
             },
+            labelling: false,
             held: None,
         });
         let plan = FanOut {

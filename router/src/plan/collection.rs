@@ -104,6 +104,7 @@ impl Merged<'_> {
             selector: finer,
         };
         let mut leg = self.leg(&member.cluster, share)?;
+        leg.labelling = scope::labelling(self.shard, &leg.forward.target, resource);
         if let Some(by_labels) = by_labels(self.shard, &leg, resource, reach, said) {
             let finer = leg.share.selector.clone().unwrap_or_default();
             leg.forward.rewrite.selector = Some(by_labels.and(&finer));
@@ -131,6 +132,7 @@ impl Merged<'_> {
             slot: 0,
             filter,
             share,
+            labelling: false,
         })
     }
 

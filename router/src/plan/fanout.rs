@@ -48,6 +48,8 @@ pub struct FanLeg {
     pub filter: Option<NamespaceFilter>,
     /// What of the member is the caller's, whichever way it is asked for.
     pub share: Share,
+    /// The member's agent labels the kind, though not every object may have its labels yet.
+    pub labelling: bool,
     /// Why this member must not be asked now (a cordon): treat it as one that does not answer, and send nothing. A running stream
     /// goes on.
     pub held: Option<String>,
@@ -123,11 +125,12 @@ impl FanOut {
             if leg.share != before.share {
                 changed = true;
                 leg.prefer_filter(before);
-            } else if leg.filter.is_none() {
-                // Labels that became complete meanwhile change nothing for what runs.
+            } else if leg.filter.is_none() || leg.labelling {
+                // Labels that became complete meanwhile change nothing for what runs; nor do some that are missing now: their
+                // objects come when they get them.
                 leg.keep_way_of(before);
             } else {
-                // Where they no longer are, the member would not send what has none.
+                // Where nobody labels any more, the member would never send what has none.
                 changed |= before.filter.is_none();
             }
             renewed |= leg.forward.target.version != before.forward.target.version || leg.held != before.held;

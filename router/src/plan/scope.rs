@@ -7,7 +7,7 @@ use portolan_merge::filter::NamespaceLabels;
 
 use crate::classify::ResourceRequest;
 use crate::discovery::{Kinds, Scope};
-use crate::snapshot::{Limit, Shard, Target};
+use crate::snapshot::{Coverage, Limit, Shard, Target};
 
 /// Groups of Events.
 const EVENT_GROUPS: [&str; 2] = ["", "events.k8s.io"];
@@ -153,10 +153,20 @@ pub(super) fn finer(shard: &Shard, selector: &Selector) -> Selector {
 /// Whether the agent has labelled every object of the kind by the shard's own rule, so that a selector over its labels
 /// misses nothing. By another rule (the hub was started anew with another prefix, say) it would miss everything.
 pub(super) fn labelled(shard: &Shard, target: &Target, resource: &ResourceRequest) -> bool {
+    coverage(shard, target, resource).is_some_and(|coverage| coverage.complete)
+}
+
+/// Whether it labels objects of the kind by that rule at all: those that have no label yet will get it, and are sent to who
+/// watches by label then.
+pub(super) fn labelling(shard: &Shard, target: &Target, resource: &ResourceRequest) -> bool {
+    coverage(shard, target, resource).is_some()
+}
+
+fn coverage<'a>(shard: &Shard, target: &'a Target, resource: &ResourceRequest) -> Option<&'a Coverage> {
     let kind = (resource.group.clone(), resource.resource.clone());
     let same = |(prefix, bucketing): &(String, Bucketing)| {
         prefix == shard.label_keys.prefix() && *bucketing == shard.bucketing
     };
-    let coverage = target.coverage.get(&kind);
-    coverage.is_some_and(|coverage| coverage.complete && coverage.rule.as_ref().is_some_and(same))
+    let coverage = target.coverage.get(&kind)?;
+    coverage.rule.as_ref().is_some_and(same).then_some(coverage)
 }

@@ -121,7 +121,7 @@ impl WatchMerge {
     fn follows(&self, leg: usize, version: u64) -> bool {
         let this = &self.legs[leg];
         let unmarked = this.plain || (this.phase == Phase::Initial && this.start != Start::Sync);
-        let behind = matches!(self.cursor.slot(this.slot), Slot::At(at) if version < at);
+        let behind = matches!(self.cursor.slot(this.slot), Slot::At(at) if version < at) || version < this.caught_up;
         unmarked && this.phase != Phase::Live && !behind
     }
 

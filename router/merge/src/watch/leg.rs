@@ -45,6 +45,8 @@ pub(super) struct Leg {
     pub(super) exact_from: u64,
     /// The highest version read.
     pub(super) seen: u64,
+    /// The highest version that had been read when its comparison began: until then its member only catches up.
+    pub(super) caught_up: u64,
     /// The client holds some of its objects, but no position says which.
     pub(super) dirty: bool,
     /// Came or changed with the plan and is not through yet: what left other legs may turn up here.
@@ -82,6 +84,7 @@ impl Leg {
             shadow: None,
             exact_from: 0,
             seen: 0,
+            caught_up: 0,
             dirty: false,
             moving: false,
             changed: false,
@@ -114,6 +117,7 @@ impl Leg {
             shadow.begin();
         }
         self.phase = Phase::Resync;
+        self.caught_up = self.seen;
         Start::Sync
     }
 

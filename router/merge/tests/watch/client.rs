@@ -40,7 +40,8 @@ pub(crate) struct Client {
     pub(crate) remembers: bool,
     read: Vec<u8>,
     last_cursor: Option<String>,
-    /// Resumed from before what it has seen: the marker of a watch-list in which something left.
+    /// Resumed from before what it has seen: the marker of a watch-list in which something left. Holds until it lists: it
+    /// may lose its connection, and resume, in the middle of what it is told again.
     pub(crate) replay: bool,
     pub(crate) bookmarks: usize,
     pub(crate) events: usize,
@@ -78,8 +79,8 @@ impl Client {
     pub(crate) fn connect(&mut self) {
         self.read.clear();
         self.past.clear();
-        self.replay = false;
         let anew = self.resume.is_none();
+        self.replay &= !anew;
         self.listing = anew && self.manner == Manner::WatchList;
         if anew {
             self.cache.clear();

@@ -56,16 +56,7 @@ pub(super) async fn finish(
         }
     }
     if unique && body.collisions() > 0 {
-        let text = format!(
-            "{} objects are hidden behind objects of the same name in other member clusters",
-            body.collisions()
-        );
-        headers.extend(rewrite::warning(&text).map(|value| (WARNING, value)));
-        listing.fanouts.open.metrics.collided(body.collisions());
-        tracing::warn!(
-            collisions = body.collisions(),
-            "names of cluster-scoped objects collide between members"
-        );
+        headers.extend(hidden(listing, body.collisions()).map(|value| (WARNING, value)));
     }
     let packed = listing.gzip && size > gzip::THRESHOLD;
     if packed {
@@ -89,6 +80,26 @@ pub(super) async fn finish(
     let mut response = Response::new(body);
     *response.headers_mut() = headers;
     Ok(response)
+}
+
+/// Counts objects that an earlier member's name hides, and what is said to the client. Nothing of operators' definitions:
+/// they are in every member that an operator works in, as they should be.
+fn hidden(listing: &Listing<'_>, collisions: u64) -> Option<HeaderValue> {
+    listing.fanouts.open.metrics.collided(collisions);
+    let kind = listing.fan.asking.asked.resource.as_ref();
+    if kind.is_some_and(|kind| kind.is("apiextensions.k8s.io", "customresourcedefinitions")) {
+        return None;
+    }
+    let kind = kind.map_or("objects", |kind| kind.resource.as_str());
+    tracing::warn!(
+        collisions,
+        kind,
+        "names of cluster-scoped objects collide between members"
+    );
+    let text = format!(
+        "{kind}: {collisions} hidden behind those of the same name in other member clusters; the explicit view shows them"
+    );
+    rewrite::warning(&text)
 }
 
 fn said_early(legs: &[&FanLeg], broken: Broken) -> Fault {

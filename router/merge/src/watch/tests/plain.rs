@@ -91,3 +91,24 @@ fn a_union_counts_it_in() {
         );
     }
 }
+
+#[test]
+fn a_cache_that_is_behind_what_was_told_before_a_break_is_waited_for() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    merge.ask_plainly(0);
+    let mut out = Output::default();
+    push(
+        &mut merge,
+        0,
+        named("ADDED", "a", 3) + &named("ADDED", "b", 6),
+        &mut out,
+    );
+    let start = Start::Sync;
+    assert_eq!(merge.lost(0), Act::Restart { leg: 0, start });
+    // It does not know of b yet, and of a newer one neither.
+    let (_, said) = push(&mut merge, 0, named("ADDED", "a", 3) + &bookmark(5, false), &mut out);
+    assert!(said.is_empty() && !merge.leg_state(0).synced, "{said}");
+    let (_, said) = push(&mut merge, 0, named("MODIFIED", "b", 6) + &bookmark(7, false), &mut out);
+    assert!(merge.leg_state(0).synced && !said.contains("DELETED"), "{said}");
+}
