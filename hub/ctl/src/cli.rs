@@ -91,7 +91,7 @@ pub(crate) struct RouterArgs {
         default_value = "127.0.0.1:8444"
     )]
     pub(crate) router_admin: String,
-    /// Folder of a running `dev up`, to take the router's admin address from instead
+    /// Folder of a running `dev up`: its router is asked, or its hub where the hub is whom to ask
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }
@@ -202,7 +202,6 @@ pub(crate) struct GetArgs {
     pub(crate) what: GetWhat,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
-    /// For kinds
     #[command(flatten)]
     pub(crate) router: RouterArgs,
     #[command(flatten)]

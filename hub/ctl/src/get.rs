@@ -1,6 +1,8 @@
 //! `portolanctl get clusters|shards|callers`: what the hub decided, from the status of its objects. Kinds are a router's to
 //! tell, see `kinds`.
 
+use std::path::PathBuf;
+
 use anyhow::Context as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams};
@@ -10,6 +12,7 @@ use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat};
 use crate::connect::connect;
+use crate::dev::fleet::Fleet;
 use crate::kinds;
 use crate::table::Table;
 
@@ -20,13 +23,22 @@ pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
     if args.what == GetWhat::Kinds {
         return kinds::run(&args.router, args.output).await;
     }
-    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
+    let hub = connect("the hub", hub_kubeconfig(args)?.as_deref()).await?;
     let json = args.output.is_json();
     match args.what {
         GetWhat::Clusters => clusters(&hub.client, json).await,
         GetWhat::Shards => shards(&hub.client, json).await,
         GetWhat::Callers => callers(&hub.client, json).await,
         GetWhat::Kinds => Ok(()),
+    }
+}
+
+/// The one that was given, else that of the fleet in `--dir`, else (`None`) kubectl's.
+fn hub_kubeconfig(args: &GetArgs) -> anyhow::Result<Option<PathBuf>> {
+    match (&args.hub.hub_kubeconfig, &args.router.dir) {
+        (Some(file), _) => Ok(Some(file.clone())),
+        (None, Some(dir)) => Ok(Some(Fleet::read(dir)?.hub_kubeconfig)),
+        (None, None) => Ok(None),
     }
 }
 
@@ -244,4 +256,43 @@ fn short_list(names: &[String], all: usize) -> String {
 fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cli::{HubArgs, Output, OutputArgs, RouterArgs};
+
+    fn asked(dir: Option<&Path>, hub_kubeconfig: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
+        super::hub_kubeconfig(&GetArgs {
+            what: GetWhat::Shards,
+            hub: HubArgs {
+                hub_kubeconfig: hub_kubeconfig.map(PathBuf::from),
+            },
+            router: RouterArgs {
+                router_admin: String::new(),
+                dir: dir.map(Path::to_path_buf),
+            },
+            output: OutputArgs { output: Output::Table },
+        })
+    }
+
+    #[test]
+    fn the_hub_is_that_of_the_fleet_unless_another_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = asked(Some(dir.path()), None).unwrap_err().to_string();
+        assert!(error.starts_with("no fleet in "), "{error}");
+        let fleet = Fleet {
+            dir: dir.path().to_path_buf(),
+            hub_kubeconfig: "/kube/hub".into(),
+            ..Fleet::default()
+        };
+        fleet.write().unwrap();
+        assert_eq!(asked(Some(dir.path()), None).unwrap(), Some("/kube/hub".into()));
+        let other = asked(Some(dir.path()), Some("/kube/other"));
+        assert_eq!(other.unwrap(), Some("/kube/other".into()));
+        assert_eq!(asked(None, None).unwrap(), None);
+    }
 }
