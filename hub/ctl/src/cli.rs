@@ -248,7 +248,7 @@ pub(crate) enum DevCommand {
     /// Start hub, agents and one gateway router; wait until all is ready; write kubeconfigs
     Up(DevUpArgs),
     /// Show what runs and whether it is well
-    Status(DevDirArgs),
+    Status(DevStatusArgs),
     /// Stop everything and remove what `dev up` installed
     Down(DevDownArgs),
     /// Renew the tokens of a running `dev up` (started by it)
@@ -289,6 +289,14 @@ pub(crate) struct DevDirArgs {
     /// Folder given to `dev up`
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DevStatusArgs {
+    #[command(flatten)]
+    pub(crate) fleet: DevDirArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Clone, Args)]
