@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::{BreakerState, CallersStatus, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig};
+use portolan_crds::{BreakerState, CallersStatus, ConditionReason, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig};
 use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat};
@@ -234,12 +234,24 @@ fn condition(conditions: &[Condition], type_: &str) -> String {
 
 /// Under the table: why a condition does not hold, in the hub's words.
 fn explain_false(kind: &str, name: &str, conditions: &[Condition]) {
-    for condition in conditions.iter().filter(|condition| condition.status != "True") {
+    for condition in worth_telling(conditions) {
         println!(
             "{kind} {name}: {}={} {}: {}",
             condition.type_, condition.status, condition.reason, condition.message
         );
     }
+}
+
+/// Those that do not hold. Where a spec is refused and no earlier one is in force, the others know nothing, and only refer
+/// to the refusal.
+fn worth_telling(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
+    let refused = conditions
+        .iter()
+        .any(|condition| condition.type_ == "Accepted" && condition.status == "False");
+    conditions.iter().filter(move |condition| {
+        let refers = condition.status == "Unknown" && condition.reason == ConditionReason::Invalid.as_str();
+        condition.status != "True" && !(refused && refers)
+    })
 }
 
 /// `all`: how many there are, of which a status names the first.
@@ -261,6 +273,9 @@ fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
 
     use super::*;
     use crate::cli::{HubArgs, Output, OutputArgs, RouterArgs};
@@ -294,5 +309,33 @@ mod tests {
         let other = asked(Some(dir.path()), Some("/kube/other"));
         assert_eq!(other.unwrap(), Some("/kube/other".into()));
         assert_eq!(asked(None, None).unwrap(), None);
+    }
+
+    #[test]
+    fn of_a_refused_spec_only_the_refusal_is_told() {
+        let condition = |type_: &str, status: &str, reason: &str| Condition {
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+            message: String::new(),
+            observed_generation: None,
+            reason: reason.to_owned(),
+            status: status.to_owned(),
+            type_: type_.to_owned(),
+        };
+        let told = |conditions: &[Condition]| -> Vec<String> {
+            worth_telling(conditions)
+                .map(|condition| condition.type_.clone())
+                .collect()
+        };
+        let unknown = condition("Distributed", "Unknown", "Invalid");
+        let refused = condition("Accepted", "False", "Overlap");
+        assert_eq!(told(&[refused.clone(), unknown.clone()]), ["Accepted"]);
+        // An earlier spec is in force: what is said is of that one.
+        let of_earlier = condition("MembersReachable", "False", "Unreachable");
+        assert_eq!(told(&[refused, of_earlier.clone()]), ["Accepted", "MembersReachable"]);
+        let accepted = condition("Accepted", "True", "Accepted");
+        assert_eq!(
+            told(&[accepted, unknown, of_earlier]),
+            ["Distributed", "MembersReachable"]
+        );
     }
 }
