@@ -16,7 +16,7 @@ GO_MODULES := examples/operator-go tests/clients
 .PHONY: help demo soak test lint fmt-check clippy go-lint unit e2e bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 tools:
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install rustup from your distribution or https://rustup.rs, then run make again" >&2; exit 1; }

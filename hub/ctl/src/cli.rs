@@ -43,20 +43,28 @@ pub(crate) enum Command {
     },
 }
 
+// Help is wrapped at 100 columns, also where its lines are meant as they are: they stay below.
 const WATCH_STATE_HELP: &str = "\
-A merged watch has one leg per member. STATE: live (its stream is open), held (the member is away: the client's stream
-goes on, nothing of the member is taken for deleted), relisting (its objects are read anew), absent (the member does not
-serve the kind). SLOT is the member's resourceVersion in the client's cursor, LAG the time since the member's last word.
+A merged watch has one leg per member. STATE: live (its stream is open), held (the member is
+away: the client's stream goes on, nothing of the member is taken for deleted), relisting (its
+objects are read anew), absent (the member does not serve the kind). SLOT is the member's
+resourceVersion in the client's cursor, LAG the time since the member's last word.
 
+Example:
   $ portolanctl watch-state --dir fleet
-  ID   CALLER                          SHARD             RESOURCE           AGE     EVENTS   CLUSTER   STATE   SLOT   LAG    RESTARTS
-  7    east/operators/portolan-dev-a   operators/alpha   deployments.apps   4m12s   31       east      live    8121   3s     0
-                                                                                             west      held    901    1m2s   5
+  ID   CALLER         SHARD   RESOURCE   AGE   EVENTS   CLUSTER   STATE   SLOT   LAG   RESTARTS
+  7    east/ops/a-0   ops/a   pods       42s   31       east      live    8121   3s    0
+                                                        west      held    901    12s   5
   watch 7, west: connection refused";
 
 const GET_HELP: &str = "\
+Clusters, shards and callers are the hub's to tell: --hub-kubeconfig FILE, or --dir DIR.
+Kinds are a router's to tell: --router-admin HOST:PORT, or --dir DIR.
+
+Examples:
   $ portolanctl get shards --hub-kubeconfig hub.kubeconfig
-  $ portolanctl get kinds --dir fleet          # asks a router: what its members do not all serve alike";
+  $ portolanctl get clusters --dir fleet    # the fleet that `dev up --dir fleet` started
+  $ portolanctl get kinds --dir fleet       # what its members do not all serve alike";
 
 /// How to print an answer.
 #[derive(Debug, Clone, Copy, Args)]
@@ -91,7 +99,7 @@ pub(crate) struct RouterArgs {
         default_value = "127.0.0.1:8444"
     )]
     pub(crate) router_admin: String,
-    /// Folder of a running `dev up`, to take the router's admin address from instead
+    /// Folder of a running `dev up`: its router is asked, or its hub where the hub is whom to ask
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }
@@ -202,7 +210,6 @@ pub(crate) struct GetArgs {
     pub(crate) what: GetWhat,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
-    /// For kinds
     #[command(flatten)]
     pub(crate) router: RouterArgs,
     #[command(flatten)]
@@ -217,7 +224,7 @@ pub(crate) enum GetWhat {
     Shards,
     /// Callers: replicas of operators, their shard and version
     Callers,
-    /// Kinds that the members of a shard do not all serve, or not in the same versions; asks a router
+    /// Kinds that the members of a shard do not all serve alike
     Kinds,
 }
 
@@ -249,7 +256,7 @@ pub(crate) enum DevCommand {
     /// Start hub, agents and one gateway router; wait until all is ready; write kubeconfigs
     Up(DevUpArgs),
     /// Show what runs and whether it is well
-    Status(DevDirArgs),
+    Status(DevStatusArgs),
     /// Stop everything and remove what `dev up` installed
     Down(DevDownArgs),
     /// Renew the tokens of a running `dev up` (started by it)
@@ -293,6 +300,14 @@ pub(crate) struct DevDirArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct DevStatusArgs {
+    #[command(flatten)]
+    pub(crate) fleet: DevDirArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DevDownArgs {
     #[command(flatten)]
     pub(crate) fleet: DevDirArgs,
@@ -314,4 +329,51 @@ fn parse_member(text: &str) -> Result<(String, PathBuf), String> {
         .ok_or_else(|| format!("{text:?} is not NAME=FILE"))?;
     let name: portolan_crds::ClusterName = name.parse().map_err(|error| format!("{error}"))?;
     Ok((name.to_string(), PathBuf::from(file)))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _};
+
+    use super::*;
+
+    /// Where clap wraps when it does not know the width of the terminal.
+    const WRAPPED_AT: usize = 100;
+    const WIDEST: usize = 98;
+
+    fn each(command: &Command, found: &mut Vec<Command>) {
+        found.push(command.clone());
+        for command in command.get_subcommands() {
+            each(command, found);
+        }
+    }
+
+    #[test]
+    fn examples_are_printed_as_they_are_written() {
+        let mut root = Cli::command();
+        root.build();
+        let mut commands = Vec::new();
+        each(&root, &mut commands);
+        let mut seen = 0;
+        for command in commands {
+            let texts = [
+                command.get_before_help(),
+                command.get_before_long_help(),
+                command.get_after_help(),
+                command.get_after_long_help(),
+            ];
+            let written: Vec<_> = texts.iter().flatten().map(ToString::to_string).collect();
+            let printed = command.clone().term_width(WRAPPED_AT).render_long_help().to_string();
+            for line in written.iter().flat_map(|text| text.lines()) {
+                let name = command.get_name();
+                assert!(line.chars().count() <= WIDEST, "{name} --help: too wide: {line}");
+                assert!(
+                    printed.lines().any(|other| other == line),
+                    "{name} --help: mangled: {line}"
+                );
+                seen += 1;
+            }
+        }
+        assert!(seen > 0, "no command has examples");
+    }
 }

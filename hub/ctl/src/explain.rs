@@ -1,5 +1,7 @@
 //! `portolanctl explain`: asks a router for the plan of a request, because the router is who decides it.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use crate::cli::ExplainArgs;
@@ -16,63 +18,244 @@ pub(crate) async fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     if args.output.is_json() {
         println!("{}", serde_json::to_string_pretty(&answer)?);
     } else {
-        print_plan(&answer);
+        print!("{}", report(&answer));
     }
     Ok(())
 }
 
-fn print_plan(answer: &Value) {
-    let (caller, request) = (&answer["caller"], &answer["request"]);
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    if caller["pod"].is_string() {
-        let pod = [&caller["homeCluster"], &caller["namespace"], &caller["pod"]]
-            .map(text)
-            .join("/");
-        println!(
-            "caller   {pod}, ServiceAccount {}, shard {}",
-            text(&caller["serviceAccount"]),
-            text(&caller["binding"])
-        );
-    } else {
-        println!("caller   {}", compact(caller));
-    }
-    println!(
-        "request  {} {} ({} view)",
-        text(&request["verb"]),
-        text(&request["path"]),
-        text(&request["view"])
-    );
-    println!("plan     {}", plan_line(&answer["plan"]));
-    println!("why");
+fn report(answer: &Value) -> String {
+    let request = &answer["request"];
+    let verb = request["verb"].as_str().or(request["method"].as_str());
+    let view = request["view"].as_str().map(|view| format!(" ({view} view)"));
+    let mut lines = vec![
+        format!("caller   {}", caller(&answer["caller"])),
+        format!(
+            "request  {} {}{}",
+            verb.unwrap_or("-"),
+            text(&request["path"]),
+            view.unwrap_or_default()
+        ),
+    ];
+    let mut plan = plan(&answer["plan"]).into_iter();
+    lines.extend(plan.next().map(|first| format!("plan     {first}")));
+    lines.extend(plan.map(|leg| format!("  {leg}")));
+    lines.push("why".into());
     for reason in answer["why"].as_array().into_iter().flatten() {
-        println!("  - {}", text(reason));
+        let reason = text(reason);
+        let words = reason.trim_start();
+        let indent = &reason[..reason.len() - words.len()];
+        lines.push(format!("  {indent}- {words}"));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn caller(caller: &Value) -> String {
+    if !caller["pod"].is_string() {
+        let groups = words(&caller["groups"]);
+        let groups = if groups.is_empty() {
+            groups
+        } else {
+            format!(", groups {groups}")
+        };
+        return format!("user {}{groups}", text(&caller["user"]));
+    }
+    let pod = [&caller["homeCluster"], &caller["namespace"], &caller["pod"]].map(text);
+    let shard = match &caller["binding"] {
+        Value::Null => "no shard".to_owned(),
+        Value::Array(_) => format!("shards {}", words(&caller["binding"])),
+        one => format!("shard {}", text(one)),
+    };
+    format!(
+        "{}, ServiceAccount {}, {shard}",
+        pod.join("/"),
+        text(&caller["serviceAccount"])
+    )
+}
+
+/// The kind of plan, then a line for each member that is asked.
+fn plan(plan: &Value) -> Vec<String> {
+    let Some((kind, detail)) = plan.as_object().and_then(|plan| plan.iter().next()) else {
+        return vec![plan.to_string()];
+    };
+    match kind.as_str() {
+        "forward" => vec![forward(detail)],
+        "fanOut" => fan_out(detail),
+        "choose" => choose(detail),
+        "discovery" => vec![format!("union of what {} serve", words(detail))],
+        "local" => vec![format!("answered by the router itself ({})", text(detail))],
+        "refuse" => vec![format!("refuse: {}", text(detail))],
+        // A router newer than this program.
+        _ => vec![plan.to_string()],
     }
 }
 
-fn plan_line(plan: &Value) -> String {
-    let forward = &plan["forward"];
-    match (forward["cluster"].as_str(), forward["actAs"].as_str()) {
-        (Some(cluster), Some(user)) => {
-            let selector = forward["selector"]
-                .as_str()
-                .map(|selector| format!(", only {selector}"));
-            format!("forward to {cluster} as {user}{}", selector.unwrap_or_default())
-        }
-        _ => compact(plan),
+fn forward(forward: &Value) -> String {
+    let only = forward["selector"]
+        .as_str()
+        .map(|selector| format!(", only {selector}"));
+    format!(
+        "forward to {} as {}{}",
+        text(&forward["cluster"]),
+        text(&forward["actAs"]),
+        only.unwrap_or_default()
+    )
+}
+
+fn fan_out(fan: &Value) -> Vec<String> {
+    let legs = fan["legs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let watch = fan["watch"].as_bool().unwrap_or_default();
+    let mut first = format!(
+        "merged {} over {} as {}",
+        if watch { "watch" } else { "list" },
+        counted(legs),
+        text(&legs.first().unwrap_or(&Value::Null)["actAs"])
+    );
+    if !watch {
+        let _ = write!(first, ", unavailable: {}", text(&fan["unavailable"]));
+    }
+    if fan["unique"].as_bool().unwrap_or_default() {
+        first.push_str(", each name once");
+    }
+    [vec![first], each(legs)].concat()
+}
+
+fn choose(candidates: &Value) -> Vec<String> {
+    let candidates = candidates.as_array().map(Vec::as_slice).unwrap_or_default();
+    let user = text(&candidates.first().unwrap_or(&Value::Null)["actAs"]);
+    let first = format!("to one of {} as {user}", counted(candidates));
+    [vec![first], each(candidates)].concat()
+}
+
+fn counted(members: &[Value]) -> String {
+    match members.len() {
+        1 => "1 member".to_owned(),
+        count => format!("{count} members"),
     }
 }
 
-/// JSON on one line, without what is absent or empty.
-fn compact(value: &Value) -> String {
-    fn strip(value: &Value) -> Value {
-        match value {
-            Value::Object(entries) => {
-                let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-                let kept = entries.iter().filter(|(_, value)| !empty(value));
-                Value::Object(kept.map(|(key, value)| (key.clone(), strip(value))).collect())
-            }
-            other => other.clone(),
+/// Member, class of traffic, what is asked there, and why it is not asked now.
+fn each(legs: &[Value]) -> Vec<String> {
+    let name = |leg: &Value| text(&leg["cluster"]);
+    let width = legs.iter().map(|leg| name(leg).chars().count()).max().unwrap_or(0);
+    let line = |leg: &Value| {
+        let held = leg["held"]
+            .as_str()
+            .map(|held| format!("; held, not asked now: {held}"));
+        format!(
+            "{:<width$}   {:<7}   {}{}",
+            name(leg),
+            text(&leg["class"]),
+            asked(leg),
+            held.unwrap_or_default()
+        )
+    };
+    legs.iter().map(line).collect()
+}
+
+fn asked(leg: &Value) -> String {
+    let selector = leg["selector"]
+        .as_str()
+        .map(|selector| format!("labelSelector {selector}"));
+    let filter = leg["filter"]
+        .as_str()
+        .map(|filter| format!("the router keeps {filter}"));
+    let asked: Vec<_> = selector.into_iter().chain(filter).collect();
+    if asked.is_empty() {
+        "whole".to_owned()
+    } else {
+        asked.join("; ")
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("-").to_owned()
+}
+
+fn words(values: &Value) -> String {
+    let values: Vec<_> = values.as_array().into_iter().flatten().map(text).collect();
+    values.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const USER: &str = "system:serviceaccount:ops:op";
+
+    fn told(plan: &Value) -> Vec<String> {
+        let caller = json!({"homeCluster": "east", "namespace": "ops", "pod": "op-0", "serviceAccount": "op", "binding": "ops/a"});
+        let answer = json!({
+            "caller": caller,
+            "request": {"verb": "list", "path": "/api/v1/pods", "view": "merged"},
+            "plan": plan,
+            "why": ["Merged: a collection", "leg east, cursor slot 0:", "  forward to member cluster east"],
+        });
+        report(&answer).lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_merged_list_has_a_line_for_each_member() {
+        let leg = |cluster: &str, selector: Value, filter: Value, held: Value| json!({"cluster": cluster, "class": "unary", "actAs": USER, "selector": selector, "filter": filter, "held": held});
+        let legs = [
+            leg("east", json!("shard=a"), Value::Null, Value::Null),
+            leg("northwest", Value::Null, json!("namespaces shop-c"), json!("cordoned")),
+            leg("west", Value::Null, Value::Null, Value::Null),
+        ];
+        let plan = json!({"fanOut": {"watch": false, "unavailable": "Hold", "unique": false, "legs": legs}});
+        let lines = [
+            "caller   east/ops/op-0, ServiceAccount op, shard ops/a",
+            "request  list /api/v1/pods (merged view)",
+            "plan     merged list over 3 members as system:serviceaccount:ops:op, unavailable: Hold",
+            "  east        unary     labelSelector shard=a",
+            "  northwest   unary     the router keeps namespaces shop-c; held, not asked now: cordoned",
+            "  west        unary     whole",
+            "why",
+            "  - Merged: a collection",
+            "  - leg east, cursor slot 0:",
+            "    - forward to member cluster east",
+        ];
+        assert_eq!(told(&plan), lines);
+    }
+
+    #[test]
+    fn every_kind_of_plan_is_told_in_words() {
+        let member = json!({"cluster": "east", "class": "unary", "actAs": USER, "selector": "shard=a"});
+        let cases = [
+            (
+                json!({"forward": member}),
+                "plan     forward to east as system:serviceaccount:ops:op, only shard=a",
+            ),
+            (
+                json!({"choose": [member]}),
+                "plan     to one of 1 member as system:serviceaccount:ops:op",
+            ),
+            (
+                json!({"discovery": ["east", "west"]}),
+                "plan     union of what east, west serve",
+            ),
+            (
+                json!({"local": "ready"}),
+                "plan     answered by the router itself (ready)",
+            ),
+            (json!({"refuse": "not yours"}), "plan     refuse: not yours"),
+        ];
+        for (plan, line) in cases {
+            assert_eq!(told(&plan)[2], line);
         }
     }
-    strip(value).to_string()
+
+    #[test]
+    fn a_person_and_a_request_that_cannot_be_read_are_told() {
+        let answer = json!({
+            "caller": {"user": "ada", "groups": ["sre", "dev"]},
+            "request": {"method": "GET", "path": "/api/.."},
+            "plan": {"refuse": "the path has dots"},
+            "why": [],
+        });
+        let lines =
+            "caller   user ada, groups sre, dev\nrequest  GET /api/..\nplan     refuse: the path has dots\nwhy\n";
+        assert_eq!(report(&answer), lines);
+    }
 }

@@ -1,15 +1,18 @@
 //! `portolanctl get clusters|shards|callers`: what the hub decided, from the status of its objects. Kinds are a router's to
 //! tell, see `kinds`.
 
+use std::path::PathBuf;
+
 use anyhow::Context as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::{BreakerState, CallersStatus, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig};
+use portolan_crds::{BreakerState, CallersStatus, ConditionReason, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig};
 use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat};
 use crate::connect::connect;
+use crate::dev::fleet::Fleet;
 use crate::kinds;
 use crate::table::Table;
 
@@ -20,13 +23,22 @@ pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
     if args.what == GetWhat::Kinds {
         return kinds::run(&args.router, args.output).await;
     }
-    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
+    let hub = connect("the hub", hub_kubeconfig(args)?.as_deref()).await?;
     let json = args.output.is_json();
     match args.what {
         GetWhat::Clusters => clusters(&hub.client, json).await,
         GetWhat::Shards => shards(&hub.client, json).await,
         GetWhat::Callers => callers(&hub.client, json).await,
         GetWhat::Kinds => Ok(()),
+    }
+}
+
+/// The one that was given, else that of the fleet in `--dir`, else (`None`) kubectl's.
+fn hub_kubeconfig(args: &GetArgs) -> anyhow::Result<Option<PathBuf>> {
+    match (&args.hub.hub_kubeconfig, &args.router.dir) {
+        (Some(file), _) => Ok(Some(file.clone())),
+        (None, Some(dir)) => Ok(Some(Fleet::read(dir)?.hub_kubeconfig)),
+        (None, None) => Ok(None),
     }
 }
 
@@ -222,12 +234,24 @@ fn condition(conditions: &[Condition], type_: &str) -> String {
 
 /// Under the table: why a condition does not hold, in the hub's words.
 fn explain_false(kind: &str, name: &str, conditions: &[Condition]) {
-    for condition in conditions.iter().filter(|condition| condition.status != "True") {
+    for condition in worth_telling(conditions) {
         println!(
             "{kind} {name}: {}={} {}: {}",
             condition.type_, condition.status, condition.reason, condition.message
         );
     }
+}
+
+/// Those that do not hold. Where a spec is refused and no earlier one is in force, the others know nothing, and only refer
+/// to the refusal.
+fn worth_telling(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
+    let refused = conditions
+        .iter()
+        .any(|condition| condition.type_ == "Accepted" && condition.status == "False");
+    conditions.iter().filter(move |condition| {
+        let refers = condition.status == "Unknown" && condition.reason == ConditionReason::Invalid.as_str();
+        condition.status != "True" && !(refused && refers)
+    })
 }
 
 /// `all`: how many there are, of which a status names the first.
@@ -244,4 +268,74 @@ fn short_list(names: &[String], all: usize) -> String {
 fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+    use crate::cli::{HubArgs, Output, OutputArgs, RouterArgs};
+
+    fn asked(dir: Option<&Path>, hub_kubeconfig: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
+        super::hub_kubeconfig(&GetArgs {
+            what: GetWhat::Shards,
+            hub: HubArgs {
+                hub_kubeconfig: hub_kubeconfig.map(PathBuf::from),
+            },
+            router: RouterArgs {
+                router_admin: String::new(),
+                dir: dir.map(Path::to_path_buf),
+            },
+            output: OutputArgs { output: Output::Table },
+        })
+    }
+
+    #[test]
+    fn the_hub_is_that_of_the_fleet_unless_another_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = asked(Some(dir.path()), None).unwrap_err().to_string();
+        assert!(error.starts_with("no fleet in "), "{error}");
+        let fleet = Fleet {
+            dir: dir.path().to_path_buf(),
+            hub_kubeconfig: "/kube/hub".into(),
+            ..Fleet::default()
+        };
+        fleet.write().unwrap();
+        assert_eq!(asked(Some(dir.path()), None).unwrap(), Some("/kube/hub".into()));
+        let other = asked(Some(dir.path()), Some("/kube/other"));
+        assert_eq!(other.unwrap(), Some("/kube/other".into()));
+        assert_eq!(asked(None, None).unwrap(), None);
+    }
+
+    #[test]
+    fn of_a_refused_spec_only_the_refusal_is_told() {
+        let condition = |type_: &str, status: &str, reason: &str| Condition {
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+            message: String::new(),
+            observed_generation: None,
+            reason: reason.to_owned(),
+            status: status.to_owned(),
+            type_: type_.to_owned(),
+        };
+        let told = |conditions: &[Condition]| -> Vec<String> {
+            worth_telling(conditions)
+                .map(|condition| condition.type_.clone())
+                .collect()
+        };
+        let unknown = condition("Distributed", "Unknown", "Invalid");
+        let refused = condition("Accepted", "False", "Overlap");
+        assert_eq!(told(&[refused.clone(), unknown.clone()]), ["Accepted"]);
+        // An earlier spec is in force: what is said is of that one.
+        let of_earlier = condition("MembersReachable", "False", "Unreachable");
+        assert_eq!(told(&[refused, of_earlier.clone()]), ["Accepted", "MembersReachable"]);
+        let accepted = condition("Accepted", "True", "Accepted");
+        assert_eq!(
+            told(&[accepted, unknown, of_earlier]),
+            ["Distributed", "MembersReachable"]
+        );
+    }
 }

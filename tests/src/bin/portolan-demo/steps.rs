@@ -223,8 +223,7 @@ impl Demo {
         ] {
             let arguments = ["explain", verb, &path, "--as", &caller, "--dir", &dir].map(ToOwned::to_owned);
             let printed = self.fleet.run(&arguments).await?;
-            let for_people = printed.lines().filter(|line| !line.contains('{'));
-            quote(&for_people.collect::<Vec<_>>().join("\n"));
+            quote(printed.trim_end());
         }
         Ok(())
     }
