@@ -52,6 +52,8 @@ pub enum ConditionReason {
     Rejected,
     /// No caller is there.
     NoCallers,
+    /// Other shards select some of the same Pods: routers refuse the requests of those.
+    CallersInSeveralShards,
     /// Another shard owns some of the same pairs.
     Overlap,
     /// Another shard is letting go of pairs that this one is to have: they are granted once every router has let go.
@@ -116,6 +118,7 @@ impl ConditionReason {
             Self::Progressing => "Progressing",
             Self::Rejected => "Rejected",
             Self::NoCallers => "NoCallers",
+            Self::CallersInSeveralShards => "CallersInSeveralShards",
             Self::Overlap => "Overlap",
             Self::HandoverPending => "HandoverPending",
             Self::Incomplete => "Incomplete",

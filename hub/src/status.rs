@@ -22,6 +22,7 @@ use crate::distribute::Worlds;
 use crate::index::Index;
 use crate::metrics::Metrics;
 
+mod callers;
 mod member;
 mod reach;
 mod resolved;

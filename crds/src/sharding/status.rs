@@ -81,7 +81,7 @@ pub struct ClusterShardStatus {
 pub struct CallersStatus {
     /// Number of callers.
     pub total: i64,
-    /// Number of callers that run the current version.
+    /// Number of callers that are served by the current version.
     pub current: i64,
     /// The callers, the first 200, those that are not current first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -105,7 +105,8 @@ pub struct CallerReplica {
     /// Version of the shard's configuration that its router serves it by; absent until the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Why its router refused the current version; the last good one stays in force.
+    /// Why it is not served by the current version: its router refused that (the last good one stays in force), or several
+    /// shards select the Pod (its requests are refused).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nack: Option<String>,
 }

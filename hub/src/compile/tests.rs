@@ -262,6 +262,8 @@ fn a_pod_in_two_shards_is_told_so() {
     let view = world.view("east", "p").unwrap();
     assert_eq!(view.shards, ["ops/a", "ops/b"]);
     assert_eq!(view.shard, None);
+    // The statuses of both tell.
+    assert_eq!(world.callers[&shard_name("a")], world.callers[&shard_name("b")]);
 }
 
 #[test]

@@ -1,0 +1,349 @@
+//! How far a shard's callers are served by its present version: `status.callers` and condition Distributed. Pure; called
+//! by `shard`.
+//!
+//! A Pod that several shards select is served by none (design 3). Both may be right by themselves, and the Pod may come
+//! long after either: so no spec is refused for it, but the status of each tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_crds::{
+    CallerReplica, CallersStatus, ConditionReason, ConditionType, STATUS_REPLICAS_MAX, ShardName, ShardingConfigSpec,
+};
+use portolan_wire::v1::CallerView;
+use portolan_wire::v1::resource::Body;
+
+use super::named;
+use super::shard::{Found, NOTHING_IN_FORCE};
+use crate::acks::RouterState;
+use crate::compile::{Ref, Verdict, World};
+
+type Routers = BTreeMap<String, RouterState>;
+
+/// How far the callers' views have come. A caller is current when every connected router serves it by the present view.
+pub(super) fn callers(world: &World, name: &ShardName, routers: &Routers) -> CallersStatus {
+    let connected: Vec<_> = routers.values().filter(|router| router.left.is_none()).collect();
+    let mut replicas: Vec<_> = views(world, name)
+        .map(|(view, version, body)| replica(view, version, body, &connected))
+        .collect();
+    let current = replicas.iter().filter(|(current, _)| *current).count();
+    // Those that are not current first; the list is cut.
+    replicas.sort_by(|a, b| (a.0, &a.1.cluster, &a.1.pod).cmp(&(b.0, &b.1.cluster, &b.1.pod)));
+    CallersStatus {
+        total: i64::try_from(replicas.len()).unwrap_or(i64::MAX),
+        current: i64::try_from(current).unwrap_or(i64::MAX),
+        replicas: replicas
+            .into_iter()
+            .map(|(_, replica)| replica)
+            .take(STATUS_REPLICAS_MAX)
+            .collect(),
+    }
+}
+
+/// Of the shard's callers: name, version and content of the present view.
+fn views<'a>(world: &'a World, name: &ShardName) -> impl Iterator<Item = (&'a Ref, &'a String, &'a CallerView)> {
+    let views = world.callers.get(name).into_iter().flatten();
+    views.filter_map(|view| {
+        let resource = &world.resources.get(view)?.resource;
+        match &resource.body {
+            Some(Body::CallerView(body)) => Some((view, &resource.version, body)),
+            _ => None,
+        }
+    })
+}
+
+fn replica(view: &Ref, version: &String, body: &CallerView, connected: &[&RouterState]) -> (bool, CallerReplica) {
+    let held: Vec<_> = connected.iter().map(|router| router.held.get(view)).collect();
+    let has_present = |held: Option<&String>| held == Some(version);
+    let everywhere = !held.is_empty() && held.iter().all(|held| has_present(*held));
+    // Of several routers the one that lags is told of.
+    let lagging = held.iter().find(|held| !has_present(**held)).or(held.first());
+    let refused = connected.iter().find_map(|router| {
+        let (refused, reason) = router.rejected.get(view)?;
+        (refused == version).then(|| reason.clone())
+    });
+    let several = is_in_several(body).then(|| in_several(body));
+    let replica = CallerReplica {
+        cluster: body.home_cluster.clone(),
+        namespace: body.namespace.clone(),
+        pod: body.pod.clone(),
+        uid: body.pod_uid.clone(),
+        // By a view of several shards a router serves nothing; one that lags still serves by an earlier.
+        version: lagging
+            .and_then(|held| *held)
+            .filter(|held| several.is_none() || *held != version)
+            .cloned(),
+        nack: several.clone().or(refused),
+    };
+    (everywhere && several.is_none(), replica)
+}
+
+fn is_in_several(body: &CallerView) -> bool {
+    body.shards.len() > 1
+}
+
+/// Why a Pod that several shards select is not served, in the words of the router's answer to it.
+fn in_several(body: &CallerView) -> String {
+    format!(
+        "it belongs to {} shards, which must be one: {}; routers answer 403 to it until spec.selector of all but one is \
+         narrowed",
+        body.shards.len(),
+        named(body.shards.iter().map(String::as_str))
+    )
+}
+
+/// Which of the shard's callers other shards select too; `None` if none.
+fn shared(world: &World, name: &ShardName) -> Option<String> {
+    let own = name.to_string();
+    let (mut pods, mut others) = (Vec::new(), BTreeSet::new());
+    for (_, _, body) in views(world, name).filter(|(_, _, body)| is_in_several(body)) {
+        pods.push(format!("{}/{} in {}", body.namespace, body.pod, body.home_cluster));
+        others.extend(body.shards.iter().map(String::as_str).filter(|shard| *shard != own));
+    }
+    (!pods.is_empty()).then(|| {
+        format!(
+            "routers answer 403 to Pod {}: also selected by ShardingConfig {}, and a Pod must belong to one shard; narrow \
+             spec.selector here or there",
+            named(pods.iter().map(String::as_str)),
+            named(others.into_iter())
+        )
+    })
+}
+
+pub(super) fn distributed(
+    world: &World,
+    (name, verdict): (&ShardName, &Verdict),
+    callers: &CallersStatus,
+    routers: &Routers,
+) -> Found {
+    let found = match (world.state.accepted.get(name), shared(world, name)) {
+        (None, _) => (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned()),
+        (Some(_), Some(shared)) => {
+            let message = format!("{}; {shared}", progress(callers));
+            (Some(false), ConditionReason::CallersInSeveralShards, message)
+        }
+        (Some(accepted), None) => judged(
+            callers,
+            routers,
+            &silent_homes(world, &accepted.spec),
+            &guessed(verdict),
+        ),
+    };
+    (ConditionType::Distributed, found)
+}
+
+fn progress(callers: &CallersStatus) -> String {
+    format!(
+        "{} of {} callers are served by the present version",
+        callers.current, callers.total
+    )
+}
+
+/// Caller clusters whose agents have not told this process of any Pods.
+fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str> {
+    let homes = spec.caller_clusters.iter().map(String::as_str);
+    homes.filter(|home| world.unknown.homes.contains(*home)).collect()
+}
+
+/// Members of which it is not known what the shard has there: routers that hold an earlier view are sent none.
+fn guessed(verdict: &Verdict) -> Vec<&str> {
+    let members = verdict.wanted.members.iter().filter(|member| member.guessed);
+    members.map(|member| member.cluster.as_str()).collect()
+}
+
+/// Of callers that are in no other shard. `silent`: see [`silent_homes`]; `guessed`: see [`guessed`].
+fn judged(
+    callers: &CallersStatus,
+    routers: &Routers,
+    silent: &[&str],
+    guessed: &[&str],
+) -> (Option<bool>, ConditionReason, String) {
+    let connected = routers.values().filter(|router| router.left.is_none()).count();
+    let refused = callers
+        .replicas
+        .iter()
+        .find_map(|replica| Some((replica, replica.nack.as_ref()?)));
+    let progress = progress(callers);
+    if let Some((replica, reason)) = refused {
+        let message = format!(
+            "{progress}; a router refused that of Pod {}/{} in {}: {reason}",
+            replica.namespace, replica.pod, replica.cluster
+        );
+        (Some(false), ConditionReason::Rejected, message)
+    } else if callers.total == 0 && !silent.is_empty() {
+        let message = format!(
+            "the agent of {} has not reported its Pods since the hub started: routers go on with the callers they have",
+            silent.join(", ")
+        );
+        (None, ConditionReason::WaitingForAgent, message)
+    } else if callers.total == 0 {
+        let message = "no running Pod in this namespace of the caller clusters matches spec.selector";
+        (Some(false), ConditionReason::NoCallers, message.to_owned())
+    } else if connected == 0 {
+        let message = format!("{progress}: no router is connected to the hub");
+        (Some(false), ConditionReason::Progressing, message)
+    } else if callers.current < callers.total && !guessed.is_empty() {
+        let message = format!(
+            "{progress}; the agent of {} has not reported its namespaces since the hub started: until it has, routers go \
+             on with the views they have",
+            guessed.join(", ")
+        );
+        (None, ConditionReason::WaitingForAgent, message)
+    } else if callers.current < callers.total {
+        (Some(false), ConditionReason::Progressing, progress)
+    } else {
+        (
+            Some(true),
+            ConditionReason::Ok,
+            format!("{progress}, on {connected} routers"),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use portolan_wire::v1;
+
+    use super::*;
+    use crate::acks::Acks;
+    use crate::compile::{Accepted, Compiled};
+
+    fn shard_name(name: &str) -> ShardName {
+        ShardName::new("ops", name).unwrap()
+    }
+
+    fn view(pod: &str) -> Ref {
+        Ref::View {
+            home: "east".to_owned(),
+            pod_uid: format!("uid-{pod}"),
+        }
+    }
+
+    /// Shards a and b are in force; views have version 2.
+    fn world(pods: &[(&str, &[&str])]) -> World {
+        let mut world = World::default();
+        for name in ["a", "b"] {
+            let accepted = Accepted {
+                uid: name.to_owned(),
+                generation: 1,
+                spec: Arc::default(),
+            };
+            world.state.accepted.insert(shard_name(name), accepted);
+        }
+        for (pod, shards) in pods {
+            let body = CallerView {
+                home_cluster: "east".to_owned(),
+                namespace: "ops".to_owned(),
+                pod: (*pod).to_owned(),
+                pod_uid: format!("uid-{pod}"),
+                shards: shards.iter().map(|shard| format!("ops/{shard}")).collect(),
+                ..CallerView::default()
+            };
+            let resource = v1::Resource {
+                version: "2".to_owned(),
+                body: Some(Body::CallerView(body)),
+            };
+            let compiled = Compiled {
+                resource,
+                provisional: false,
+            };
+            world.resources.insert(view(pod), compiled);
+            for shard in *shards {
+                world.callers.entry(shard_name(shard)).or_default().insert(view(pod));
+            }
+        }
+        world
+    }
+
+    /// What the shard tells while one router holds these versions.
+    fn told(
+        world: &World,
+        name: &str,
+        held: &[(&str, &str)],
+    ) -> (CallersStatus, (Option<bool>, ConditionReason, String)) {
+        let acks = Acks::default();
+        let held = held.iter().map(|(pod, version)| (view(pod), (*version).to_owned()));
+        acks.connected("gateway", 1, String::new(), held.collect());
+        acks.read(|routers| {
+            let name = shard_name(name);
+            let callers = callers(world, &name, routers);
+            let (_, found) = distributed(world, (&name, &Verdict::default()), &callers, routers);
+            (callers, found)
+        })
+    }
+
+    #[test]
+    fn a_view_that_is_kept_back_is_not_served() {
+        let world = world(&[("p", &["a"])]);
+        for (held, current, guessed, wanted) in [
+            ("1", 0, vec!["west"], (None, ConditionReason::WaitingForAgent)),
+            ("1", 0, vec![], (Some(false), ConditionReason::Progressing)),
+            ("2", 1, vec!["west"], (Some(true), ConditionReason::Ok)),
+        ] {
+            let acks = Acks::default();
+            acks.connected("gateway", 1, String::new(), [(view("p"), held.to_owned())].into());
+            acks.read(|routers| {
+                let callers = callers(&world, &shard_name("a"), routers);
+                assert_eq!((callers.current, callers.total), (current, 1));
+                let (holds, reason, _) = judged(&callers, routers, &[], &guessed);
+                assert_eq!((holds, reason), wanted);
+            });
+        }
+    }
+
+    #[test]
+    fn a_pod_in_two_shards_is_told_of_by_both() {
+        let world = world(&[("own", &["a"]), ("both", &["a", "b"])]);
+        for (name, other, progress) in [("a", "b", "1 of 2"), ("b", "a", "0 of 1")] {
+            let (callers, (holds, reason, message)) = told(&world, name, &[("own", "2"), ("both", "2")]);
+            assert_eq!((holds, reason), (Some(false), ConditionReason::CallersInSeveralShards));
+            assert_eq!(
+                message,
+                format!(
+                    "{progress} callers are served by the present version; routers answer 403 to Pod ops/both in east: \
+                     also selected by ShardingConfig ops/{other}, and a Pod must belong to one shard; narrow \
+                     spec.selector here or there"
+                )
+            );
+            let first = &callers.replicas[0];
+            assert_eq!((first.pod.as_str(), first.version.as_deref()), ("both", None));
+            let why = first.nack.as_deref().unwrap();
+            assert!(why.contains("2 shards, which must be one: ops/a, ops/b;"), "{why}");
+            assert!(callers.replicas[1..].iter().all(|replica| replica.nack.is_none()));
+        }
+    }
+
+    #[test]
+    fn shards_with_pods_of_their_own_say_nothing_of_each_other() {
+        let world = world(&[("one", &["a"]), ("other", &["b"])]);
+        for name in ["a", "b"] {
+            let (callers, (holds, reason, _)) = told(&world, name, &[("one", "2"), ("other", "2")]);
+            assert_eq!((callers.current, callers.total), (1, 1));
+            assert_eq!((holds, reason), (Some(true), ConditionReason::Ok));
+        }
+    }
+
+    #[test]
+    fn a_router_that_has_not_heard_of_the_second_shard_serves_by_the_earlier_view() {
+        let (callers, (_, reason, _)) = told(&world(&[("both", &["a", "b"])]), "a", &[("both", "1")]);
+        assert_eq!(
+            (callers.current, callers.replicas[0].version.as_deref()),
+            (0, Some("1"))
+        );
+        assert_eq!(reason, ConditionReason::CallersInSeveralShards);
+    }
+
+    #[test]
+    fn of_many_pods_a_few_are_named() {
+        let pods: Vec<_> = (0..STATUS_REPLICAS_MAX + 50)
+            .map(|number| format!("p-{number:03}"))
+            .collect();
+        let both: &[&str] = &["a", "b"];
+        let pods: Vec<_> = pods.iter().map(|pod| (pod.as_str(), both)).collect();
+        let (callers, (_, _, message)) = told(&world(&pods), "a", &[]);
+        assert_eq!(callers.replicas.len(), STATUS_REPLICAS_MAX);
+        assert!(message.contains("ops/p-009 in east and 240 more: also"), "{message}");
+        assert!(!message.contains("p-010"), "{message}");
+    }
+}
