@@ -202,7 +202,7 @@ impl Merged<'_> {
         });
         let whose = match owner {
             Some((member, owner)) => format!("it belongs to shard {owner} in member cluster {}", member.cluster),
-            None => "no shard owns it in the member clusters of this one".to_owned(),
+            None => format!("no shard owns it in the member clusters that {config} spans"),
         };
         let message = format!("namespace {namespace} is outside shard {config}: {whose}");
         if self.shard.enforcement == Enforcement::Enforce {

@@ -88,9 +88,12 @@ fn report(status: &Status) -> String {
             program.log.clone(),
         ]);
     }
-    let missing = status.missing.iter().flatten();
-    let missing: String = missing.map(|line| format!("{line}\n")).collect();
-    format!("{table}router {}\n{missing}", status.router)
+    let mut text = format!("{table}router {}\n", status.router);
+    for line in status.missing.iter().flatten() {
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]
