@@ -160,6 +160,11 @@ impl WatchMerge {
         self
     }
 
+    /// Of a client that resumed with an object's version instead of a cursor.
+    pub fn resumed(&mut self, version: u64) {
+        self.sent.begin_with(version);
+    }
+
     /// How to ask this leg first. Not always what the client said: a union of names begins with an inventory.
     pub fn start(&self, leg: usize) -> Start {
         self.legs[leg].start

@@ -45,6 +45,8 @@ struct Plan {
     initial_events: bool,
     /// The client has a position to go on from.
     resumes: bool,
+    /// It said so with the version of an object.
+    raw: Option<u64>,
     /// It holds nothing yet that it could take for deleted.
     first: bool,
 }
@@ -71,12 +73,16 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             cursor,
             begins: legs.into_iter().map(|(_, begin)| begin).collect(),
             initial_events,
+            raw: None,
             first: query.is_first(),
         },
         Ok(WatchAsk::Judge(judge)) => return refuse(fanouts, &asking, &plan, snapshot, judge).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
-        Err(QueryFault::Expired(why)) => match query.raw().and_then(|raw| fanouts.resume(&asking, &plan, raw)) {
-            Some(cursor) => Plan::resume(cursor, &slots),
+        Err(QueryFault::Expired(why)) => match query
+            .raw()
+            .and_then(|raw| Some((raw, fanouts.resume(&asking, &plan, raw)?)))
+        {
+            Some((raw, cursor)) => Plan::resume(raw, cursor, &slots),
             None => return Ok(expired(fanouts, &asking, why)),
         },
     };
@@ -95,7 +101,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
 }
 
 impl Plan {
-    fn resume(cursor: Cursor, slots: &[usize]) -> Self {
+    fn resume(raw: u64, cursor: Cursor, slots: &[usize]) -> Self {
         let begin = |slot: &usize| match cursor.slot(*slot) {
             Slot::At(version) => Begin::At(version),
             Slot::Sync | Slot::Unasked => Begin::Sync { not_older: None },
@@ -105,6 +111,7 @@ impl Plan {
             cursor,
             initial_events: false,
             resumes: true,
+            raw: Some(raw),
             first: false,
         }
     }

@@ -1,3 +1,5 @@
+//! Certificates that are made, signed and read back, and requests that are refused.
+
 use super::*;
 use rcgen::{CustomExtension, ExtendedKeyUsagePurpose};
 

@@ -1,3 +1,5 @@
+//! Names, drains and panics of tracked tasks.
+
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -20,6 +20,8 @@ pub struct Sent {
     last: Option<Entry>,
     /// The highest version that was ever sent.
     highest: u64,
+    /// The object's version that the client began this stream with: if it comes with that again, it may have read nothing.
+    origin: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +47,19 @@ impl Sent {
             }
             if entry.object && entry.version == version {
                 // Two members use the same numbers, or one number stands for several events: which is meant cannot be told.
-                if entry.blind || found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
+                let began_with = self.origin == Some(version);
+                if entry.blind || began_with || found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
                     return None;
                 }
                 found = Some((entry.slot, cursor.clone()));
             }
         }
         found.map(|(_, cursor)| cursor)
+    }
+
+    /// The client resumed with an object's version.
+    pub(super) fn begin_with(&mut self, version: u64) {
+        self.origin = Some(version);
     }
 
     /// Whether a client may have read an object with this version here, though no position can be told for it.
@@ -259,6 +267,25 @@ mod tests {
         sent.note(0, 12, true);
         assert_eq!(sent.resume(12).unwrap().slots(), [Slot::At(12), Slot::At(1000)]);
         assert_eq!((sent.entries().count(), sent.entries.len()), (2, 4));
+    }
+
+    #[test]
+    fn who_comes_again_with_what_it_began_with_may_have_read_nothing() {
+        let (_, cursor) = start();
+        let mut sent = Sent::default();
+        sent.begin_with(1000);
+        sent.rebase(&cursor);
+        sent.note(0, 11, true);
+        assert!(
+            sent.resume(1000).is_none() && !sent.may_have_sent(1000),
+            "an earlier stream knows"
+        );
+        sent.note(0, 1000, true);
+        assert!(
+            sent.resume(1000).is_none() && sent.may_have_sent(1000),
+            "this one's, or the other member's of before?"
+        );
+        assert!(sent.resume(11).is_some());
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl Opening {
     }
 
     fn core(&self, shape: Shape) -> WatchMerge {
-        WatchMerge::new(WatchSpec {
+        let mut merge = WatchMerge::new(WatchSpec {
             format: shape.watch(),
             bookmarks: self.bookmarks,
             initial_events: self.begin.initial_events,
@@ -108,7 +108,11 @@ impl Opening {
             cluster_column: shape == Shape::Table,
             shadow: Some(self.shared.fanouts.memory(&self.plan).clone()),
         })
-        .bounded(self.shared.fanouts.frames.clone())
+        .bounded(self.shared.fanouts.frames.clone());
+        if let Some(raw) = self.begin.raw {
+            merge.resumed(raw);
+        }
+        merge
     }
 
     pub(super) async fn run(mut self, snapshot: &Snapshot) -> Result<Response<Body>, Fault> {

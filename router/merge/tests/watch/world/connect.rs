@@ -56,7 +56,9 @@ impl World {
         if listing && !self.partial && (0..self.truth.members.len()).any(|member| up(&member)) {
             return;
         }
-        let cursor = match self.client.resume.clone() {
+        let text = self.client.resume.clone();
+        let raw = text.as_ref().and_then(|text| text.parse().ok());
+        let cursor = match text {
             None => Cursor::new(&universe),
             Some(text) => {
                 let Some(cursor) = self.resolve(&text, &universe) else {
@@ -68,6 +70,9 @@ impl World {
             }
         };
         self.open(universe, cursor, listing);
+        if let (Some(raw), Some(session)) = (raw, &mut self.session) {
+            session.merge.resumed(raw);
+        }
     }
 
     /// What a raw version or a cursor stands for.
