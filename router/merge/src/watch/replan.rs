@@ -25,9 +25,10 @@ impl WatchMerge {
             .collect();
         self.sent.renumber();
         self.renumber(&old, &legs);
-        if self.unique && reordered(&old, &legs) {
-            // Who wins a name is another one now, and of names that several have the client may hold any.
-            self.expire("the order of the members changed".to_owned());
+        let members = old.iter().flatten().map(|old| &old.leg.cluster);
+        if self.unique && !members.eq(legs.iter().map(|leg| &leg.cluster)) {
+            // Who wins a name may be another one now, and of names that several have the client may hold any.
+            self.expire("the members of a union of names changed".to_owned());
         }
         let unique = self.unique && legs.len() > 1;
         for spec in legs {
@@ -138,15 +139,6 @@ impl WatchMerge {
             self.departed.insert(key, departed);
         }
     }
-}
-
-/// Members that stay do not stand in the order in which they stood.
-fn reordered(old: &[Option<Old>], legs: &[WatchLeg]) -> bool {
-    let stood = |new: &WatchLeg| {
-        let mut old = old.iter().flatten();
-        old.position(|old| old.leg.cluster == new.cluster)
-    };
-    !legs.iter().filter_map(stood).is_sorted()
 }
 
 /// A leg of the plan before.

@@ -399,7 +399,6 @@ impl World {
     }
 
     fn reconfigure(&mut self) {
-        let primary = self.truth.primary;
         self.truth.reconfigure(&mut self.dice);
         self.tally.replans += 1;
         let universe = self.truth.universe();
@@ -407,8 +406,10 @@ impl World {
         let Some(session) = &mut self.session else { return };
         let acts = session.merge.replan(&universe, legs.clone(), &mut session.out);
         session.universe = universe;
-        // Nor is mended who wins a name.
-        session.mendable &= !self.client.listing && self.truth.primary == primary;
+        // Nor is mended who wins a name, which members that come or go change too.
+        let members = session.legs.iter().map(|line| Truth::name(line.member));
+        let same = members.eq(legs.iter().map(|leg| leg.cluster.to_string()));
+        session.mendable &= !self.client.listing && (!self.truth.setting.unique || same);
         let mut old: Vec<Line> = std::mem::take(&mut session.legs);
         for leg in &legs {
             let kept = old.iter().position(|line| Truth::name(line.member) == *leg.cluster);
