@@ -140,3 +140,84 @@ impl AsyncWrite for Bulk {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (Bulk, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (Bulk::new(ours), listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn what_was_gathered_leaves_in_order_and_whole() {
+        let (mut bulk, mut peer) = pair().await;
+        bulk.gather();
+        let all: Vec<u8> = (0..1_000_003_u32).map(|byte| byte.to_le_bytes()[0]).collect();
+        let sizes = [16_393, 9, 8_192, 70_000, 1, 40_000];
+        let writing = async {
+            let mut rest = all.as_slice();
+            for size in sizes.iter().cycle() {
+                let (now, later) = rest.split_at((*size).min(rest.len()));
+                bulk.write_all(now).await.unwrap();
+                bulk.flush().await.unwrap();
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            bulk.shutdown().await.unwrap();
+            assert_eq!(bulk.gathered.capacity(), 0, "an idle connection holds nothing");
+        };
+        let mut read = Vec::new();
+        let ((), count) = tokio::join!(writing, peer.read_to_end(&mut read));
+        count.unwrap();
+        assert!(read == all);
+    }
+
+    #[tokio::test]
+    async fn a_flush_that_was_put_off_wakes_its_task() {
+        let (mut bulk, mut peer) = pair().await;
+        bulk.gather();
+        bulk.write_all(&[7; 10_000]).await.unwrap();
+        let mut polls = 0;
+        poll_fn(|cx| {
+            polls += 1;
+            let flushed = Pin::new(&mut bulk).poll_flush(cx);
+            if polls == 1 { Poll::Pending } else { flushed }
+        })
+        .await
+        .unwrap();
+        assert_eq!(polls, 2);
+        peer.read_exact(&mut [0; 10_000]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_was_read_ahead_is_handed_out_in_any_pieces() {
+        let (mut bulk, mut peer) = pair().await;
+        let all: Vec<u8> = (0..300_001_u32).map(|byte| byte.to_le_bytes()[0]).collect();
+        let reading = async {
+            let (mut read, mut piece) = (Vec::new(), [0; 4_096]);
+            loop {
+                match bulk.read(&mut piece).await.unwrap() {
+                    0 => return read,
+                    count => read.extend_from_slice(&piece[..count]),
+                }
+            }
+        };
+        let writing = async {
+            peer.write_all(&all).await.unwrap();
+            peer.shutdown().await.unwrap();
+        };
+        let (read, ()) = tokio::join!(reading, writing);
+        assert!(read == all);
+        assert_eq!(bulk.ahead.capacity(), 0, "an idle connection holds nothing");
+    }
+}
