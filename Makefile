@@ -38,7 +38,7 @@ demo: testbed ## the main job on real control planes started here (KEEP=1 leaves
 	$(PROFILE_DIR)/debug/portolan-demo $(if $(KEEP),--keep) $(if $(OPERATOR),--operator $(OPERATOR))
 
 test: lint testbed ## everything CI runs: format, clippy, unit, integration, end-to-end, generated files
-	$(CARGO) test $(ALL)
+	$(CARGO) test $(ALL) --no-fail-fast
 
 lint: fmt-check clippy go-lint ## format, clippy and vet, warnings are errors
 

@@ -4,7 +4,8 @@
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
-use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use kube::api::entry::CommitError;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels;
 use serde::Serialize;
@@ -15,6 +16,9 @@ use std::fmt::Debug;
 use crate::apply::MANAGER;
 use crate::cli::{AllowArgs, GrantArgs};
 use crate::connect::connect;
+
+/// After so many writes of others to one role it is rather a fight than a coincidence.
+const WRITES_OF_OTHERS: u32 = 50;
 
 /// ServiceAccounts by namespace, and users, that passed the rules of what may ever be allowed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -99,16 +103,8 @@ pub(crate) async fn run(args: &AllowArgs) -> anyhow::Result<()> {
 
 async fn allow_service_accounts(member: &Client, namespace: &str, names: &BTreeSet<String>) -> anyhow::Result<()> {
     let roles: Api<Role> = Api::namespaced(member.clone(), namespace);
-    let before = roles
-        .get_opt(labels::ROLE_IMPERSONATE)
-        .await?
-        .and_then(|role| role.rules)
-        .unwrap_or_default();
-    let role = Role {
-        metadata: managed(labels::ROLE_IMPERSONATE),
-        rules: Some(vec![impersonate("", "serviceaccounts", names, &before)]),
-    };
-    put(&roles, &role)
+    let wider = |before: &[PolicyRule]| vec![impersonate("", "serviceaccounts", names, before)];
+    widen(&roles, labels::ROLE_IMPERSONATE, |role| &mut role.rules, wider)
         .await
         .with_context(|| format!("is there a namespace {namespace} in the member?"))?;
     let binding = RoleBinding {
@@ -121,17 +117,8 @@ async fn allow_service_accounts(member: &Client, namespace: &str, names: &BTreeS
 
 async fn allow_users(member: &Client, users: &BTreeSet<String>) -> anyhow::Result<()> {
     let roles: Api<ClusterRole> = Api::all(member.clone());
-    let before = roles
-        .get_opt(labels::ROLE_IMPERSONATE_USERS)
-        .await?
-        .and_then(|role| role.rules)
-        .unwrap_or_default();
-    let role = ClusterRole {
-        metadata: managed(labels::ROLE_IMPERSONATE_USERS),
-        rules: Some(vec![impersonate("", "users", users, &before)]),
-        ..Default::default()
-    };
-    put(&roles, &role).await?;
+    let wider = |before: &[PolicyRule]| vec![impersonate("", "users", users, before)];
+    widen(&roles, labels::ROLE_IMPERSONATE_USERS, |role| &mut role.rules, wider).await?;
     let binding = ClusterRoleBinding {
         metadata: managed(labels::ROLE_IMPERSONATE_USERS),
         role_ref: role_ref("ClusterRole", labels::ROLE_IMPERSONATE_USERS),
@@ -152,6 +139,41 @@ fn impersonate(group: &str, resource: &str, names: &BTreeSet<String>, before: &[
         resource_names: Some(all.into_iter().collect()),
         verbs: vec!["impersonate".to_owned()],
         ..Default::default()
+    }
+}
+
+/// Replaces the rules of a Role or ClusterRole by what `wider` makes of them. Somebody else may be widening the same role
+/// (two people, or two commands of a script): the write holds only against the version that was read, else it is read
+/// again, so that nobody's grant is lost.
+pub(crate) async fn widen<K>(
+    roles: &Api<K>,
+    name: &str,
+    rules: fn(&mut K) -> &mut Option<Vec<PolicyRule>>,
+    wider: impl Fn(&[PolicyRule]) -> Vec<PolicyRule>,
+) -> anyhow::Result<()>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + Debug + Default + Serialize + DeserializeOwned,
+{
+    let params = PostParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let mut others = 0;
+    loop {
+        let mut entry = roles.entry(name).await?.or_insert(K::default);
+        let role = entry.get_mut();
+        let labels = role.meta_mut().labels.get_or_insert_default();
+        labels.extend(managed(name).labels.unwrap_or_default());
+        let before = rules(role);
+        *before = Some(wider(before.as_deref().unwrap_or_default()));
+        match entry.commit(&params).await {
+            Ok(()) => return Ok(()),
+            // Conflict, or AlreadyExists: each time another's write went through.
+            Err(CommitError::Save(kube::Error::Api(status))) if status.code == 409 && others < WRITES_OF_OTHERS => {
+                others += 1;
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot write {} {name}", K::kind(&()))),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use kube::api::Api;
 use portolan_crds::limits::WILDCARD;
 use portolan_crds::{ShardingConfig, labels};
 
-use crate::grant::{managed, put, role_ref, service_account};
+use crate::grant::{managed, put, role_ref, service_account, widen};
 
 /// ClusterRole and ClusterRoleBinding in the member.
 pub(crate) const ROLE: &str = "portolan-agent-kinds";
@@ -68,17 +68,7 @@ impl LabelKinds {
             return Ok(());
         }
         let roles: Api<ClusterRole> = Api::all(member.clone());
-        let before = roles
-            .get_opt(ROLE)
-            .await?
-            .and_then(|role| role.rules)
-            .unwrap_or_default();
-        let role = ClusterRole {
-            metadata: managed(ROLE),
-            rules: Some(self.rules(before)),
-            ..Default::default()
-        };
-        put(&roles, &role).await?;
+        widen(&roles, ROLE, |role| &mut role.rules, |before| self.rules(before)).await?;
         let binding = ClusterRoleBinding {
             metadata: managed(ROLE),
             role_ref: role_ref("ClusterRole", ROLE),
@@ -87,7 +77,7 @@ impl LabelKinds {
         put(&Api::all(member.clone()), &binding).await
     }
 
-    fn rules(&self, before: Vec<PolicyRule>) -> Vec<PolicyRule> {
+    fn rules(&self, before: &[PolicyRule]) -> Vec<PolicyRule> {
         let mut all = self.clone();
         for rule in before {
             for group in rule.api_groups.iter().flatten() {

@@ -43,6 +43,25 @@ async fn with_the_right() {
     assert_eq!(account, "system:serviceaccount:operators:portolan-dev-beta");
 }
 
+/// Each command adds to what the member has; two at a time must not lose what the other added.
+#[tokio::test]
+async fn allowed_at_once() {
+    let world = world().await;
+    let names: Vec<String> = (0..6).map(|number| format!("crowd-{number}")).collect();
+    futures::future::join_all(
+        names
+            .iter()
+            .map(|name| async move { allow("west", &["--user", name]).await }),
+    )
+    .await;
+    let role = "clusterrole/portolan-router-impersonate-users";
+    let allowed = ["get", role, "-o", "jsonpath={.rules[*].resourceNames}"];
+    let allowed = world.direct("west").ok(&allowed).await.unwrap();
+    for name in &names {
+        assert!(allowed.contains(name), "{name} is lost: {allowed}");
+    }
+}
+
 #[tokio::test]
 async fn without_the_right() {
     let world = world().await;
