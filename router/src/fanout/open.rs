@@ -117,6 +117,23 @@ pub(crate) struct OpenLeg {
     moved: Notify,
 }
 
+/// All open watches in figures.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) watches: usize,
+    /// Age of the oldest one.
+    pub(crate) oldest: Duration,
+    pub(crate) legs: HashMap<(Arc<str>, LegState), Legs>,
+}
+
+/// The legs of one member that are in one state.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Legs {
+    pub(crate) count: usize,
+    /// The longest time that the member has said nothing on one of them.
+    pub(crate) lag: Duration,
+}
+
 /// A registered watch; dropped, it is forgotten.
 pub(crate) struct Registered {
     pub(crate) watch: Arc<OpenWatch>,
@@ -213,16 +230,23 @@ impl OpenWatches {
         json!({ "watches": all.iter().map(|watch| watch.describe(now)).collect::<Vec<_>>() })
     }
 
-    /// How many watches, and how many legs by member and state; for metrics.
-    pub(crate) fn count(&self) -> (usize, HashMap<(Arc<str>, LegState), usize>) {
+    /// For metrics.
+    pub(crate) fn count(&self) -> Counted {
         let all: Vec<_> = self.open.lock().watches.values().cloned().collect();
-        let mut legs: HashMap<(Arc<str>, LegState), usize> = HashMap::new();
+        let now = self.now();
+        let mut counted = Counted {
+            watches: all.len(),
+            ..Counted::default()
+        };
         for watch in &all {
+            counted.oldest = counted.oldest.max(watch.opened.elapsed());
             for leg in watch.legs.lock().iter() {
-                *legs.entry((leg.cluster.clone(), leg.state())).or_default() += 1;
+                let legs = counted.legs.entry((leg.cluster.clone(), leg.state())).or_default();
+                legs.count += 1;
+                legs.lag = legs.lag.max(leg.lag(now));
             }
         }
-        (all.len(), legs)
+        counted
     }
 }
 
@@ -305,15 +329,19 @@ impl OpenLeg {
         }
     }
 
+    /// Since the member's last word, bookmarks included: about a minute at most while all is well.
+    fn lag(&self, now: u64) -> Duration {
+        Duration::from_millis(now.saturating_sub(self.heard.load(Ordering::Relaxed)))
+    }
+
     fn describe(&self, now: u64) -> Value {
         let slot = self.slot.load(Ordering::Relaxed);
-        let quiet = now.saturating_sub(self.heard.load(Ordering::Relaxed));
         json!({
             "cluster": &*self.cluster,
             "state": self.state().as_str(),
             // Text: versions can be larger than what JSON numbers carry everywhere.
             "slot": (slot > 0).then(|| slot.to_string()),
-            "lagSeconds": Duration::from_millis(quiet).as_secs_f64(),
+            "lagSeconds": self.lag(now).as_secs_f64(),
             "restarts": self.restarts.load(Ordering::Relaxed),
             "why": self.why.lock().as_deref(),
         })

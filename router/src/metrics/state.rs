@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -11,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use crate::breaker;
-use crate::fanout::open::OpenWatches;
+use crate::fanout::open::{Legs, OpenWatches};
 use crate::snapshot::SnapshotStore;
 use crate::upstream::Upstreams;
 
@@ -130,18 +131,36 @@ impl State {
 
 impl State {
     fn watches(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (open, legs) = self.open.count();
+        let counted = self.open.count();
+        let open = count(counted.watches);
         gauges(
             encoder,
             "watches_open",
             "Merged watches that are open",
-            [(Labels::new(), count(open))],
+            [(Labels::new(), open)],
         )?;
-        let legs = legs
-            .iter()
-            .map(|((cluster, state), legs)| (vec![("cluster", &**cluster), ("state", state.as_str())], count(*legs)));
+        let help = "Age of the merged watch that has been open longest, in seconds";
+        gauges(
+            encoder,
+            "watch_age_seconds",
+            help,
+            [(Labels::new(), seconds(counted.oldest))],
+        )?;
+        let by_state = |figure: fn(&Legs) -> i64| {
+            let legs = counted.legs.iter();
+            legs.map(move |((cluster, state), legs)| {
+                (vec![("cluster", &**cluster), ("state", state.as_str())], figure(legs))
+            })
+        };
         let help = "Legs of open merged watches; held: the member is away and its slot is kept";
-        gauges(encoder, "watch_legs", help, legs)
+        gauges(encoder, "watch_legs", help, by_state(|legs| count(legs.count)))?;
+        let help = "Longest time since a member said anything on a leg, in seconds; a live one is told of a bookmark every minute";
+        gauges(
+            encoder,
+            "watch_leg_lag_seconds",
+            help,
+            by_state(|legs| seconds(legs.lag)),
+        )
     }
 }
 
@@ -157,6 +176,10 @@ fn gauges<'a>(
         value.encode(family.encode_family(&labels)?)?;
     }
     Ok(())
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn count(number: usize) -> i64 {

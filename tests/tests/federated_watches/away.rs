@@ -1,6 +1,7 @@
 //! West goes, in every way it can, and comes back: the client's stream goes on, and nothing is ever said to be deleted.
 
 use portolan_testbed::Fault;
+use portolan_tests::fleet::admin_get;
 
 use crate::stream::Watch;
 use crate::{MEMBERS, door, make, mend_west, position, until_west_is, world};
@@ -17,6 +18,12 @@ async fn goes_on(way: &str, go: impl AsyncFnOnce()) {
 
     go().await;
     until_west_is("gone", "held").await;
+    let router = world().await.fleet.process("router").unwrap();
+    let metrics = admin_get(&router.admin, "/metrics").await.unwrap();
+    for figure in ["watch_legs", "watch_leg_lag_seconds"] {
+        let line = format!("portolan_router_{figure}{{cluster=\"west\",state=\"held\"}}");
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
     make("gone", "east", &name("meanwhile")).await;
     assert_eq!(watch.sees(&name("meanwhile")).await, "ADDED");
     // Who comes now with a position is served by east alone.
