@@ -132,10 +132,13 @@ fn protobuf_lists(seeds: &mut Vec<Seed>) {
         field(&mut list, wire::LIST_ITEMS, &object);
     }
     wire::put_header(&mut claimed, wire::LIST_ITEMS, u64::from(u32::MAX));
+    // The field of the items, but a number.
+    let numbered = [&list[..], &[0x10, 0xff, 0xff, 0xff, 0xff, 0x0f]].concat();
     let lists = [
         ("list", envelope("PodList", &list)),
         ("empty", envelope("PodList", b"")),
         ("claimed", envelope("PodList", &claimed)),
+        ("numbered", envelope("PodList", &numbered)),
         ("html", b"<html>".to_vec()),
     ];
     for (name, list) in lists {

@@ -238,6 +238,10 @@ fn read_header(bytes: &[u8]) -> Result<Option<Header>, ListFault> {
     if tag.number == wire::LIST_META {
         return Err(ListFault::Broken("metadata behind its items"));
     }
+    // Left out, it would be written as a field of the length that its number happens to be.
+    if tag.number == wire::LIST_ITEMS && tag.kind != wire::Kind::Delimited {
+        return Err(ListFault::Broken("items that are no objects"));
+    }
     let (content, rest) = match tag.kind {
         wire::Kind::Fixed(width) => (width as u64, rest),
         kind => match part_varint(rest)? {

@@ -265,6 +265,9 @@ fn what_is_no_list_names_the_member() {
     wire::put(&mut beyond, 1, b"");
     wire::put_header(&mut beyond, 2, 5);
     assert!(matches!(fault(&envelope("ThingList", &beyond)), ListFault::Broken(_)));
+    // The field of the items, but a number: as a length it would point anywhere.
+    let numbered = [0x10, 0xff, 0xff, 0xff, 0xff, 0x0f];
+    assert!(matches!(fault(&envelope("ThingList", &numbered)), ListFault::Broken(_)));
     let mut twice = list(&[]);
     wire::put(&mut twice, 2, b"");
     assert!(matches!(fault(&twice), ListFault::Broken(_)));
