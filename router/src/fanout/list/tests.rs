@@ -215,7 +215,7 @@ impl World {
                 namespaces: None,
                 selector: None,
             },
-            labelling: false,
+            by_labels: None,
             held: None,
         }
     }
