@@ -174,7 +174,7 @@ impl Opening {
                 return true;
             };
             let unknown = |response: &Response<Body>| response.status() == StatusCode::UNPROCESSABLE_ENTITY;
-            let ours = !matches!(self.begin.begins[index], Begin::Sync { .. }) && !self.plain[index];
+            let ours = !self.begin.initial_events && !self.plain[index];
             self.legs[index] = Asked::Answered(answered);
             if let Asked::Answered(Answered::Refused(response)) = &self.legs[index]
                 && ours
