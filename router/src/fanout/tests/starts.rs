@@ -47,6 +47,37 @@ async fn a_member_without_watch_list_is_asked_plainly_unless_the_client_wants_it
 }
 
 #[tokio::test]
+async fn what_does_not_speak_as_an_api_server_is_away_and_named() {
+    for (names, query) in [
+        (&["east", "west"][..], ""),
+        (&["west"], ""),
+        (&["west"], "resourceVersion=0"),
+    ] {
+        for (header, value) in [("content-type", "text/html"), ("content-encoding", "gzip")] {
+            let mut world = World::new(names).await;
+            let started = world.start(query);
+            let (west, others) = world.members.split_last_mut().unwrap();
+            let mut streams = Vec::new();
+            for member in others {
+                streams.push(member.opens().await);
+            }
+            let mut answer = head(200);
+            answer.headers_mut().insert(header, value.parse().unwrap());
+            let mut asked = west.asked().await;
+            let mut page = asked.respond.send_response(answer, false).unwrap();
+            page.send_data(Bytes::from_static(b"<html></html>"), true).unwrap();
+            match started.await.unwrap() {
+                Err(Fault::TooManyRequests { message, cluster, .. }) => {
+                    assert_eq!(cluster.as_deref(), Some("west"));
+                    assert!(message.contains("west") && message.contains(value), "{message}");
+                }
+                other => panic!("{names:?}: {:?}", other.map(|watch| watch.status)),
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn only_the_first_list_goes_without_a_member() {
     let mut world = World::new(&["east", "west"]).await;
     world.plan.unavailable = Unavailable::PartialStart;
@@ -100,7 +131,7 @@ async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
     let fan = world.ask("");
     let shared = Arc::new(Shared {
         fanouts: world.fanouts.clone(),
-        accepted: accept::Accepted::of(&fan.asking.headers),
+        accepted: accept::Accepted::of(&fan.asking.headers).unwrap(),
         asking: fan.asking,
         first: false,
         ends: tokio::time::Instant::now() + PATIENCE,
