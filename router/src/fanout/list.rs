@@ -21,7 +21,7 @@ use self::heads::Head;
 use self::round::{Round, Turn};
 use super::accept::Accepted;
 use super::leg::{Asking, Overrides, start};
-use super::{Fan, FanOuts, gzip};
+use super::{Fan, FanOuts, gzip, judged};
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::Format;
@@ -159,7 +159,7 @@ impl<'a> Listing<'a> {
         for leg in &plan.legs {
             let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.snapshot.clone()).await;
             match heads::judge(leg, outcome, asking.deadline).await? {
-                Head::Refused(response) => return Ok(round::refusal(plan, leg, response)),
+                Head::Refused(response) => return Ok(judged(plan, leg.cluster(), round::passed(leg, response))),
                 Head::List(..) => return Err(fault_of(Judge::fault())),
                 Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::refusal(plan, leg, response)))),
                 Head::Away(fault) => gone = gone.or(Some(Err(fault))),

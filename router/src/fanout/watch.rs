@@ -22,7 +22,7 @@ use self::opening::Opening;
 use super::accept::{Accepted, Shape};
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
-use super::{Fan, FanOuts, named};
+use super::{Fan, FanOuts, judged};
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::{self, Format};
@@ -172,7 +172,7 @@ async fn refuse(
         };
         match leg::start(fanouts, asking, leg, &overrides, snapshot.clone()).await {
             Ok(response) if response.status().is_client_error() => {
-                return Ok(named(plan, leg.cluster(), passed(response)));
+                return Ok(judged(plan, leg.cluster(), passed(response)));
             }
             Ok(_) => break,
             Err(fault @ Fault::Forbidden(_)) => return Err(fault),

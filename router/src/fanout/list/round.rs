@@ -53,7 +53,7 @@ pub(super) struct Round<'a> {
 }
 
 /// A member's own answer, as it goes to the client.
-fn passed(leg: &FanLeg, response: Response<Body>) -> Response<Body> {
+pub(super) fn passed(leg: &FanLeg, response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     rewrite::rewrite_response(&leg.forward, &mut head);
     Response::from_parts(head, body)

@@ -55,6 +55,18 @@ async fn a_members_refusal_is_the_answer() {
     let warning = watch.headers["warning"].to_str().unwrap();
     assert!(warning.contains("member cluster west answered 403"), "{warning}");
     assert_eq!(watch.whole().await["message"], "west");
+    for code in [400, 406, 422] {
+        let started = world.start("fieldSelector=spec.color%3Dred");
+        let (_, _stream) = world.members[0].opens().await;
+        world.members[1].refuses(code).await;
+        if code == 422 {
+            // Asked without a marker as well, which it might not have known.
+            world.members[1].refuses(code).await;
+        }
+        let watch = started.await.unwrap().unwrap();
+        let warning = watch.headers["warning"].to_str().unwrap();
+        assert!(warning.contains("member cluster west answered 4"), "{code}: {warning}");
+    }
     // What none of them serves is not there; what one of them serves is.
     let started = world.start("");
     world.members[0].refuses(404).await;
