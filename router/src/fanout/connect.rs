@@ -136,9 +136,14 @@ impl Shared {
         }
     }
 
+    /// The client of a Table wants rows alone.
+    pub(super) fn hides_objects(&self) -> bool {
+        self.asking.asked.query.first("includeObject").as_deref() == Some("None")
+    }
+
     /// A row without its object's metadata says nothing of version and namespace. Other answers than Tables do not heed it.
     fn include_object(&self) -> Param {
-        if self.asking.asked.query.first("includeObject").as_deref() == Some("None") {
+        if self.hides_objects() {
             Param::Set("Metadata".to_owned())
         } else {
             Param::Keep

@@ -109,6 +109,9 @@ impl Opening {
             shadow: Some(self.shared.fanouts.memory(&self.plan).clone()),
         })
         .bounded(self.shared.fanouts.frames.clone());
+        if self.shared.hides_objects() {
+            merge = merge.hiding_objects();
+        }
         if let Some(raw) = self.begin.raw {
             merge.resumed(raw);
         }
