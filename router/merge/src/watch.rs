@@ -254,7 +254,8 @@ impl WatchMerge {
         }
     }
 
-    /// The planned end: a bookmark if the cursor moved since the last.
+    /// The planned end: a bookmark, unless the last one says the same. Before the first word of any member there is none: of
+    /// what type it would have to be is not known.
     pub fn close(&mut self, out: &mut Output) {
         if self.due || self.moved {
             self.mark(out);

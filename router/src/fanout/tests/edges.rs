@@ -120,6 +120,22 @@ async fn ends_are_told_and_clean() {
     assert_eq!(merged.end(), crate::upstream::MergedEnd::Drained);
 }
 
+/// client-go takes a watch that lasted less than a second and said nothing for broken, and lists anew.
+#[tokio::test]
+async fn a_drain_leaves_a_young_watch_its_second() {
+    let mut world = World::new(&["east", "west"]).await;
+    let query = format!("resourceVersion={}&allowWatchBookmarks=true", world.cursor(&[10, 20]));
+    let (mut watch, _streams) = world.open(&query).await;
+    let begun = std::time::Instant::now();
+    world.fanouts.tasks.token().cancel();
+    assert_eq!(watch.next().await, None);
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+    let Body::Merged(merged) = &watch.body else {
+        panic!("not merged")
+    };
+    assert_eq!(merged.end(), crate::upstream::MergedEnd::Drained);
+}
+
 #[tokio::test]
 async fn what_is_no_watch_is_tried_again_and_given_up_by_name() {
     let mut world = World::new(&["east", "west"]).await;
