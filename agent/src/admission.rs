@@ -52,11 +52,27 @@ const VALIDATING: [&str; 2] = ["ValidatingAdmissionPolicy", "ValidatingAdmission
 
 /// The kinds whose new objects are labelled at admission now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Covered(Arc<BTreeSet<Kind>>);
+pub(crate) struct Covered {
+    kinds: Arc<BTreeSet<Kind>>,
+    /// Somebody has looked: what is not among them is known not to be.
+    looked: bool,
+}
 
 impl Covered {
-    pub(crate) fn covers(&self, kind: &Kind) -> bool {
-        self.0.contains(kind)
+    fn by(kinds: BTreeSet<Kind>) -> Self {
+        Self {
+            kinds: Arc::new(kinds),
+            looked: true,
+        }
+    }
+
+    fn covers(&self, kind: &Kind) -> bool {
+        self.kinds.contains(kind)
+    }
+
+    /// `None`: nobody has looked yet.
+    pub(crate) fn says(&self, kind: &Kind) -> Option<bool> {
+        self.looked.then(|| self.covers(kind))
     }
 }
 
@@ -223,7 +239,7 @@ impl Admission {
         if !known {
             tracing::info!(kinds = input.kinds.len(), "new objects get their labels at admission");
         }
-        self.covered.send_replace(Covered(Arc::new(input.kinds)));
+        self.covered.send_replace(Covered::by(input.kinds));
         self.metrics.admission(true);
         std::future::pending().await
     }
@@ -292,7 +308,7 @@ impl Admission {
     }
 
     fn uncover(&self) {
-        self.covered.send_replace(Covered::default());
+        self.covered.send_replace(Covered::by(BTreeSet::new()));
         self.metrics.admission(false);
     }
 }
@@ -345,6 +361,19 @@ fn dynamic(object: Value) -> Result<DynamicObject, CallError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Routers begin watches anew for what is known to be otherwise, and not for an agent that has just started.
+    #[test]
+    fn what_nobody_has_looked_at_is_not_said() {
+        let kind = |resource: &str| Kind {
+            group: String::new(),
+            resource: resource.to_owned(),
+        };
+        let covered = Covered::by(BTreeSet::from([kind("pods")]));
+        assert_eq!(covered.says(&kind("pods")), Some(true));
+        assert_eq!(covered.says(&kind("secrets")), Some(false));
+        assert_eq!(Covered::default().says(&kind("pods")), None);
+    }
 
     #[test]
     fn resources_of_the_four_kinds() {

@@ -208,7 +208,7 @@ impl Sweeper {
                 let nobody_waits = watch::Sender::new(false);
                 self.coverage.upsert(
                     kind.clone(),
-                    coverage_of(kind, Counts::default(), false, &running.labeling),
+                    coverage_of(kind, Counts::default(), Told::default(), &running.labeling),
                 );
                 let tasks = self.sweep(kind.clone(), resource, &running.labeling, nobody_waits);
                 (resource.clone(), tasks)
@@ -285,13 +285,22 @@ async fn stop(tasks: &Tasks) {
 fn begun(settings: &Settings) -> FactMap<Kind, wire::CoverageFact> {
     let named = settings.kinds.iter().filter_map(KindRule::exact);
     let all = named.chain([namespaces_kind()]).map(|kind| {
-        let fact = coverage_of(&kind, Counts::default(), false, &settings.labeling);
+        let fact = coverage_of(&kind, Counts::default(), Told::default(), &settings.labeling);
         (kind, Arc::new(fact))
     });
     all.collect()
 }
 
-fn coverage_of(kind: &Kind, counts: Counts, complete: bool, labeling: &Labeling) -> wire::CoverageFact {
+/// What routers may rely on.
+#[derive(Debug, Default)]
+struct Told {
+    /// Every object has its labels.
+    complete: bool,
+    /// So will every new one, as far as somebody has looked.
+    at_admission: Option<bool>,
+}
+
+fn coverage_of(kind: &Kind, counts: Counts, told: Told, labeling: &Labeling) -> wire::CoverageFact {
     wire::CoverageFact {
         kind: Some(wire::KindRef {
             group: kind.group.clone(),
@@ -299,8 +308,9 @@ fn coverage_of(kind: &Kind, counts: Counts, complete: bool, labeling: &Labeling)
         }),
         labelled: counts.labelled,
         total: counts.total,
-        complete,
+        complete: told.complete,
         rule: Some(wire::LabelRule::from(labeling)),
+        at_admission: told.at_admission,
     }
 }
 

@@ -112,6 +112,8 @@ pub(crate) struct Coverage {
     pub(crate) complete: bool,
     /// What the agent labelled by.
     pub(crate) rule: Option<v1::LabelRule>,
+    /// Whether new objects get their labels at admission, as far as the agent has looked.
+    pub(crate) at_admission: Option<bool>,
 }
 
 impl Coverage {
@@ -122,6 +124,7 @@ impl Coverage {
             return Self {
                 complete: true,
                 rule: self.rule.clone(),
+                at_admission: self.at_admission,
                 ..Self::default()
             };
         }

@@ -52,13 +52,21 @@ pub struct Bound {
 /// What ends in which order.
 struct Shutdown {
     readiness: Readiness,
-    /// The listener and its connections.
+    /// The listener.
+    accepting: Tasks,
+    /// Its connections.
     clients: Tasks,
     /// Connections to members.
     members: Tasks,
     /// Everything, admin server and hub stream included.
     all: Tasks,
     drain: Duration,
+}
+
+/// What ends a listener, and what its connections.
+struct Ends {
+    accepting: Tasks,
+    clients: Tasks,
 }
 
 /// What the parts share.
@@ -94,7 +102,7 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
         admin: admin.addr,
     };
 
-    let (clients, members) = (tasks.child(), tasks.child());
+    let (accepting, clients, members) = (tasks.child(), tasks.child(), tasks.child());
     let parts = parts(config, tasks, members.on(traffic.clone()))?;
     let registry = Registry::new("router");
     parts.metrics.register(&registry);
@@ -102,7 +110,11 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
     registry.scope("hub", |part| parts.hub_ca.register(part));
     start_admin(admin, &parts, registry, telemetry, tasks);
     start_hub(&parts, tasks)?;
-    start_clients(listener, &parts, &clients.on(traffic), tasks)?;
+    let ends = Ends {
+        accepting: accepting.on(traffic.clone()),
+        clients: clients.on(traffic),
+    };
+    start_clients(listener, &parts, ends, tasks)?;
     if let Some(file) = &parts.config.addresses_file {
         write_addresses(file, addresses)?;
     }
@@ -110,6 +122,7 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
     let drain = parts.config.timeouts.drain;
     let shutdown = Shutdown {
         readiness: parts.readiness,
+        accepting,
         clients,
         members,
         all: tasks.clone(),
@@ -123,12 +136,15 @@ impl Bound {
     pub async fn shut_down(self) -> ShutdownReport {
         let Shutdown {
             readiness,
+            accepting,
             clients,
             members,
             all,
             drain,
         } = self.shutdown;
         readiness.begin_shutdown();
+        // Whose watch ends comes back at once, and must not find the listener of before: what it holds then is reset.
+        accepting.shutdown(CONTROL_DRAIN).await;
         clients.shutdown(drain).await;
         members.shutdown(CONTROL_DRAIN).await;
         all.shutdown(CONTROL_DRAIN).await
@@ -194,7 +210,8 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_clients(listener: TcpListener, parts: &Parts, clients: &Tasks, tasks: &Tasks) -> anyhow::Result<()> {
+fn start_clients(listener: TcpListener, parts: &Parts, ends: Ends, tasks: &Tasks) -> anyhow::Result<()> {
+    let Ends { accepting, clients } = ends;
     let serving = match &parts.config.serving {
         Some(files) => files
             .follow(tasks, DEFAULT_RELOAD_PERIOD)
@@ -208,7 +225,12 @@ fn start_clients(listener: TcpListener, parts: &Parts, clients: &Tasks, tasks: &
         head_timeout: parts.config.timeouts.head,
     };
     let edge = edge(parts, clients.clone(), tasks);
-    clients.spawn_critical("accept", accept::serve(listener, edge, tls, limits, clients.clone()));
+    let stop = accepting.token();
+    let serve = accept::serve(listener, edge, tls, limits, clients);
+    accepting.spawn_critical("accept", async move {
+        // Dropped, it closes the listener.
+        stop.run_until_cancelled(serve).await.unwrap_or(Ok(()))
+    });
     Ok(())
 }
 

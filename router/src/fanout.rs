@@ -129,15 +129,26 @@ impl FanOuts {
     }
 }
 
-/// A member's own answer. Where several were asked and each decides for itself who may, it says whose it is: the Status
-/// does not. What is wrong with the request is so everywhere.
-fn named(plan: &FanOut, cluster: &str, mut response: Response<Body>) -> Response<Body> {
+/// A member's own answer. Where several were asked, it says whose it is: the Status does not, and each decides for itself
+/// who may, which fields it selects by, which versions it keeps. What none of them serves is none's alone.
+fn named(plan: &FanOut, cluster: &str, response: Response<Body>) -> Response<Body> {
+    let own = response.status().is_client_error() && response.status() != StatusCode::NOT_FOUND;
+    signed(plan, cluster, response, own)
+}
+
+/// The same of one that was asked for all: what is wrong with the words of a request is so everywhere.
+fn judged(plan: &FanOut, cluster: &str, response: Response<Body>) -> Response<Body> {
     let own = [
         StatusCode::UNAUTHORIZED,
         StatusCode::FORBIDDEN,
         StatusCode::TOO_MANY_REQUESTS,
     ];
-    if own.contains(&response.status()) && plan.legs.len() > 1 {
+    let own = own.contains(&response.status());
+    signed(plan, cluster, response, own)
+}
+
+fn signed(plan: &FanOut, cluster: &str, mut response: Response<Body>, own: bool) -> Response<Body> {
+    if own && plan.legs.len() > 1 {
         let text = format!("member cluster {cluster} answered {}", response.status());
         let warning = rewrite::warning(&text).map(|value| (WARNING, value));
         response.headers_mut().extend(warning);

@@ -272,6 +272,9 @@ pub struct Coverage {
     pub total: u64,
     /// Prefix and buckets that the agent labelled by; `None` if it did not say, or not in words of this version.
     pub rule: Option<(String, Bucketing)>,
+    /// Whether new objects get their labels at admission, and keep them in updates that leave them out; `None`: the agent has
+    /// not looked yet.
+    pub at_admission: Option<bool>,
 }
 
 /// The router's own token in one member.

@@ -14,9 +14,9 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use tokio::sync::watch;
 
-use super::coverage_of;
 use super::inventory::{Inventory, Subject};
 use super::patch::Patcher;
+use super::{Told, coverage_of};
 use crate::admission::Covered;
 use crate::explain::watch_broke;
 use crate::kinds::Kind;
@@ -125,9 +125,15 @@ impl KindSweep {
         self.gauges.set(inventory.queued(), counts.total, counts.labelled);
         // Namespaces cannot get their labels at admission: their bucket is a hash. Nothing lives in one before it
         // exists, so their own coverage needs no policy.
-        let admission = self.patcher.subject == Subject::Namespaces || self.covered.borrow().covers(&self.kind);
-        let complete = inventory.swept() && admission && counts.labelled == counts.total;
-        let fact = coverage_of(&self.kind, counts, complete, &self.labeling);
+        let at_admission = match self.patcher.subject {
+            Subject::Namespaces => Some(true),
+            _ => self.covered.borrow().says(&self.kind),
+        };
+        let told = Told {
+            complete: inventory.swept() && at_admission == Some(true) && counts.labelled == counts.total,
+            at_admission,
+        };
+        let fact = coverage_of(&self.kind, counts, told, &self.labeling);
         self.coverage.upsert(self.kind.clone(), fact);
     }
 }

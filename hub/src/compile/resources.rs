@@ -147,6 +147,7 @@ fn kind_coverage((kind, coverage): (&crate::facts::Kind, &crate::facts::Coverage
         labelled: coverage.labelled,
         total: coverage.total,
         rule: coverage.rule,
+        at_admission: coverage.at_admission,
     }
 }
 

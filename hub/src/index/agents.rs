@@ -100,6 +100,7 @@ impl AgentReport {
                 total: fact.total,
                 complete: fact.complete,
                 rule: fact.rule,
+                at_admission: fact.at_admission,
             };
             Some((Kind::from(fact.kind?), coverage))
         });

@@ -208,6 +208,7 @@ fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
             total,
             complete: labelled == total,
             rule: None,
+            at_admission: Some(true),
         };
         let delta = v1::CoverageDelta {
             reset: false,

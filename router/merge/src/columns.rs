@@ -66,6 +66,11 @@ impl Columns {
         }
     }
 
+    /// Rows lose their objects from here on.
+    pub(crate) fn hide_objects(&mut self) {
+        self.hide_objects = true;
+    }
+
     /// The client is told these: what later members have beyond them is left out.
     pub(crate) fn close(&mut self) {
         self.closed = true;

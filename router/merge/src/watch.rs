@@ -160,6 +160,13 @@ impl WatchMerge {
         self
     }
 
+    /// The client of a Table wants its rows without their objects; members must send the objects' metadata all the same.
+    #[must_use]
+    pub fn hiding_objects(mut self) -> Self {
+        self.columns.hide_objects();
+        self
+    }
+
     /// Of a client that resumed with an object's version instead of a cursor.
     pub fn resumed(&mut self, version: u64) {
         self.sent.begin_with(version);
@@ -247,7 +254,8 @@ impl WatchMerge {
         }
     }
 
-    /// The planned end: a bookmark if the cursor moved since the last.
+    /// The planned end: a bookmark, unless the last one says the same. Before the first word of any member there is none: of
+    /// what type it would have to be is not known.
     pub fn close(&mut self, out: &mut Output) {
         if self.due || self.moved {
             self.mark(out);

@@ -14,6 +14,8 @@ use crate::enroll::Chain;
 const FILE_NAME: &str = "people.json";
 /// Between two looks whether there is something to write. What is lost by a crash in between is asked for again.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// The same after writes that failed.
+const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Remembered {
@@ -50,15 +52,18 @@ impl Access {
     /// Keeps the file up to date until cancelled, and writes it a last time then.
     pub(crate) async fn remember(self, folder: PathBuf, tasks: Tasks) {
         let stop = tasks.token();
-        let mut written = 0;
+        let (mut written, mut pause) = (0, INTERVAL);
         loop {
-            let stopped = stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_none();
+            let stopped = stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none();
             let puts = self.people.puts();
             if puts != written {
-                written = puts;
                 let (access, path) = (self.clone(), folder.join(FILE_NAME));
                 // Blocking: the file is synced. It ends by itself, also when this task is cut.
-                let _ = tokio::task::spawn_blocking(move || access.write(&path)).await;
+                if let Ok(true) = tokio::task::spawn_blocking(move || access.write(&path)).await {
+                    (written, pause) = (puts, INTERVAL);
+                } else {
+                    pause = (pause * 2).min(LONGEST_INTERVAL);
+                }
             }
             if stopped {
                 return;
@@ -66,7 +71,8 @@ impl Access {
         }
     }
 
-    fn write(&self, path: &Path) {
+    /// False: it was not written.
+    fn write(&self, path: &Path) -> bool {
         let now = SystemTime::now();
         let all: Vec<_> = self.people.all();
         let all: Vec<_> = all
@@ -76,10 +82,11 @@ impl Access {
             .collect();
         let written = serde_json::to_vec(&all).map(|bytes| files::write_private(path, bytes));
         match written {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "the hub's decisions were not written"),
             Err(error) => tracing::warn!(%error, "the hub's decisions were not written"),
         }
+        false
     }
 }
 

@@ -168,6 +168,29 @@ async fn the_hubs_last_word_survives_a_restart() {
     assert!(spoilt.check(&check("ada")).await.is_err());
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_remembered_is_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let (access, _) = access(&[]);
+    let question = ProxyQuestion {
+        user: "ada".to_owned(),
+        groups: Vec::new(),
+        cluster: "east".to_owned(),
+    };
+    let decision = Decision {
+        allowed: true,
+        reason: String::new(),
+    };
+    access.people.put(question, decision);
+    let tasks = portolan_runtime::Tasks::new();
+    tasks.spawn("remember", access.remember(missing.clone(), tasks.clone()));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    std::fs::create_dir(&missing).unwrap();
+    assert!(tasks.shutdown(Duration::from_mins(1)).await.is_clean());
+    assert!(missing.join("people.json").exists());
+}
+
 #[test]
 fn decisions_are_bounded_in_number() {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -13,7 +13,7 @@ use portolan_merge::watch::Start;
 use tokio::time::Instant;
 
 use super::FanOuts;
-use super::accept::{Accepted, Shape};
+use super::accept::{Accepted, Shape, described};
 use super::leg::{self, Asking, Overrides};
 use super::named;
 use crate::fault::Fault;
@@ -136,10 +136,14 @@ impl Shared {
         }
     }
 
-    /// A row without its object's metadata says nothing of version and namespace.
+    /// The client of a Table wants rows alone.
+    pub(super) fn hides_objects(&self) -> bool {
+        self.asking.asked.query.first("includeObject").as_deref() == Some("None")
+    }
+
+    /// A row without its object's metadata says nothing of version and namespace. Other answers than Tables do not heed it.
     fn include_object(&self) -> Param {
-        let without = self.asking.asked.query.first("includeObject").as_deref() == Some("None");
-        if without && self.accepted.wants_table() {
+        if self.hides_objects() {
             Param::Set("Metadata".to_owned())
         } else {
             Param::Keep
@@ -163,7 +167,15 @@ fn judge(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<
     };
     let status = response.status();
     match status {
-        StatusCode::OK => Answered::Live(response),
+        StatusCode::OK if shared.accepted.shape(response.headers()).is_some() => Answered::Live(response),
+        // What stands in front of an API server, and is not one.
+        StatusCode::OK => Answered::Away(Away {
+            why: format!(
+                "member cluster {cluster} did not answer with a watch: {}",
+                described(response.headers())
+            ),
+            answer: None,
+        }),
         StatusCode::NOT_FOUND => Answered::Absent(named(plan, cluster, response)),
         StatusCode::GONE => Answered::Gone,
         StatusCode::TOO_MANY_REQUESTS => Answered::Away(Away {

@@ -4,7 +4,6 @@
 //! repeated where its heads say that it must: without members that do not serve the kind, or in another format. What a
 //! client may read of a failure is a member's own Status wherever one member's word decides.
 
-mod accept;
 mod answer;
 mod body;
 mod heads;
@@ -18,11 +17,11 @@ use http::header::HeaderValue;
 use portolan_merge::query::{CollectionQuery, Judge, ListAsk, QueryFault};
 use portolan_merge::token::Binding;
 
-use self::accept::Wanted;
 use self::heads::Head;
 use self::round::{Round, Turn};
+use super::accept::Accepted;
 use super::leg::{Asking, Overrides, start};
-use super::{Fan, FanOuts, gzip};
+use super::{Fan, FanOuts, gzip, judged};
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::Format;
@@ -38,7 +37,7 @@ pub(super) struct Listing<'a> {
     fan: Fan,
     query: CollectionQuery,
     binding: Binding,
-    wanted: Wanted,
+    wanted: Accepted,
     /// The client's for a Status of ours.
     status: Format,
     gzip: bool,
@@ -53,7 +52,7 @@ pub(super) struct Listing<'a> {
 
 /// Answers a LIST.
 pub(super) async fn list(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Body>, Fault> {
-    Listing::new(fanouts, fan).run().await
+    Listing::new(fanouts, fan)?.run().await
 }
 
 /// Who may go on with what this request was answered: the caller, acting as whom it acts, for the same objects.
@@ -101,7 +100,7 @@ pub(super) fn fault_of(fault: QueryFault) -> Fault {
 }
 
 impl<'a> Listing<'a> {
-    fn new(fanouts: &'a FanOuts, mut fan: Fan) -> Self {
+    fn new(fanouts: &'a FanOuts, mut fan: Fan) -> Result<Self, Fault> {
         let (plan, asking) = (&fan.plan, &mut fan.asking);
         let mut query = CollectionQuery::parse(|name| asking.asked.query.first(name).map(Into::into));
         let judged = plan.unique || plan.legs.iter().any(|leg| leg.filter.is_some());
@@ -114,9 +113,9 @@ impl<'a> Listing<'a> {
         if hide_objects {
             asking.asked.query.set(INCLUDE_OBJECT, "Metadata");
         }
-        Self {
+        Ok(Self {
             fanouts,
-            wanted: Wanted::of(&asking.headers),
+            wanted: Accepted::of(&asking.headers)?,
             status: Format::negotiate(&asking.headers),
             gzip: gzip::is_accepted(&asking.headers),
             slots: plan.legs.iter().map(|leg| leg.slot).collect(),
@@ -126,7 +125,7 @@ impl<'a> Listing<'a> {
             absent: Vec::new(),
             warnings: Vec::new(),
             fan,
-        }
+        })
     }
 
     /// Each turn takes a member away or settles the format, so it ends.
@@ -160,7 +159,7 @@ impl<'a> Listing<'a> {
         for leg in &plan.legs {
             let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.snapshot.clone()).await;
             match heads::judge(leg, outcome, asking.deadline).await? {
-                Head::Refused(response) => return Ok(round::refusal(plan, leg, response)),
+                Head::Refused(response) => return Ok(judged(plan, leg.cluster(), round::passed(leg, response))),
                 Head::List(..) => return Err(fault_of(Judge::fault())),
                 Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::refusal(plan, leg, response)))),
                 Head::Away(fault) => gone = gone.or(Some(Err(fault))),

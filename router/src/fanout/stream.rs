@@ -34,6 +34,8 @@ const ROUND_BYTES: usize = 64 << 10;
 const ROUND_CHUNKS: usize = 64;
 /// Pieces are joined up to this: an event and its bookmark go out in one frame.
 const JOINED_BYTES: usize = 16 << 10;
+/// A watch that ends sooner without an event is an error to client-go, which lists anew.
+const SHORTEST: Duration = Duration::from_millis(1200);
 /// Between two attempts to connect a leg: at first, and at most. A member that is back is noticed within the latter, and its
 /// breaker lets few of the attempts through meanwhile.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -133,6 +135,7 @@ pub(super) struct MergedWatch {
     /// Wakes for the two below.
     control: Waker,
     ends: Pin<Box<Sleep>>,
+    begun: Instant,
     drain: Pin<Box<WaitForCancellationFutureOwned>>,
     watched: WatchedFan,
     shown: Registered,
@@ -168,6 +171,7 @@ impl MergedWatch {
         let mut stream = Self {
             control: wakes.waker(legs.len()),
             ends: Box::pin(tokio::time::sleep_until(shared.ends)),
+            begun: Instant::now(),
             shared,
             plan,
             merge,
@@ -207,11 +211,23 @@ impl MergedWatch {
         let mut cx = Context::from_waker(&self.control);
         let due = self.ends.as_mut().poll(&mut cx).is_ready();
         let drains = self.drain.as_mut().poll(&mut cx).is_ready();
-        if due {
-            self.end(MergedEnd::Complete);
-        } else if drains {
-            self.end(MergedEnd::Drained);
+        if drains && !due && self.says_too_little() {
+            let grown = (self.begun + SHORTEST).min(self.ends.deadline());
+            self.ends.as_mut().reset(grown);
+            if self.ends.as_mut().poll(&mut cx).is_pending() {
+                return;
+            }
         }
+        match (drains, due) {
+            (true, _) => self.end(MergedEnd::Drained),
+            (false, true) => self.end(MergedEnd::Complete),
+            (false, false) => {}
+        }
+    }
+
+    fn says_too_little(&self) -> bool {
+        let counts = self.merge.counts();
+        counts.events + counts.bookmarks == 0 && self.begun.elapsed() < SHORTEST
     }
 
     /// The planned end.

@@ -135,7 +135,7 @@ impl World {
                 namespaces: None,
                 selector: None,
             },
-            labelling: false,
+            by_labels: None,
             held: None,
         });
         let plan = FanOut {

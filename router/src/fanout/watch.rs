@@ -22,7 +22,7 @@ use self::opening::Opening;
 use super::accept::{Accepted, Shape};
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
-use super::{Fan, FanOuts, named};
+use super::{Fan, FanOuts, judged};
 use crate::fault::Fault;
 use crate::plan::FanOut;
 use crate::reply::{self, Format};
@@ -61,6 +61,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             cluster: None,
         });
     }
+    let accepted = Accepted::of(&asking.headers)?;
     let query = CollectionQuery::parse(|key| asking.asked.query.first(key).map(std::borrow::Cow::into_owned));
     let slots: Vec<usize> = plan.legs.iter().map(|leg| leg.slot).collect();
     let begin = match query.watch(&plan.universe, &slots) {
@@ -83,14 +84,14 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             .and_then(|raw| Some((raw, fanouts.resume(&asking, &plan, raw)?)))
         {
             Some((raw, cursor)) => Plan::resume(raw, cursor, &slots),
-            None => return Ok(expired(fanouts, &asking, why)),
+            None => return Ok(expired(fanouts, &accepted, why)),
         },
     };
     fanouts.open.metrics.started(begin.word());
     let bookmarks = query.bookmarks();
     let shared = Arc::new(Shared {
         fanouts: fanouts.clone(),
-        accepted: Accepted::of(&asking.headers),
+        accepted,
         first: begin.first,
         ends: Instant::now() + lifetime(&asking),
         asking,
@@ -171,7 +172,7 @@ async fn refuse(
         };
         match leg::start(fanouts, asking, leg, &overrides, snapshot.clone()).await {
             Ok(response) if response.status().is_client_error() => {
-                return Ok(named(plan, leg.cluster(), passed(response)));
+                return Ok(judged(plan, leg.cluster(), passed(response)));
             }
             Ok(_) => break,
             Err(fault @ Fault::Forbidden(_)) => return Err(fault),
@@ -186,9 +187,9 @@ async fn refuse(
 }
 
 /// One `ERROR` event and the end, with 200: only so does every client list anew.
-fn expired(fanouts: &FanOuts, asking: &Asking, why: String) -> Response<Body> {
+fn expired(fanouts: &FanOuts, accepted: &Accepted, why: String) -> Response<Body> {
     fanouts.open.metrics.expired("position");
-    let shape = Accepted::of(&asking.headers).own();
+    let shape = accepted.own();
     let format = match shape {
         Shape::Json | Shape::Table => Format::Json,
         Shape::Protobuf => Format::Protobuf,

@@ -13,7 +13,7 @@ use super::{FanLeg, FanOut, Refusal, Rewrite, Rule, TrafficClass, scope};
 use crate::classify::{ResourceRequest, Verb};
 use crate::discovery::Scope;
 use crate::fault::Fault;
-use crate::snapshot::{Member, Reach, Shard};
+use crate::snapshot::{Member, Reach};
 
 impl Merged<'_> {
     /// No namespace in the path: the shard's part of every member, or the union of what has no namespace.
@@ -104,10 +104,13 @@ impl Merged<'_> {
             selector: finer,
         };
         let mut leg = self.leg(&member.cluster, share)?;
-        leg.labelling = scope::labelling(self.shard, &leg.forward.target, resource);
-        if let Some(by_labels) = by_labels(self.shard, &leg, resource, reach, said) {
-            let finer = leg.share.selector.clone().unwrap_or_default();
-            leg.forward.rewrite.selector = Some(by_labels.and(&finer));
+        let Some(selector) = by_labels(&leg.share, reach, said) else {
+            return Ok(leg);
+        };
+        let (nothing, target) = (selector.is_nothing(), &leg.forward.target);
+        leg.by_labels = (nothing || scope::labelling(self.shard, target, resource)).then(|| selector.clone());
+        if nothing || scope::labelled(self.shard, target, resource) {
+            leg.forward.rewrite.selector = Some(selector);
             leg.filter = None;
         }
         Ok(leg)
@@ -132,7 +135,7 @@ impl Merged<'_> {
             slot: 0,
             filter,
             share,
-            labelling: false,
+            by_labels: None,
         })
     }
 
@@ -189,18 +192,12 @@ impl Merged<'_> {
     }
 }
 
-/// The share by labels, if the member can be trusted with it. `said`: the agents' labels that limits demand.
-fn by_labels(
-    shard: &Shard,
-    leg: &FanLeg,
-    resource: &ResourceRequest,
-    reach: &Reach,
-    said: Option<Selector>,
-) -> Option<Selector> {
-    let namespaces = leg.share.namespaces.as_ref()?;
-    if namespaces.is_nothing() {
-        return Some(Selector::nothing());
-    }
-    let selector = reach.selector.as_ref()?.and(&said?);
-    scope::labelled(shard, &leg.forward.target, resource).then_some(selector)
+/// The share by labels, where labels can say it. `said`: the agents' labels that limits demand.
+fn by_labels(share: &Share, reach: &Reach, said: Option<Selector>) -> Option<Selector> {
+    let agents = if share.namespaces.as_ref()?.is_nothing() {
+        Selector::nothing()
+    } else {
+        reach.selector.as_ref()?.and(&said?)
+    };
+    Some(agents.and(share.selector.as_ref().unwrap_or(&Selector::everything())))
 }

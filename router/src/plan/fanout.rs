@@ -3,8 +3,8 @@
 //! Every LIST and WATCH of the merged view is one of these, also of one namespace and of one member, so that one code path
 //! gives cursors. It is complete: `fanout` runs it and decides nothing about routing. Where labels are complete the member
 //! is asked with them; where not, it is asked without and a filter says what to keep. Both say the same ([`Share`]), so a
-//! running watch keeps its way when labels become complete; when they no longer are, it is filtered here. Made by `collection`
-//! and `clusterwide`; `recheck` compares.
+//! running watch keeps its way when labels become complete, or some are missing; when others count, or objects may lose
+//! theirs, the member is asked anew. Made by `collection` and `clusterwide`; `recheck` compares.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -48,8 +48,8 @@ pub struct FanLeg {
     pub filter: Option<NamespaceFilter>,
     /// What of the member is the caller's, whichever way it is asked for.
     pub share: Share,
-    /// The member's agent labels the kind, though not every object may have its labels yet.
-    pub labelling: bool,
+    /// The share by labels, if objects of the kind get theirs, though not every one may have them yet.
+    pub by_labels: Option<Selector>,
     /// Why this member must not be asked now (a cordon): treat it as one that does not answer, and send nothing. A running stream
     /// goes on.
     pub held: Option<String>,
@@ -93,13 +93,23 @@ impl FanLeg {
         hash.finish()
     }
 
-    /// This leg's way of asking (selector or filter) for a share that is the other's.
-    fn keep_way_of(&mut self, running: &Self) {
+    /// Takes over the other's way of asking (selector or filter) for the same share, if that goes on saying it. False: the
+    /// member must be asked anew.
+    fn goes_on_as(&mut self, running: &Self) -> bool {
+        let selector = &running.forward.rewrite.selector;
+        let by_label = self.by_labels.is_some() && self.by_labels == *selector;
+        match (&running.filter, &self.filter) {
+            (Some(_), Some(_)) => return true,
+            // A filter holds whatever becomes of labels.
+            (Some(_), None) => {}
+            (None, None) => return self.forward.rewrite.selector == *selector,
+            // Objects whose labels are missing now come when they get them, if they get those that are asked for.
+            (None, Some(_)) if by_label => {}
+            (None, Some(_)) => return false,
+        }
         self.filter.clone_from(&running.filter);
-        self.forward
-            .rewrite
-            .selector
-            .clone_from(&running.forward.rewrite.selector);
+        self.forward.rewrite.selector.clone_from(selector);
+        true
     }
 }
 
@@ -125,13 +135,8 @@ impl FanOut {
             if leg.share != before.share {
                 changed = true;
                 leg.prefer_filter(before);
-            } else if leg.filter.is_none() || leg.labelling {
-                // Labels that became complete meanwhile change nothing for what runs; nor do some that are missing now: their
-                // objects come when they get them.
-                leg.keep_way_of(before);
             } else {
-                // Where nobody labels any more, the member would never send what has none.
-                changed |= before.filter.is_none();
+                changed |= !leg.goes_on_as(before);
             }
             renewed |= leg.forward.target.version != before.forward.target.version || leg.held != before.held;
         }

@@ -156,10 +156,10 @@ pub(super) fn labelled(shard: &Shard, target: &Target, resource: &ResourceReques
     coverage(shard, target, resource).is_some_and(|coverage| coverage.complete)
 }
 
-/// Whether it labels objects of the kind by that rule at all: those that have no label yet will get it, and are sent to who
-/// watches by label then.
+/// Whether objects of the kind get and keep their labels by that rule: those that have none yet are sent to who watches by
+/// label when they have. Where admission is seen not to label, an update takes an object out of such a watch, as if deleted.
 pub(super) fn labelling(shard: &Shard, target: &Target, resource: &ResourceRequest) -> bool {
-    coverage(shard, target, resource).is_some()
+    coverage(shard, target, resource).is_some_and(|coverage| coverage.at_admission != Some(false))
 }
 
 fn coverage<'a>(shard: &Shard, target: &'a Target, resource: &ResourceRequest) -> Option<&'a Coverage> {

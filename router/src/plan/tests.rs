@@ -32,6 +32,7 @@ fn target(cluster: &str) -> v1::Target {
             prefix: "ctrlmesh.kusionstack.io/".into(),
             bucketing: None,
         }),
+        at_admission: Some(true),
     };
     v1::Target {
         cluster: cluster.into(),

@@ -192,6 +192,11 @@ fn labels_that_come_change_no_running_watch_and_labels_that_go_do() {
         plan.unwrap().legs[0].filter.is_none(),
         "who has no label yet comes with it"
     );
+    let (word, _) = replanned(ALL_PODS, |world| {
+        world.target.coverage[0].complete = false;
+        world.target.coverage[0].at_admission = Some(false);
+    });
+    assert_eq!(word, Word::Replanned, "an update could take its labels off");
     let (word, plan) = replanned(ALL_PODS, |world| world.target.coverage.clear());
     assert_eq!(word, Word::Replanned);
     let leg = &plan.unwrap().legs[0];

@@ -184,6 +184,7 @@ fn target(wire: &v1::Target, version: &str) -> Result<Target, BuildError> {
             labelled: kind.labelled,
             total: kind.total,
             rule: kind.rule.as_ref().and_then(shard::label_rule),
+            at_admission: kind.at_admission,
         };
         ((kind.group.clone(), kind.resource.clone()), facts)
     });

@@ -22,6 +22,8 @@ use crate::upstream::Upstreams;
 
 /// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Of it after writes that failed: about a minute.
+const MOST_DOUBLINGS: u32 = 6;
 
 /// The state and where it goes.
 pub(crate) struct Held {
@@ -35,6 +37,8 @@ pub(crate) struct Held {
     owes_save: bool,
     saved_at: Option<Instant>,
     saving: Option<JoinHandle<Result<(), StateError>>>,
+    /// Writes in a row that failed.
+    failures: u32,
 }
 
 /// What became of a transaction.
@@ -56,6 +60,7 @@ impl Held {
             owes_save: false,
             saved_at: None,
             saving: None,
+            failures: 0,
         }
     }
 
@@ -153,7 +158,8 @@ impl Held {
             return std::future::pending().await;
         }
         if let Some(saved_at) = self.saved_at {
-            tokio::time::sleep_until(saved_at + SAVE_INTERVAL).await;
+            let pause = SAVE_INTERVAL * 2_u32.pow(self.failures.min(MOST_DOUBLINGS));
+            tokio::time::sleep_until(saved_at + pause).await;
         }
     }
 
@@ -199,9 +205,12 @@ impl Held {
         let Some(saving) = &mut self.saving else {
             return Ok(());
         };
-        let outcome = saving.await;
+        let outcome = saving.await.map_err(StateError::from).flatten();
         self.saving = None;
-        outcome?
+        // The next transaction may be half a day away: it is tried again without one.
+        self.changed |= outcome.is_err();
+        self.failures = if outcome.is_err() { self.failures + 1 } else { 0 };
+        outcome
     }
 }
 

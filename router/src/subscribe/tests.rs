@@ -1,5 +1,6 @@
 //! The subscriber against a scripted hub over real gRPC and TLS.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_wire::v1;
@@ -8,12 +9,15 @@ use portolan_wire::v1::router_message::Kind as In;
 use portolan_wire::v1::router_update::Kind as Out;
 use tonic::Status;
 
+use super::Held;
 use super::scripted::{Client, ScriptedHub};
 use crate::access::{Access, MemberAnswer, MemberApi};
 use crate::fault::Fault;
 use crate::plan::Check;
-use crate::snapshot::{Binding, CallerKey};
+use crate::snapshot::build::Transaction;
+use crate::snapshot::{Binding, CallerKey, SnapshotStore};
 use crate::state::StateFile;
+use crate::upstream::Upstreams;
 
 const CANARY: &str = "canary-5d1c";
 
@@ -271,6 +275,25 @@ async fn a_release_that_cannot_be_written_is_not_acknowledged() {
     );
     assert!(kept(folder.path()).contains(&"releasing".to_owned()));
     client.stop().await;
+}
+
+#[tokio::test]
+async fn a_state_that_could_not_be_written_is_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let upstreams = Upstreams::new(Duration::from_secs(1), portolan_runtime::Tasks::new());
+    let mut held = Held::new(Arc::new(SnapshotStore::new()), upstreams, &missing);
+    held.apply(Transaction {
+        upserted: vec![target("east", "https://127.0.0.1:1")],
+        removed: Vec::new(),
+    });
+    held.save_if_changed().await;
+    std::fs::create_dir(&missing).unwrap();
+    tokio::time::timeout(Duration::from_secs(60), held.save_due())
+        .await
+        .unwrap();
+    held.save_if_changed().await;
+    assert!(StateFile::in_folder(&missing).load().unwrap().is_some());
 }
 
 #[tokio::test]

@@ -394,6 +394,7 @@ impl Agent {
             total: 2,
             complete: true,
             rule: None,
+            at_admission: Some(true),
         };
         let token = v1::MemberToken {
             token: CANARY.to_owned(),

@@ -680,6 +680,9 @@ pub struct KindCoverage {
     /// What `complete` holds for. To be trusted only for shards of the same rule.
     #[prost(message, optional, tag = "6")]
     pub rule: ::core::option::Option<LabelRule>,
+    /// New objects get their labels at admission, and updates that leave them out get them back. Absent: nobody has looked yet.
+    #[prost(bool, optional, tag = "7")]
+    pub at_admission: ::core::option::Option<bool>,
 }
 /// What one caller may see and do.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1382,6 +1385,9 @@ pub struct CoverageFact {
     /// What the labels were counted by: the agent may not have heard of the hub's present rule yet.
     #[prost(message, optional, tag = "5")]
     pub rule: ::core::option::Option<LabelRule>,
+    /// New objects get their labels at admission, and updates that leave them out get them back. Absent: nobody has looked yet.
+    #[prost(bool, optional, tag = "6")]
+    pub at_admission: ::core::option::Option<bool>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CallerDelta {

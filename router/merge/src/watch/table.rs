@@ -56,6 +56,11 @@ impl Columns {
         }
     }
 
+    /// Rows of members lose their objects.
+    pub(super) fn hide_objects(&mut self) {
+        self.columns.hide_objects();
+    }
+
     /// Learns a leg's columns from an event that is not passed on.
     pub(super) fn read(&mut self, placing: &mut Placing, frame: &[u8]) {
         if let Ok(event) = serde_json::from_slice::<Event<'_>>(frame) {

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY, WARNING};
 use http::{HeaderMap, Method, Response};
 
-use super::accept::begins_as_table;
 use super::body::{Begun, Broken, ListBody, Source};
 use super::{Listing, gzip};
 use crate::fault::Fault;
@@ -14,6 +13,8 @@ use crate::plan::FanLeg;
 use crate::rewrite;
 use crate::upstream::{Body, Merged};
 
+/// How much of a body is looked at for its kind.
+const SNIFFED: usize = 256;
 /// Of a union's answer that are held until it is known whether names collide, so that a header can say so.
 const HELD_OF_UNION: usize = 1 << 20;
 
@@ -111,5 +112,29 @@ fn said_early(legs: &[&FanLeg], broken: Broken) -> Fault {
     match legs.get(index) {
         Some(leg) => leg.forward.unavailable(why),
         None => Fault::Internal(why),
+    }
+}
+
+/// Whether a JSON body begins as a Table does. API servers write the type first.
+fn begins_as_table(body: &[u8]) -> bool {
+    let head = &body[..body.len().min(SNIFFED)];
+    let text: Vec<u8> = head
+        .iter()
+        .copied()
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
+    text.windows(14).any(|window| window == b"\"kind\":\"Table\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_known_by_their_beginning() {
+        assert!(begins_as_table(b"{\"kind\":\"Table\",\"apiVersion\""));
+        assert!(begins_as_table(b"{\n  \"kind\": \"Table\",\n"));
+        assert!(!begins_as_table(b"{\"kind\":\"PodList\",\"apiVersion\":\"v1\""));
+        assert!(!begins_as_table(b""));
     }
 }

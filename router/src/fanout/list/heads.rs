@@ -3,12 +3,11 @@
 //! A member that decided (bad request, forbidden, gone …) has decided for all; one that does not serve the kind adds
 //! nothing; one that cannot be had makes the list wait, or go without it.
 
-use http::header::CONTENT_ENCODING;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 
-use super::accept::Media;
 use super::status::{Told, whole};
+use crate::fanout::accept::{Media, described};
 use crate::fault::Fault;
 use crate::plan::FanLeg;
 use crate::upstream::Body;
@@ -57,28 +56,15 @@ pub(super) async fn judge(
 
 /// Everything that is not a list as asked for comes from something that is no API server.
 fn listing(leg: &FanLeg, response: Response<Body>) -> Head {
-    let headers = response.headers();
-    let encoded = headers
-        .get(CONTENT_ENCODING)
-        .is_some_and(|encoding| encoding != "identity");
-    match Media::of(headers) {
-        Some(media) if !encoded => Head::List(media, response),
-        _ => {
-            let header = |name| {
-                headers
-                    .get(name)
-                    .and_then(|value| value.to_str().ok())
-                    .unwrap_or("none")
-            };
-            let what = format!(
-                "member cluster {} did not answer with a list: content type {}, encoding {}",
-                leg.cluster(),
-                header(http::header::CONTENT_TYPE),
-                header(CONTENT_ENCODING),
-            );
-            Head::Away(leg.forward.unavailable(what))
-        }
+    if let Some(media) = Media::of(response.headers()) {
+        return Head::List(media, response);
     }
+    let what = format!(
+        "member cluster {} did not answer with a list: {}",
+        leg.cluster(),
+        described(response.headers())
+    );
+    Head::Away(leg.forward.unavailable(what))
 }
 
 /// Always 429 to a lister, however it came about.

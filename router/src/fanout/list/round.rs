@@ -8,12 +8,12 @@ use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions};
 use portolan_merge::query::{CONTINUE_INCONSISTENT, LegAsk, list::Read};
 use portolan_merge::token::Token;
 
-use super::accept::{Media, Wanted};
 use super::answer::{all_tables, finish};
 use super::body::{Assemble, ListBody, Source};
 use super::heads::{self, Head};
 use super::status::{Told, pinned, whole};
 use super::{Listing, Overrides, start};
+use crate::fanout::accept::{Accepted, Media, Shape};
 use crate::fanout::named;
 use crate::fault::Fault;
 use crate::metrics::FanOutMetrics;
@@ -34,7 +34,7 @@ pub(super) enum Turn {
     /// The client is answered.
     Answer(Response<Body>),
     /// Once more, in this format.
-    Asking(Wanted),
+    Asking(Accepted),
     /// Once more without these slots, and what is said about it.
     Without(Vec<usize>, Vec<HeaderValue>),
 }
@@ -53,7 +53,7 @@ pub(super) struct Round<'a> {
 }
 
 /// A member's own answer, as it goes to the client.
-fn passed(leg: &FanLeg, response: Response<Body>) -> Response<Body> {
+pub(super) fn passed(leg: &FanLeg, response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     rewrite::rewrite_response(&leg.forward, &mut head);
     Response::from_parts(head, body)
@@ -205,15 +205,15 @@ impl<'a> Round<'a> {
         for warning in listing.warnings.iter().chain(&self.warnings) {
             headers.append(WARNING, warning.clone());
         }
-        let format = match (media, listing.wanted.is_table(media)) {
+        let format = match (media, listing.wanted.shape_of(media)) {
             (Media::Protobuf, _) => ListFormat::Protobuf,
-            (Media::Json, false) => ListFormat::Json,
-            (Media::Json, true) => {
+            (Media::Json, Some(Shape::Table)) => {
                 if !all_tables(&legs, &mut sources).await? {
-                    return Ok(Turn::Asking(Wanted::plain()));
+                    return Ok(Turn::Asking(Accepted::plain()));
                 }
                 ListFormat::Table
             }
+            (Media::Json, _) => ListFormat::Json,
         };
         let merge = ListMerge::new(format, legs.iter().map(|leg| list_leg(leg)).collect(), self.options());
         let assemble = self.assemble(legs.iter().map(|leg| leg.slot).collect());

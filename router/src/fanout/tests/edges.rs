@@ -55,6 +55,18 @@ async fn a_members_refusal_is_the_answer() {
     let warning = watch.headers["warning"].to_str().unwrap();
     assert!(warning.contains("member cluster west answered 403"), "{warning}");
     assert_eq!(watch.whole().await["message"], "west");
+    for code in [400, 406, 422] {
+        let started = world.start("fieldSelector=spec.color%3Dred");
+        let (_, _stream) = world.members[0].opens().await;
+        world.members[1].refuses(code).await;
+        if code == 422 {
+            // Asked without a marker as well, which it might not have known.
+            world.members[1].refuses(code).await;
+        }
+        let watch = started.await.unwrap().unwrap();
+        let warning = watch.headers["warning"].to_str().unwrap();
+        assert!(warning.contains("member cluster west answered 4"), "{code}: {warning}");
+    }
     // What none of them serves is not there; what one of them serves is.
     let started = world.start("");
     world.members[0].refuses(404).await;
@@ -102,6 +114,22 @@ async fn ends_are_told_and_clean() {
     world.fanouts.tasks.token().cancel();
     assert_eq!(watch.bookmark().await, world.cursor(&[15, 21]));
     assert_eq!(watch.next().await, None);
+    let Body::Merged(merged) = &watch.body else {
+        panic!("not merged")
+    };
+    assert_eq!(merged.end(), crate::upstream::MergedEnd::Drained);
+}
+
+/// client-go takes a watch that lasted less than a second and said nothing for broken, and lists anew.
+#[tokio::test]
+async fn a_drain_leaves_a_young_watch_its_second() {
+    let mut world = World::new(&["east", "west"]).await;
+    let query = format!("resourceVersion={}&allowWatchBookmarks=true", world.cursor(&[10, 20]));
+    let (mut watch, _streams) = world.open(&query).await;
+    let begun = std::time::Instant::now();
+    world.fanouts.tasks.token().cancel();
+    assert_eq!(watch.next().await, None);
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
     let Body::Merged(merged) = &watch.body else {
         panic!("not merged")
     };

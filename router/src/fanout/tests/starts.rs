@@ -20,6 +20,63 @@ async fn a_replica_does_not_go_on_from_what_another_was_sent() {
     assert!(streams[1].0.contains("resourceVersion=21&"), "{}", streams[1].0);
 }
 
+/// Before Kubernetes 1.32: the marker is the router's wish for a member whose place in the cursor is open, and not the
+/// client's.
+#[tokio::test]
+async fn a_member_without_watch_list_is_asked_plainly_unless_the_client_wants_it() {
+    let mut world = World::new(&["east", "west"]).await;
+    let started = world.start(&format!(
+        "resourceVersion={}&allowWatchBookmarks=true",
+        world.cursor(&[10])
+    ));
+    let (path, _stream) = world.members[0].opens().await;
+    assert!(path.contains("resourceVersion=10&"), "{path}");
+    let path = world.members[1].refuses(422).await;
+    assert!(path.contains("sendInitialEvents=true"), "{path}");
+    let (path, mut stream) = world.members[1].opens().await;
+    assert!(!path.contains("sendInitialEvents"), "{path}");
+    let mut watch = started.await.unwrap().unwrap();
+    assert_eq!(watch.status, StatusCode::OK);
+    stream.send_data(event("ADDED", "b", 21), false).unwrap();
+    watch.expect("ADDED", "b").await;
+    drop(watch);
+    let started = world.start("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
+    let (_, _stream) = world.members[0].opens().await;
+    world.members[1].refuses(422).await;
+    assert_eq!(started.await.unwrap().unwrap().status, StatusCode::UNPROCESSABLE_ENTITY);
+}
+
+#[tokio::test]
+async fn what_does_not_speak_as_an_api_server_is_away_and_named() {
+    for (names, query) in [
+        (&["east", "west"][..], ""),
+        (&["west"], ""),
+        (&["west"], "resourceVersion=0"),
+    ] {
+        for (header, value) in [("content-type", "text/html"), ("content-encoding", "gzip")] {
+            let mut world = World::new(names).await;
+            let started = world.start(query);
+            let (west, others) = world.members.split_last_mut().unwrap();
+            let mut streams = Vec::new();
+            for member in others {
+                streams.push(member.opens().await);
+            }
+            let mut answer = head(200);
+            answer.headers_mut().insert(header, value.parse().unwrap());
+            let mut asked = west.asked().await;
+            let mut page = asked.respond.send_response(answer, false).unwrap();
+            page.send_data(Bytes::from_static(b"<html></html>"), true).unwrap();
+            match started.await.unwrap() {
+                Err(Fault::TooManyRequests { message, cluster, .. }) => {
+                    assert_eq!(cluster.as_deref(), Some("west"));
+                    assert!(message.contains("west") && message.contains(value), "{message}");
+                }
+                other => panic!("{names:?}: {:?}", other.map(|watch| watch.status)),
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn only_the_first_list_goes_without_a_member() {
     let mut world = World::new(&["east", "west"]).await;
@@ -74,7 +131,7 @@ async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
     let fan = world.ask("");
     let shared = Arc::new(Shared {
         fanouts: world.fanouts.clone(),
-        accepted: accept::Accepted::of(&fan.asking.headers),
+        accepted: accept::Accepted::of(&fan.asking.headers).unwrap(),
         asking: fan.asking,
         first: false,
         ends: tokio::time::Instant::now() + PATIENCE,

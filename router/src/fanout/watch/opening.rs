@@ -109,6 +109,9 @@ impl Opening {
             shadow: Some(self.shared.fanouts.memory(&self.plan).clone()),
         })
         .bounded(self.shared.fanouts.frames.clone());
+        if self.shared.hides_objects() {
+            merge = merge.hiding_objects();
+        }
         if let Some(raw) = self.begin.raw {
             merge.resumed(raw);
         }
@@ -174,7 +177,7 @@ impl Opening {
                 return true;
             };
             let unknown = |response: &Response<Body>| response.status() == StatusCode::UNPROCESSABLE_ENTITY;
-            let ours = !matches!(self.begin.begins[index], Begin::Sync { .. }) && !self.plain[index];
+            let ours = !self.begin.initial_events && !self.plain[index];
             self.legs[index] = Asked::Answered(answered);
             if let Asked::Answered(Answered::Refused(response)) = &self.legs[index]
                 && ours

@@ -91,6 +91,66 @@ fn labels_of_another_rule_are_not_trusted() {
     }
 }
 
+fn running(prefix: &str, complete: bool, at_admission: Option<bool>) -> FanOut {
+    let wire = v1::Shard {
+        label_prefix: prefix.into(),
+        ..two()
+    };
+    let world = World::of(vec!["ops/blue".into()], Some(wire), |target| {
+        for kind in &mut target.coverage {
+            kind.rule.as_mut().unwrap().prefix = prefix.into();
+            (kind.complete, kind.at_admission) = (complete, at_admission);
+        }
+    });
+    world.fan("GET /api/v1/pods?watch")
+}
+
+/// Hub and agent go over to another prefix in one swap: the sweep takes the old labels off, which the members of a watch by
+/// them would tell as deleted.
+#[test]
+fn a_watch_by_labels_that_go_is_asked_anew() {
+    let before = running("old.example.com/", true, Some(true));
+    let labels = |plan: &FanOut| format!("{:?}", plan.legs[0].forward.rewrite.selector);
+    assert!(labels(&before).contains("old.example.com/"), "{}", labels(&before));
+    for (complete, at_admission) in [
+        (true, Some(true)),
+        (false, Some(true)),
+        (false, None),
+        (false, Some(false)),
+    ] {
+        let case = format!("{complete} {at_admission:?}");
+        match running("new.example.com/", complete, at_admission).after(&before) {
+            Replan::Changed(next) => {
+                assert!(!labels(&next).contains("old.example.com/"), "{case}: {}", labels(&next));
+                assert_eq!(next.legs[0].filter.is_none(), complete, "{case}");
+            }
+            other => panic!("{case}: {other:?}"),
+        }
+    }
+    // What is filtered here needs no labels.
+    let filtered = running("old.example.com/", false, None);
+    let next = running("new.example.com/", true, Some(true)).after(&filtered);
+    assert!(matches!(next, Replan::Same), "{next:?}");
+}
+
+/// An update that leaves the labels out would be told as a delete.
+#[test]
+fn a_watch_by_labels_that_admission_does_not_keep_is_filtered_here() {
+    let before = running("ctrlmesh.kusionstack.io/", true, Some(true));
+    for (at_admission, stays) in [(Some(true), true), (None, true), (Some(false), false)] {
+        match running("ctrlmesh.kusionstack.io/", false, at_admission).after(&before) {
+            Replan::Same => assert!(stays, "{at_admission:?}"),
+            Replan::Changed(next) => {
+                assert!(
+                    !stays && next.legs.iter().all(|leg| leg.filter.is_some()),
+                    "{at_admission:?}"
+                );
+            }
+            other => panic!("{at_admission:?}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn long_lists_of_namespaces_are_filtered_here() {
     let names: Vec<String> = (0..1000).map(|index| format!("namespace-{index}")).collect();

@@ -292,6 +292,7 @@ fn target(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> v1::Target {
             prefix: LABEL_PREFIX.to_owned(),
             bucketing: None,
         }),
+        at_admission: Some(true),
     };
     v1::Target {
         cluster: cluster(number),

@@ -58,3 +58,14 @@ fn rows_of_a_member_that_told_no_columns_go_on_as_they_are() {
     let told = told(&[(0, row(2, None, r#"["a"]"#)), (0, row(3, Some("[]"), r#"["b"]"#))]);
     assert_eq!(told, [(vec![], json!(["a", "m0"])), (vec![], json!(["b", "m0"]))]);
 }
+
+#[test]
+fn rows_without_objects_are_merged_by_them_all_the_same() {
+    let mut merge = merge(WatchFormat::Table, &[Start::At(1)]).hiding_objects();
+    let mut out = Output::default();
+    let first = row(2, Some(r#"[{"name":"Name"}]"#), r#"["a"]"#);
+    merge.push(0, first.into(), &mut out).unwrap();
+    let event: Value = serde_json::from_slice(&drain(&mut out)[0]).unwrap();
+    assert_eq!(event["object"]["rows"], json!([{"cells": ["a", "m0"]}]));
+    assert_eq!(merge.leg_state(0).slot, crate::cursor::Slot::At(2));
+}
