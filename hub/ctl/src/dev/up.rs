@@ -224,7 +224,8 @@ impl Up {
         let join = Join {
             name,
             hub_address: &address,
-            endpoint: None,
+            // The fleet runs where its kubeconfigs do.
+            endpoint: Some(&member.url),
             accept: true,
             labels: &[],
             token_ttl: TOKEN_TTL,
