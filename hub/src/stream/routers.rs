@@ -187,7 +187,7 @@ impl Session {
 
     /// Sends the difference, if there is one.
     async fn offer(&mut self, world: &crate::compile::World, traceparent: &str) -> Result<(), Status> {
-        let transaction = Transaction::between(&self.holding, world);
+        let transaction = self.holding.next(world);
         // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
         if transaction.is_empty() && self.nonce > 0 {
             self.settled(&transaction);
