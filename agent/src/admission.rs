@@ -43,6 +43,8 @@ const PROBES_BEFORE_WARNING: u32 = 5;
 const PROBED: &str = "default";
 const UNCOVERED: &str = "this API server does not label new objects: the sweep does, a moment after their creation, and \
     coverage is never complete";
+/// Tries to write one of our objects while somebody else writes it.
+const WRITE_TRIES: u32 = 5;
 /// Changes that come together are answered once.
 const SETTLE: Duration = Duration::from_millis(200);
 
@@ -50,13 +52,19 @@ const GROUP: &str = "admissionregistration.k8s.io";
 const MUTATING: [&str; 2] = ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"];
 const VALIDATING: [&str; 2] = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
 
-/// The kinds whose new objects are labelled at admission now.
+/// The kinds whose new objects are labelled at admission now, and by which keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Covered(Arc<BTreeSet<Kind>>);
+pub(crate) struct Covered(Option<Arc<(LabelKeys, BTreeSet<Kind>)>>);
 
 impl Covered {
-    pub(crate) fn covers(&self, kind: &Kind) -> bool {
-        self.0.contains(kind)
+    pub(crate) fn new(keys: LabelKeys, kinds: BTreeSet<Kind>) -> Self {
+        Self(Some(Arc::new((keys, kinds))))
+    }
+
+    /// A policy that writes other keys, of before a change of the prefix, covers nothing.
+    pub(crate) fn covers(&self, kind: &Kind, keys: &LabelKeys) -> bool {
+        let covered = self.0.as_ref().filter(|covered| covered.0 == *keys);
+        covered.is_some_and(|covered| covered.1.contains(kind))
     }
 }
 
@@ -105,9 +113,7 @@ impl Admission {
                     self.keep(installed, input, &mut plan).await;
                 }
                 Err(error) => {
-                    // Without an answer nothing is known to be otherwise than it was, and routers would begin running watches
-                    // anew for nothing.
-                    if error.status().is_some_and(|status| status < 500) {
+                    if is_verdict(&error) {
                         self.uncover();
                     }
                     tracing::warn!(error = %chain(&error), "admission policies are not installed yet");
@@ -169,14 +175,28 @@ impl Admission {
             },
         );
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
-        let written = match bounded(api.get_metadata_opt(name)).await? {
-            Some(known) => {
-                object["metadata"]["resourceVersion"] = known.metadata.resource_version.into();
-                bounded(api.replace(name, &params, &dynamic(object)?)).await?
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let known = bounded(api.get_metadata_opt(name)).await?;
+            let version = known.map(|known| known.metadata.resource_version);
+            object["metadata"]["resourceVersion"] = version.clone().flatten().into();
+            let wanted = dynamic(object.clone())?;
+            let (written, overtaken) = match version {
+                Some(_) => (
+                    bounded(api.replace(name, &params, &wanted)).await,
+                    [404, 409].as_slice(),
+                ),
+                // 404 here says that the kind is not served.
+                None => (bounded(api.create(&params, &wanted)).await, [409].as_slice()),
+            };
+            match written {
+                Ok(written) => return Ok(written.metadata.generation.unwrap_or_default()),
+                // Somebody wrote, made or deleted it since it was read.
+                Err(error) if tries < WRITE_TRIES && error.status().is_some_and(|code| overtaken.contains(&code)) => {}
+                Err(error) => return Err(error),
             }
-            None => bounded(api.create(&params, &dynamic(object)?)).await?,
-        };
-        Ok(written.metadata.generation.unwrap_or_default())
+        }
     }
 
     /// Returns when the policies must be looked at again.
@@ -204,7 +224,8 @@ impl Admission {
             return std::future::pending().await;
         }
         // New kinds count only once the policy has them; kinds that are gone do not matter.
-        let known = input.kinds.iter().all(|kind| self.covered.borrow().covers(kind));
+        let is_known = |kind| self.covered.borrow().covers(kind, &input.keys);
+        let known = input.kinds.iter().all(is_known);
         if !known {
             tokio::time::sleep(TAKES_EFFECT).await;
         }
@@ -223,7 +244,7 @@ impl Admission {
         if !known {
             tracing::info!(kinds = input.kinds.len(), "new objects get their labels at admission");
         }
-        self.covered.send_replace(Covered(Arc::new(input.kinds)));
+        self.covered.send_replace(Covered::new(input.keys, input.kinds));
         self.metrics.admission(true);
         std::future::pending().await
     }
@@ -314,6 +335,13 @@ pub(crate) async fn remove(client: &Client) -> Result<(), CallError> {
     Ok(())
 }
 
+/// Whether an error says that the policies are not as they shall be. Without an answer, or with one about the moment or
+/// about us, nothing is known to be otherwise than it was, and routers would begin running watches anew for nothing.
+fn is_verdict(error: &CallError) -> bool {
+    let status = error.status();
+    status.is_some_and(|status| status < 500 && !matches!(status, 401 | 408 | 409 | 429))
+}
+
 async fn who_am_i(client: &Client) -> Result<String, CallError> {
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
     let review = bounded(reviews.create(&PostParams::default(), &SelfSubjectReview::default())).await?;
@@ -356,5 +384,68 @@ mod tests {
             "validatingadmissionpolicybindings",
         ];
         assert!(plurals.eq(expected));
+    }
+
+    fn admission(client: Client) -> Admission {
+        Admission {
+            client,
+            namespace: "system".to_owned(),
+            covered: watch::Sender::new(Covered::default()),
+            metrics: Metrics::default(),
+        }
+    }
+
+    /// A policy that is there when it is first read; what the writes are answered.
+    fn overtaken(replaced: u16) -> Client {
+        let reads = std::sync::atomic::AtomicU32::new(0);
+        let writes = std::sync::atomic::AtomicU32::new(0);
+        crate::testing::answering(move |method, _| {
+            let count =
+                |counter: &std::sync::atomic::AtomicU32| counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let written = json!({"metadata": {"name": POLICY_LABELS, "resourceVersion": "1", "generation": 7}});
+            match method.as_str() {
+                "GET" if replaced == 404 && count(&reads) > 0 => Err(404),
+                "GET" => Ok(written),
+                "PUT" if count(&writes) == 0 => Err(replaced),
+                _ => Ok(written),
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn who_was_overtaken_by_somebody_writes_again() {
+        for replaced in [404, 409] {
+            let object = json!({"metadata": {"name": POLICY_LABELS}});
+            let written = admission(overtaken(replaced)).put(MUTATING[0], object).await;
+            assert_eq!(written.ok(), Some(7), "{replaced}");
+        }
+        let unserved = crate::testing::answering(|_, _| Err(404));
+        let written = admission(unserved).put(MUTATING[0], json!({"metadata": {}})).await;
+        assert_eq!(written.unwrap_err().status(), Some(404));
+    }
+
+    #[test]
+    fn only_what_says_something_about_the_policies_takes_coverage_back() {
+        let error = |code| {
+            let status = kube::core::Status::failure("no", "Reason").with_code(code);
+            CallError::Kube(kube::Error::Api(Box::new(status)))
+        };
+        for code in [400, 403, 404, 422] {
+            assert!(is_verdict(&error(code)), "{code}");
+        }
+        for code in [401, 408, 409, 429, 500, 503] {
+            assert!(!is_verdict(&error(code)), "{code}");
+        }
+        assert!(!is_verdict(&CallError::Timeout(crate::member::CALL_TIMEOUT)));
+    }
+
+    #[test]
+    fn a_policy_that_writes_other_keys_covers_nothing() {
+        let kind = crate::sweep::namespaces_kind();
+        let keys = LabelKeys::default();
+        let covered = Covered::new(keys.clone(), BTreeSet::from([kind.clone()]));
+        assert!(covered.covers(&kind, &keys));
+        assert!(!covered.covers(&kind, &LabelKeys::new("other.example/").unwrap()));
+        assert!(!Covered::default().covers(&kind, &keys));
     }
 }

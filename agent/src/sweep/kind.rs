@@ -145,7 +145,8 @@ impl KindSweep {
         self.gauges.set(inventory.queued(), counts.total, counts.labelled);
         // Namespaces cannot get their labels at admission: their bucket is a hash. Nothing lives in one before it
         // exists, so their own coverage needs no policy.
-        let admission = self.patcher.subject == Subject::Namespaces || self.covered.borrow().covers(&self.kind);
+        let admission = self.patcher.subject == Subject::Namespaces
+            || self.covered.borrow().covers(&self.kind, &self.labeling.keys);
         let complete = inventory.swept() && admission && counts.labelled == counts.total;
         let fact = coverage_of(&self.kind, counts, complete, &self.labeling);
         self.coverage.upsert(self.kind.clone(), fact);
