@@ -43,6 +43,8 @@ const PROBES_BEFORE_WARNING: u32 = 5;
 const PROBED: &str = "default";
 const UNCOVERED: &str = "this API server does not label new objects: the sweep does, a moment after their creation, and \
     coverage is never complete";
+/// Tries to write one of our objects while somebody else writes it.
+const WRITE_TRIES: u32 = 5;
 /// Changes that come together are answered once.
 const SETTLE: Duration = Duration::from_millis(200);
 
@@ -50,29 +52,34 @@ const GROUP: &str = "admissionregistration.k8s.io";
 const MUTATING: [&str; 2] = ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"];
 const VALIDATING: [&str; 2] = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
 
-/// The kinds whose new objects are labelled at admission now.
+/// The kinds whose new objects are labelled at admission now, and by which keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Covered {
-    kinds: Arc<BTreeSet<Kind>>,
-    /// Somebody has looked: what is not among them is known not to be.
-    looked: bool,
+pub(crate) enum Covered {
+    /// Nobody has looked yet.
+    #[default]
+    Unknown,
+    /// What is not among them is known not to be.
+    By(Arc<(LabelKeys, BTreeSet<Kind>)>),
+    /// Somebody has looked: none.
+    Nothing,
 }
 
 impl Covered {
-    fn by(kinds: BTreeSet<Kind>) -> Self {
-        Self {
-            kinds: Arc::new(kinds),
-            looked: true,
+    fn by(keys: LabelKeys, kinds: BTreeSet<Kind>) -> Self {
+        Self::By(Arc::new((keys, kinds)))
+    }
+
+    fn covers(&self, kind: &Kind, keys: &LabelKeys) -> bool {
+        self.says(kind, keys) == Some(true)
+    }
+
+    /// `None`: nobody has looked yet. A policy that writes other keys, of before a change of the prefix, covers nothing.
+    pub(crate) fn says(&self, kind: &Kind, keys: &LabelKeys) -> Option<bool> {
+        match self {
+            Self::Unknown => None,
+            Self::By(by) => Some(by.0 == *keys && by.1.contains(kind)),
+            Self::Nothing => Some(false),
         }
-    }
-
-    fn covers(&self, kind: &Kind) -> bool {
-        self.kinds.contains(kind)
-    }
-
-    /// `None`: nobody has looked yet.
-    pub(crate) fn says(&self, kind: &Kind) -> Option<bool> {
-        self.looked.then(|| self.covers(kind))
     }
 }
 
@@ -121,9 +128,7 @@ impl Admission {
                     self.keep(installed, input, &mut plan).await;
                 }
                 Err(error) => {
-                    // Without an answer nothing is known to be otherwise than it was, and routers would begin running watches
-                    // anew for nothing.
-                    if error.status().is_some_and(|status| status < 500) {
+                    if is_verdict(&error) {
                         self.uncover();
                     }
                     tracing::warn!(error = %chain(&error), "admission policies are not installed yet");
@@ -185,14 +190,28 @@ impl Admission {
             },
         );
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
-        let written = match bounded(api.get_metadata_opt(name)).await? {
-            Some(known) => {
-                object["metadata"]["resourceVersion"] = known.metadata.resource_version.into();
-                bounded(api.replace(name, &params, &dynamic(object)?)).await?
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let known = bounded(api.get_metadata_opt(name)).await?;
+            let version = known.map(|known| known.metadata.resource_version);
+            object["metadata"]["resourceVersion"] = version.clone().flatten().into();
+            let wanted = dynamic(object.clone())?;
+            let (written, overtaken) = match version {
+                Some(_) => (
+                    bounded(api.replace(name, &params, &wanted)).await,
+                    [404, 409].as_slice(),
+                ),
+                // 404 here says that the kind is not served.
+                None => (bounded(api.create(&params, &wanted)).await, [409].as_slice()),
+            };
+            match written {
+                Ok(written) => return Ok(written.metadata.generation.unwrap_or_default()),
+                // Somebody wrote, made or deleted it since it was read.
+                Err(error) if tries < WRITE_TRIES && error.status().is_some_and(|code| overtaken.contains(&code)) => {}
+                Err(error) => return Err(error),
             }
-            None => bounded(api.create(&params, &dynamic(object)?)).await?,
-        };
-        Ok(written.metadata.generation.unwrap_or_default())
+        }
     }
 
     /// Returns when the policies must be looked at again.
@@ -220,7 +239,8 @@ impl Admission {
             return std::future::pending().await;
         }
         // New kinds count only once the policy has them; kinds that are gone do not matter.
-        let known = input.kinds.iter().all(|kind| self.covered.borrow().covers(kind));
+        let is_known = |kind| self.covered.borrow().covers(kind, &input.keys);
+        let known = input.kinds.iter().all(is_known);
         if !known {
             tokio::time::sleep(TAKES_EFFECT).await;
         }
@@ -239,7 +259,7 @@ impl Admission {
         if !known {
             tracing::info!(kinds = input.kinds.len(), "new objects get their labels at admission");
         }
-        self.covered.send_replace(Covered::by(input.kinds));
+        self.covered.send_replace(Covered::by(input.keys, input.kinds));
         self.metrics.admission(true);
         std::future::pending().await
     }
@@ -308,7 +328,7 @@ impl Admission {
     }
 
     fn uncover(&self) {
-        self.covered.send_replace(Covered::by(BTreeSet::new()));
+        self.covered.send_replace(Covered::Nothing);
         self.metrics.admission(false);
     }
 }
@@ -328,6 +348,13 @@ pub(crate) async fn remove(client: &Client) -> Result<(), CallError> {
         }
     }
     Ok(())
+}
+
+/// Whether an error says that the policies are not as they shall be. Without an answer, or with one about the moment or
+/// about us, nothing is known to be otherwise than it was, and routers would begin running watches anew for nothing.
+fn is_verdict(error: &CallError) -> bool {
+    let status = error.status();
+    status.is_some_and(|status| status < 500 && !matches!(status, 401 | 408 | 409 | 429))
 }
 
 async fn who_am_i(client: &Client) -> Result<String, CallError> {
@@ -369,10 +396,15 @@ mod tests {
             group: String::new(),
             resource: resource.to_owned(),
         };
-        let covered = Covered::by(BTreeSet::from([kind("pods")]));
-        assert_eq!(covered.says(&kind("pods")), Some(true));
-        assert_eq!(covered.says(&kind("secrets")), Some(false));
-        assert_eq!(Covered::default().says(&kind("pods")), None);
+        let keys = LabelKeys::default();
+        let covered = Covered::by(keys.clone(), BTreeSet::from([kind("pods")]));
+        assert_eq!(covered.says(&kind("pods"), &keys), Some(true));
+        assert_eq!(covered.says(&kind("secrets"), &keys), Some(false));
+        // A policy that writes other keys, of before a change of the prefix.
+        let others = LabelKeys::new("other.example/").unwrap();
+        assert_eq!(covered.says(&kind("pods"), &others), Some(false));
+        assert_eq!(Covered::Nothing.says(&kind("pods"), &keys), Some(false));
+        assert_eq!(Covered::default().says(&kind("pods"), &keys), None);
     }
 
     #[test]
@@ -385,5 +417,58 @@ mod tests {
             "validatingadmissionpolicybindings",
         ];
         assert!(plurals.eq(expected));
+    }
+
+    fn admission(client: Client) -> Admission {
+        Admission {
+            client,
+            namespace: "system".to_owned(),
+            covered: watch::Sender::new(Covered::default()),
+            metrics: Metrics::default(),
+        }
+    }
+
+    /// A policy that is there when it is first read; what the writes are answered.
+    fn overtaken(replaced: u16) -> Client {
+        let reads = std::sync::atomic::AtomicU32::new(0);
+        let writes = std::sync::atomic::AtomicU32::new(0);
+        crate::testing::answering(move |method, _| {
+            let count =
+                |counter: &std::sync::atomic::AtomicU32| counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let written = json!({"metadata": {"name": POLICY_LABELS, "resourceVersion": "1", "generation": 7}});
+            match method.as_str() {
+                "GET" if replaced == 404 && count(&reads) > 0 => Err(404),
+                "GET" => Ok(written),
+                "PUT" if count(&writes) == 0 => Err(replaced),
+                _ => Ok(written),
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn who_was_overtaken_by_somebody_writes_again() {
+        for replaced in [404, 409] {
+            let object = json!({"metadata": {"name": POLICY_LABELS}});
+            let written = admission(overtaken(replaced)).put(MUTATING[0], object).await;
+            assert_eq!(written.ok(), Some(7), "{replaced}");
+        }
+        let unserved = crate::testing::answering(|_, _| Err(404));
+        let written = admission(unserved).put(MUTATING[0], json!({"metadata": {}})).await;
+        assert_eq!(written.unwrap_err().status(), Some(404));
+    }
+
+    #[test]
+    fn only_what_says_something_about_the_policies_takes_coverage_back() {
+        let error = |code| {
+            let status = kube::core::Status::failure("no", "Reason").with_code(code);
+            CallError::Kube(kube::Error::Api(Box::new(status)))
+        };
+        for code in [400, 403, 404, 422] {
+            assert!(is_verdict(&error(code)), "{code}");
+        }
+        for code in [401, 408, 409, 429, 500, 503] {
+            assert!(!is_verdict(&error(code)), "{code}");
+        }
+        assert!(!is_verdict(&CallError::Timeout(crate::member::CALL_TIMEOUT)));
     }
 }

@@ -35,3 +35,5 @@ mod review;
 mod settings;
 mod stream;
 mod sweep;
+#[cfg(test)]
+mod testing;

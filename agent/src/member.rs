@@ -95,7 +95,7 @@ pub(crate) async fn facts(client: &Client) -> Result<MemberFacts, CallError> {
 }
 
 /// The member's ServiceAccount signing keys, as its API server publishes them.
-async fn jwks(client: &Client) -> Result<String, CallError> {
+pub(crate) async fn jwks(client: &Client) -> Result<String, CallError> {
     get_text(client, "/openid/v1/jwks").await
 }
 

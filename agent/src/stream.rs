@@ -36,6 +36,8 @@ const MAX_REVIEWS: usize = 64;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// A hello waits so long for fresh facts of the member: the hub must hear from us also while its API server hangs.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often it is looked whether the member has rotated its token-signing keys.
+const LOOK_AT_KEYS: Duration = Duration::from_mins(1);
 /// Longest wait between two tries.
 const RECONNECT_MAX: Duration = Duration::from_secs(15);
 
@@ -52,6 +54,8 @@ enum SessionError {
     Closed,
     #[error("the identity was renewed")]
     Renewed,
+    #[error("the member signs tokens by other keys")]
+    Rotated(String),
 }
 
 impl SessionError {
@@ -82,9 +86,17 @@ impl Stream {
         loop {
             let Err(error) = self.session().await;
             self.metrics.hub_connected(false);
-            if matches!(error, SessionError::Renewed) {
-                tracing::info!("reconnecting to the hub with the renewed identity");
-                continue;
+            match error {
+                SessionError::Renewed => {
+                    tracing::info!("reconnecting to the hub with the renewed identity");
+                    continue;
+                }
+                SessionError::Rotated(jwks) => {
+                    tracing::info!("reconnecting to the hub to tell it the keys that the member signs tokens by now");
+                    self.facts.jwks = jwks;
+                    continue;
+                }
+                _ => {}
             }
             self.ready.not_ready("a stream to the hub");
             tracing::warn!(error = %chain(&error), "no stream to the hub");
@@ -123,6 +135,7 @@ impl Stream {
             ended = self.listen(updates, &outbox) => ended,
             _ = report::run(subjects, outbox.clone()) => Err(SessionError::Closed),
             Ok(()) = renewed.changed() => Err(SessionError::Renewed),
+            jwks = other_keys(&self.client, &self.facts.jwks) => Err(SessionError::Rotated(jwks)),
         }
     }
 
@@ -201,6 +214,44 @@ impl Stream {
     }
 }
 
+/// Returns once the member publishes other keys than `told`. Only a hello carries them, and until the hub has them its
+/// routers refuse each new token of this cluster.
+async fn other_keys(client: &Client, told: &str) -> String {
+    loop {
+        tokio::time::sleep(LOOK_AT_KEYS).await;
+        match member::jwks(client).await {
+            Ok(jwks) if jwks != told => return jwks,
+            Ok(_) => {}
+            Err(error) => tracing::debug!(error = %chain(&error), "cannot look whether the member's keys have changed"),
+        }
+    }
+}
+
 fn ended_by(status: Status) -> SessionError {
     SessionError::Hub(Box::new(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn rotated_keys_are_noticed_and_an_api_server_that_is_away_is_not_taken_for_one() {
+        let asked = AtomicU32::new(0);
+        let client = crate::testing::answering(move |_, path| {
+            assert_eq!(path, "/openid/v1/jwks");
+            match asked.fetch_add(1, Ordering::Relaxed) {
+                0 => Ok(json!({"keys": ["old"]})),
+                1 => Err(503),
+                _ => Ok(json!({"keys": ["old", "new"]})),
+            }
+        });
+        let told = json!({"keys": ["old"]}).to_string();
+        let found = tokio::time::timeout(Duration::from_mins(5), other_keys(&client, &told)).await;
+        assert_eq!(found, Ok(json!({"keys": ["old", "new"]}).to_string()));
+    }
 }

@@ -19,7 +19,7 @@ use crate::args::UninstallConfig;
 use crate::join::identity::IdentityStore;
 use crate::kinds;
 use crate::member::{self, CallError, bounded};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Patched};
 use crate::sweep::inventory::{Subject, Todo};
 use crate::sweep::pacer::Pacer;
 use crate::sweep::patch::Patcher;
@@ -69,7 +69,7 @@ pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
     }
     ensure!(
         left == 0,
-        "some of {left} objects may still be labelled: is an agent running? Stop it and try again"
+        "some of {left} objects may still be labelled: is an agent running, or a webhook in the way? Stop it and try again"
     );
     let store = IdentityStore::new(client, &uninstall.config.member.namespace);
     store.delete().await.context("removing the agent's identity")?;
@@ -119,7 +119,9 @@ impl Uninstall {
         };
         stream::iter(&todos)
             .for_each_concurrent(CONCURRENCY, async |todo| {
-                patcher.unlabel(todo, &self.config.keys).await;
+                if patcher.unlabel(todo, &self.config.keys).await == Patched::Failed {
+                    tracing::warn!(kind = resource.kind, namespace = %todo.namespace, name = %todo.name, "labels could not be removed");
+                }
             })
             .await;
         Ok(todos.len())

@@ -180,6 +180,7 @@ pub(crate) fn compile(facts: &Facts, settings: &Settings, before: &State, releas
     ledger.free(released_up_to);
     let judged = judge::judge(facts, before, &ledger);
     ledger.settle(&judged.claims, run);
+    ledger.forget(facts);
 
     let mut world = World {
         state: State {

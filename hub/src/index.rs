@@ -14,11 +14,13 @@ use tokio::sync::watch;
 use crate::facts::{Facts, Pin};
 
 mod agents;
+mod bounds;
 mod objects;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use agents::Report;
+pub(crate) use bounds::OutOfBounds;
 pub(crate) use objects::{member_from, shard_from};
 
 /// How far a change reaches.
@@ -78,9 +80,18 @@ impl Index {
         }
     }
 
-    /// Reports of one agent stream, as long as no later stream of the cluster has replaced it.
-    pub(crate) fn report(&self, cluster: &str, epoch: u64, report: Report) {
-        self.write(|facts| facts.apply_report(cluster, epoch, report));
+    /// Reports of one agent stream, as long as no later stream of the cluster has replaced it. What is beyond the bounds of
+    /// one agent is refused, and changes nothing.
+    pub(crate) fn report(&self, cluster: &str, epoch: u64, report: Report) -> Result<(), OutOfBounds> {
+        let mut refusal = None;
+        self.write(|facts| match facts.apply_report(cluster, epoch, report) {
+            Ok(change) => change,
+            Err(error) => {
+                refusal = Some(error);
+                Change::Nothing
+            }
+        });
+        refusal.map_or(Ok(()), Err)
     }
 }
 

@@ -15,6 +15,12 @@ use thiserror::Error;
 const MAX_BYTES: usize = 256 * 1024;
 /// A cluster has one signing key, during rotation a few.
 const MAX_KEYS: usize = 32;
+/// Texts of all keys of a cluster, and of one: an RSA key of 8192 bits has one and a half kilobytes. The pins of all members
+/// share one object, which etcd takes a megabyte of.
+const MAX_TEXTS_BYTES: usize = 16 * 1024;
+const MAX_TEXT_BYTES: usize = 2 * 1024;
+/// Kubernetes' own have 43 characters.
+const MAX_KID_BYTES: usize = 256;
 /// Parameters that matter for verifying; private ones are never among them.
 const KEPT: [&str; 9] = ["kty", "kid", "alg", "use", "n", "e", "crv", "x", "y"];
 
@@ -35,6 +41,10 @@ pub(crate) enum JwksError {
     NotAKeySet,
     #[error("jwks has {0} keys: expected 1 to {MAX_KEYS}")]
     Count(usize),
+    #[error("jwks key {0} is larger than {MAX_TEXT_BYTES} bytes, or its kid than {MAX_KID_BYTES}")]
+    KeyTooLarge(usize),
+    #[error("the keys of jwks have {0} bytes, more than {MAX_TEXTS_BYTES}")]
+    KeysTooLarge(usize),
     #[error("jwks key {0} has no readable public RSA, EC or OKP parameters")]
     NotAKey(usize),
 }
@@ -56,10 +66,19 @@ pub(crate) fn parse(document: &str) -> Result<Vec<String>, JwksError> {
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), key.get(*name)?.clone())))
             .collect();
-        texts.push(Value::Object(kept).to_string());
+        let kid = key["kid"].as_str().map_or(0, str::len);
+        let text = Value::Object(kept).to_string();
+        if text.len() > MAX_TEXT_BYTES || kid > MAX_KID_BYTES {
+            return Err(JwksError::KeyTooLarge(index));
+        }
+        texts.push(text);
     }
     texts.sort();
     texts.dedup();
+    let bytes = texts.iter().map(String::len).sum();
+    if bytes > MAX_TEXTS_BYTES {
+        return Err(JwksError::KeysTooLarge(bytes));
+    }
     Ok(texts)
 }
 
@@ -129,6 +148,24 @@ mod tests {
         for (n, e) in [("", "AQAB"), ("AAAA", "AQAB"), ("not base64!", "AQAB"), ("q80", "A")] {
             assert_eq!(rsa(n, e), None, "{n} {e}");
         }
+    }
+
+    #[test]
+    fn one_member_leaves_room_for_the_pins_of_all_others() {
+        let keys = |count: usize, n: usize, kid: usize| {
+            let key = |index: usize| {
+                let n = "q".repeat(n) + &format!("{index:02}");
+                json!({"kty": "RSA", "kid": "k".repeat(kid), "alg": "RS256", "use": "sig", "n": n, "e": "AQAB"})
+            };
+            let keys: Vec<_> = (0..count).map(key).collect();
+            parse(&json!({"keys": keys}).to_string())
+        };
+        // 2048 bits, as most have, and the largest in use.
+        assert_eq!(keys(32, 340, 43).unwrap().len(), 32);
+        assert_eq!(keys(4, 1364, 43).unwrap().len(), 4);
+        assert_eq!(keys(1, 2048, 43), Err(JwksError::KeyTooLarge(0)));
+        assert_eq!(keys(1, 340, 257), Err(JwksError::KeyTooLarge(0)));
+        assert!(matches!(keys(32, 1364, 43), Err(JwksError::KeysTooLarge(_))));
     }
 
     #[test]

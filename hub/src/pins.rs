@@ -19,6 +19,8 @@ use crate::jwks;
 
 /// Name of the ConfigMap, in the hub's namespace.
 pub(crate) const CONFIG_MAP_PINS: &str = "portolan-pins";
+/// Longest UID of a cluster; Kubernetes' own have 36 characters.
+const MAX_UID_BYTES: usize = 128;
 /// Attempts against concurrent writers before giving up; each loss means that another hub's write went through.
 const ATTEMPTS: usize = 5;
 
@@ -126,13 +128,15 @@ impl Pins {
     }
 
     async fn store(&self, before: Option<ConfigMap>, pins: &BTreeMap<String, Pin>) -> Result<(), KubeError> {
-        let data = pins.iter().map(|(cluster, pin)| {
-            (
-                cluster.clone(),
-                serde_json::to_string(pin).expect("a pin is plain text"),
-            )
-        });
-        let data = Some(data.collect());
+        // Of a later release maybe, or mended by somebody: what cannot be read stays as it is until its member joins anew.
+        let mut data = before.as_ref().map(unreadable).unwrap_or_default();
+        self.index
+            .read(|facts| data.retain(|cluster, _| facts.members.contains_key(cluster)));
+        data.extend(pins.iter().map(|(cluster, pin)| {
+            let text = serde_json::to_string(pin).expect("a pin is plain text");
+            (cluster.clone(), text)
+        }));
+        let data = Some(data);
         if let Some(before) = before {
             let map = ConfigMap { data, ..before };
             self.api.replace(CONFIG_MAP_PINS, &PostParams::default(), &map).await?;
@@ -163,6 +167,12 @@ fn decode(map: &ConfigMap) -> BTreeMap<String, Pin> {
             }
         })
         .collect()
+}
+
+fn unreadable(map: &ConfigMap) -> BTreeMap<String, String> {
+    let mut entries = map.data.clone().unwrap_or_default();
+    entries.retain(|_, text| serde_json::from_str::<Pin>(text).is_err());
+    entries
 }
 
 /// Forgets members that are gone or were replaced by an object of the same name.
@@ -203,6 +213,9 @@ fn stranger(cluster: &str) -> PinError {
 
 /// Whether `wanted` may be pinned for `cluster`. The text names what is in the way and the fix.
 fn check(cluster: &str, wanted: &Pin, pins: &BTreeMap<String, Pin>) -> Result<(), String> {
+    if wanted.cluster_uid.len() > MAX_UID_BYTES {
+        return Err("member.clusterUid: that is no UID of a namespace".to_owned());
+    }
     if let Some(pin) = pins.get(cluster)
         && pin.cluster_uid != wanted.cluster_uid
     {
@@ -315,17 +328,41 @@ mod tests {
         Client::new(service, "default")
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_late_answer_overwrites_no_later_pin() {
+    fn index_of(members: &[(&str, &Pin)]) -> Arc<Index> {
         let index = Arc::<Index>::default();
-        let (east, west) = (pin("uid-e", "ke"), pin("uid-w", "kw"));
-        for (cluster, pin) in [("east", &east), ("west", &west)] {
+        for (cluster, pin) in members {
             let kind = kube::api::ApiResource::erase::<portolan_crds::MemberCluster>(&());
             let spec = serde_json::json!({"spec": {"accept": true}});
             let mut object = kube::api::DynamicObject::new(cluster, &kind).data(spec);
             object.metadata.uid = Some(pin.member_uid.clone());
             index.write(|facts| facts.apply_member(&object));
         }
+        index
+    }
+
+    #[tokio::test]
+    async fn a_pin_that_cannot_be_read_is_not_lost_by_another() {
+        const PATH: &str = "/api/v1/namespaces/system/configmaps/portolan-pins";
+        let objects = crate::testing::Objects::default();
+        let data = serde_json::json!({"west": "of a later release", "gone": "of nobody"});
+        let map = serde_json::json!({"metadata": {"name": CONFIG_MAP_PINS, "resourceVersion": "1"}, "data": data});
+        objects.lock().insert(PATH.to_owned(), map);
+        let (east, west) = (pin("uid-e", "ke"), pin("uid-w", "kw"));
+        let index = index_of(&[("east", &east), ("west", &west)]);
+        let pins = Pins::new(crate::testing::scripted_api(objects.clone()), "system", index);
+        pins.pin("east", &east, AgentKey::Enrolled("e")).await.unwrap();
+        let data = objects.lock()[PATH]["data"].clone();
+        assert_eq!(data["west"], "of a later release");
+        assert_eq!(data["gone"], serde_json::Value::Null);
+        assert!(data["east"].as_str().unwrap().contains("uid-e"));
+        let long = pin(&"u".repeat(1000), "k");
+        assert!(pins.pin("north", &long, AgentKey::Enrolled("n")).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_overwrites_no_later_pin() {
+        let (east, west) = (pin("uid-e", "ke"), pin("uid-w", "kw"));
+        let index = index_of(&[("east", &east), ("west", &west)]);
         let pins = Pins::new(slow_first_answer(), "system", index.clone());
         let later = async {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -118,8 +118,8 @@ impl StatusWriter {
         metrics.observe(held, shadowed, awaited);
     }
 
-    /// Statuses that are worth a write now.
-    fn due(&mut self, worlds: &Worlds) -> Vec<(Object, Status)> {
+    /// Statuses that are worth a write now, with the uid of the object that each is about.
+    fn due(&mut self, worlds: &Worlds) -> Vec<(Object, String, Status)> {
         let Some(world) = worlds.borrow().as_ref().map(|published| published.world.clone()) else {
             return Vec::new();
         };
@@ -129,33 +129,31 @@ impl StatusWriter {
             let members = facts.members.iter().map(|(cluster, object)| {
                 let wanted = member::status(facts, (cluster, object), &routers, now);
                 let observed = Status::Member(Box::new(object.status.clone()));
-                (
-                    Object::Member(cluster.clone()),
-                    Status::Member(Box::new(wanted)),
-                    observed,
-                )
+                let named = (Object::Member(cluster.clone()), object.uid.clone());
+                (named, Status::Member(Box::new(wanted)), observed)
             });
             let shards = facts.shards.iter().filter_map(|(name, object)| {
                 let wanted = shard::status(facts, &world, (name, object), &routers, now)?;
                 let observed = Status::Shard(Box::new(object.status.clone()));
-                Some((Object::Shard(name.clone()), Status::Shard(Box::new(wanted)), observed))
+                let named = (Object::Shard(name.clone()), object.uid.clone());
+                Some((named, Status::Shard(Box::new(wanted)), observed))
             });
             members.chain(shards).collect()
         });
-        let known: BTreeSet<_> = wanted.iter().map(|(object, _, _)| object).collect();
+        let known: BTreeSet<_> = wanted.iter().map(|((object, _), _, _)| object).collect();
         self.written.retain(|object, _| known.contains(object));
         self.failed
             .retain(|object, at| known.contains(object) && at.elapsed() < RETRY_FAILED);
-        let due = wanted.into_iter().filter(|(object, wanted, observed)| {
+        let due = wanted.into_iter().filter(|((object, _), wanted, observed)| {
             !self.failed.contains_key(object) && is_due(self.written.get(object), wanted, observed)
         });
-        due.map(|(object, wanted, _)| (object, wanted)).collect()
+        due.map(|((object, uid), wanted, _)| (object, uid, wanted)).collect()
     }
 
-    async fn write(&mut self, due: Vec<(Object, Status)>, metrics: &Metrics) {
+    async fn write(&mut self, due: Vec<(Object, String, Status)>, metrics: &Metrics) {
         let client = &self.client;
-        let writes = futures::stream::iter(due).map(|(object, status)| async move {
-            let write = tokio::time::timeout(WRITE_TIMEOUT, write(client, &object, &status)).await;
+        let writes = futures::stream::iter(due).map(|(object, uid, status)| async move {
+            let write = tokio::time::timeout(WRITE_TIMEOUT, write(client, (&object, &uid), &status)).await;
             (object, status, write)
         });
         let mut writes = std::pin::pin!(writes.buffer_unordered(CONCURRENCY));
@@ -166,8 +164,8 @@ impl StatusWriter {
                     let at = Instant::now();
                     self.written.insert(object, Written { status, at });
                 }
-                // Deleted a moment ago.
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                // Deleted a moment ago, and maybe made anew.
+                Ok(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => {
                     self.failed.insert(object, Instant::now());
                 }
                 Ok(Err(error)) => {
@@ -213,17 +211,19 @@ fn is_due(written: Option<&Written>, wanted: &Status, observed: &Status) -> bool
     wanted.material() != present.material() || written.is_none_or(|written| written.at.elapsed() >= FIGURES_PERIOD)
 }
 
-async fn write(client: &Client, object: &Object, status: &Status) -> kube::Result<()> {
+/// With the uid, so that another object of the same name does not inherit what was in force of the one before: after a
+/// restart the compiler starts from it.
+async fn write(client: &Client, (object, uid): (&Object, &str), status: &Status) -> kube::Result<()> {
     let params = PatchParams::apply(MANAGER_HUB_STATUS).force();
     match (object, status) {
         (Object::Member(name), Status::Member(status)) => {
             let api = Api::<MemberCluster>::all(client.clone());
-            let patch = patch::<MemberCluster>(json!({"name": name}), json!(status));
+            let patch = patch::<MemberCluster>(json!({"name": name, "uid": uid}), json!(status));
             api.patch_status(name, &params, &Patch::Apply(patch)).await.map(drop)
         }
         (Object::Shard(name), Status::Shard(status)) => {
             let api = Api::<ShardingConfig>::namespaced(client.clone(), name.namespace());
-            let metadata = json!({"name": name.name(), "namespace": name.namespace()});
+            let metadata = json!({"name": name.name(), "namespace": name.namespace(), "uid": uid});
             let patch = patch::<ShardingConfig>(metadata, json!(status));
             api.patch_status(name.name(), &params, &Patch::Apply(patch))
                 .await
@@ -264,6 +264,32 @@ mod tests {
 
     use super::*;
     use crate::distribute::Published;
+
+    #[tokio::test]
+    async fn a_status_is_of_one_object_and_not_of_its_name() {
+        let sent = Arc::new(parking_lot::Mutex::new(Vec::<Value>::new()));
+        let seen = sent.clone();
+        let accept = tower::service_fn(move |request: http::Request<Body>| {
+            let seen = seen.clone();
+            async move {
+                let body = http_body_util::BodyExt::collect(request.into_body()).await.unwrap();
+                seen.lock().push(serde_json::from_slice(&body.to_bytes()).unwrap());
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409});
+                let body = Body::from(status.to_string().into_bytes());
+                Ok::<_, Infallible>(http::Response::builder().status(409).body(body).unwrap())
+            }
+        });
+        let index = Arc::<Index>::default();
+        let spec = json!({"spec": {}});
+        let mut object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(spec);
+        object.metadata.uid = Some("one".to_owned());
+        index.write(|facts| facts.apply_member(&object));
+        let (_worlds, published) = watch::channel(Some(Published::default()));
+        let mut writer = StatusWriter::new(Client::new(accept, "default"), index, Arc::default());
+        let due = writer.due(&published);
+        writer.write(due, &Metrics::default()).await;
+        assert_eq!(sent.lock()[0]["metadata"], json!({"name": "east", "uid": "one"}));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_status_is_not_sent_again_at_once() {

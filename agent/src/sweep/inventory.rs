@@ -42,6 +42,8 @@ pub(crate) struct Inventory {
     /// Of the list under way; replaces `marks` at its end.
     listing: Option<Marks>,
     queue: VecDeque<Todo>,
+    /// Tried in vain for now. Shares the bound of the queue.
+    failed: Vec<Todo>,
     /// The queue was full: only a relist finds what was not queued.
     overflowed: bool,
     counts: Counts,
@@ -72,6 +74,7 @@ impl Inventory {
             marks: Marks::new(),
             listing: None,
             queue: VecDeque::new(),
+            failed: Vec::new(),
             overflowed: false,
             counts: Counts::default(),
             swept: false,
@@ -82,6 +85,7 @@ impl Inventory {
     pub(crate) fn begin(&mut self) {
         self.listing = Some(Marks::new());
         self.queue.clear();
+        self.failed.clear();
         self.overflowed = false;
     }
 
@@ -155,6 +159,20 @@ impl Inventory {
         None
     }
 
+    /// The labels could not be written now: it waits for [`Self::again`] while others have their turn.
+    pub(crate) fn put_aside(&mut self, todo: Todo) {
+        if self.is_full() {
+            self.overflowed = true;
+        } else {
+            self.failed.push(todo);
+        }
+    }
+
+    /// What failed is queued again, behind everything else.
+    pub(crate) fn again(&mut self) {
+        self.queue.extend(self.failed.drain(..));
+    }
+
     pub(crate) fn has_work(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -198,8 +216,12 @@ impl Inventory {
         Some((todo, self.labeling.is_met(namespace, metadata.labels.as_ref())))
     }
 
+    fn is_full(&self) -> bool {
+        self.queue.len() + self.failed.len() >= QUEUE_MAX
+    }
+
     fn enqueue(&mut self, todo: Todo, urgency: Urgency) {
-        if self.queue.len() >= QUEUE_MAX {
+        if self.is_full() {
             self.overflowed = true;
             return;
         }
@@ -274,6 +296,31 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_comes_again_behind_the_others() {
+        let mut inventory = inventory();
+        inventory.changed(&object("a", "fails", 1, false));
+        inventory.changed(&object("a", "gone", 2, false));
+        for _ in 0..2 {
+            let todo = inventory.next().unwrap();
+            inventory.put_aside(todo);
+        }
+        inventory.deleted(&object("a", "gone", 2, false));
+        inventory.changed(&object("a", "other", 3, false));
+        inventory.again();
+        let names: Vec<_> = std::iter::from_fn(|| inventory.next()).map(|todo| todo.name).collect();
+        assert_eq!(names, ["other".into(), "fails".into()]);
+        let todo = Todo {
+            namespace: "a".into(),
+            name: "fails".into(),
+            uid: "1".into(),
+        };
+        inventory.put_aside(todo);
+        inventory.begin();
+        inventory.again();
+        assert!(!inventory.has_work(), "a list finds it again");
+    }
+
+    #[test]
     fn a_recreated_object_is_labelled_by_its_new_uid_too() {
         let mut inventory = inventory();
         inventory.changed(&object("a", "x", 1, false));
@@ -321,6 +368,8 @@ mod tests {
         Deleted(u8),
         Relist,
         Take,
+        Fail,
+        Again,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -329,6 +378,8 @@ mod tests {
             2 => (0_u8..6).prop_map(Step::Deleted),
             1 => Just(Step::Relist),
             2 => Just(Step::Take),
+            1 => Just(Step::Fail),
+            1 => Just(Step::Again),
         ]
     }
 
@@ -360,6 +411,12 @@ mod tests {
                         }
                         inventory.end();
                     }
+                    Step::Fail => {
+                        if let Some(todo) = inventory.next() {
+                            inventory.put_aside(todo);
+                        }
+                    }
+                    Step::Again => inventory.again(),
                     Step::Take => {
                         if let Some(todo) = inventory.next() {
                             offered.insert(todo.name.to_string());
@@ -369,6 +426,7 @@ mod tests {
                 let labelled = truth.values().filter(|met| **met).count() as u64;
                 prop_assert_eq!(inventory.counts(), counts(labelled, truth.len() as u64));
             }
+            inventory.again();
             while let Some(todo) = inventory.next() {
                 offered.insert(todo.name.to_string());
             }

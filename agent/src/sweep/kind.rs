@@ -6,15 +6,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use kube::Api;
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use tokio::sync::watch;
+use tokio::time::{Instant, interval_at, sleep_until};
 
-use super::inventory::{Inventory, Subject};
+use super::inventory::{Inventory, Subject, Todo};
 use super::patch::Patcher;
 use super::{Told, coverage_of};
 use crate::admission::Covered;
@@ -22,13 +24,15 @@ use crate::explain::watch_broke;
 use crate::kinds::Kind;
 use crate::label::Labeling;
 use crate::member::watch_config;
-use crate::metrics::{SweepGauges, Watched};
+use crate::metrics::{Patched, SweepGauges, Watched};
 use crate::report::CoverageFacts;
 
 /// Patches of one kind under way at a time.
 const CONCURRENCY: usize = 8;
 /// Objects whose patch was refused are tried again by a relist of their kind after this time.
 const RETRY_REFUSED: Duration = Duration::from_mins(5);
+/// Objects whose patch failed wait this long, from the first of them on.
+const RETRY_FAILED: Duration = Duration::from_secs(15);
 
 /// One kind's sweep.
 pub(crate) struct KindSweep {
@@ -65,7 +69,8 @@ impl KindSweep {
             patches = tracing::field::Empty
         ));
         let mut patched = 0_u64;
-        let mut retry = tokio::time::interval_at(tokio::time::Instant::now() + RETRY_REFUSED, RETRY_REFUSED);
+        let mut retry = interval_at(Instant::now() + RETRY_REFUSED, RETRY_REFUSED);
+        let mut again: Option<Instant> = None;
         loop {
             tokio::select! {
                 event = events.next() => match event {
@@ -73,7 +78,17 @@ impl KindSweep {
                     Some(Err(error)) => watch_broke(&self.patcher.metrics, Watched::Objects, &self.kind, &error),
                     None => return,
                 },
-                Some(()) = patches.next() => patched += 1,
+                Some(failed) = patches.next() => match failed {
+                    Some(todo) => {
+                        inventory.put_aside(todo);
+                        again.get_or_insert_with(|| Instant::now() + RETRY_FAILED);
+                    }
+                    None => patched += 1,
+                },
+                () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
+                    again = None;
+                    inventory.again();
+                }
                 Ok(()) = self.covered.changed() => {}
                 _ = retry.tick() => {
                     if inventory.has_leftovers() && patches.is_empty() {
@@ -84,12 +99,7 @@ impl KindSweep {
             while patches.len() < CONCURRENCY
                 && let Some(todo) = inventory.next()
             {
-                let (patcher, labeling) = (self.patcher.clone(), self.labeling.clone());
-                patches.push(async move {
-                    if let Some(labels) = labeling.wanted(&todo.namespace) {
-                        patcher.label(&todo, &labels).await;
-                    }
-                });
+                patches.push(self.label(todo));
             }
             self.publish(inventory);
             let idle = patches.is_empty() && !inventory.has_work();
@@ -104,6 +114,16 @@ impl KindSweep {
                 return;
             }
         }
+    }
+
+    /// Labels one object, which is returned if that failed for now.
+    fn label(&self, todo: Todo) -> BoxFuture<'static, Option<Todo>> {
+        let (patcher, labeling) = (self.patcher.clone(), self.labeling.clone());
+        let labelled = async move {
+            let labels = labeling.wanted(&todo.namespace)?;
+            (patcher.label(&todo, &labels).await == Patched::Failed).then_some(todo)
+        };
+        labelled.boxed()
     }
 
     fn take(&self, inventory: &mut Inventory, event: Event<PartialObjectMeta<DynamicObject>>) {
@@ -127,7 +147,7 @@ impl KindSweep {
         // exists, so their own coverage needs no policy.
         let at_admission = match self.patcher.subject {
             Subject::Namespaces => Some(true),
-            _ => self.covered.borrow().says(&self.kind),
+            _ => self.covered.borrow().says(&self.kind, &self.labeling.keys),
         };
         let told = Told {
             complete: inventory.swept() && at_admission == Some(true) && counts.labelled == counts.total,

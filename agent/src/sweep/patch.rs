@@ -19,8 +19,11 @@ use super::pacer::Pacer;
 use crate::member::{CallError, bounded};
 use crate::metrics::{Metrics, Patched};
 
-/// Longest wait between two tries of one object.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Tries of one object in a row, some seconds altogether: few patches are under way at a time, and objects that a broken
+/// webhook of somebody else refuses must not keep all others from their labels.
+const TRIES: u32 = 6;
+/// Longest wait between two of them.
+const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Writes labels of one kind.
 #[derive(Clone)]
@@ -33,7 +36,7 @@ pub(crate) struct Patcher {
 }
 
 impl Patcher {
-    /// Writes `labels`, trying until it is done or cannot be.
+    /// Writes `labels`. [`Patched::Failed`] after some tries: it may be possible later.
     pub(crate) async fn label(&self, todo: &Todo, labels: &BTreeMap<String, String>) -> Patched {
         let body = json!({
             "apiVersion": self.resource.api_version,
@@ -44,7 +47,7 @@ impl Patcher {
             .await
     }
 
-    /// Removes the labels under `keys`, trying until it is done or cannot be.
+    /// Removes the labels under `keys`. [`Patched::Failed`] after some tries: it may be possible later.
     pub(crate) async fn unlabel(&self, todo: &Todo, keys: &LabelKeys) -> Patched {
         let labels: BTreeMap<&str, Value> = keys.reserved().into_iter().map(|key| (key, Value::Null)).collect();
         // A uid that is not the object's makes the API server refuse the patch.
@@ -67,6 +70,9 @@ impl Patcher {
             match outcome {
                 (Patched::Failed, Some(error)) => {
                     tracing::debug!(kind = self.resource.kind, namespace = %todo.namespace, name = %todo.name, %error, "labels not written yet");
+                    if backoff.attempt() + 1 >= TRIES {
+                        return Patched::Failed;
+                    }
                     backoff.sleep().await;
                 }
                 (patched, Some(error)) => {
@@ -104,6 +110,26 @@ mod tests {
     use super::*;
     use crate::member::CALL_TIMEOUT;
     use kube::core::Status;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_fails_for_ever_gives_its_turn_to_others() {
+        let client = crate::testing::answering(|_, _| Err(500));
+        let patcher = Patcher {
+            client,
+            resource: ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&()),
+            subject: Subject::Objects,
+            pacer: Pacer::new(std::num::NonZeroU32::new(100).unwrap()),
+            metrics: Metrics::default(),
+        };
+        let todo = Todo {
+            namespace: "a".into(),
+            name: "x".into(),
+            uid: "1".into(),
+        };
+        let labels = BTreeMap::new();
+        let labelled = tokio::time::timeout(Duration::from_mins(1), patcher.label(&todo, &labels)).await;
+        assert_eq!(labelled, Ok(Patched::Failed));
+    }
 
     #[test]
     fn what_answers_mean() {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
-use kube::Client;
-use kube::api::{Api, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
+use kube::{Client, ResourceExt as _};
 use portolan_crds::labels;
 use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
@@ -20,6 +20,9 @@ const ID_LENGTH: usize = 6;
 /// 32 characters of 36 are 165 bits.
 const SECRET_LENGTH: usize = 32;
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+
+/// Tokens that are over are kept for a while, so that who comes late is told that it expired.
+const KEPT_EXPIRED: SignedDuration = SignedDuration::from_hours(24);
 
 /// Whom a bootstrap token lets enrol.
 pub(crate) enum Subject<'a> {
@@ -62,7 +65,38 @@ pub(crate) async fn create(hub: &Client, subject: &Subject<'_>, ttl: Duration) -
     secrets.create(&PostParams::default(), &object).await.with_context(|| {
         format!("cannot keep the bootstrap token of {name} on the hub; has `portolanctl install` been run?")
     })?;
+    // One is made for each join; who may make some may not be allowed to list them, and the new one is good all the same.
+    let _ = delete_expired(&secrets).await;
     Ok(format!("{id}.{secret}"))
+}
+
+async fn delete_expired(secrets: &Api<Secret>) -> kube::Result<()> {
+    let now = Timestamp::now();
+    let tokens = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
+    for token in secrets
+        .list(&tokens)
+        .await?
+        .items
+        .iter()
+        .filter(|token| is_over(token, now))
+    {
+        let this_one = Preconditions {
+            uid: token.metadata.uid.clone(),
+            resource_version: None,
+        };
+        let params = DeleteParams::default().preconditions(this_one);
+        secrets.delete(&token.name_any(), &params).await?;
+    }
+    Ok(())
+}
+
+/// Whether a token has been over for long enough. What is no token, or says no end, stays.
+fn is_over(token: &Secret, now: Timestamp) -> bool {
+    let expires = token.data.as_ref().and_then(|data| data.get("expires"));
+    let expires = expires.and_then(|text| str::from_utf8(&text.0).ok()?.parse::<Timestamp>().ok());
+    token.type_.as_deref() == Some(SECRET_TYPE)
+        && token.name_any().starts_with(labels::SECRET_BOOTSTRAP_PREFIX)
+        && expires.is_some_and(|expires| now.duration_since(expires) > KEPT_EXPIRED)
 }
 
 pub(crate) async fn run_router_token(args: &RouterTokenArgs) -> anyhow::Result<()> {
@@ -103,7 +137,44 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[tokio::test]
+    async fn tokens_that_are_long_over_are_deleted() {
+        let token = |name: &str, type_: &str, hours: i64| {
+            let expires = Timestamp::now() + SignedDuration::from_hours(hours);
+            let expires = k8s_openapi::ByteString(expires.to_string().into_bytes());
+            let name = format!("{}{name}", labels::SECRET_BOOTSTRAP_PREFIX);
+            json!({"metadata": {"name": name}, "type": type_, "data": {"expires": expires}})
+        };
+        let items = [
+            token("long", SECRET_TYPE, -25),
+            token("just", SECRET_TYPE, -23),
+            token("good", SECRET_TYPE, 1),
+            token("other", "Opaque", -25),
+        ];
+        let deleted = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = deleted.clone();
+        let hub = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let answer = match (request.method().as_str(), request.uri().path().rsplit('/').next()) {
+                ("GET", _) => json!({"metadata": {}, "items": items}),
+                ("DELETE", Some(name)) => {
+                    assert_eq!(name, format!("{}long", labels::SECRET_BOOTSTRAP_PREFIX));
+                    count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    json!({"kind": "Status", "status": "Success"})
+                }
+                _ => json!({"metadata": {"name": "new"}}),
+            };
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body)))
+        });
+        let hub = Client::new(hub, "default");
+        let made = create(&hub, &Subject::Agent("east"), Duration::from_mins(1)).await;
+        assert!(made.is_ok());
+        assert_eq!(deleted.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn tokens_are_random_and_of_the_alphabet() {

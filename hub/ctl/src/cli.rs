@@ -124,7 +124,7 @@ pub(crate) struct JoinArgs {
     /// Address at which the agent reaches the hub
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) hub_address: String,
-    /// URL at which routers reach the member's API server [default: the one in its kubeconfig]
+    /// URL at which routers reach the member's API server [default: as it is registered, else the one in its kubeconfig]
     #[arg(long, value_name = "URL")]
     pub(crate) endpoint: Option<String>,
     /// Also accept the member on the hub; without it somebody sets spec.accept later

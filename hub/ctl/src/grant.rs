@@ -17,8 +17,8 @@ use crate::apply::MANAGER;
 use crate::cli::{AllowArgs, GrantArgs};
 use crate::connect::connect;
 
-/// After so many writes of others to one role it is rather a fight than a coincidence.
-const WRITES_OF_OTHERS: u32 = 50;
+/// After so many writes of others to one object it is rather a fight than a coincidence.
+pub(crate) const WRITES_OF_OTHERS: u32 = 50;
 
 /// ServiceAccounts by namespace, and users, that passed the rules of what may ever be allowed.
 #[derive(Debug, Default, PartialEq, Eq)]

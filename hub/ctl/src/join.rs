@@ -19,7 +19,7 @@ use crate::apply::{self, MANAGER};
 use crate::bootstrap::{self, Subject};
 use crate::cli::JoinArgs;
 use crate::connect::{Cluster, connect};
-use crate::grant::Grants;
+use crate::grant::{Grants, WRITES_OF_OTHERS};
 use crate::label_kinds::LabelKinds;
 
 const MEMBER_RBAC: &str = include_str!("../../../deploy/member/rbac.yaml");
@@ -156,32 +156,51 @@ impl Join<'_> {
         Ok(())
     }
 
+    /// Applies the registration against the version it was made from: somebody else may be withdrawing the acceptance
+    /// or changing labels meanwhile, and the hub writes status.
     async fn register(&self, hub: &Client, spec: &MemberClusterSpec) -> anyhow::Result<()> {
         let clusters: Api<MemberCluster> = Api::all(hub.clone());
         let registered = || format!("cannot register MemberCluster {} on the hub", self.name);
-        let present = clusters.get_opt(self.name).await.with_context(registered)?;
-        let body = self.registration(spec, present.as_ref());
-        clusters
-            .patch(self.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body))
-            .await
-            .map(|_| ())
-            .with_context(registered)
+        let mut others = 0;
+        loop {
+            let present = clusters.get_opt(self.name).await.with_context(registered)?;
+            let body = self.registration(spec, present.as_ref());
+            let params = PatchParams::apply(MANAGER).force();
+            match clusters.patch(self.name, &params, &Patch::Apply(&body)).await {
+                Ok(_) => return Ok(()),
+                // Conflicts of field managers are forced: this one is of the version.
+                Err(kube::Error::Api(status)) if status.code == 409 && others < WRITES_OF_OTHERS => others += 1,
+                Err(error) => return Err(error).with_context(registered),
+            }
+        }
     }
 
-    /// What is applied. An apply takes back what its manager applied before and now leaves out, so an earlier acceptance
-    /// and earlier labels are said again: a second join, for a new token, must not expel the member.
+    /// What is applied. An apply takes back what its manager applied before and now leaves out, so that is said again, as
+    /// it is now: a second join, for a new token, must not expel the member. What others have written is left to them.
     fn registration(&self, spec: &MemberClusterSpec, present: Option<&MemberCluster>) -> Value {
-        let mut labels = present
-            .and_then(|present| present.metadata.labels.clone())
-            .unwrap_or_default();
-        labels.extend(self.labels.iter().cloned());
         let mut body = json!({
             "apiVersion": format!("{}/{}", labels::GROUP, labels::VERSION),
             "kind": "MemberCluster",
-            "metadata": {"name": self.name, "labels": labels},
-            "spec": {"endpoints": spec.endpoints, "caBundle": spec.ca_bundle},
+            "metadata": {"name": self.name},
         });
-        if self.accept || present.is_some_and(|present| present.spec.accept) {
+        let mut labels: BTreeMap<_, _> = self.labels.iter().cloned().collect();
+        let mut accept = self.accept;
+        let mut reached = json!({"endpoints": spec.endpoints, "caBundle": spec.ca_bundle});
+        if let Some(present) = present {
+            body["metadata"]["resourceVersion"] = json!(present.metadata.resource_version);
+            for (key, value) in present.labels() {
+                if is_ours(present, &["metadata", "labels", key]) {
+                    labels.entry(key.clone()).or_insert_with(|| value.clone());
+                }
+            }
+            accept |= present.spec.accept && is_ours(present, &["spec", "accept"]);
+            if self.endpoint.is_none() {
+                keep(&mut reached, present);
+            }
+        }
+        body["metadata"]["labels"] = json!(labels);
+        body["spec"] = reached;
+        if accept {
             body["spec"]["accept"] = json!(true);
         }
         body
@@ -212,6 +231,38 @@ impl Join<'_> {
             .map(|_| ())
             .context("cannot leave the bootstrap Secret in the member")
     }
+}
+
+/// Leaves how routers reach the member as it is registered, whoever wrote it: a URL in a kubeconfig is that of whoever
+/// holds it. What others wrote is left out, and stays theirs.
+fn keep(reached: &mut Value, present: &MemberCluster) {
+    let known = json!({"endpoints": present.spec.endpoints, "caBundle": present.spec.ca_bundle});
+    for field in ["endpoints", "caBundle"] {
+        let known = &known[field];
+        if known.is_null() || known.as_array().is_some_and(Vec::is_empty) {
+            continue;
+        }
+        if is_ours(present, &["spec", field]) {
+            reached[field] = known.clone();
+        } else if let Some(fields) = reached.as_object_mut() {
+            fields.remove(field);
+        }
+    }
+}
+
+/// Whether an earlier apply of portolanctl said the field, and nobody has changed it since.
+fn is_ours(present: &MemberCluster, path: &[&str]) -> bool {
+    let applied = present.managed_fields().iter().filter(|entry| {
+        entry.manager.as_deref() == Some(MANAGER)
+            && entry.operation.as_deref() == Some("Apply")
+            && entry.subresource.is_none()
+    });
+    let mut fields = applied.filter_map(|entry| Some(&entry.fields_v1.as_ref()?.0));
+    fields.any(|fields| {
+        let mut path = path.iter();
+        path.try_fold(fields, |fields, name| fields.get(format!("f:{name}")))
+            .is_some()
+    })
 }
 
 /// The hub's CA certificate, which agents and routers pin. The hub makes it when it first starts.
@@ -253,22 +304,15 @@ pub(crate) fn text_of(secret: &Secret, key: &str) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+
     use super::*;
 
     #[test]
     fn a_second_join_takes_nothing_back() {
         let (grants, kinds) = (Grants::default(), LabelKinds::default());
         let again = [("tier".to_owned(), "one".to_owned())];
-        let join = Join {
-            name: "east",
-            hub_address: "hub:7443",
-            endpoint: None,
-            accept: false,
-            labels: &again,
-            token_ttl: Duration::from_mins(1),
-            grants: &grants,
-            label_kinds: &kinds,
-        };
+        let join = join(&again, &grants, &kinds);
         let spec = MemberClusterSpec::default();
         let first = join.registration(&spec, None);
         assert_eq!(
@@ -277,12 +321,77 @@ mod tests {
             "the hub's half is not ours to give"
         );
         let mut present = MemberCluster::new("east", MemberClusterSpec::default());
+        present.metadata.resource_version = Some("7".to_owned());
         present.spec.accept = true;
         present.metadata.labels = Some(BTreeMap::from([("region".to_owned(), "eu".to_owned())]));
+        present.metadata.managed_fields = Some(vec![applied_by(MANAGER)]);
         let second = join.registration(&spec, Some(&present));
         assert_eq!(second["spec"]["accept"], true);
         assert_eq!(second["metadata"]["labels"], json!({"region": "eu", "tier": "one"}));
+        assert_eq!(second["metadata"]["resourceVersion"], "7");
+        present.metadata.managed_fields = Some(vec![applied_by("gitops")]);
+        let third = join.registration(&spec, Some(&present));
+        assert_eq!(third["spec"]["accept"], Value::Null, "it is another's, and stays");
+        assert_eq!(third["metadata"]["labels"], json!({"tier": "one"}));
         present.spec.accept = false;
+        present.metadata.managed_fields = Some(vec![applied_by(MANAGER)]);
         assert_eq!(join.registration(&spec, Some(&present))["spec"]["accept"], Value::Null);
+    }
+
+    #[test]
+    fn a_second_join_keeps_how_the_member_is_reached() {
+        let (grants, kinds) = (Grants::default(), LabelKinds::default());
+        let reached = |url: &str, ca: &str| MemberClusterSpec {
+            endpoints: vec![Endpoint {
+                url: url.to_owned(),
+                tls_server_name: None,
+            }],
+            ca_bundle: Some(ByteString(ca.as_bytes().to_vec())),
+            ..Default::default()
+        };
+        let mut join = join(&[], &grants, &kinds);
+        let spec = reached("https://127.0.0.1:6443", "laptop");
+        let mut present = MemberCluster::new("east", reached("https://10.0.0.1:6443", "site"));
+        let body = |value: &Value| {
+            (
+                value["spec"]["endpoints"][0]["url"].clone(),
+                value["spec"]["caBundle"].clone(),
+            )
+        };
+        present.metadata.managed_fields = Some(vec![applied_by(MANAGER)]);
+        let site = (json!("https://10.0.0.1:6443"), json!(present.spec.ca_bundle));
+        assert_eq!(body(&join.registration(&spec, Some(&present))), site);
+        present.metadata.managed_fields = Some(vec![applied_by("gitops")]);
+        let nothing = (Value::Null, Value::Null);
+        assert_eq!(body(&join.registration(&spec, Some(&present))), nothing);
+        let laptop = (json!("https://127.0.0.1:6443"), json!(spec.ca_bundle));
+        join.endpoint = Some("https://127.0.0.1:6443");
+        assert_eq!(body(&join.registration(&spec, Some(&present))), laptop);
+    }
+
+    fn join<'a>(labels: &'a [(String, String)], grants: &'a Grants, label_kinds: &'a LabelKinds) -> Join<'a> {
+        Join {
+            name: "east",
+            hub_address: "hub:7443",
+            endpoint: None,
+            accept: false,
+            labels,
+            token_ttl: Duration::from_mins(1),
+            grants,
+            label_kinds,
+        }
+    }
+
+    fn applied_by(manager: &str) -> ManagedFieldsEntry {
+        let fields = json!({
+            "f:metadata": {"f:labels": {"f:region": {}}},
+            "f:spec": {"f:accept": {}, "f:endpoints": {}, "f:caBundle": {}},
+        });
+        ManagedFieldsEntry {
+            manager: Some(manager.to_owned()),
+            operation: Some("Apply".to_owned()),
+            fields_v1: Some(FieldsV1(fields)),
+            ..Default::default()
+        }
     }
 }

@@ -137,8 +137,8 @@ mod tests {
 
     #[test]
     fn what_was_granted_stays() {
-        let before = parse("secrets").unwrap().rules(Vec::new());
-        let rules = parse("endpoints").unwrap().rules(before);
+        let before = parse("secrets").unwrap().rules(&[]);
+        let rules = parse("endpoints").unwrap().rules(&before);
         assert_eq!(rules.len(), 1);
         assert_eq!(rules[0].resources.as_ref().unwrap(), &["endpoints", "secrets"]);
         assert_eq!(rules[0].verbs, ["get", "list", "watch", "patch"]);

@@ -1,5 +1,7 @@
 //! Callers → views: which Pods are callers of which shards, and what each may see.
 
+use std::collections::BTreeMap;
+
 use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardName, Unavailable, WriteFence};
 use portolan_wire::v1;
 
@@ -29,6 +31,36 @@ pub(super) fn print(world: &mut World, facts: &Facts, settings: &Settings) {
             add_view(world, settings, cluster, caller);
         }
     }
+}
+
+/// A caller that a shard has by the spec in force, or may have: of a member that an agent has not told about since this
+/// process started, nobody knows.
+pub(super) fn running(facts: &Facts, name: &ShardName, accepted: &Accepted) -> Option<String> {
+    let selector = caller_selector(accepted)?;
+    let mut untold = None;
+    for cluster in facts.members.keys().filter(|cluster| runs_in(accepted, cluster)) {
+        if facts.joined(cluster).is_none() {
+            continue;
+        }
+        let Some(callers) = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref()) else {
+            untold.get_or_insert_with(|| format!("those in {cluster} are not known yet"));
+            continue;
+        };
+        let found = callers.values().find(|caller| {
+            caller.namespace == name.namespace()
+                && !ENDED.contains(&caller.phase.as_str())
+                && selector.matches(&labels_of(caller))
+        });
+        if let Some(caller) = found {
+            return Some(format!("{cluster}/{}/{}", caller.namespace, caller.pod));
+        }
+    }
+    untold
+}
+
+fn labels_of(caller: &v1::CallerFact) -> BTreeMap<String, String> {
+    let labels = caller.labels.iter();
+    labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn add_view(world: &mut World, settings: &Settings, cluster: &str, caller: &v1::CallerFact) {
@@ -67,11 +99,7 @@ fn add_view(world: &mut World, settings: &Settings, cluster: &str, caller: &v1::
 
 /// Shards in force whose selector matches the Pod, in the namespace of the same name, in their caller clusters.
 fn shards_of(world: &World, cluster: &str, caller: &v1::CallerFact) -> Vec<ShardName> {
-    let labels = caller
-        .labels
-        .iter()
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
+    let labels = labels_of(caller);
     let matches = |name: &ShardName, accepted: &Accepted| {
         name.namespace() == caller.namespace
             && runs_in(accepted, cluster)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
+use super::callers::running;
 use super::ledger::{Claims, Homes, Ledger};
 use super::wanted::{Wanted, wanted};
 use super::{Accepted, State, by_age};
@@ -123,6 +124,9 @@ impl<'a> Draft<'a> {
             None => check(name, object),
         };
         let present = present.and_then(|spec| {
+            if let Some(accepted) = accepted.filter(|_| !settled) {
+                check_lease(facts, name, accepted, &spec)?;
+            }
             let wanted = with_wanted(&spec);
             match check_members(facts, ledger, name, &wanted) {
                 Err(refusal) if !settled => Err(refusal),
@@ -198,6 +202,39 @@ fn check_members(facts: &Facts, ledger: &Ledger, name: &ShardName, wanted: &Want
         message: format!(
             "spec.clusters: MemberCluster {} is cordoned and takes no new shards: uncordon it, or leave it out",
             closed.join(", ")
+        ),
+    })
+}
+
+/// The leader-election Lease stays where it is while anybody may hold it: there is no handover of it, and a caller that
+/// finds none in the new place would lead beside the one that renews the old.
+fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &ShardingConfigSpec) -> Result<(), Refusal> {
+    let before = &accepted.spec;
+    let leased = spec.leader_election_name().is_some() && before.leader_election_name().is_some();
+    if !leased || spec.primary_cluster() == before.primary_cluster() {
+        return Ok(());
+    }
+    let Some(caller) = running(facts, name, accepted) else {
+        return Ok(());
+    };
+    let field = if spec.primary_cluster == before.primary_cluster {
+        "spec.callerClusters"
+    } else {
+        "spec.primaryCluster"
+    };
+    let place = |spec: &ShardingConfigSpec| {
+        spec.primary_cluster()
+            .unwrap_or("each caller's home cluster")
+            .to_owned()
+    };
+    Err(Refusal {
+        reason: ConditionReason::Invalid,
+        message: format!(
+            "{field}: the leader-election Lease is in {}, and moving it to {} while callers run ({caller}) could make \
+             two of them leaders: scale the operator to 0 first, and set spec.accept of the MemberCluster to false where \
+             one is lost with its callers",
+            place(before),
+            place(spec)
         ),
     })
 }

@@ -3,7 +3,7 @@
 //! A pair is *held*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
 //! write) or *free*. Only a free pair can be claimed by another shard. Callers: `judge` asks, `compile` moves it on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::{ClusterShardStatus, ShardName, ShardingConfigSpec};
@@ -17,7 +17,7 @@ pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
 /// Where each namespace that a shard has is: shard → namespace → cluster.
 pub(super) type Homes<'a> = BTreeMap<&'a ShardName, BTreeMap<&'a str, &'a str>>;
 
-/// All pairs that ever had an owner, by cluster and namespace.
+/// Pairs that have or had an owner, by cluster and namespace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ledger {
     pairs: BTreeMap<String, BTreeMap<String, Entry>>,
@@ -146,6 +146,8 @@ impl Ledger {
     /// Recovers what statuses could not name, of clusters whose agents have told what there is: what the spec in force asks
     /// for and nobody else has. What its owner no longer asked for is among what a status names, see `status::shard`.
     pub(super) fn complete(&mut self, facts: &Facts) {
+        // Nobody will tell any more what there is in a member that is gone.
+        self.partial.retain(|cluster, _| facts.members.contains_key(cluster));
         let known = |cluster: &String| facts.inventory(cluster).is_some();
         let clusters: Vec<_> = self.partial.keys().filter(|cluster| known(cluster)).cloned().collect();
         for cluster in clusters {
@@ -183,6 +185,32 @@ impl Ledger {
                 }
             }
         }
+    }
+
+    /// Forgets free pairs that are no more: their member is gone, or known not to have the namespace. While some status
+    /// still names one its number is kept, or that status would win over the next owner's after a restart.
+    pub(super) fn forget(&mut self, facts: &Facts) {
+        let is_there = |cluster: &str, namespace: &str| {
+            let inventory = facts.inventory(cluster);
+            facts.members.contains_key(cluster) && inventory.is_none_or(|all| all.contains_key(namespace))
+        };
+        let told: BTreeSet<(&str, &str)> = facts
+            .shards
+            .values()
+            .flat_map(|shard| &shard.status.clusters)
+            .flat_map(|cluster| {
+                cluster
+                    .namespaces
+                    .iter()
+                    .map(|namespace| (cluster.name.as_str(), namespace.as_str()))
+            })
+            .collect();
+        self.pairs.retain(|cluster, namespaces| {
+            namespaces.retain(|namespace, entry| {
+                entry.owner.is_some() || is_there(cluster, namespace) || told.contains(&(cluster, namespace))
+            });
+            !namespaces.is_empty()
+        });
     }
 
     fn claim(&mut self, cluster: &str, namespace: &str, shard: &ShardName) {

@@ -1,6 +1,7 @@
 //! Agents' messages as changes of the facts.
 //!
-//! A report of a stream that has been replaced is dropped: two agents of one cluster must not take turns.
+//! A report of a stream that has been replaced is dropped: two agents of one cluster must not take turns. One beyond the
+//! `bounds` is refused.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use portolan_runtime::Secret;
 use portolan_wire::v1;
 
 use super::Change;
+use super::bounds::{OutOfBounds, check, cut};
 use crate::facts::{AgentReport, Coverage, Facts, Heartbeat, Kind, Namespace, Token};
 
 /// One message of an agent, judged and timed.
@@ -31,13 +33,19 @@ impl Facts {
         agent.connected = true;
         agent.version.clone_from(&hello.version);
         agent.kubernetes_version.clone_from(&hello.kubernetes_version);
+        cut(&mut agent.version);
+        cut(&mut agent.kubernetes_version);
         Change::Status
     }
 
-    pub(super) fn apply_report(&mut self, cluster: &str, epoch: u64, report: Report) -> Change {
+    /// Folds a report in. Nothing is changed by one that is refused.
+    pub(super) fn apply_report(&mut self, cluster: &str, epoch: u64, report: Report) -> Result<Change, OutOfBounds> {
         match self.agents.get_mut(cluster).filter(|agent| agent.epoch == epoch) {
-            Some(agent) => agent.apply(report),
-            None => Change::Nothing,
+            Some(agent) => {
+                let report = check(agent, report)?;
+                Ok(agent.apply(report))
+            }
+            None => Ok(Change::Nothing),
         }
     }
 }

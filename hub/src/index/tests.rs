@@ -28,6 +28,10 @@ fn good() -> Value {
     json!({"accept": true, "endpoints": [{"url": "https://east.example"}], "caBundle": crate::testing::CA_BUNDLE})
 }
 
+fn folded(facts: &mut Facts, epoch: u64, report: Report) -> Change {
+    facts.apply_report("east", epoch, report).unwrap()
+}
+
 #[derive(Debug, Clone)]
 enum Arrival {
     Member(DynamicObject),
@@ -73,7 +77,7 @@ proptest! {
                 match arrival {
                     Arrival::Member(object) => index.write(|facts| facts.apply_member(&object)),
                     Arrival::Shard(object) => index.write(|facts| facts.apply_shard(&object)),
-                    Arrival::Agent(cluster, report) => index.report(cluster, 1, report),
+                    Arrival::Agent(cluster, report) => index.report(cluster, 1, report).unwrap(),
                 }
             }
             index.read(Clone::clone)
@@ -122,7 +126,7 @@ fn another_object_of_the_same_name_inherits_nothing_of_its_agent() {
         token: "of-the-old-cluster".into(),
         expires_unix_seconds: 1,
     };
-    facts.apply_report("east", 1, Report::Token(token));
+    folded(&mut facts, 1, Report::Token(token));
     facts.note_refusal("east", Some((ConditionReason::DuplicateCluster, "no".into())));
     let mut again = member("east", good());
     assert_eq!(facts.apply_member(&again), Change::Nothing);
@@ -142,7 +146,7 @@ fn status_alone_does_not_wake_the_compiler() {
     assert_eq!(facts.apply_member(&with_status), Change::Status);
     facts.agent_connected("east", 1, &v1::AgentHello::default());
     let beat = Report::Heartbeat(v1::Heartbeat::default(), Timestamp::UNIX_EPOCH);
-    assert_eq!(facts.apply_report("east", 1, beat), Change::Status);
+    assert_eq!(folded(&mut facts, 1, beat), Change::Status);
 }
 
 #[test]
@@ -156,6 +160,8 @@ fn deltas_add_up_and_a_replaced_stream_has_no_say() {
                 .iter()
                 .map(|uid| v1::CallerFact {
                     uid: (*uid).into(),
+                    namespace: "ops".into(),
+                    pod: "operator".into(),
                     ..Default::default()
                 })
                 .collect(),
@@ -163,25 +169,19 @@ fn deltas_add_up_and_a_replaced_stream_has_no_say() {
         })
     };
     assert_eq!(facts.agents["east"].callers, None, "unknown is not empty");
-    assert_eq!(facts.apply_report("east", 1, delta(true, &[], &[])), Change::Compile);
-    assert_eq!(
-        facts.apply_report("east", 1, delta(false, &["p", "q"], &[])),
-        Change::Compile
-    );
-    assert_eq!(
-        facts.apply_report("east", 1, delta(false, &["p"], &["x"])),
-        Change::Nothing
-    );
+    assert_eq!(folded(&mut facts, 1, delta(true, &[], &[])), Change::Compile);
+    assert_eq!(folded(&mut facts, 1, delta(false, &["p", "q"], &[])), Change::Compile);
+    assert_eq!(folded(&mut facts, 1, delta(false, &["p"], &["x"])), Change::Nothing);
     facts.agent_connected("east", 2, &v1::AgentHello::default());
     assert_eq!(
         facts.agents["east"].callers.as_ref().unwrap().len(),
         2,
         "kept until the new stream reports"
     );
-    assert_eq!(facts.apply_report("east", 1, delta(true, &[], &[])), Change::Nothing);
-    assert_eq!(facts.apply_report("east", 1, Report::Disconnected), Change::Nothing);
+    assert_eq!(folded(&mut facts, 1, delta(true, &[], &[])), Change::Nothing);
+    assert_eq!(folded(&mut facts, 1, Report::Disconnected), Change::Nothing);
     assert!(facts.agents["east"].connected);
-    assert_eq!(facts.apply_report("east", 2, delta(true, &["r"], &[])), Change::Compile);
+    assert_eq!(folded(&mut facts, 2, delta(true, &["r"], &[])), Change::Compile);
     assert_eq!(
         facts.agents["east"]
             .callers
@@ -215,11 +215,101 @@ fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
             upserted: vec![fact],
             removed: Vec::new(),
         };
-        facts.apply_report("east", 1, Report::Coverage(delta))
+        folded(&mut facts, 1, Report::Coverage(delta))
     };
     assert_eq!(report(1, 2), Change::Compile);
     assert_eq!(report(2, 3), Change::Compile, "people are told how far it is");
     assert_eq!(report(3, 3), Change::Compile);
     assert_eq!(report(4, 4), Change::Status, "one object more is nothing to a router");
     assert_eq!(report(4, 4), Change::Nothing);
+}
+
+#[test]
+fn one_agent_cannot_feed_the_hub_without_bound() {
+    let mut facts = Facts::default();
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let namespaces = |reset, names: std::ops::Range<u32>, removed: &[&str]| {
+        let upserted = names.map(|n| v1::NamespaceFact {
+            name: format!("ns-{n}"),
+            ..Default::default()
+        });
+        Report::Namespaces(v1::NamespaceDelta {
+            reset,
+            upserted: upserted.collect(),
+            removed: removed.iter().map(|name| (*name).to_owned()).collect(),
+        })
+    };
+    folded(&mut facts, 1, namespaces(true, 0..50_000, &[]));
+    let before = facts.clone();
+    let more = facts.apply_report("east", 1, namespaces(false, 49_999..50_001, &[]));
+    assert!(matches!(more, Err(OutOfBounds::TooMany { .. })), "{more:?}");
+    assert_eq!(facts, before, "what was known stays");
+    folded(&mut facts, 1, namespaces(false, 49_999..50_001, &["ns-0", "ns-0"]));
+    folded(&mut facts, 1, namespaces(true, 0..1, &[]));
+    let kinds = |reset, names: std::ops::Range<u32>| {
+        let upserted = names.map(|n| v1::CoverageFact {
+            kind: Some(v1::KindRef {
+                group: "example.com".into(),
+                resource: format!("kind{n}"),
+            }),
+            ..Default::default()
+        });
+        Report::Coverage(v1::CoverageDelta {
+            reset,
+            upserted: upserted.collect(),
+            removed: Vec::new(),
+        })
+    };
+    folded(&mut facts, 1, kinds(true, 0..5_000));
+    assert!(facts.apply_report("east", 1, kinds(false, 5_000..5_001)).is_err());
+}
+
+#[test]
+fn what_no_api_server_gives_out_is_refused() {
+    let mut facts = Facts::default();
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let namespace = |name: &str, label: usize| {
+        Report::Namespaces(v1::NamespaceDelta {
+            reset: true,
+            upserted: vec![v1::NamespaceFact {
+                name: name.to_owned(),
+                labels: [("key".to_owned(), "x".repeat(label))].into(),
+                ..Default::default()
+            }],
+            removed: Vec::new(),
+        })
+    };
+    let allowed = |length: usize| {
+        Report::Allowed(v1::Allowed {
+            service_accounts: vec!["x".repeat(length)],
+            users: Vec::new(),
+        })
+    };
+    let token = |length: usize| {
+        Report::Token(v1::MemberToken {
+            token: "x".repeat(length),
+            expires_unix_seconds: 1,
+        })
+    };
+    let refused = [
+        namespace(&"x".repeat(1 << 20), 1),
+        namespace("../ns", 1),
+        namespace("ns", 1 << 20),
+        allowed(1 << 20),
+        token(1 << 20),
+    ];
+    for report in refused {
+        let refusal = facts.apply_report("east", 1, report).unwrap_err();
+        assert!(refusal.to_string().len() < 300, "{refusal}");
+    }
+    for report in [namespace("ns", 63), allowed(63), token(2_000)] {
+        assert_eq!(folded(&mut facts, 1, report), Change::Compile);
+    }
+    let beat = v1::Heartbeat {
+        message: "é".repeat(1 << 20),
+        ..Default::default()
+    };
+    folded(&mut facts, 1, Report::Heartbeat(beat, Timestamp::UNIX_EPOCH));
+    let known = facts.agents["east"].heartbeat.as_ref().unwrap();
+    assert_eq!(known.message.len(), 1024);
 }

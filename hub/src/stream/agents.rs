@@ -23,7 +23,7 @@ use super::{OUTBOUND, SEND_TIMEOUT, check_protocol, first, next_epoch};
 use crate::distribute::Worlds;
 use crate::enroll::pin_or_note;
 use crate::facts::Pin;
-use crate::index::{Index, Report};
+use crate::index::{Index, OutOfBounds, Report};
 use crate::jwks;
 use crate::metrics::{Metrics, Program};
 use crate::pins::{AgentKey, Pins};
@@ -145,7 +145,9 @@ impl Session {
         let _stream = self.service.metrics.stream(Program::Agent);
         let Err(status) = self.run(inbound, registered).await;
         self.service.sessions.unregister(&self.cluster, self.epoch);
-        self.service
+        // An end is always taken.
+        let _ = self
+            .service
             .index
             .report(&self.cluster, self.epoch, Report::Disconnected);
         tracing::info!(cluster = self.cluster, reason = status.message(), "agent disconnected");
@@ -243,7 +245,17 @@ impl Session {
             // Of a later release of this protocol.
             None => return Ok(()),
         };
-        self.service.index.report(&self.cluster, self.epoch, report);
-        Ok(())
+        let reported = self.service.index.report(&self.cluster, self.epoch, report);
+        reported.map_err(|error| beyond(&self.cluster, &error))
+    }
+}
+
+/// The stream is ended for it: the agent's next one begins with everything it has, so that nothing is half told.
+fn beyond(cluster: &str, error: &OutOfBounds) -> Status {
+    tracing::warn!(cluster, %error, "a report of the agent is refused, and what was known of its cluster stays");
+    let message = format!("the report is refused: {error}");
+    match error {
+        OutOfBounds::Text { .. } => Status::invalid_argument(message),
+        OutOfBounds::TooMany { .. } | OutOfBounds::TooMuch { .. } => Status::resource_exhausted(message),
     }
 }

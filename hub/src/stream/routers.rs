@@ -75,13 +75,16 @@ impl RouterControl for RouterService {
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
             let stream = session.service.metrics.stream(Program::Router);
-            let (router, acks, epoch) = (session.router.clone(), session.service.acks.clone(), session.epoch);
+            let left = Left {
+                acks: session.service.acks.clone(),
+                router: session.router.clone(),
+                epoch: session.epoch,
+            };
             let ended = token.run_until_cancelled(session.run(inbound)).await;
-            acks.update(&router, epoch, |state| state.left = Some(Instant::now()));
-            drop(stream);
             if let Some(Err(error)) = ended {
-                tracing::info!(router, %error, "router disconnected");
+                tracing::info!(router = left.router, %error, "router disconnected");
             }
+            drop((left, stream));
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
@@ -92,6 +95,21 @@ fn one_of_a_name(router: &str) -> Status {
         "another router is connected as {router}: each needs a name of its own, from portolanctl router-token NAME; if it \
          was this one, the connection that broke is noticed within a minute"
     ))
+}
+
+/// Says that a router's stream has ended, however it did: one that seems open keeps the router from coming back, and holds
+/// all handovers up.
+struct Left {
+    acks: Arc<Acks>,
+    router: String,
+    epoch: u64,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.acks
+            .update(&self.router, self.epoch, |state| state.left = Some(Instant::now()));
+    }
 }
 
 /// A transaction that was sent and not answered.
@@ -187,7 +205,7 @@ impl Session {
 
     /// Sends the difference, if there is one.
     async fn offer(&mut self, world: &crate::compile::World, traceparent: &str) -> Result<(), Status> {
-        let transaction = Transaction::between(&self.holding, world);
+        let transaction = self.holding.next(world);
         // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
         if transaction.is_empty() && self.nonce > 0 {
             self.settled(&transaction);
@@ -301,5 +319,30 @@ impl Session {
             };
             let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Ok(message))).await;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_panics_has_left_too() {
+        let acks = Arc::<Acks>::default();
+        assert!(acks.connected("a", 1, String::new(), BTreeMap::new()));
+        let left = Left {
+            acks: acks.clone(),
+            router: "a".to_owned(),
+            epoch: 1,
+        };
+        let session = std::panic::AssertUnwindSafe(move || {
+            let _left = left;
+            panic!("a session")
+        });
+        assert!(std::panic::catch_unwind(session).is_err());
+        assert!(
+            acks.connected("a", 2, String::new(), BTreeMap::new()),
+            "it may come back"
+        );
     }
 }

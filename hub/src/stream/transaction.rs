@@ -4,8 +4,13 @@ use std::collections::BTreeMap;
 
 use portolan_wire::v1;
 use portolan_wire::v1::router_update::Kind;
+use prost::Message as _;
 
 use crate::compile::{Ref, World};
+
+/// Largest resource that is offered. Routers end a stream with a message of twice that, and would do so each time they
+/// come back: none of them would learn anything more.
+const MAX_RESOURCE_BYTES: usize = 32 * 1024 * 1024;
 
 /// Resources that go and come, of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -94,6 +99,26 @@ impl Transaction {
 }
 
 impl Holding {
+    /// What to send, without what no router could read: that counts as refused, and its name and reason are told.
+    pub(super) fn next(&mut self, world: &World) -> Transaction {
+        let transaction = Transaction::between(self, world);
+        let too_large: Vec<_> = transaction
+            .upserts
+            .iter()
+            .filter(|(_, resource)| resource.encoded_len() > MAX_RESOURCE_BYTES)
+            .map(|(name, resource)| (name.clone(), resource.version.clone()))
+            .collect();
+        if too_large.is_empty() {
+            return transaction;
+        }
+        for (name, version) in too_large {
+            let reason = format!("it has more than {MAX_RESOURCE_BYTES} bytes, and is not sent");
+            tracing::error!(entry = %name.to_wire().name, reason, "an entry is kept from a router");
+            self.rejected.insert(name, (version, reason));
+        }
+        Transaction::between(self, world)
+    }
+
     /// The router took all of it.
     pub(super) fn acked(&mut self, transaction: &Transaction) {
         self.take(transaction, &BTreeMap::new());
@@ -269,6 +294,25 @@ mod tests {
         };
         assert!(!router.nacked(&removal, &nack), "nor does a refused removal");
         assert!(!router.nacked(&removal, &v1::Nack::default()));
+    }
+
+    #[test]
+    fn what_no_router_could_read_is_kept_back_and_told() {
+        let mut world = world(&[(target("east"), "1", false), (target("west"), "1", false)]);
+        let ca_pem = "x".repeat(MAX_RESOURCE_BYTES);
+        let body = v1::Target {
+            ca_pem,
+            ..Default::default()
+        };
+        let east = world.resources.get_mut(&target("east")).unwrap();
+        east.resource.body = Some(v1::resource::Body::Target(body));
+        let mut router = Holding::default();
+        let transaction = router.next(&world);
+        let offered: Vec<_> = transaction.upserts.iter().map(|(name, _)| name).collect();
+        assert_eq!(offered, [&target("west")], "the others are told all the same");
+        assert!(router.rejected[&target("east")].1.contains("bytes"));
+        router.acked(&transaction);
+        assert!(router.next(&world).is_empty());
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! The record of a running fleet, `fleet.json` in its folder: what was started, what was created, what is renewed.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -69,6 +72,18 @@ impl Fleet {
         dir.join(FILE).exists()
     }
 
+    /// Writes the first record; whoever else begins in this folder at the same time is refused.
+    pub(crate) fn create(&self) -> anyhow::Result<()> {
+        let path = self.dir.join(FILE);
+        let mut file = match File::options().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!("{}", taken(&self.dir)),
+            Err(error) => return Err(error).with_context(|| format!("cannot record the fleet in {}", path.display())),
+        };
+        let record = serde_json::to_vec_pretty(self)?;
+        file.write_all(&record).context("cannot record the fleet")
+    }
+
     pub(crate) fn write(&self) -> anyhow::Result<()> {
         files::write_private(self.dir.join(FILE), serde_json::to_vec_pretty(self)?).context("cannot record the fleet")
     }
@@ -79,5 +94,32 @@ impl Fleet {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+}
+
+/// Why no fleet may begin in `dir`.
+pub(crate) fn taken(dir: &Path) -> String {
+    format!(
+        "{} holds a fleet already: `portolanctl dev status` shows it, `portolanctl dev down` ends it",
+        dir.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_begun_in_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let fleet = |address: &str| Fleet {
+            dir: dir.path().to_path_buf(),
+            hub_address: address.to_owned(),
+            ..Fleet::default()
+        };
+        fleet("first").create().unwrap();
+        let error = fleet("second").create().unwrap_err().to_string();
+        assert!(error.contains("holds a fleet already"), "{error}");
+        assert_eq!(Fleet::read(dir.path()).unwrap().hub_address, "first");
     }
 }

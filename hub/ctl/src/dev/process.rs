@@ -76,12 +76,14 @@ impl Process {
         );
     }
 
-    /// Asks it to end and waits; kills it when it does not.
+    /// Asks it to end, once, and waits; kills it when it does not. Who is asked twice does not finish what it is doing.
     pub(crate) async fn stop(&self) {
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             let started = Instant::now();
-            while self.is_running() && started.elapsed() < STOP_PATIENCE {
+            if self.is_running() {
                 let _ = kill(Pid::from_raw(self.pid), signal);
+            }
+            while self.is_running() && started.elapsed() < STOP_PATIENCE {
                 tokio::time::sleep(POLL).await;
             }
         }
@@ -125,5 +127,18 @@ mod tests {
         process.stop().await;
         assert!(!process.is_running());
         assert!(process.check().is_err());
+    }
+
+    #[tokio::test]
+    async fn who_is_stopped_is_asked_once_and_may_finish() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let script = "trap 'echo asked; sleep 0.5; echo done; exit' TERM; echo ready; while :; do sleep 0.01; done";
+        let process = spawn("script", Path::new("sh"), &["-c".into(), script.into()], &log).unwrap();
+        while !tail(&log).contains("ready") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        process.stop().await;
+        assert_eq!(tail(&log), "ready\nasked\ndone");
     }
 }

@@ -33,18 +33,32 @@ pub(crate) async fn run(args: &DevDirArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Mints every token and says when to do so again. The record is read each time: it may have grown.
+/// Mints every token and says when to do so again. A cluster that is away keeps no other's tokens from being renewed. The
+/// record is read each time: it may have grown.
 async fn renew(dir: &Path, clients: &mut HashMap<std::path::PathBuf, Client>) -> anyhow::Result<Duration> {
     let fleet = Fleet::read(dir)?;
     let mut first_expiry = i64::MAX;
+    let mut soonest_failed = Duration::MAX;
     for token in &fleet.tokens {
-        let client = client_for(token, clients).await?;
-        first_expiry = first_expiry.min(token.mint(&client).await?);
+        match mint(token, clients).await {
+            Ok(expiry) => first_expiry = first_expiry.min(expiry),
+            Err(error) => {
+                let file = token.file.display();
+                eprintln!("{file} is not renewed, next try in {} s: {error:#}", RETRY.as_secs());
+                soonest_failed = RETRY;
+            }
+        }
     }
     let left = first_expiry
         .saturating_sub(Timestamp::now().as_second())
         .clamp(0, 86_400);
-    Ok(Duration::from_secs(left.unsigned_abs() / 2).max(SOONEST))
+    let pause = Duration::from_secs(left.unsigned_abs() / 2).max(SOONEST);
+    Ok(pause.min(soonest_failed))
+}
+
+async fn mint(token: &TokenSource, clients: &mut HashMap<std::path::PathBuf, Client>) -> anyhow::Result<i64> {
+    let client = client_for(token, clients).await?;
+    token.mint(&client).await
 }
 
 async fn client_for(token: &TokenSource, clients: &mut HashMap<std::path::PathBuf, Client>) -> anyhow::Result<Client> {
@@ -56,4 +70,41 @@ async fn client_for(token: &TokenSource, clients: &mut HashMap<std::path::PathBu
         .client;
     clients.insert(token.kubeconfig.clone(), client.clone());
     Ok(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cluster_that_is_away_keeps_no_other_from_new_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = |name: &str| TokenSource {
+            file: dir.path().join(format!("{name}.token")),
+            kubeconfig: dir.path().join(format!("{name}.kubeconfig")),
+            namespace: "ops".to_owned(),
+            service_account: "op".to_owned(),
+            audiences: Vec::new(),
+            pod: None,
+        };
+        let fleet = Fleet {
+            dir: dir.path().to_path_buf(),
+            tokens: vec![source("away"), source("here")],
+            ..Fleet::default()
+        };
+        fleet.write().unwrap();
+        let expires = Timestamp::now() + jiff::SignedDuration::from_hours(1);
+        let minting = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let status = json!({"token": "new", "expirationTimestamp": expires.to_string()});
+            let answer = json!({"metadata": {}, "spec": {"audiences": []}, "status": status});
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body)))
+        });
+        let mut clients = HashMap::from([(source("here").kubeconfig, Client::new(minting, "default"))]);
+        let pause = renew(dir.path(), &mut clients).await.unwrap();
+        assert_eq!(std::fs::read_to_string(source("here").file).unwrap(), "new");
+        assert_eq!(pause, RETRY);
+    }
 }

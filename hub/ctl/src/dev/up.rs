@@ -17,7 +17,7 @@ use crate::bootstrap::{self, Subject};
 use crate::cli::{DevUpArgs, GrantArgs};
 use crate::connect::{Cluster, connect};
 use crate::dev::callers::{Placeholder, objects};
-use crate::dev::fleet::{Fleet, Member};
+use crate::dev::fleet::{Fleet, Member, taken};
 use crate::dev::programs::text;
 use crate::dev::token::TokenSource;
 use crate::dev::{check, process, ready};
@@ -67,10 +67,7 @@ impl Up {
     /// Reads and checks everything that can be checked before anything is changed.
     async fn prepare(args: &DevUpArgs) -> anyhow::Result<Self> {
         if Fleet::exists(&args.dir) {
-            bail!(
-                "{} holds a fleet already: `portolanctl dev status` shows it, `portolanctl dev down` ends it",
-                args.dir.display()
-            );
+            bail!("{}", taken(&args.dir));
         }
         let names = check::member_names(&args.members)?;
         let mut manifests = Vec::new();
@@ -133,7 +130,7 @@ impl Up {
             otlp: args.otlp.clone(),
             ..Default::default()
         };
-        fleet.write()?;
+        fleet.create()?;
         Ok(fleet)
     }
 
@@ -224,7 +221,8 @@ impl Up {
         let join = Join {
             name,
             hub_address: &address,
-            endpoint: None,
+            // The fleet runs where its kubeconfigs do.
+            endpoint: Some(&member.url),
             accept: true,
             labels: &[],
             token_ttl: TOKEN_TTL,

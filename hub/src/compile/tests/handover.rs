@@ -255,3 +255,51 @@ fn what_a_status_cannot_name_is_not_given_away() {
     assert_eq!(world.owner("east", "ns-b"), Some("many"));
     assert_eq!(world.conflicts("late"), ["east/ns-b (of ops/many)"]);
 }
+
+#[test]
+fn namespaces_that_are_no_more_are_forgotten_once_no_status_names_them() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("a", spec(&[("east", &[])]));
+    fleet.compile(ALL);
+    fleet.inventory("east", &["ns-b"]);
+    let told = ClusterShardStatus {
+        name: "east".to_owned(),
+        namespaces: vec!["ns-a".to_owned()],
+        ..ClusterShardStatus::default()
+    };
+    let object = fleet.facts.shards.get_mut(&shard_name("a")).unwrap();
+    object.status.clusters = vec![told];
+    fleet.compile(ALL);
+    let world = fleet.compile(ALL);
+    let entry = world.state.ledger.get("east", "ns-a").unwrap();
+    assert_eq!(
+        (entry.owner.as_ref(), entry.generation),
+        (None, 1),
+        "a status still names it"
+    );
+    let object = fleet.facts.shards.get_mut(&shard_name("a")).unwrap();
+    object.status.clusters.clear();
+    let world = fleet.compile(ALL);
+    assert_eq!(world.state.ledger.get("east", "ns-a"), None);
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    fleet.facts.members.remove("east");
+    fleet.facts.agents.remove("east");
+    fleet.compile(ALL);
+    let world = fleet.compile(ALL);
+    assert_eq!(world.state.ledger, Ledger::default());
+}
+
+/// What the status of a deleted shard could not name in a member that was deleted too keeps nobody waiting.
+#[test]
+fn a_member_that_is_gone_holds_up_no_deletion() {
+    let mut fleet = fleet();
+    deleted(&mut fleet, "a");
+    let object = fleet.facts.shards.get_mut(&shard_name("a")).unwrap();
+    object.status.clusters[0].namespace_count = 700;
+    fleet.facts.members.remove("east");
+    fleet.facts.agents.remove("east");
+    fleet.state = State::recover(&fleet.facts);
+    fleet.compile(ALL);
+    let world = fleet.compile(ALL);
+    assert!(!world.state.ledger.is_owner(&shard_name("a")), "it may go");
+}
