@@ -251,6 +251,10 @@ impl WatchMerge {
         }
         let known = self.take_back(&frame.event.head.uid, held);
         if known.is_some_and(|known| known >= frame.event.version) {
+            if self.legs[leg].phase == Phase::Initial {
+                // It came here from another leg: the client holds it of this one now.
+                self.unsettle(leg);
+            }
             self.overlook(leg, frame);
             return;
         }

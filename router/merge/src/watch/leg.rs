@@ -63,6 +63,8 @@ pub(super) struct Leg {
     pub(super) up: bool,
     /// It sent a bookmark since our last.
     pub(super) marked: bool,
+    /// The marker said version 1 of it: no bookmark says less.
+    pub(super) early: bool,
     pub(super) placing: Placing,
 }
 
@@ -93,6 +95,7 @@ impl Leg {
             given_up: false,
             up: false,
             marked: false,
+            early: false,
             placing: Placing::default(),
         }
     }

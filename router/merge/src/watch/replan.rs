@@ -97,14 +97,24 @@ impl WatchMerge {
         let counted = unique && leg.phase != Phase::Inventory;
         if (changed || counted) && holds && !exact {
             self.expire(format!("what is asked of member {} changed", leg.cluster));
-        } else if changed {
-            leg.cut();
-            leg.moving = true;
-            leg.changed = true;
-            let start = if holds { leg.compare() } else { leg.start };
-            self.acts.push_back(Act::Restart { leg: index, start });
         }
         self.legs.push(leg);
+        if changed && !self.expired {
+            self.ask_anew(index, holds);
+        }
+    }
+
+    /// From its new plan, whatever it was in the middle of.
+    fn ask_anew(&mut self, index: usize, holds: bool) {
+        if !holds {
+            self.forget(index);
+        }
+        let leg = &mut self.legs[index];
+        leg.cut();
+        leg.moving = true;
+        leg.changed = true;
+        let start = if holds { leg.compare() } else { leg.start };
+        self.acts.push_back(Act::Restart { leg: index, start });
     }
 
     /// What leaves cannot be told before the end of the initial events, and a client that resumed from there would keep it.

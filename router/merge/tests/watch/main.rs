@@ -29,6 +29,12 @@ use world::{Tally, World};
 
 /// Histories of one `make test`.
 const HISTORIES: u64 = 2_000;
+/// Histories that a law did not hold in once: they are run besides.
+const PINNED: [u64; 3] = [
+    3_467_910_917_260_355_741,
+    3_467_910_917_260_461_822,
+    3_467_910_917_260_808_501,
+];
 
 fn number(name: &str) -> Option<u64> {
     std::env::var_os(name)?.to_str()?.parse().ok()
@@ -75,7 +81,8 @@ fn every_history_ends_in_the_union() {
         0
     };
     let mut ran = 0;
-    let mut failed = Vec::new();
+    let mut failed: Vec<u64> = Vec::new();
+    failed.extend(PINNED.iter().filter(|seed| !history(**seed, &mut Tally::default())));
     while failed.len() < 10 && (ran < HISTORIES || soak.is_some_and(|soak| began.elapsed() < soak)) {
         if !history(first + ran, &mut total) {
             failed.push(first + ran);

@@ -284,6 +284,9 @@ impl World {
                 behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
                 marker: self.dice.percent(50),
             };
+            if self.trace {
+                println!("leg {index} asks {start:?} of {asked:?} behind {}", serves.behind);
+            }
             line.stream = Some(member.watch(self.format, start, asked, serves));
             return true;
         }
@@ -310,6 +313,9 @@ impl World {
             1 + self.dice.below(stream.bytes.len())
         };
         let chunk: Vec<u8> = stream.bytes.drain(..most).collect();
+        if self.trace {
+            println!("leg {index} reads {}", String::from_utf8_lossy(&chunk));
+        }
         let act = session
             .merge
             .push(index, Bytes::from(chunk), &mut session.out)
@@ -404,6 +410,9 @@ impl World {
         let universe = self.truth.universe();
         let legs = self.plan(&universe, |_| Start::Sync);
         let Some(session) = &mut self.session else { return };
+        if self.trace {
+            println!("replan {legs:?}");
+        }
         let acts = session.merge.replan(&universe, legs.clone(), &mut session.out);
         session.universe = universe;
         // Nor is mended who wins a name, which members that come or go change too.
