@@ -160,9 +160,9 @@ impl WatchMerge {
         self
     }
 
-    /// Of a client that resumed with an object's version instead of a cursor.
+    /// Of a client that resumed with an object's version instead of the cursor. To be called before anything is read.
     pub fn resumed(&mut self, version: u64) {
-        self.sent.begin_with(version);
+        self.sent.begin_with(version, self.cursor.clone());
     }
 
     /// How to ask this leg first. Not always what the client said: a union of names begins with an inventory.
