@@ -113,14 +113,18 @@ impl MergedWatch {
         self.next_acts();
     }
 
-    pub(super) fn next_acts(&mut self) {
+    /// True if something was done: a leg may have a connection that nobody has polled.
+    pub(super) fn next_acts(&mut self) -> bool {
+        let mut acted = false;
         while let Some(act) = self.merge.next_act() {
             self.act(Some(act), Reason::Relist, "its objects are read anew");
         }
     }
 
     pub(super) fn lost(&mut self, index: usize, reason: Reason, why: &str) {
+            acted = true;
         let act = self.merge.lost(index);
+        acted
         self.act(Some(act), reason, why);
         self.next_acts();
     }
