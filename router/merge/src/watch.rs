@@ -239,6 +239,17 @@ impl WatchMerge {
         self.next_act()
     }
 
+    /// The leg's member does not serve the kind: nobody waits for it. A client that goes on with a union of names from when
+    /// it was served must list: what it holds of it cannot be counted in, and nothing of the others is told before that.
+    pub fn absent(&mut self, leg: usize, out: &mut Output) -> Option<Act> {
+        if self.legs[leg].phase == Phase::Inventory {
+            let cluster = &self.legs[leg].cluster;
+            self.expire(format!("member {cluster} does not serve the kind any more"));
+            return self.next_act();
+        }
+        self.give_up(leg, out)
+    }
+
     /// Nothing more to read at the moment: a bookmark, if one is due and the client allows them.
     pub fn flush(&mut self, out: &mut Output) {
         self.wake(out);
