@@ -32,6 +32,7 @@ impl World {
                 };
                 WatchLeg {
                     cluster: name.into(),
+                    member: 0,
                     slot,
                     filter,
                     asks,
