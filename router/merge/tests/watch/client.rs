@@ -6,12 +6,12 @@ use portolan_merge::cursor::is_cursor;
 use portolan_merge::watch::WatchFormat;
 
 use crate::dice::Dice;
-use crate::member::{Key, Stored};
+use crate::member::Key;
 use crate::truth::Truth;
 use crate::wirefmt::{Seen, decode, take};
 
 /// uid and version of what a client holds.
-type Cache = BTreeMap<Key, (String, u64)>;
+pub(crate) type Cache = BTreeMap<Key, (String, u64)>;
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) listing: bool,
     /// Where it would resume; `None`: it must list.
     pub(crate) resume: Option<String>,
+    /// The version of its last list: it may ask for what is not older.
+    pub(crate) last_listed: Option<String>,
     /// What it held, and from where it would have resumed, after each event of its connection.
     past: Vec<(Cache, String)>,
     pub(crate) remembers: bool,
@@ -55,6 +57,7 @@ impl Client {
             cache: BTreeMap::new(),
             listing: false,
             resume: None,
+            last_listed: None,
             past: Vec::new(),
             remembers: false,
             read: Vec::new(),
@@ -66,12 +69,10 @@ impl Client {
     }
 
     /// A list answered.
-    pub(crate) fn list(&mut self, objects: BTreeMap<Key, Stored>, version: String) {
-        self.cache = objects
-            .into_iter()
-            .map(|(key, object)| (key, (object.uid, object.version)))
-            .collect();
+    pub(crate) fn list(&mut self, objects: Cache, version: String) {
+        self.cache = objects;
         self.last_cursor = None;
+        self.last_listed = Some(version.clone());
         self.resume = Some(version);
     }
 

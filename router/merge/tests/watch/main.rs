@@ -55,6 +55,8 @@ fn history(seed: u64, total: &mut Tally) -> bool {
         return false;
     };
     total.lists += tally.lists;
+    total.pages += tally.pages;
+    total.expired_lists += tally.expired_lists;
     total.expired += tally.expired;
     total.resumed_raw += tally.resumed_raw;
     total.unknown_raw += tally.unknown_raw;

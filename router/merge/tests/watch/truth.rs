@@ -119,19 +119,14 @@ impl Truth {
     }
 
     /// Whether the caller may see it at all, collisions aside.
-    fn visible(&self, member: usize, object: &Stored) -> bool {
+    pub(crate) fn visible(&self, member: usize, object: &Stored) -> bool {
         let place = self.setting.unique || self.owner.get(object.namespace.as_str()) == Some(&member);
         self.joined[member] && place && (object.shown || !self.setting.selector)
     }
 
     pub(crate) fn union(&self) -> BTreeMap<Key, Stored> {
-        self.union_without(&[])
-    }
-
-    /// As a list answers that cannot reach these.
-    pub(crate) fn union_without(&self, missing: &[usize]) -> BTreeMap<Key, Stored> {
         let mut union = BTreeMap::new();
-        for member in self.order().filter(|member| !missing.contains(member)) {
+        for member in self.order() {
             for (key, object) in &self.members[member].objects {
                 if self.visible(member, object) {
                     union.entry(key.clone()).or_insert_with(|| object.clone());

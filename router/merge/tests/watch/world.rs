@@ -7,7 +7,9 @@ use portolan_merge::cursor::Universe;
 use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
 mod connect;
+mod list;
 
+use self::list::Paging;
 use crate::client::{Client, Manner};
 use crate::dice::Dice;
 use crate::member::{Serves, Stream};
@@ -33,6 +35,8 @@ struct Line {
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) lists: usize,
+    pub(crate) pages: usize,
+    pub(crate) expired_lists: usize,
     pub(crate) expired: usize,
     pub(crate) resumed_raw: usize,
     pub(crate) unknown_raw: usize,
@@ -51,6 +55,8 @@ pub(crate) struct World {
     session: Option<Session>,
     /// The router's memory of the stream that ended last.
     ended: Option<(Sent, u32)>,
+    /// The client's list under way.
+    paging: Option<Paging>,
     budget: Option<Budget>,
     small: bool,
     partial: bool,
@@ -88,6 +94,7 @@ impl World {
             format,
             session: None,
             ended: None,
+            paging: None,
             budget: dice.percent(85).then(|| Budget::new(if small { 400 } else { 1 << 20 })),
             small,
             trace: std::env::var_os("PORTOLAN_SEED").is_some(),

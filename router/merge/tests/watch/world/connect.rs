@@ -1,6 +1,5 @@
 //! How the client begins: it lists, or resumes, and a watch is planned for it as the router does.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_merge::cursor::{Cursor, Slot, Universe};
@@ -9,7 +8,6 @@ use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, Wa
 
 use super::{Line, Session, World, member_of};
 use crate::client::Manner;
-use crate::member::Stored;
 use crate::truth::Truth;
 
 impl World {
@@ -140,29 +138,5 @@ impl World {
             wire: Vec::new(),
             mendable,
         });
-    }
-
-    /// A consistent list, as `list` makes it. False: a member cannot be reached.
-    fn list(&mut self) -> bool {
-        let universe = self.truth.universe();
-        let mut cursor = Cursor::new(&universe);
-        let mut missing = Vec::new();
-        for member in 0..self.truth.members.len() {
-            let Some(slot) = universe.slot(&Truth::name(member)) else {
-                continue;
-            };
-            if self.truth.members[member].up {
-                cursor.set(slot, Slot::At(self.truth.members[member].version));
-            } else if self.partial {
-                cursor.set(slot, Slot::Sync);
-                missing.push(member);
-            } else {
-                return false;
-            }
-        }
-        let objects: BTreeMap<_, Stored> = self.truth.union_without(&missing);
-        self.tally.lists += 1;
-        self.client.list(objects, cursor.encode().unwrap());
-        true
     }
 }
