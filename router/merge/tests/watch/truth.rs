@@ -16,8 +16,10 @@ pub(crate) struct Setting {
     pub(crate) members: usize,
     /// A kind without namespaces: names collide.
     pub(crate) unique: bool,
-    /// Members filter by the agent's labels; else the router does.
+    /// Members filter by the agent's labels, or most of them; else the router does.
     pub(crate) labelled: bool,
+    /// Labels become complete, and incomplete, while everything runs.
+    pub(crate) flips: bool,
     pub(crate) selector: bool,
     /// The shard's configuration changes.
     pub(crate) moves: bool,
@@ -29,6 +31,8 @@ pub(crate) struct Truth {
     pub(crate) setting: Setting,
     pub(crate) members: Vec<Member>,
     pub(crate) joined: Vec<bool>,
+    /// Whose objects are asked for by label; of others the router drops what is not the caller's.
+    pub(crate) labelled: Vec<bool>,
     /// Of members that have a name, this one's object is shown, else the first's.
     pub(crate) primary: usize,
     /// Which member owns a namespace.
@@ -55,6 +59,7 @@ impl Truth {
                 })
                 .collect(),
             joined: vec![true; setting.members],
+            labelled: vec![setting.labelled; setting.members],
             primary: 0,
             owner: BTreeMap::new(),
             setting,
@@ -111,9 +116,9 @@ impl Truth {
         owned.map(|(namespace, _)| (*namespace).to_owned()).collect()
     }
 
-    pub(crate) fn asked(&self, member: usize) -> Asked {
+    pub(crate) fn asked(&self, member: usize, labelled: bool) -> Asked {
         Asked {
-            namespaces: (self.setting.labelled && !self.setting.unique).then(|| self.owned(member)),
+            namespaces: (labelled && !self.setting.unique).then(|| self.owned(member)),
             selector: self.setting.selector,
         }
     }

@@ -20,6 +20,8 @@ struct Session {
     merge: WatchMerge,
     universe: Universe,
     legs: Vec<Line>,
+    /// How its members are asked: a watch that runs may keep its way.
+    labelled: Vec<bool>,
     out: Output,
     wire: Vec<u8>,
     /// Began at nothing, with memory for shadows: nothing may expire it.
@@ -41,6 +43,7 @@ pub(crate) struct Tally {
     pub(crate) resumed_raw: usize,
     pub(crate) unknown_raw: usize,
     pub(crate) replans: usize,
+    pub(crate) flips: usize,
     pub(crate) mended: usize,
     pub(crate) events: usize,
     pub(crate) bookmarks: usize,
@@ -65,7 +68,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// `all`: also with what was added to histories after some of them had been pinned.
+    pub(crate) fn new(seed: u64, all: bool) -> Self {
         let mut dice = Dice::new(seed);
         let unique = dice.percent(35);
         let setting = Setting {
@@ -75,6 +79,7 @@ impl World {
             selector: dice.percent(40),
             moves: dice.percent(50),
             compaction: dice.percent(60),
+            flips: false,
         };
         let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
         let manner = *dice.pick(&[
@@ -85,6 +90,10 @@ impl World {
             Manner::WatchOnly,
         ]);
         let small = dice.percent(15);
+        let setting = Setting {
+            flips: all && !unique && dice.percent(50),
+            ..setting
+        };
         if std::env::var_os("PORTOLAN_SEED").is_some() {
             println!("{format:?} {manner:?} {setting:?}");
         }
@@ -197,6 +206,7 @@ impl World {
             84..88 => self.disturb_stream(),
             88..90 => self.cut_client(),
             90..92 if self.truth.setting.moves => self.reconfigure(),
+            92 if self.truth.setting.flips => self.flip(),
             92..94 => self.bookmark_member(),
             94..97 => self.give_up(),
             _ => self.flush(),
@@ -278,7 +288,7 @@ impl World {
         let Some(session) = &mut self.session else { return false };
         let line = &mut session.legs[index];
         let member = &self.truth.members[line.member];
-        let asked = self.truth.asked(line.member);
+        let asked = self.truth.asked(line.member, session.labelled[line.member]);
         if let Some(start) = line.wants {
             if !member.up {
                 return false;
@@ -413,6 +423,21 @@ impl World {
 
     fn reconfigure(&mut self) {
         self.truth.reconfigure(&mut self.dice);
+        self.replan();
+    }
+
+    /// An agent has labelled a member's objects, or its labels cannot be relied on any more. What was asked one way may be
+    /// asked the other way from now on, with the same cursor.
+    fn flip(&mut self) {
+        let member = self.dice.below(self.truth.members.len());
+        self.truth.labelled[member] = !self.truth.labelled[member];
+        self.tally.flips += 1;
+        if self.dice.percent(60) {
+            self.replan();
+        }
+    }
+
+    fn replan(&mut self) {
         self.tally.replans += 1;
         let universe = self.truth.universe();
         let legs = self.plan(&universe, |_| Start::Sync);
@@ -422,6 +447,7 @@ impl World {
         }
         let acts = session.merge.replan(&universe, legs.clone(), &mut session.out);
         session.universe = universe;
+        session.labelled.clone_from(&self.truth.labelled);
         // Nor is mended who wins a name, which members that come or go change too.
         let members = session.legs.iter().map(|line| Truth::name(line.member));
         let same = members.eq(legs.iter().map(|leg| leg.cluster.to_string()));

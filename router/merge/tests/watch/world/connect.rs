@@ -18,10 +18,11 @@ impl World {
                 let name = Truth::name(member);
                 let slot = universe.slot(&name).unwrap();
                 let owned = self.truth.owned(member);
-                let filter = (!self.truth.setting.labelled && !self.truth.setting.unique).then(|| {
+                let labelled = self.truth.labelled[member];
+                let filter = (!labelled && !self.truth.setting.unique).then(|| {
                     NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect()))
                 });
-                let asks = if self.truth.setting.labelled && !self.truth.setting.unique {
+                let asks = if labelled && !self.truth.setting.unique {
                     owned
                         .iter()
                         .fold(1, |hash, name| hash * 31 + u64::from(name.as_bytes()[0]))
@@ -134,6 +135,7 @@ impl World {
             merge,
             universe,
             legs,
+            labelled: self.truth.labelled.clone(),
             out: Output::default(),
             wire: Vec::new(),
             mendable,

@@ -193,7 +193,7 @@ impl World {
             exact: value(&ask.query.resource_version_match, None).is_some(),
             behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
         };
-        let of = self.truth.asked(member);
+        let of = self.truth.asked(member, self.truth.labelled[member]);
         Some(self.truth.members[member].list(&of, &asked))
     }
 
