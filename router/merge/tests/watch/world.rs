@@ -1,9 +1,12 @@
 //! One history: members that change, break and move, one client, and the merged watch between them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use portolan_merge::cursor::Universe;
+use portolan_merge::resume::{Resume, ResumeBounds};
+use portolan_merge::token::Binding;
 use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
 mod connect;
@@ -56,8 +59,13 @@ pub(crate) struct World {
     client: Client,
     format: WatchFormat,
     session: Option<Session>,
-    /// The router's memory of the stream that ended last.
+    /// Another client of the same caller with the same request; the two are connected in turn.
+    twin: Option<(Client, Option<(Sent, u32)>)>,
+    /// The client's stream that ended last.
     ended: Option<(Sent, u32)>,
+    /// The router's memory of streams that ended.
+    resume: Resume,
+    clock: Duration,
     /// The client's list under way.
     paging: Option<Paging>,
     budget: Option<Budget>,
@@ -90,6 +98,16 @@ impl World {
             Manner::WatchOnly,
         ]);
         let small = dice.percent(15);
+        let twin = all && dice.percent(40);
+        let bounds = if all && dice.percent(20) {
+            ResumeBounds {
+                streams: 3,
+                positions: 64,
+                ..ResumeBounds::default()
+            }
+        } else {
+            ResumeBounds::default()
+        };
         let setting = Setting {
             flips: all && !unique && dice.percent(50),
             ..setting
@@ -102,7 +120,10 @@ impl World {
             client: Client::new(manner, format),
             format,
             session: None,
+            twin: twin.then(|| (Client::new(manner, format), None)),
             ended: None,
+            resume: Resume::new(bounds),
+            clock: Duration::ZERO,
             paging: None,
             budget: dice.percent(85).then(|| Budget::new(if small { 400 } else { 1 << 20 })),
             small,
@@ -136,6 +157,10 @@ impl World {
         self.tally.events = self.client.events;
         self.tally.bookmarks = self.client.bookmarks;
         self.idle();
+        if self.twin.is_some() {
+            self.change_client();
+            self.rest();
+        }
         self.session = None;
         if let Some(budget) = &self.budget {
             assert_eq!(budget.used(), 0, "memory of shadows was not given back");
@@ -194,6 +219,7 @@ impl World {
     }
 
     fn step(&mut self) {
+        self.clock += Duration::from_secs(2);
         if self.session.is_none() && self.dice.percent(40) {
             self.connect_client();
         }
@@ -207,6 +233,7 @@ impl World {
             88..90 => self.cut_client(),
             90..92 if self.truth.setting.moves => self.reconfigure(),
             92 if self.truth.setting.flips => self.flip(),
+            93 if self.twin.is_some() => self.change_client(),
             92..94 => self.bookmark_member(),
             94..97 => self.give_up(),
             _ => self.flush(),
@@ -415,8 +442,21 @@ impl World {
         self.drop_session();
     }
 
+    /// The other one has the connection from now on; this one is cut off as if it had lost it.
+    fn change_client(&mut self) {
+        self.deliver();
+        self.drop_session();
+        self.paging = None;
+        if let Some((client, ended)) = &mut self.twin {
+            std::mem::swap(&mut self.client, client);
+            std::mem::swap(&mut self.ended, ended);
+        }
+    }
+
     fn drop_session(&mut self) {
         if let Some(session) = self.session.take() {
+            self.resume
+                .remember(self.clock, &binding(), session.merge.sent().clone());
             self.ended = Some((session.merge.sent().clone(), session.universe.epoch()));
         }
     }
@@ -507,6 +547,11 @@ impl World {
             }
         }
     }
+}
+
+/// Who asks for what.
+fn binding() -> Binding {
+    Binding::new(["shard", "user", "/things"])
 }
 
 fn member_of(leg: &WatchLeg) -> usize {

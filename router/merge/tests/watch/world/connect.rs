@@ -6,7 +6,7 @@ use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::filter::NamespaceFilter;
 use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
 
-use super::{Line, Session, World, member_of};
+use super::{Line, Session, World, binding, member_of};
 use crate::client::Manner;
 use crate::truth::Truth;
 
@@ -80,10 +80,13 @@ impl World {
         if let Ok(cursor) = Cursor::decode(text, universe) {
             return Some(cursor);
         }
-        let (sent, epoch) = self.ended.as_ref()?;
-        let known = (*epoch == universe.epoch())
-            .then(|| sent.resume(text.parse().ok()?))
-            .flatten();
+        let raw = text.parse().ok()?;
+        let known = self.resume.find(self.clock, &binding(), raw);
+        let known = known.filter(|cursor| cursor.epoch() == universe.epoch());
+        // Where this one stands is earlier if another stream sent the same number: it hears some of it once more.
+        let own = self.ended.as_ref().filter(|(_, epoch)| *epoch == universe.epoch());
+        let own = own.and_then(|(sent, _)| sent.resume(raw));
+        self.client.replay |= known.is_some() && own.is_some() && known != own;
         if known.is_some() {
             self.tally.resumed_raw += 1;
         } else {

@@ -7,11 +7,11 @@ use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions, MergedMeta, Wants};
 use portolan_merge::query::list::Read;
 use portolan_merge::query::{CollectionQuery, LegAsk, ListAsk, Param, QueryFault};
-use portolan_merge::token::{Binding, Token};
+use portolan_merge::token::Token;
 use portolan_merge::watch::Start;
 use serde_json::{Value, json};
 
-use super::World;
+use super::{World, binding};
 use crate::client::Cache;
 use crate::member::{ListAsked, Page};
 use crate::truth::Truth;
@@ -39,10 +39,6 @@ enum Answer {
     Expired(Option<String>),
     /// A member cannot be asked.
     Away,
-}
-
-fn binding() -> Binding {
-    Binding::new(["shard", "user", "/things"])
 }
 
 impl World {
