@@ -66,6 +66,7 @@ fn merge(format: WatchFormat, flags: Flags, stream: impl Iterator<Item = Bytes>)
         cursor,
         legs: vec![WatchLeg {
             cluster: "east".into(),
+            member: 0,
             slot: 1,
             filter: flags.filter(),
             asks: 0,

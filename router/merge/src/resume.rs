@@ -65,7 +65,7 @@ impl Resume {
     /// A stream of this caller and request ended at `now` (since any fixed moment, never backwards).
     pub fn remember(&mut self, now: Duration, binding: &Binding, sent: Sent) {
         self.forget_old(now);
-        let positions = sent.entries().count();
+        let positions = sent.positions();
         // Of one that ended in the middle of initial events it is kept that it may be the client's own.
         let unclear = sent.unclear();
         let nothing = positions == 0 && unclear.is_none();
@@ -247,6 +247,19 @@ mod tests {
             "it has sent nothing so high"
         );
         assert_eq!((resume.len(), resume.positions()), (2, 2));
+    }
+
+    #[test]
+    fn who_resumed_and_was_told_nothing_goes_on_where_it_was() {
+        let mut quiet = Sent::over(&at(11, 25), &[]);
+        quiet.begin_with(25, at(11, 25));
+        let mut resume = Resume::new(ResumeBounds::default());
+        resume.remember(MINUTE, &of("ann"), quiet);
+        assert_eq!(resume.find(MINUTE * 5, &of("ann"), 25), Some(at(11, 25)));
+        assert_eq!(resume.find(MINUTE * 5, &of("ann"), 11), None);
+        // Another stream sent the other member's 25: it is not the only one that is asked.
+        resume.remember(MINUTE * 2, &of("ann"), sent(&at(24, 30), &[(0, 25)]));
+        assert_eq!(resume.find(MINUTE * 5, &of("ann"), 25), Some(at(11, 25)));
     }
 
     #[test]

@@ -167,9 +167,9 @@ impl WatchMerge {
         self
     }
 
-    /// Of a client that resumed with an object's version instead of a cursor.
+    /// Of a client that resumed with an object's version instead of the cursor. To be called before anything is read.
     pub fn resumed(&mut self, version: u64) {
-        self.sent.begin_with(version);
+        self.sent.begin_with(version, self.cursor.clone());
     }
 
     /// How to ask this leg first. Not always what the client said: a union of names begins with an inventory.
@@ -244,6 +244,17 @@ impl WatchMerge {
         }
         self.proceed(out);
         self.next_act()
+    }
+
+    /// The leg's member does not serve the kind: nobody waits for it. A client that goes on with a union of names from when
+    /// it was served must list: what it holds of it cannot be counted in, and nothing of the others is told before that.
+    pub fn absent(&mut self, leg: usize, out: &mut Output) -> Option<Act> {
+        if self.legs[leg].phase == Phase::Inventory {
+            let cluster = &self.legs[leg].cluster;
+            self.expire(format!("member {cluster} does not serve the kind any more"));
+            return self.next_act();
+        }
+        self.give_up(leg, out)
     }
 
     /// Nothing more to read at the moment: a bookmark, if one is due and the client allows them.

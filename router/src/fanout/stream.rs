@@ -377,11 +377,11 @@ impl http_body::Body for MergedWatch {
         self.control(cx);
         // Another set, if the plan changed.
         self.wakes.register(cx.waker());
-        let quiet = self.over || self.read_legs();
+        let mut quiet = self.over || self.read_legs();
         if quiet && !self.over {
             let this = &mut *self;
             this.merge.flush(&mut this.out);
-            this.next_acts();
+            quiet = !this.next_acts();
         }
         if let Some(chunk) = self.take() {
             return Poll::Ready(Some(Ok(Frame::data(chunk))));
@@ -391,7 +391,7 @@ impl http_body::Body for MergedWatch {
         }
         self.show();
         if !quiet {
-            // All of it was nobody's; others have a turn before the rest.
+            // All of it was nobody's, or a leg is connected anew; others have a turn before the rest.
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -7,6 +7,7 @@
 
 mod opening;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
 use super::{Fan, FanOuts, judged};
 use crate::fault::Fault;
-use crate::plan::FanOut;
+use crate::plan::{FanLeg, FanOut};
 use crate::reply::{self, Format};
 use crate::rewrite;
 use crate::snapshot::Snapshot;
@@ -140,14 +141,21 @@ impl Plan {
 
 /// The legs of a plan for the merge core; those without a start of their own begin with what is there.
 pub(super) fn watch_legs(plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
-    let leg = |(index, leg): (usize, &crate::plan::FanLeg)| WatchLeg {
+    let leg = |(index, leg): (usize, &FanLeg)| WatchLeg {
         cluster: leg.cluster().clone(),
+        member: member(leg),
         slot: leg.slot,
         filter: leg.filter.clone(),
         asks: leg.asks(),
         start: starts.get(index).copied().unwrap_or(Start::Sync),
     };
     plan.legs.iter().enumerate().map(leg).collect()
+}
+
+fn member(leg: &FanLeg) -> u64 {
+    let mut hash = DefaultHasher::new();
+    leg.forward.target.cluster_uid.hash(&mut hash);
+    hash.finish()
 }
 
 /// A member's own answer, to a client that would have got it from any API server.

@@ -132,6 +132,19 @@ impl WatchMerge {
             self.told(leg, version);
         } else if frame.event.head.initial_events_end || self.follows(leg, version) {
             self.settle(leg, version, out);
+        } else {
+            self.is_behind(leg, version);
+        }
+    }
+
+    /// A leg without a marker has said that it is not yet where it was. One whose cache catches up is there by its next
+    /// bookmark; one that goes on and stays behind has another past, and would be waited for for ever.
+    fn is_behind(&mut self, leg: usize, version: u64) {
+        let this = &mut self.legs[leg];
+        let before = std::mem::replace(&mut this.below, version);
+        if this.plain && (1..version).contains(&before) {
+            let seen = this.seen;
+            self.went_back(leg, version, seen);
         }
     }
 
@@ -251,6 +264,10 @@ impl WatchMerge {
         }
         let known = self.take_back(&frame.event.head.uid, held);
         if known.is_some_and(|known| known >= frame.event.version) {
+            if self.legs[leg].phase == Phase::Initial {
+                // It came here from another leg: the client holds it of this one now.
+                self.unsettle(leg);
+            }
             self.overlook(leg, frame);
             return;
         }

@@ -31,6 +31,7 @@ pub(super) enum Phase {
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not exclude each other")]
 pub(super) struct Leg {
     pub(super) cluster: Arc<str>,
+    pub(super) member: u64,
     pub(super) slot: usize,
     pub(super) filter: Option<NamespaceFilter>,
     pub(super) asks: u64,
@@ -47,6 +48,8 @@ pub(super) struct Leg {
     pub(super) seen: u64,
     /// The highest version that had been read when its comparison began: until then its member only catches up.
     pub(super) caught_up: u64,
+    /// Its last bookmark since then that said less.
+    pub(super) below: u64,
     /// The client holds some of its objects, but no position says which.
     pub(super) dirty: bool,
     /// Came or changed with the plan and is not through yet: what left other legs may turn up here.
@@ -63,6 +66,8 @@ pub(super) struct Leg {
     pub(super) up: bool,
     /// It sent a bookmark since our last.
     pub(super) marked: bool,
+    /// The marker said version 1 of it: no bookmark says less.
+    pub(super) early: bool,
     pub(super) placing: Placing,
 }
 
@@ -74,6 +79,7 @@ impl Leg {
         };
         Self {
             cluster: leg.cluster,
+            member: leg.member,
             slot: leg.slot,
             filter: leg.filter,
             asks: leg.asks,
@@ -85,6 +91,7 @@ impl Leg {
             exact_from: 0,
             seen: 0,
             caught_up: 0,
+            below: 0,
             dirty: false,
             moving: false,
             changed: false,
@@ -93,8 +100,14 @@ impl Leg {
             given_up: false,
             up: false,
             marked: false,
+            early: false,
             placing: Placing::default(),
         }
+    }
+
+    /// Whether it is this member's leg.
+    pub(super) fn is(&self, spec: &WatchLeg) -> bool {
+        self.cluster == spec.cluster && self.member == spec.member
     }
 
     pub(super) fn admits(&self, head: &Head<'_>) -> bool {
@@ -108,6 +121,7 @@ impl Leg {
         self.split.reset();
         self.held = Bytes::new();
         self.up = false;
+        self.below = 0;
         self.placing.reset();
     }
 

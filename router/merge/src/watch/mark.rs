@@ -2,9 +2,9 @@
 
 use super::WatchMerge;
 use super::compose::Stub;
-use super::leg::Phase;
+use super::leg::{Leg, Phase};
 use super::output::Output;
-use crate::cursor::Slot;
+use crate::cursor::{Cursor, Slot};
 
 /// In a large flush there is a bookmark after so many events …
 const EVENTS: u32 = 64;
@@ -43,7 +43,7 @@ impl WatchMerge {
 
     /// Whoever resumes from the cursor misses nothing and keeps nothing that is gone.
     pub(super) fn safe(&self) -> bool {
-        let unsettled = |leg: &super::Leg| leg.dirty || leg.again || (leg.moving && leg.phase == Phase::Resync);
+        let unsettled = |leg: &Leg| leg.dirty || leg.again || (leg.moving && leg.phase == Phase::Resync);
         !self.barrier && self.hasty.is_empty() && self.departed.is_empty() && !self.legs.iter().any(unsettled)
     }
 
@@ -66,7 +66,7 @@ impl WatchMerge {
             self.due = false;
             return;
         }
-        let cursor = self.cursor.encode();
+        let cursor = self.at_least_early().encode();
         if self.put(cursor.ok(), false, out) {
             self.due = false;
             self.moved = false;
@@ -89,10 +89,15 @@ impl WatchMerge {
             .values()
             .filter_map(|departed| departed.slot)
             .chain(wanted);
-        let cursor = early.fold(self.cursor.clone(), |cursor, slot| cursor.with(slot, Slot::At(1)));
+        let early: Vec<usize> = early.collect();
         if !self.bookmarks {
             return;
         }
+        for leg in &mut self.legs {
+            leg.early |= early.contains(&leg.slot);
+        }
+        let early = early.into_iter();
+        let cursor = early.fold(self.cursor.clone(), |cursor, slot| cursor.with(slot, Slot::At(1)));
         match cursor.encode() {
             Ok(cursor) => {
                 self.put(Some(cursor), true, out);
@@ -100,6 +105,13 @@ impl WatchMerge {
             // The client would wait for it for ever.
             Err(error) => self.expire(format!("where the initial events end cannot be told: {error}")),
         }
+    }
+
+    /// A slot for which the marker said version 1 may be back at nothing, which is less.
+    fn at_least_early(&self) -> Cursor {
+        let back = |leg: &&Leg| leg.early && !matches!(self.cursor.slot(leg.slot), Slot::At(_));
+        let early = self.legs.iter().filter(back);
+        early.fold(self.cursor.clone(), |cursor, leg| cursor.with(leg.slot, Slot::At(1)))
     }
 
     /// False if nothing is known of the objects' type, or the cursor is too long to be written.

@@ -38,7 +38,7 @@ impl WatchMerge {
 
     /// Nothing was told of it: the next attempt begins at nothing too. What was wanted of it has left unless that finds it:
     /// the client holds another leg's object under the name, which is gone.
-    fn forget(&mut self, leg: usize) {
+    pub(super) fn forget(&mut self, leg: usize) {
         let this = &mut self.legs[leg];
         this.again = false;
         let version = this.seen;

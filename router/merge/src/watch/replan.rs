@@ -10,7 +10,7 @@ use super::{Act, Departed, WatchLeg, WatchMerge};
 use crate::cursor::{Cursor, Slot, Universe};
 
 impl WatchMerge {
-    /// The plan changed: from now on indexes of legs are those of `legs` (told apart by `cluster`) and slots those of
+    /// The plan changed: from now on indexes of legs are those of `legs` (told apart by `cluster` and `member`) and slots those of
     /// `universe`. Legs that no act names keep their streams. Synthesized events may be in `out`.
     pub fn replan(&mut self, universe: &Universe, legs: Vec<WatchLeg>, out: &mut Output) -> Vec<Act> {
         let exact: Vec<bool> = (0..self.legs.len()).map(|leg| self.exact(leg)).collect();
@@ -25,8 +25,8 @@ impl WatchMerge {
             .collect();
         self.sent.renumber();
         self.renumber(&old, &legs);
-        let members = old.iter().flatten().map(|old| &old.leg.cluster);
-        if self.unique && !members.eq(legs.iter().map(|leg| &leg.cluster)) {
+        let members = old.iter().flatten().map(|old| (&old.leg.cluster, old.leg.member));
+        if self.unique && !members.eq(legs.iter().map(|leg| (&leg.cluster, leg.member))) {
             // Who wins a name may be another one now, and of names that several have the client may hold any.
             self.expire("the members of a union of names changed".to_owned());
         }
@@ -34,7 +34,7 @@ impl WatchMerge {
         for spec in legs {
             let kept = old
                 .iter_mut()
-                .find(|old| old.as_ref().is_some_and(|old| old.leg.cluster == spec.cluster))
+                .find(|old| old.as_ref().is_some_and(|old| old.leg.is(&spec)))
                 .and_then(Option::take);
             match kept {
                 Some(kept) => self.carry(kept, spec, unique),
@@ -53,7 +53,7 @@ impl WatchMerge {
     fn renumber(&mut self, old: &[Option<Old>], legs: &[WatchLeg]) {
         let new = |slot: usize| {
             let leg = old.iter().flatten().find(|old| old.leg.slot == slot)?;
-            Some(legs.iter().find(|new| new.cluster == leg.leg.cluster)?.slot)
+            Some(legs.iter().find(|new| leg.leg.is(new))?.slot)
         };
         for departed in self.departed.values_mut() {
             departed.slot = departed.slot.and_then(new);
@@ -97,14 +97,24 @@ impl WatchMerge {
         let counted = unique && leg.phase != Phase::Inventory;
         if (changed || counted) && holds && !exact {
             self.expire(format!("what is asked of member {} changed", leg.cluster));
-        } else if changed {
-            leg.cut();
-            leg.moving = true;
-            leg.changed = true;
-            let start = if holds { leg.compare() } else { leg.start };
-            self.acts.push_back(Act::Restart { leg: index, start });
         }
         self.legs.push(leg);
+        if changed && !self.expired {
+            self.ask_anew(index, holds);
+        }
+    }
+
+    /// From its new plan, whatever it was in the middle of.
+    fn ask_anew(&mut self, index: usize, holds: bool) {
+        if !holds {
+            self.forget(index);
+        }
+        let leg = &mut self.legs[index];
+        leg.cut();
+        leg.moving = true;
+        leg.changed = true;
+        let start = if holds { leg.compare() } else { leg.start };
+        self.acts.push_back(Act::Restart { leg: index, start });
     }
 
     /// What leaves cannot be told before the end of the initial events, and a client that resumed from there would keep it.

@@ -20,8 +20,9 @@ pub struct Sent {
     last: Option<Entry>,
     /// The highest version that was ever sent.
     highest: u64,
-    /// The object's version that the client began this stream with: if it comes with that again, it may have read nothing.
-    origin: Option<u64>,
+    /// The object's version that the client began this stream with, and what it stood for: if it comes with that again, it
+    /// may have read nothing.
+    origin: Option<(u64, Cursor)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,12 @@ struct Entry {
 impl Sent {
     /// The cursor of a client whose last event was an object with this version; `None` if that cannot be told.
     pub fn resume(&self, version: u64) -> Option<Cursor> {
+        let origin = self.origin.as_ref().filter(|(began_with, _)| *began_with == version);
+        if let Some((_, cursor)) = origin
+            && !self.may_have_sent(version)
+        {
+            return Some(cursor.clone());
+        }
         let mut cursor = self.base.clone()?;
         let mut found: Option<(u32, Cursor)> = None;
         for entry in &self.entries {
@@ -47,8 +54,7 @@ impl Sent {
             }
             if entry.object && entry.version == version {
                 // Two members use the same numbers, or one number stands for several events: which is meant cannot be told.
-                let began_with = self.origin == Some(version);
-                if entry.blind || began_with || found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
+                if entry.blind || origin.is_some() || found.as_ref().is_some_and(|(slot, _)| *slot != entry.slot) {
                     return None;
                 }
                 found = Some((entry.slot, cursor.clone()));
@@ -57,9 +63,14 @@ impl Sent {
         found.map(|(_, cursor)| cursor)
     }
 
-    /// The client resumed with an object's version.
-    pub(super) fn begin_with(&mut self, version: u64) {
-        self.origin = Some(version);
+    /// The client resumed with an object's version, which stood for this cursor.
+    pub(crate) fn begin_with(&mut self, version: u64, cursor: Cursor) {
+        self.origin = Some((version, cursor));
+    }
+
+    /// How many positions can be resumed from.
+    pub(crate) fn positions(&self) -> usize {
+        self.entries().count() + usize::from(self.origin.is_some())
     }
 
     /// Whether a client may have read an object with this version here, though no position can be told for it.
@@ -76,6 +87,7 @@ impl Sent {
     pub(crate) fn unclear(&self) -> Option<Self> {
         (self.base.is_none() && self.highest > 0).then(|| Self {
             highest: self.highest,
+            origin: self.origin.clone(),
             ..Self::default()
         })
     }
@@ -273,13 +285,10 @@ mod tests {
     fn who_comes_again_with_what_it_began_with_may_have_read_nothing() {
         let (_, cursor) = start();
         let mut sent = Sent::default();
-        sent.begin_with(1000);
+        sent.begin_with(1000, cursor.clone());
         sent.rebase(&cursor);
         sent.note(0, 11, true);
-        assert!(
-            sent.resume(1000).is_none() && !sent.may_have_sent(1000),
-            "an earlier stream knows"
-        );
+        assert_eq!(sent.resume(1000), Some(cursor), "it has read nothing");
         sent.note(0, 1000, true);
         assert!(
             sent.resume(1000).is_none() && sent.may_have_sent(1000),

@@ -217,17 +217,21 @@ impl Shadow {
         self.pass = self.pass.wrapping_add(1);
     }
 
-    /// What this pass did not see; it is taken out.
+    /// What this pass did not see, in the order of the keys: the same input makes the same stream. It is taken out.
     pub(super) fn sweep(&mut self) -> Vec<(Box<str>, Held)> {
         let pass = self.pass;
-        let gone: Vec<_> = self.keys.extract_if(|_, held| held.pass != pass).collect();
+        let mut gone: Vec<_> = self.keys.extract_if(|_, held| held.pass != pass).collect();
+        gone.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         self.release(gone.iter().map(|(key, _)| key.len() + PER_KEY).sum());
         gone
     }
 
+    /// All of it, in the order of the keys.
     pub(super) fn drain(&mut self) -> Vec<(Box<str>, Held)> {
         self.release(self.bytes);
-        self.keys.drain().collect()
+        let mut all: Vec<_> = self.keys.drain().collect();
+        all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        all
     }
 
     fn release(&mut self, bytes: usize) {

@@ -47,6 +47,8 @@ pub struct WatchSpec {
 pub struct WatchLeg {
     /// For errors and the CLUSTER column.
     pub cluster: Arc<str>,
+    /// A hash of the member's UID: another cluster may get its name, and has nothing of what it had.
+    pub member: u64,
     /// In the universe of the cursor.
     pub slot: usize,
     /// Which namespaces are the caller's; `None`: all that the member sends.

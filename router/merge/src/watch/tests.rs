@@ -23,6 +23,7 @@ fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
         legs: legs
             .map(|(slot, (name, start))| WatchLeg {
                 cluster: name.into(),
+                member: 0,
                 slot,
                 filter: None,
                 asks: 0,

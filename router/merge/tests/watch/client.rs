@@ -6,12 +6,12 @@ use portolan_merge::cursor::is_cursor;
 use portolan_merge::watch::WatchFormat;
 
 use crate::dice::Dice;
-use crate::member::{Key, Stored};
+use crate::member::Key;
 use crate::truth::Truth;
 use crate::wirefmt::{Seen, decode, take};
 
 /// uid and version of what a client holds.
-type Cache = BTreeMap<Key, (String, u64)>;
+pub(crate) type Cache = BTreeMap<Key, (String, u64)>;
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) listing: bool,
     /// Where it would resume; `None`: it must list.
     pub(crate) resume: Option<String>,
+    /// The version of its last list: it may ask for what is not older.
+    pub(crate) last_listed: Option<String>,
     /// What it held, and from where it would have resumed, after each event of its connection.
     past: Vec<(Cache, String)>,
     pub(crate) remembers: bool,
@@ -55,6 +57,7 @@ impl Client {
             cache: BTreeMap::new(),
             listing: false,
             resume: None,
+            last_listed: None,
             past: Vec::new(),
             remembers: false,
             read: Vec::new(),
@@ -66,12 +69,10 @@ impl Client {
     }
 
     /// A list answered.
-    pub(crate) fn list(&mut self, objects: BTreeMap<Key, Stored>, version: String) {
-        self.cache = objects
-            .into_iter()
-            .map(|(key, object)| (key, (object.uid, object.version)))
-            .collect();
+    pub(crate) fn list(&mut self, objects: Cache, version: String) {
+        self.cache = objects;
         self.last_cursor = None;
+        self.last_listed = Some(version.clone());
         self.resume = Some(version);
     }
 
@@ -138,12 +139,13 @@ impl Client {
                     *uid == object.uid || truth.setting.unique,
                     "DELETED of another object, not {uid}: {seen:?}"
                 );
+                // Who begins at the oldest version there is hears again what was before the caller could see it.
                 assert!(
-                    truth.went(uid, *known),
+                    truth.went(uid, *known) || (self.replay && !truth.exists(uid)),
                     "DELETED of what exists: {seen:?}, known at {known}"
                 );
                 // What another member has under a name may not have come yet; a namespace's move is told in order.
-                let moved = !truth.setting.unique && !truth.was_absent(&key, *known);
+                let moved = !self.replay && !truth.setting.unique && !truth.was_absent(&key, *known);
                 assert!(!moved, "DELETED of what only moved: {seen:?}, known at {known}");
                 self.cache.remove(&key);
             }

@@ -29,6 +29,14 @@ use world::{Tally, World};
 
 /// Histories of one `make test`.
 const HISTORIES: u64 = 2_000;
+/// Histories that a law did not hold in once: they are run besides.
+const PINNED: [u64; 5] = [
+    3_467_910_917_260_355_741,
+    3_467_910_917_260_461_822,
+    3_467_910_917_260_808_501,
+    4_119_480_713_311_503_586,
+    4_119_480_713_311_517_246,
+];
 
 fn number(name: &str) -> Option<u64> {
     std::env::var_os(name)?.to_str()?.parse().ok()
@@ -37,7 +45,7 @@ fn number(name: &str) -> Option<u64> {
 /// False if a law did not hold in it.
 fn history(seed: u64, total: &mut Tally) -> bool {
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, !PINNED.contains(&seed));
         world.run();
         world.tally
     }));
@@ -47,10 +55,13 @@ fn history(seed: u64, total: &mut Tally) -> bool {
         return false;
     };
     total.lists += tally.lists;
+    total.pages += tally.pages;
+    total.expired_lists += tally.expired_lists;
     total.expired += tally.expired;
     total.resumed_raw += tally.resumed_raw;
     total.unknown_raw += tally.unknown_raw;
     total.replans += tally.replans;
+    total.flips += tally.flips;
     total.mended += tally.mended;
     total.events += tally.events;
     total.bookmarks += tally.bookmarks;
@@ -75,7 +86,8 @@ fn every_history_ends_in_the_union() {
         0
     };
     let mut ran = 0;
-    let mut failed = Vec::new();
+    let mut failed: Vec<u64> = Vec::new();
+    failed.extend(PINNED.iter().filter(|seed| !history(**seed, &mut Tally::default())));
     while failed.len() < 10 && (ran < HISTORIES || soak.is_some_and(|soak| began.elapsed() < soak)) {
         if !history(first + ran, &mut total) {
             failed.push(first + ran);
@@ -94,7 +106,7 @@ fn every_history_ends_in_the_union() {
         "{total:?}"
     );
     assert!(
-        total.mended > each / 10 && total.expired > each / 10 && total.replans > each / 10,
+        total.mended > each / 10 && total.expired > each / 10 && total.replans > each / 10 && total.flips > each / 10,
         "{total:?}"
     );
     assert!(total.resumed_raw > each / 50, "{total:?}");

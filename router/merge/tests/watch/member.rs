@@ -69,6 +69,25 @@ pub(crate) struct Serves {
     pub(crate) behind: u64,
 }
 
+/// What a list is asked for.
+#[derive(Debug)]
+pub(crate) struct ListAsked {
+    pub(crate) limit: Option<usize>,
+    pub(crate) token: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) exact: bool,
+    /// Its cache is so many versions behind; matters where any version will do.
+    pub(crate) behind: u64,
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) items: Vec<Stored>,
+    pub(crate) version: u64,
+    pub(crate) token: Option<String>,
+}
+
 /// One open watch: how far it is, and bytes on their way.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -113,8 +132,40 @@ impl Member {
         self.history.retain(|change| change.version > self.compacted);
     }
 
+    /// A list, in the order of keys. The error is an expiry, for a token with one to go on with at the newest version.
+    pub(crate) fn list(&self, of: &Asked, asked: &ListAsked) -> Result<Page, Option<String>> {
+        let token = asked.token.as_deref().map(|token| token.split_once('|').unwrap());
+        let oldest = self.compacted.max(self.configured);
+        let (version, after) = match (token, asked.version.as_deref()) {
+            (Some(("", after)), _) => (self.version, Some(after)),
+            (Some((version, after)), _) => (version.parse().unwrap(), Some(after)),
+            // A limit means nothing to a cache.
+            (None, Some("0")) => (self.version.saturating_sub(asked.behind).max(oldest), None),
+            (None, Some(version)) if asked.exact => (version.parse().unwrap(), None),
+            (None, _) => (self.version, None),
+        };
+        if version < self.compacted {
+            return Err(after.map(|after| format!("|{after}")));
+        }
+        let key = |object: &Stored| format!("{}/{}", object.namespace, object.name);
+        let objects = self.objects_at(version).into_values().filter(|object| of.fits(object));
+        let mut items: Vec<Stored> = objects
+            .filter(|object| after.is_none_or(|after| *key(object) > *after))
+            .collect();
+        let more = asked.limit.is_some_and(|limit| limit < items.len());
+        items.truncate(asked.limit.unwrap_or(items.len()));
+        Ok(Page {
+            token: items
+                .last()
+                .filter(|_| more)
+                .map(|last| format!("{version}|{}", key(last))),
+            items,
+            version,
+        })
+    }
+
     /// What there was at a version that is not compacted.
-    fn objects_at(&self, version: u64) -> BTreeMap<Key, Stored> {
+    pub(crate) fn objects_at(&self, version: u64) -> BTreeMap<Key, Stored> {
         let mut objects = self.objects.clone();
         for change in self.history.iter().rev().filter(|change| change.version > version) {
             if let Some(after) = &change.after {

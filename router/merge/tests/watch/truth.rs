@@ -16,8 +16,10 @@ pub(crate) struct Setting {
     pub(crate) members: usize,
     /// A kind without namespaces: names collide.
     pub(crate) unique: bool,
-    /// Members filter by the agent's labels; else the router does.
+    /// Members filter by the agent's labels, or most of them; else the router does.
     pub(crate) labelled: bool,
+    /// Labels become complete, and incomplete, while everything runs.
+    pub(crate) flips: bool,
     pub(crate) selector: bool,
     /// The shard's configuration changes.
     pub(crate) moves: bool,
@@ -29,6 +31,8 @@ pub(crate) struct Truth {
     pub(crate) setting: Setting,
     pub(crate) members: Vec<Member>,
     pub(crate) joined: Vec<bool>,
+    /// Whose objects are asked for by label; of others the router drops what is not the caller's.
+    pub(crate) labelled: Vec<bool>,
     /// Of members that have a name, this one's object is shown, else the first's.
     pub(crate) primary: usize,
     /// Which member owns a namespace.
@@ -55,6 +59,7 @@ impl Truth {
                 })
                 .collect(),
             joined: vec![true; setting.members],
+            labelled: vec![setting.labelled; setting.members],
             primary: 0,
             owner: BTreeMap::new(),
             setting,
@@ -111,27 +116,22 @@ impl Truth {
         owned.map(|(namespace, _)| (*namespace).to_owned()).collect()
     }
 
-    pub(crate) fn asked(&self, member: usize) -> Asked {
+    pub(crate) fn asked(&self, member: usize, labelled: bool) -> Asked {
         Asked {
-            namespaces: (self.setting.labelled && !self.setting.unique).then(|| self.owned(member)),
+            namespaces: (labelled && !self.setting.unique).then(|| self.owned(member)),
             selector: self.setting.selector,
         }
     }
 
     /// Whether the caller may see it at all, collisions aside.
-    fn visible(&self, member: usize, object: &Stored) -> bool {
+    pub(crate) fn visible(&self, member: usize, object: &Stored) -> bool {
         let place = self.setting.unique || self.owner.get(object.namespace.as_str()) == Some(&member);
         self.joined[member] && place && (object.shown || !self.setting.selector)
     }
 
     pub(crate) fn union(&self) -> BTreeMap<Key, Stored> {
-        self.union_without(&[])
-    }
-
-    /// As a list answers that cannot reach these.
-    pub(crate) fn union_without(&self, missing: &[usize]) -> BTreeMap<Key, Stored> {
         let mut union = BTreeMap::new();
-        for member in self.order().filter(|member| !missing.contains(member)) {
+        for member in self.order() {
             for (key, object) in &self.members[member].objects {
                 if self.visible(member, object) {
                     union.entry(key.clone()).or_insert_with(|| object.clone());
@@ -243,6 +243,11 @@ impl Truth {
         let absent = self.absent.get(key).map(Vec::as_slice).unwrap_or_default();
         self.heard(version)
             .is_some_and(|heard| absent.iter().any(|absent| *absent >= heard))
+    }
+
+    /// Whether some member that the caller sees has it.
+    pub(crate) fn exists(&self, uid: &str) -> bool {
+        self.union().values().any(|object| object.uid == uid)
     }
 
     /// Whether the object may be told to be gone to somebody who last heard of it at this version.

@@ -1,13 +1,18 @@
 //! One history: members that change, break and move, one client, and the merged watch between them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use portolan_merge::cursor::Universe;
+use portolan_merge::resume::{Resume, ResumeBounds};
+use portolan_merge::token::Binding;
 use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
 mod connect;
+mod list;
 
+use self::list::Paging;
 use crate::client::{Client, Manner};
 use crate::dice::Dice;
 use crate::member::{Serves, Stream};
@@ -18,6 +23,8 @@ struct Session {
     merge: WatchMerge,
     universe: Universe,
     legs: Vec<Line>,
+    /// How its members are asked: a watch that runs may keep its way.
+    labelled: Vec<bool>,
     out: Output,
     wire: Vec<u8>,
     /// Began at nothing, with memory for shadows: nothing may expire it.
@@ -33,10 +40,13 @@ struct Line {
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) lists: usize,
+    pub(crate) pages: usize,
+    pub(crate) expired_lists: usize,
     pub(crate) expired: usize,
     pub(crate) resumed_raw: usize,
     pub(crate) unknown_raw: usize,
     pub(crate) replans: usize,
+    pub(crate) flips: usize,
     pub(crate) mended: usize,
     pub(crate) events: usize,
     pub(crate) bookmarks: usize,
@@ -49,8 +59,15 @@ pub(crate) struct World {
     client: Client,
     format: WatchFormat,
     session: Option<Session>,
-    /// The router's memory of the stream that ended last.
+    /// Another client of the same caller with the same request; the two are connected in turn.
+    twin: Option<(Client, Option<(Sent, u32)>)>,
+    /// The client's stream that ended last.
     ended: Option<(Sent, u32)>,
+    /// The router's memory of streams that ended.
+    resume: Resume,
+    clock: Duration,
+    /// The client's list under way.
+    paging: Option<Paging>,
     budget: Option<Budget>,
     small: bool,
     partial: bool,
@@ -59,7 +76,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// `all`: also with what was added to histories after some of them had been pinned.
+    pub(crate) fn new(seed: u64, all: bool) -> Self {
         let mut dice = Dice::new(seed);
         let unique = dice.percent(35);
         let setting = Setting {
@@ -69,6 +87,7 @@ impl World {
             selector: dice.percent(40),
             moves: dice.percent(50),
             compaction: dice.percent(60),
+            flips: false,
         };
         let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
         let manner = *dice.pick(&[
@@ -79,6 +98,20 @@ impl World {
             Manner::WatchOnly,
         ]);
         let small = dice.percent(15);
+        let twin = all && dice.percent(40);
+        let bounds = if all && dice.percent(20) {
+            ResumeBounds {
+                streams: 3,
+                positions: 64,
+                ..ResumeBounds::default()
+            }
+        } else {
+            ResumeBounds::default()
+        };
+        let setting = Setting {
+            flips: all && !unique && dice.percent(50),
+            ..setting
+        };
         if std::env::var_os("PORTOLAN_SEED").is_some() {
             println!("{format:?} {manner:?} {setting:?}");
         }
@@ -87,7 +120,11 @@ impl World {
             client: Client::new(manner, format),
             format,
             session: None,
+            twin: twin.then(|| (Client::new(manner, format), None)),
             ended: None,
+            resume: Resume::new(bounds),
+            clock: Duration::ZERO,
+            paging: None,
             budget: dice.percent(85).then(|| Budget::new(if small { 400 } else { 1 << 20 })),
             small,
             trace: std::env::var_os("PORTOLAN_SEED").is_some(),
@@ -120,6 +157,10 @@ impl World {
         self.tally.events = self.client.events;
         self.tally.bookmarks = self.client.bookmarks;
         self.idle();
+        if self.twin.is_some() {
+            self.change_client();
+            self.rest();
+        }
         self.session = None;
         if let Some(budget) = &self.budget {
             assert_eq!(budget.used(), 0, "memory of shadows was not given back");
@@ -178,6 +219,7 @@ impl World {
     }
 
     fn step(&mut self) {
+        self.clock += Duration::from_secs(2);
         if self.session.is_none() && self.dice.percent(40) {
             self.connect_client();
         }
@@ -190,6 +232,8 @@ impl World {
             84..88 => self.disturb_stream(),
             88..90 => self.cut_client(),
             90..92 if self.truth.setting.moves => self.reconfigure(),
+            92 if self.truth.setting.flips => self.flip(),
+            93 if self.twin.is_some() => self.change_client(),
             92..94 => self.bookmark_member(),
             94..97 => self.give_up(),
             _ => self.flush(),
@@ -271,7 +315,7 @@ impl World {
         let Some(session) = &mut self.session else { return false };
         let line = &mut session.legs[index];
         let member = &self.truth.members[line.member];
-        let asked = self.truth.asked(line.member);
+        let asked = self.truth.asked(line.member, session.labelled[line.member]);
         if let Some(start) = line.wants {
             if !member.up {
                 return false;
@@ -284,6 +328,9 @@ impl World {
                 behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
                 marker: self.dice.percent(50),
             };
+            if self.trace {
+                println!("leg {index} asks {start:?} of {asked:?} behind {}", serves.behind);
+            }
             line.stream = Some(member.watch(self.format, start, asked, serves));
             return true;
         }
@@ -310,6 +357,9 @@ impl World {
             1 + self.dice.below(stream.bytes.len())
         };
         let chunk: Vec<u8> = stream.bytes.drain(..most).collect();
+        if self.trace {
+            println!("leg {index} reads {}", String::from_utf8_lossy(&chunk));
+        }
         let act = session
             .merge
             .push(index, Bytes::from(chunk), &mut session.out)
@@ -392,20 +442,52 @@ impl World {
         self.drop_session();
     }
 
+    /// The other one has the connection from now on; this one is cut off as if it had lost it.
+    fn change_client(&mut self) {
+        self.deliver();
+        self.drop_session();
+        self.paging = None;
+        if let Some((client, ended)) = &mut self.twin {
+            std::mem::swap(&mut self.client, client);
+            std::mem::swap(&mut self.ended, ended);
+        }
+    }
+
     fn drop_session(&mut self) {
         if let Some(session) = self.session.take() {
+            self.resume
+                .remember(self.clock, &binding(), session.merge.sent().clone());
             self.ended = Some((session.merge.sent().clone(), session.universe.epoch()));
         }
     }
 
     fn reconfigure(&mut self) {
         self.truth.reconfigure(&mut self.dice);
+        self.replan();
+    }
+
+    /// An agent has labelled a member's objects, or its labels cannot be relied on any more. What was asked one way may be
+    /// asked the other way from now on, with the same cursor.
+    fn flip(&mut self) {
+        let member = self.dice.below(self.truth.members.len());
+        self.truth.labelled[member] = !self.truth.labelled[member];
+        self.tally.flips += 1;
+        if self.dice.percent(60) {
+            self.replan();
+        }
+    }
+
+    fn replan(&mut self) {
         self.tally.replans += 1;
         let universe = self.truth.universe();
         let legs = self.plan(&universe, |_| Start::Sync);
         let Some(session) = &mut self.session else { return };
+        if self.trace {
+            println!("replan {legs:?}");
+        }
         let acts = session.merge.replan(&universe, legs.clone(), &mut session.out);
         session.universe = universe;
+        session.labelled.clone_from(&self.truth.labelled);
         // Nor is mended who wins a name, which members that come or go change too.
         let members = session.legs.iter().map(|line| Truth::name(line.member));
         let same = members.eq(legs.iter().map(|leg| leg.cluster.to_string()));
@@ -465,6 +547,11 @@ impl World {
             }
         }
     }
+}
+
+/// Who asks for what.
+fn binding() -> Binding {
+    Binding::new(["shard", "user", "/things"])
 }
 
 fn member_of(leg: &WatchLeg) -> usize {

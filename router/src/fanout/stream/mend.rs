@@ -80,10 +80,14 @@ impl MergedWatch {
     /// Whether the initial events of the whole wait for a leg that is not there: not for one that has nothing of the kind,
     /// and not of a client's first list where the user has said so.
     fn without(&mut self, index: usize, reason: Reason) {
-        if reason == Reason::Absent || self.shared.may_leave_out(&self.plan) {
-            let act = self.merge.give_up(index, &mut self.out);
-            self.act(act, Reason::Relist, "its initial events were cut off");
-        }
+        let act = if reason == Reason::Absent {
+            self.merge.absent(index, &mut self.out)
+        } else if self.shared.may_leave_out(&self.plan) {
+            self.merge.give_up(index, &mut self.out)
+        } else {
+            None
+        };
+        self.act(act, Reason::Relist, "its initial events were cut off");
     }
 
     pub(super) fn push(&mut self, index: usize, data: Bytes) {
@@ -113,10 +117,14 @@ impl MergedWatch {
         self.next_acts();
     }
 
-    pub(super) fn next_acts(&mut self) {
+    /// True if something was done: a leg may have a connection that nobody has polled.
+    pub(super) fn next_acts(&mut self) -> bool {
+        let mut acted = false;
         while let Some(act) = self.merge.next_act() {
             self.act(Some(act), Reason::Relist, "its objects are read anew");
+            acted = true;
         }
+        acted
     }
 
     pub(super) fn lost(&mut self, index: usize, reason: Reason, why: &str) {

@@ -112,3 +112,15 @@ fn a_cache_that_is_behind_what_was_told_before_a_break_is_waited_for() {
     let (_, said) = push(&mut merge, 0, named("MODIFIED", "b", 6) + &bookmark(7, false), &mut out);
     assert!(merge.leg_state(0).synced && !said.contains("DELETED"), "{said}");
 }
+
+#[test]
+fn a_cache_that_goes_on_and_stays_behind_is_of_another_past() {
+    for (second, expires) in [(3, false), (4, true), (6, false)] {
+        let mut merge = resyncing();
+        let mut out = Output::default();
+        push(&mut merge, 0, bookmark(3, false), &mut out);
+        let (acts, _) = push(&mut merge, 0, bookmark(second, false), &mut out);
+        let expired = acts.iter().any(|act| matches!(act, Act::Expired { .. }));
+        assert_eq!(expired, expires, "{second}: {acts:?}");
+    }
+}

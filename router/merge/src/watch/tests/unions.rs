@@ -11,6 +11,7 @@ fn union(legs: usize) -> WatchMerge {
         cursor.set(slot, Slot::At(10));
         WatchLeg {
             cluster: name.into(),
+            member: 0,
             slot,
             filter: None,
             asks: 0,
@@ -175,6 +176,7 @@ fn a_comparison_with_a_cache_that_is_behind_takes_nothing_back() {
 fn again(slot: usize, cluster: &str) -> WatchLeg {
     WatchLeg {
         cluster: cluster.into(),
+        member: 0,
         slot,
         filter: None,
         asks: 0,
@@ -200,4 +202,51 @@ fn members_of_a_union_that_change_places_begin_it_anew() {
         let expired = acts.iter().any(|act| matches!(act, Act::Expired { .. }));
         assert_eq!(expired, expires, "{acts:?}");
     }
+}
+
+#[test]
+fn a_union_that_goes_on_without_a_member_that_has_the_kind_no_more_begins_anew() {
+    let mut merge = union(2);
+    let mut out = Output::default();
+    feed(&mut merge, 0, &bookmark(10, true), &mut out);
+    let act = merge.absent(1, &mut out);
+    assert!(matches!(act, Some(Act::Expired { .. })), "{act:?}");
+    // From a list on it is one that has nothing.
+    let mut merge = union(2);
+    merge.legs[1].phase = Phase::Initial;
+    let there = named("ADDED", "x", "0", 5) + &bookmark(10, true);
+    feed(&mut merge, 0, &there, &mut out);
+    assert_eq!(merge.absent(1, &mut out), None);
+    text(&mut out);
+    feed(&mut merge, 0, &named("DELETED", "x", "0", 12), &mut out);
+    assert!(text(&mut out).starts_with("{\"type\":\"DELETED\""));
+}
+
+#[test]
+fn another_cluster_under_a_members_name_is_another_member() {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
+    merge.legs[0].cluster = "m0".into();
+    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    let mut out = Output::default();
+    let there = named("ADDED", "a", "1", 30) + &named("ADDED", "b", "1", 31) + &bookmark(40, true);
+    feed(&mut merge, 0, &there, &mut out);
+    text(&mut out);
+    let universe = Universe::new("shard", ["other".to_owned()]);
+    let spec = WatchLeg {
+        member: 1,
+        ..again(0, "m0")
+    };
+    let acts = merge.replan(&universe, vec![spec], &mut out);
+    let start = Start::Sync;
+    assert_eq!(acts, [Act::Restart { leg: 0, start }]);
+    // It has counted less far.
+    let there = named("ADDED", "a", "2", 3) + &bookmark(4, true);
+    feed(&mut merge, 0, &there, &mut out);
+    let said = text(&mut out);
+    assert!(said.starts_with(&named("ADDED", "a", "2", 3)), "{said}");
+    assert!(
+        said.contains("\"name\":\"b\"") && said.matches("DELETED").count() == 1,
+        "{said}"
+    );
+    assert_eq!(merge.cursor().slot(0), Slot::At(4));
 }

@@ -1,15 +1,13 @@
 //! How the client begins: it lists, or resumes, and a watch is planned for it as the router does.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::filter::NamespaceFilter;
 use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
 
-use super::{Line, Session, World, member_of};
+use super::{Line, Session, World, binding, member_of};
 use crate::client::Manner;
-use crate::member::Stored;
 use crate::truth::Truth;
 
 impl World {
@@ -20,10 +18,11 @@ impl World {
                 let name = Truth::name(member);
                 let slot = universe.slot(&name).unwrap();
                 let owned = self.truth.owned(member);
-                let filter = (!self.truth.setting.labelled && !self.truth.setting.unique).then(|| {
+                let labelled = self.truth.labelled[member];
+                let filter = (!labelled && !self.truth.setting.unique).then(|| {
                     NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect()))
                 });
-                let asks = if self.truth.setting.labelled && !self.truth.setting.unique {
+                let asks = if labelled && !self.truth.setting.unique {
                     owned
                         .iter()
                         .fold(1, |hash, name| hash * 31 + u64::from(name.as_bytes()[0]))
@@ -32,6 +31,7 @@ impl World {
                 };
                 WatchLeg {
                     cluster: name.into(),
+                    member: 0,
                     slot,
                     filter,
                     asks,
@@ -80,10 +80,13 @@ impl World {
         if let Ok(cursor) = Cursor::decode(text, universe) {
             return Some(cursor);
         }
-        let (sent, epoch) = self.ended.as_ref()?;
-        let known = (*epoch == universe.epoch())
-            .then(|| sent.resume(text.parse().ok()?))
-            .flatten();
+        let raw = text.parse().ok()?;
+        let known = self.resume.find(self.clock, &binding(), raw);
+        let known = known.filter(|cursor| cursor.epoch() == universe.epoch());
+        // Where this one stands is earlier if another stream sent the same number: it hears some of it once more.
+        let own = self.ended.as_ref().filter(|(_, epoch)| *epoch == universe.epoch());
+        let own = own.and_then(|(sent, _)| sent.resume(raw));
+        self.client.replay |= known.is_some() && own.is_some() && known != own;
         if known.is_some() {
             self.tally.resumed_raw += 1;
         } else {
@@ -135,33 +138,10 @@ impl World {
             merge,
             universe,
             legs,
+            labelled: self.truth.labelled.clone(),
             out: Output::default(),
             wire: Vec::new(),
             mendable,
         });
-    }
-
-    /// A consistent list, as `list` makes it. False: a member cannot be reached.
-    fn list(&mut self) -> bool {
-        let universe = self.truth.universe();
-        let mut cursor = Cursor::new(&universe);
-        let mut missing = Vec::new();
-        for member in 0..self.truth.members.len() {
-            let Some(slot) = universe.slot(&Truth::name(member)) else {
-                continue;
-            };
-            if self.truth.members[member].up {
-                cursor.set(slot, Slot::At(self.truth.members[member].version));
-            } else if self.partial {
-                cursor.set(slot, Slot::Sync);
-                missing.push(member);
-            } else {
-                return false;
-            }
-        }
-        let objects: BTreeMap<_, Stored> = self.truth.union_without(&missing);
-        self.tally.lists += 1;
-        self.client.list(objects, cursor.encode().unwrap());
-        true
     }
 }

@@ -1,0 +1,303 @@
+//! How the client lists: pages of the real list core, one at a time, with whatever happens between them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use portolan_merge::cursor::{Cursor, Slot, Universe};
+use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions, MergedMeta, Wants};
+use portolan_merge::query::list::Read;
+use portolan_merge::query::{CollectionQuery, LegAsk, ListAsk, Param, QueryFault};
+use portolan_merge::token::Token;
+use portolan_merge::watch::Start;
+use serde_json::{Value, json};
+
+use super::{World, binding};
+use crate::client::Cache;
+use crate::member::{ListAsked, Page};
+use crate::truth::Truth;
+
+/// A list under way.
+#[derive(Default)]
+pub(super) struct Paging {
+    limit: Option<usize>,
+    version: Option<String>,
+    /// Where it goes on.
+    token: Option<String>,
+    /// The same on every page.
+    cursor: Option<String>,
+    items: Cache,
+    /// What all pages together are to be.
+    expected: Cache,
+    inconsistent: bool,
+}
+
+/// What came of one request.
+enum Answer {
+    /// The merged body.
+    Page(Value),
+    /// 410, with the token to go on with if there is one.
+    Expired(Option<String>),
+    /// A member cannot be asked.
+    Away,
+}
+
+impl World {
+    /// One page. True if it was the last and the client has its list.
+    pub(super) fn list(&mut self) -> bool {
+        let mut paging = match self.paging.take() {
+            Some(paging) => paging,
+            None => self.begin_list(),
+        };
+        let universe = self.truth.universe();
+        match self.page(&mut paging, &universe) {
+            Answer::Away => self.paging = Some(paging),
+            // It begins anew, unless it takes what is offered.
+            Answer::Expired(token) => {
+                self.tally.expired_lists += 1;
+                self.client.last_listed = None;
+                if let Some(token) = token.filter(|_| self.dice.percent(50)) {
+                    paging.token = Some(token);
+                    paging.inconsistent = true;
+                    self.paging = Some(paging);
+                }
+            }
+            Answer::Page(body) => return self.turn_page(paging, &body),
+        }
+        false
+    }
+
+    fn begin_list(&mut self) -> Paging {
+        let limit = self.dice.percent(60).then(|| 1 + self.dice.below(3));
+        let version = match self.dice.below(4) {
+            0 => Some("0".to_owned()),
+            1 => self.client.last_listed.clone(),
+            _ => None,
+        };
+        Paging {
+            limit,
+            version,
+            ..Paging::default()
+        }
+    }
+
+    fn turn_page(&mut self, mut paging: Paging, body: &Value) -> bool {
+        self.tally.pages += 1;
+        let meta = &body["metadata"];
+        let cursor = meta["resourceVersion"].as_str().unwrap().to_owned();
+        let first = paging.cursor.get_or_insert_with(|| cursor.clone());
+        assert_eq!(*first, cursor, "one cursor on all pages");
+        for item in body["items"].as_array().unwrap() {
+            let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
+            let key = (text("namespace"), text("name"));
+            let object = (text("uid"), text("resourceVersion").parse().unwrap());
+            assert!(paging.items.insert(key, object).is_none(), "twice in a list: {item}");
+        }
+        if let Some(token) = meta["continue"].as_str() {
+            assert!(paging.limit.is_some(), "a page that nobody asked for");
+            paging.token = Some(token.to_owned());
+            self.paging = Some(paging);
+            return false;
+        }
+        if paging.inconsistent {
+            // A client that keeps a cache lists anew.
+            return false;
+        }
+        assert_eq!(paging.items, paging.expected, "the list is not the union at its cursor");
+        self.tally.lists += 1;
+        self.client.list(paging.items, cursor);
+        true
+    }
+
+    fn page(&mut self, paging: &mut Paging, universe: &Universe) -> Answer {
+        let query = CollectionQuery::parse(|name| match name {
+            "limit" => paging.limit.map(|limit| limit.to_string()),
+            "continue" => paging.token.clone(),
+            "resourceVersion" if paging.token.is_none() => paging.version.clone(),
+            _ => None,
+        });
+        let query = if self.truth.setting.unique {
+            paging.limit = None;
+            query.unlimited()
+        } else {
+            query
+        };
+        let may_leave = self.partial && query.is_first();
+        let (mut slots, mut missing) = (Vec::new(), Vec::new());
+        for member in self.truth.order().filter(|member| self.truth.joined[*member]) {
+            let slot = universe.slot(&Truth::name(member)).unwrap();
+            if may_leave && !self.truth.members[member].up {
+                missing.push(slot);
+            } else {
+                slots.push(slot);
+            }
+        }
+        if slots.is_empty() {
+            return Answer::Away;
+        }
+        let mut read = match query.list(universe, &binding(), &slots) {
+            Ok(ListAsk::Read(read)) => read,
+            Ok(ListAsk::Judge(judge)) => panic!("a list that members are to refuse: {judge:?}"),
+            Err(QueryFault::Expired(_)) => return Answer::Expired(None),
+            Err(QueryFault::BadRequest(why)) => panic!("{why}"),
+        };
+        for slot in missing {
+            read.cursor.set(slot, Slot::Sync);
+        }
+        let pages = read.legs.len();
+        let asks: Vec<LegAsk> = read.legs.iter().chain(&read.pins).cloned().collect();
+        let mut answers = Vec::new();
+        for (index, ask) in asks.iter().enumerate() {
+            match self.ask(universe, ask, paging) {
+                None => return Answer::Away,
+                Some(Ok(page)) => answers.push(page),
+                Some(Err(offered)) if read.continued => return Answer::Expired(offer(&read, index, offered)),
+                Some(Err(_)) => return Answer::Expired(None),
+            }
+        }
+        let pins = answers.split_off(pages);
+        for (ask, pin) in read.pins.iter().zip(&pins) {
+            read.cursor.set(ask.slot, Slot::At(pin.version));
+            if pin.items.is_empty() {
+                read.later.retain(|slot| *slot != ask.slot);
+            }
+        }
+        if !read.continued {
+            for (ask, page) in read.legs.iter().zip(&answers) {
+                read.cursor.set(ask.slot, Slot::At(page.version));
+            }
+            paging.expected = self.expected(universe, &read.cursor);
+        }
+        Answer::Page(self.merge(universe, &read, &answers))
+    }
+
+    /// `None`: it cannot be reached. The error is an expiry, with the member's own token to go on with.
+    fn ask(&mut self, universe: &Universe, ask: &LegAsk, paging: &Paging) -> Option<Result<Page, Option<String>>> {
+        let member = self.member_at(universe, ask.slot);
+        if !self.truth.members[member].up {
+            return None;
+        }
+        let value = |param: &Param, own: Option<String>| match param {
+            Param::Keep => own,
+            Param::Drop => None,
+            Param::Set(value) => Some(value.clone()),
+        };
+        let limit = value(&ask.query.limit, paging.limit.map(|limit| limit.to_string()));
+        let asked = ListAsked {
+            limit: limit.map(|limit| limit.parse().unwrap()),
+            token: value(&ask.query.continue_, paging.token.clone()),
+            version: value(&ask.query.resource_version, paging.version.clone()),
+            exact: value(&ask.query.resource_version_match, None).is_some(),
+            behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
+        };
+        let of = self.truth.asked(member, self.truth.labelled[member]);
+        Some(self.truth.members[member].list(&of, &asked))
+    }
+
+    fn member_at(&self, universe: &Universe, slot: usize) -> usize {
+        (0..self.truth.members.len())
+            .find(|member| universe.slot(&Truth::name(*member)) == Some(slot))
+            .unwrap()
+    }
+
+    /// What is there at the cursor.
+    fn expected(&self, universe: &Universe, cursor: &Cursor) -> Cache {
+        let mut expected = BTreeMap::new();
+        for member in self.truth.order().filter(|member| self.truth.joined[*member]) {
+            let Slot::At(version) = cursor.slot(universe.slot(&Truth::name(member)).unwrap()) else {
+                continue;
+            };
+            for (key, object) in self.truth.members[member].objects_at(version) {
+                if self.truth.visible(member, &object) {
+                    expected.entry(key).or_insert((object.uid, object.version));
+                }
+            }
+        }
+        expected
+    }
+
+    /// The members' bodies through the list core, in pieces.
+    fn merge(&mut self, universe: &Universe, read: &Read, pages: &[Page]) -> Value {
+        let plan = self.plan(universe, |_| Start::Sync);
+        let leg = |ask: &LegAsk| plan.iter().find(|leg| leg.slot == ask.slot).unwrap();
+        let legs = read.legs.iter().map(|ask| ListLeg {
+            cluster: leg(ask).cluster.clone(),
+            filter: leg(ask).filter.clone(),
+        });
+        let options = ListOptions {
+            unique: self.truth.setting.unique,
+            cluster_column: false,
+            hide_objects: false,
+            max_item_bytes: 1 << 20,
+        };
+        let mut merge = ListMerge::new(ListFormat::Json, legs.collect(), options);
+        let mut bodies: Vec<Vec<u8>> = pages.iter().map(body).collect();
+        let (mut out, mut text) = (VecDeque::new(), Vec::new());
+        loop {
+            match merge.wants() {
+                Wants::Leg(leg) if bodies[leg].is_empty() => merge.end(leg, &mut out).unwrap(),
+                Wants::Leg(leg) => {
+                    let most = 1 + self.dice.below(bodies[leg].len());
+                    let piece: Vec<u8> = bodies[leg].drain(..most).collect();
+                    merge.push(leg, Bytes::from(piece), &mut out).unwrap();
+                }
+                Wants::Meta => {
+                    let metas: Vec<_> = merge.metas().iter().map(|meta| meta.clone().unwrap()).collect();
+                    let own = metas.into_iter().map(|meta| meta.continue_);
+                    merge.set_meta(assemble(read, own.collect()), &mut out).unwrap();
+                }
+                Wants::Done => break,
+            }
+            text.extend(out.drain(..).flatten());
+        }
+        text.extend(out.drain(..).flatten());
+        serde_json::from_slice(&text).expect("a list")
+    }
+}
+
+/// As the router does it: on with the member that has more, else with the next.
+fn assemble(read: &Read, own: Vec<Option<String>>) -> MergedMeta {
+    let more = read.legs.iter().zip(own).find_map(|(ask, own)| {
+        let own = own.filter(|own| !own.is_empty())?;
+        Some((ask.slot, Some(own)))
+    });
+    let next = more.or_else(|| read.later.first().map(|slot| (*slot, None)));
+    let token = next.map(|(leg, member)| Token {
+        cursor: read.cursor.clone(),
+        leg,
+        member,
+        consistent: read.consistent,
+    });
+    MergedMeta {
+        resource_version: read.cursor.encode().unwrap(),
+        continue_: token.map(|token| token.encode(&binding()).unwrap()),
+    }
+}
+
+fn offer(read: &Read, index: usize, offered: Option<String>) -> Option<String> {
+    let first = read.legs.first()?;
+    let own = match &first.query.continue_ {
+        Param::Set(own) => Some(own.clone()),
+        _ => None,
+    };
+    let token = Token {
+        cursor: read.cursor.clone(),
+        leg: first.slot,
+        member: if index == 0 { offered } else { own },
+        consistent: false,
+    };
+    Some(token.encode(&binding()).unwrap())
+}
+
+fn body(page: &Page) -> Vec<u8> {
+    let items = page.items.iter().map(|object| {
+        let mut meta = json!({"name": object.name, "uid": object.uid, "resourceVersion": object.version.to_string()});
+        if !object.namespace.is_empty() {
+            meta["namespace"] = json!(object.namespace);
+        }
+        json!({"metadata": meta, "spec": {"a": "}{\n\""}})
+    });
+    let items: Vec<Value> = items.collect();
+    let meta = json!({"resourceVersion": page.version.to_string(), "continue": page.token.clone().unwrap_or_default()});
+    let list = json!({"kind": "ThingList", "apiVersion": "test/v1", "metadata": meta, "items": items});
+    list.to_string().into_bytes()
+}
