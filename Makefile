@@ -6,6 +6,8 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
+# Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
+test unit e2e: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
 # The flags of the testbed's Go programs: with others, Go would compile the standard library once more.

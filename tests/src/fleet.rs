@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use anyhow::{Context as _, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use portolan_testbed::{Cluster, Testbed, eventually};
+use portolan_testbed::{Cluster, Testbed, eventually, patience};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, Launch};
@@ -30,6 +30,11 @@ pub struct FleetOptions<'a> {
     pub past_stage: bool,
     /// Environment of all programs: every flag is a variable too.
     pub env: &'a [(&'a str, &'a str)],
+}
+
+/// The flag of `dev up` for the patience of tests: it waits for many things, one after the other.
+pub fn up_timeout() -> [String; 2] {
+    ["--timeout".to_owned(), format!("{}s", 2 * patience().as_secs())]
 }
 
 impl FleetOptions<'_> {
@@ -88,6 +93,7 @@ impl Fleet {
             arguments.extend(["--otlp".to_owned(), otlp.to_owned()]);
         }
         arguments.extend(["--dir".to_owned(), argument(&dir)]);
+        arguments.extend(up_timeout());
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let fleet = Self {
             dir,

@@ -18,7 +18,8 @@ mod refusals;
 use std::path::Path;
 
 use portolan_testbed::Testbed;
-use portolan_tests::fleet::Guard;
+use portolan_tests::fleet::{Guard, up_timeout};
+use portolan_tests::kubectl::Kubectl;
 use portolan_tests::programs::argument;
 use portolan_tests::world::create_namespace;
 use serde_json::json;
@@ -66,9 +67,18 @@ async fn furnish(testbed: &Testbed, cluster: &str, namespace: &str) {
             "template": {"metadata": {"labels": {"app": "shop"}}, "spec": {"containers": [{"name": "c", "image": "registry.k8s.io/pause:3.10"}]}},
         }},
     ]});
-    let kubectl = portolan_tests::kubectl::Kubectl::new(cluster.direct_kubeconfig_path());
+    let kubectl = Kubectl::new(cluster.direct_kubeconfig_path());
     let flags = ["create", "-n", namespace, "-f", "-"];
     kubectl.ok_with(&flags, &manifests.to_string()).await.unwrap();
+    let made = "serviceaccount/default configmap/kube-root-ca.crt";
+    let own: Vec<&str> = ["get", "-n", namespace].into_iter().chain(made.split(' ')).collect();
+    let pods = ["get", "pods", "-n", namespace, "-l", "app=shop", "-o", "name"];
+    portolan_testbed::eventually("controllers have begun with it", || async {
+        kubectl.ok(&own).await?;
+        anyhow::ensure!(!kubectl.ok(&pods).await?.is_empty(), "there is no Pod");
+        Ok(())
+    })
+    .await;
 }
 
 impl Ground {
@@ -85,6 +95,7 @@ impl Ground {
             arguments.extend(["-f".to_owned(), argument(manifest)]);
         }
         arguments.extend(["--dir".to_owned(), argument(dir)]);
+        arguments.extend(up_timeout());
         (guard, arguments)
     }
 

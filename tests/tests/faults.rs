@@ -23,6 +23,7 @@ mod pulse;
 mod watcher;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use anyhow::ensure;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -43,11 +44,12 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell, RwLock, RwLockReadGuard, RwLockWr
 /// Where east's and west's ConfigMap `where` is, on the merged view.
 const EAST: &str = "/api/v1/namespaces/team-a/configmaps/where";
 const WEST: &str = "/api/v1/namespaces/team-b/configmaps/where";
-/// Short, so that tests need not wait: to a member's answer, to a connection, to the end of a drain.
+/// As short as a healthy member on a busy machine allows, so that tests need not wait: to a member's answer, to a
+/// connection, to the end of a drain.
 const ENV: [(&str, &str); 3] = [
-    ("PORTOLAN_REQUEST_TIMEOUT", "3s"),
-    ("PORTOLAN_CONNECT_TIMEOUT", "1s"),
-    ("PORTOLAN_DRAIN_TIMEOUT", "8s"),
+    ("PORTOLAN_REQUEST_TIMEOUT", "8s"),
+    ("PORTOLAN_CONNECT_TIMEOUT", "4s"),
+    ("PORTOLAN_DRAIN_TIMEOUT", "20s"),
 ];
 
 static GROUND: OnceCell<RwLock<Ground>> = OnceCell::const_new();
@@ -200,6 +202,12 @@ impl Ground {
         })
         .await;
     }
+}
+
+/// A setting of `ENV`.
+fn configured(name: &str) -> Duration {
+    let (_, value) = ENV.iter().find(|(known, _)| *known == name).unwrap();
+    Duration::from_secs(value.trim_end_matches('s').parse().unwrap())
 }
 
 /// An error that tells the answer unless it is 200.

@@ -107,6 +107,19 @@ async fn serve(world: &World) {
         }
     })
     .await;
+    // The members' OpenAPI follows their discovery, in its own time.
+    eventually("both editions of OpenAPI have them", || async {
+        let second = door.get("/openapi/v2", &[]).await.unwrap().json();
+        let third = door.get("/openapi/v3/apis/disco.test/v1", &[]).await.unwrap().json();
+        for kind in ["test.disco.v1.Port", "test.disco.v1.Ship"] {
+            let in_second = second["definitions"][kind].is_object();
+            if !in_second || !third["components"]["schemas"][kind].is_object() {
+                return Err((kind, in_second));
+            }
+        }
+        Ok(())
+    })
+    .await;
 }
 
 /// `group/version/resource` of `/apis`.

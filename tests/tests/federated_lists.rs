@@ -33,7 +33,7 @@ static FILLED: OnceCell<()> = OnceCell::const_new();
 static MEMBERS: RwLock<()> = RwLock::const_new(());
 
 /// Short, so that a member's absence is known soon.
-const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "1s")];
+const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "4s")];
 const MAPS: &str = "/api/v1/configmaps";
 /// Where the shard's objects are.
 const OWNED: [(&str, &str); 4] = [("east", "la-1"), ("east", "la-2"), ("west", "lb-1"), ("west", "lb-2")];
@@ -102,7 +102,7 @@ async fn fill(world: &World) {
         }
     }
     // The namespaces' own ConfigMap comes when the controller manager gets around to it.
-    for (member, namespace) in OWNED {
+    for (member, namespace) in OWNED.into_iter().chain([("east", "ls-1"), ("west", "lt-1")]) {
         let door = world.direct_door(member).await.unwrap();
         eventually("the root CA is published", || async {
             let path = format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt");

@@ -36,7 +36,7 @@ static WORLD: Shared = Shared::const_new();
 static MEMBERS: RwLock<()> = RwLock::const_new(());
 
 /// Short, so that a member's absence is known soon.
-const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "1s")];
+const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "4s")];
 const MAPS: &str = "/api/v1/configmaps";
 /// Shards of the tests: their namespaces are `<shard>-e` in east and `<shard>-w` in west.
 const SHARDS: [&str; 10] = [

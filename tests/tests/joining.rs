@@ -22,7 +22,7 @@ use portolan_testbed::{Testbed, eventually};
 use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::programs::argument;
 use portolan_tests::{accounts, ctl};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 
 const SYSTEM: &str = "portolan-system";
 
@@ -34,6 +34,8 @@ struct Ground {
     testbed: Testbed,
     dir: PathBuf,
     hub: Daemon,
+    /// A join leaves its token in the member, in the place of the one before: held from the join until it is read.
+    token_in_west: Mutex<()>,
 }
 
 async fn ground() -> &'static Ground {
@@ -61,7 +63,12 @@ impl Ground {
         })
         .await?;
         hub.ready().await;
-        Ok(Self { testbed, dir, hub })
+        Ok(Self {
+            testbed,
+            dir,
+            hub,
+            token_in_west: Mutex::default(),
+        })
     }
 
     fn kubeconfig(&self, cluster: &str) -> String {

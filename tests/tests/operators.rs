@@ -133,7 +133,7 @@ async fn operators_keep_their_promises_and_take_over_from_each_other() {
     // A namespace with Greetings in it can be deleted: cleaning up creates nothing.
     plain
         .kubectl
-        .ok(&["delete", "namespace", "one", "two", "--timeout=60s"])
+        .ok(&["delete", "namespace", "one", "two", "--timeout=240s"])
         .await
         .unwrap();
 }
@@ -164,7 +164,7 @@ async fn keeps_its_promises(plain: &Plain, namespace: &str) -> anyhow::Result<()
 
     puts_right(plain, namespace).await?;
 
-    let arguments = ["delete", "greeting", "hello", "-n", namespace, "--timeout=60s"];
+    let arguments = ["delete", "greeting", "hello", "-n", namespace, "--timeout=240s"];
     plain.kubectl.ok(&arguments).await?;
     let entries = plain.json(&book).await?["data"].clone();
     ensure!(entries == json!({"other": "good day"}), "{entries}");
@@ -231,6 +231,8 @@ async fn the_go_client_holds_what_the_cluster_has() {
     let plain = Plain::shared().await;
     let namespace = "go-client";
     plain.kubectl.ok(&["create", "namespace", namespace]).await.unwrap();
+    let given = ["get", "configmap", "kube-root-ca.crt", "-n", namespace];
+    eventually("the namespace has its own ConfigMap", || plain.kubectl.ok(&given)).await;
     for client in ["typed", "json", "dynamic", "metadata"] {
         for (watch_list, first) in [("--watch-list=true", "watch-list"), ("--watch-list=false", "list")] {
             let arguments = ["informer", "--namespace", namespace, "--client", client, watch_list];

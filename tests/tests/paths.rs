@@ -17,10 +17,13 @@ mod sizes;
 #[path = "paths/tricks.rs"]
 mod tricks;
 
+use std::sync::Once;
+
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, Shared, World};
 
 static WORLD: Shared = Shared::const_new();
+static WRITTEN: Once = Once::new();
 
 /// Every request, once, when it is answered.
 const AUDIT: &str =
@@ -28,7 +31,8 @@ const AUDIT: &str =
 const AUDIT_FILE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/audit-policy.yaml");
 
 async fn world() -> &'static World {
-    std::fs::write(AUDIT_FILE, AUDIT).unwrap();
+    // Once: API servers read it while other tests come here.
+    WRITTEN.call_once(|| std::fs::write(AUDIT_FILE, AUDIT).unwrap());
     let manifests = federated("alpha", "east", &[("east", &["paths"])]);
     let plan = Plan {
         members: &["east", "west"],

@@ -18,9 +18,10 @@ mod traces;
 
 use portolan_testbed::{Jaeger, eventually};
 use portolan_tests::daemon::Daemon;
+use portolan_tests::fleet::admin_get;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, World};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{OnceCell, RwLock};
 
 /// On the merged view; the caller is at home in east.
@@ -64,10 +65,22 @@ async fn start() -> anyhow::Result<Ground> {
         merged.get(WEST, &[]).await.is_ok_and(|answer| answer.status == 200)
     })
     .await;
+    ground.until_router_is_back().await;
     Ok(ground)
 }
 
 impl Ground {
+    /// Waits until the router has reached the hub, and returns its `/configz`: it is ready from its last-good file before.
+    async fn until_router_is_back(&self) -> Value {
+        self.router.ready().await;
+        eventually("the router is connected to the hub", || async {
+            let page: Value = serde_json::from_str(&admin_get(self.router.admin(), "/configz").await?)?;
+            anyhow::ensure!(page["hubConnected"] == true, "{page}");
+            Ok(page)
+        })
+        .await
+    }
+
     /// Admin address of a program.
     fn admin(&self, program: &str) -> String {
         match program {

@@ -54,7 +54,7 @@ async fn world() -> &'static World {
                 "pod/box",
                 "-n",
                 namespace,
-                "--timeout=60s",
+                "--timeout=240s",
             ];
             direct.ok(&ready).await.unwrap();
         }
@@ -243,7 +243,7 @@ async fn attach_is_a_connection() {
 async fn watches_by_websocket() {
     let world = world().await;
     let door = world.explicit_door("east").await.unwrap();
-    let path = "/api/v1/namespaces/pods-a/configmaps?watch=true&labelSelector=by-websocket&timeoutSeconds=60";
+    let path = "/api/v1/namespaces/pods-a/configmaps?watch=true&labelSelector=by-websocket&timeoutSeconds=600";
     let (mut stream, head) = upgrade(&door, path).await;
     assert!(head.starts_with("HTTP/1.1 101"), "{head}");
     let make = ["create", "configmap", "framed", "-n", "pods-a"];

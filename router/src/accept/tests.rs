@@ -17,8 +17,11 @@ async fn raw(router: &Router, bytes: &[u8]) -> String {
     stream.write_all(bytes).await.unwrap();
     let mut all = Vec::new();
     let mut buffer = vec![0; 64 << 10];
-    while let Ok(Ok(read @ 1..)) = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut buffer)).await {
+    // Everybody here is answered; only what may follow the answer is not waited for.
+    let mut wait = PATIENCE;
+    while let Ok(Ok(read @ 1..)) = tokio::time::timeout(wait, stream.read(&mut buffer)).await {
         all.extend_from_slice(&buffer[..read]);
+        wait = Duration::from_millis(200);
     }
     String::from_utf8_lossy(&all).into_owned()
 }

@@ -52,7 +52,7 @@ fn config(hub: &ScriptedHub, folder: &std::path::Path) -> Config {
         &format!("--hub-ca={}", file("hub-ca.pem")),
         &format!("--bootstrap-token-file={}", file("token")),
         &format!("--state-dir={}", file("state")),
-        "--drain-timeout=5s",
+        "--drain-timeout=60s",
     ]);
     Config::try_from(args.unwrap()).unwrap()
 }

@@ -110,7 +110,7 @@ impl Scene {
     fn new(targets: impl IntoIterator<Item = Target>) -> Self {
         let (tasks, snapshots, kinds) = (Tasks::new(), Arc::new(SnapshotStore::new()), Kinds::default());
         snapshots.swap(scripted::snapshot(targets));
-        let upstreams = Upstreams::new(Duration::from_secs(2), tasks.clone());
+        let upstreams = Upstreams::new(Duration::from_secs(20), tasks.clone());
         upstreams.reconcile(&snapshots.load());
         let documents = MemberDocuments {
             upstreams,

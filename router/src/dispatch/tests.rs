@@ -34,7 +34,7 @@ async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) 
     let asked = Asked::default();
     let backend = Backend::start(100, answering(asked.clone(), answer)).await;
     let snapshot = Arc::new(snapshot([backend.target("east")]));
-    let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
+    let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
     upstreams.reconcile(&snapshot);
     let dispatcher = Dispatcher::new(upstreams.clone(), Tasks::new());
     let now = Arc::new(SnapshotStore::new());

@@ -86,7 +86,7 @@ impl Router {
         let trust = TrustStore::from_pem(ca.pem()).unwrap();
         let (tasks, snapshots) = (Tasks::new(), Arc::new(SnapshotStore::new()));
         snapshots.swap(snapshot(targets));
-        let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
+        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
         upstreams.reconcile(&snapshots.load());
         let members = members.unwrap_or_else(|| {
             Arc::new(MemberReviews {
@@ -124,7 +124,7 @@ impl Router {
         let address = listener.local_addr().unwrap();
         let accepting = AcceptConfig {
             max_connections: bounds.max_connections,
-            handshake_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(20),
             head_timeout: bounds.head_timeout,
         };
         tasks.spawn_critical(

@@ -113,7 +113,7 @@ mod tests {
         const LARGE: usize = 32 << 20;
         let bounds = Bounds {
             max_requests: 1,
-            request_timeout: Duration::from_millis(300),
+            request_timeout: Duration::from_secs(3),
             ..Bounds::default()
         };
         let backend = Backend::start(100, {

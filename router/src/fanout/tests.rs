@@ -123,7 +123,7 @@ impl World {
             "ns/shard",
             targets.iter().map(|target| target.cluster_uid.clone()),
         ));
-        let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
+        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
         let snapshots = Arc::new(SnapshotStore::new());
         snapshots.swap(snapshot(targets.clone()));
         upstreams.reconcile(&snapshots.load());

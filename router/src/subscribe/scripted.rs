@@ -31,7 +31,7 @@ use crate::snapshot::SnapshotStore;
 use crate::upstream::Upstreams;
 
 /// Patience of one step.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 
 /// What the hub answers to the next enrolment.
@@ -284,7 +284,7 @@ impl Client {
         let tasks = Tasks::new();
         Self {
             store: Arc::new(SnapshotStore::new()),
-            upstreams: Upstreams::new(Duration::from_secs(1), tasks.child()),
+            upstreams: Upstreams::new(Duration::from_secs(20), tasks.child()),
             reviews: HubReviews::default(),
             readiness: Readiness::new(),
             identity: IdentityStore::empty(),

@@ -254,6 +254,10 @@ async fn a_release_that_cannot_be_written_is_not_acknowledged() {
     let mut session = hub.session().await;
     let all = vec![target("east", "https://127.0.0.1:1"), holder()];
     session.push(1, all, Vec::new()).await;
+    // Nothing was released: this is acknowledged beside the write, which must not meet the removal.
+    while StateFile::in_folder(folder.path()).load().ok().flatten().is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     std::fs::remove_dir_all(folder.path()).unwrap();
     let commit = || {
         Out::Commit(v1::Commit {

@@ -13,7 +13,7 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn upstreams(targets: impl IntoIterator<Item = Target>) -> Arc<Upstreams> {
-    let all = Upstreams::new(Duration::from_secs(2), Tasks::new());
+    let all = Upstreams::new(Duration::from_secs(20), Tasks::new());
     all.reconcile(&snapshot(targets));
     all
 }
@@ -116,7 +116,7 @@ async fn a_thousand_watches_grow_the_pool_and_a_get_beside_them_answers_at_once(
     let started = std::time::Instant::now();
     let response = east.send(false, false, get("/api/v1/pods/a")).await.unwrap();
     assert_eq!(all_of(response.into_body()).await.unwrap(), "{}");
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     let (_, unary, watch) = all.pools().remove(0);
     assert_eq!((unary.connections, unary.streams), (1, 0));
     assert_eq!((watch.streams, watch.waiting), (1000, 0));
@@ -298,11 +298,11 @@ async fn a_frozen_member_breaks_its_streams_and_comes_back() {
     let backend = Backend::start(100, plain()).await;
     let quick = Tuning {
         ping_every: Duration::from_millis(50),
-        ping_timeout: Duration::from_millis(50),
+        ping_timeout: Duration::from_millis(500),
         ..WATCH
     };
     let settings = Settings {
-        connect_timeout: Duration::from_secs(2),
+        connect_timeout: Duration::from_secs(20),
         unary: quick,
         watch: quick,
     };
@@ -329,7 +329,7 @@ async fn idle_connections_are_closed() {
         ..UNARY
     };
     let settings = Settings {
-        connect_timeout: Duration::from_secs(2),
+        connect_timeout: Duration::from_secs(20),
         unary: quick,
         watch: quick,
     };
@@ -455,7 +455,7 @@ async fn streams_that_nobody_reads_leave_room_for_the_next() {
         ..UNARY
     };
     let settings = Settings {
-        connect_timeout: Duration::from_secs(2),
+        connect_timeout: Duration::from_secs(20),
         unary,
         watch: WATCH,
     };

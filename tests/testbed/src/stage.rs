@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, mpsc as thread_mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,9 @@ const CHUNK_BYTES: usize = 16 * 1024;
 const CHUNKS_IN_FLIGHT: usize = 256;
 const BACKLOG: u32 = 1024;
 
+/// Until a dropped stage's listener is closed, which takes its thread a moment.
+const CLOSING: Duration = Duration::from_secs(10);
+
 /// One thread for all stages of this process.
 static STAGES: LazyLock<Result<Runtime, io::Error>> = LazyLock::new(|| {
     Builder::new_multi_thread()
@@ -60,6 +63,8 @@ pub(crate) struct Stage {
     /// A watch: connections must see the newest fault, and may miss those in between.
     fault: watch::Sender<Fault>,
     accepting: JoinHandle<()>,
+    /// Hangs up when the listener is closed. A mutex only because clusters are shared between threads; `drop` needs no lock.
+    ended: Mutex<thread_mpsc::Receiver<()>>,
 }
 
 impl Stage {
@@ -72,8 +77,17 @@ impl Stage {
         socket.bind(loopback(port.number()))?;
         let listener = socket.listen(BACKLOG)?;
         let (fault, seen) = watch::channel(Fault::None);
-        let accepting = runtime.handle().spawn(accept(listener, loopback(target), seen));
-        Ok(Self { port, fault, accepting })
+        let (running, ended) = thread_mpsc::channel();
+        let accepting = runtime.handle().spawn(async move {
+            let _running = running;
+            accept(listener, loopback(target), seen).await;
+        });
+        Ok(Self {
+            port,
+            fault,
+            accepting,
+            ended: Mutex::new(ended),
+        })
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -92,6 +106,10 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.accepting.abort();
+        // Whoever wants the same port next must not find our listener on it.
+        if let Ok(ended) = self.ended.get_mut() {
+            let _ = ended.recv_timeout(CLOSING);
+        }
     }
 }
 

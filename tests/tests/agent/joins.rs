@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::rbac::v1::Role;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use portolan_testbed::{Fault, eventually};
+use portolan_runtime::Readiness;
+use portolan_testbed::{Fault, eventually, patience};
 use portolan_wire::v1 as wire;
 use portolan_wire::v1::enroll_request::Proof;
 use serde_json::json;
@@ -53,7 +54,7 @@ async fn a_wrong_token_is_asked_with_again_after_it_was_replaced(scene: &Scene) 
     assert_eq!(before.keys().collect::<Vec<_>>(), ["tls.key"]);
     scene.hub.accept();
     let agent = scene.agent().await.unwrap();
-    agent.readiness.wait_ready().await;
+    ready(&agent.readiness).await;
     let after = keys.get("portolan-agent-identity").await.unwrap().data.unwrap();
     assert_eq!(before["tls.key"], after["tls.key"]);
 
@@ -64,10 +65,16 @@ async fn a_wrong_token_is_asked_with_again_after_it_was_replaced(scene: &Scene) 
         .unwrap();
     let enrolments = told.read(|told| told.enrolments.len());
     let agent = scene.agent().await.unwrap();
-    agent.readiness.wait_ready().await;
+    ready(&agent.readiness).await;
     assert_eq!(told.read(|told| told.enrolments.len()), enrolments);
     // It runs on to the end of the test.
     std::mem::forget(agent);
+}
+
+async fn ready(readiness: &Readiness) {
+    tokio::time::timeout(patience(), readiness.wait_ready())
+        .await
+        .expect("the agent is ready");
 }
 
 async fn tells_what_its_cluster_is(scene: &Scene) {
@@ -331,7 +338,7 @@ async fn renews_its_identity_in_time() {
     // Backdating by five minutes makes half of a ten-minute life over at once.
     let scene = Scene::start(config(&[]), Duration::from_mins(5)).await.unwrap();
     let agent = scene.joined_agent().await.unwrap();
-    agent.readiness.wait_ready().await;
+    ready(&agent.readiness).await;
     let told = &scene.hub.told;
     eventually("a renewal, and a stream by the new identity", || async {
         told.read(|told| told.renewals >= 1 && told.hellos.len() >= 2)
@@ -345,7 +352,7 @@ async fn renews_its_identity_in_time() {
 async fn joins_again_when_the_hub_has_forgotten_it() {
     let scene = Scene::start(config(&[]), DAY).await.unwrap();
     let agent = scene.joined_agent().await.unwrap();
-    agent.readiness.wait_ready().await;
+    ready(&agent.readiness).await;
     let told = &scene.hub.told;
     scene.hub.forget_members();
     eventually("it is refused", || async { !agent.readiness.is_ready() }).await;
@@ -355,7 +362,7 @@ async fn joins_again_when_the_hub_has_forgotten_it() {
     let another = "def456.0123456789abcdef";
     scene.hub.invite(another);
     scene.bootstrap(another).await.unwrap();
-    agent.readiness.wait_ready().await;
+    ready(&agent.readiness).await;
     assert_eq!(told.read(|told| told.enrolments.len()), 2);
     agent.shutdown().await.unwrap();
 }

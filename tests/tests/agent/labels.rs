@@ -75,11 +75,19 @@ async fn old_objects_are_labelled_until_coverage_is_complete(scene: &Scene) {
         secrets.iter().all(|line| line.ends_with(": - - -")),
         "a kind that was not asked for: {secrets:?}"
     );
-    let total = labels.len() - labels.iter().filter(|line| line.ends_with(": - - -")).count();
-    assert_eq!(
-        told.read(|told| told.covered("configmaps")),
-        (total as u64, total as u64, true)
-    );
+    coverage_is_complete(scene).await;
+}
+
+/// Waits until the hub is told of as many ConfigMaps as have labels, and that these are all.
+async fn coverage_is_complete(scene: &Scene) {
+    let told = &scene.hub.told;
+    eventually("coverage is complete", || async {
+        let labels = scene.labels("", "v1", "ConfigMap").await.unwrap();
+        let labelled = labels.iter().filter(|line| !line.ends_with(": - - -"));
+        let total = labelled.count() as u64;
+        told.read(|told| told.covered("configmaps")) == (total, total, true)
+    })
+    .await;
 }
 
 async fn new_objects_are_labelled_at_admission(scene: &Scene) {
@@ -198,18 +206,7 @@ async fn what_is_deleted_stays_deleted(scene: &Scene) {
         }
         objects.delete(&name, &DeleteParams::default()).await.unwrap();
     }
-    let told = &scene.hub.told;
-    eventually("coverage is complete again", || async {
-        let total = scene
-            .labels("", "v1", "ConfigMap")
-            .await
-            .unwrap()
-            .iter()
-            .filter(|line| !line.ends_with(": - - -"))
-            .count() as u64;
-        told.read(|told| told.covered("configmaps")) == (total, total, true)
-    })
-    .await;
+    coverage_is_complete(scene).await;
     let left = scene.labels("", "v1", "ConfigMap").await.unwrap();
     assert!(!left.iter().any(|line| line.contains("churn-")), "{left:?}");
 }

@@ -1,6 +1,8 @@
 //! Everything a cluster holds, for comparing it before and after.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::discovery::{Discovery, Scope, verbs};
@@ -10,6 +12,9 @@ use serde_json::Value;
 
 /// They come and go by themselves, or are no objects.
 const IGNORED: [&str; 5] = ["Event", "Lease", "EndpointSlice", "Endpoints", "ComponentStatus"];
+
+/// A cluster that has not changed for so long is at rest: controllers work in bursts.
+const REST: Duration = Duration::from_secs(3);
 
 /// `kind namespace/name` → the object without what changes by itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,16 +53,20 @@ pub(crate) async fn take(client: &Client) -> kube::Result<Inventory> {
 
 /// The same once controllers have made of the objects what they make of them.
 pub(crate) async fn take_settled(client: &Client) -> Inventory {
-    let last = std::cell::RefCell::new(Vec::new());
+    let last: RefCell<Option<(Instant, Inventory)>> = RefCell::default();
     eventually("the cluster comes to rest", || async {
         let now = take(client).await?;
-        let mut seen = last.borrow_mut();
-        seen.push(now);
-        let settled = matches!(&seen[..], [.., a, b, c] if a == b && b == c);
-        settled.then_some(()).ok_or_else(|| anyhow::anyhow!("it changes"))
+        let mut last = last.borrow_mut();
+        let since = match &*last {
+            Some((since, same)) if *same == now => *since,
+            _ => Instant::now(),
+        };
+        *last = Some((since, now));
+        anyhow::ensure!(since.elapsed() >= REST, "it changes");
+        Ok(())
     })
     .await;
-    last.into_inner().pop().unwrap()
+    last.into_inner().unwrap().1
 }
 
 impl Inventory {

@@ -58,9 +58,13 @@ async fn from_up_to_down() {
 
     let agent = pid(&dir, "agent-west");
     kill(agent, Signal::SIGKILL).unwrap();
-    let unwell = eventually("status notices the end", || ctl::refused(&status)).await;
-    let line = unwell.lines().find(|line| line.starts_with("agent-west")).unwrap();
-    assert!(line.contains("ended"), "{unwell}");
+    let unwell = eventually("status notices the end", || async {
+        let unwell = ctl::refused(&status).await?;
+        let line = unwell.lines().find(|line| line.starts_with("agent-west"));
+        anyhow::ensure!(line.is_some_and(|line| line.contains("ended")), "{unwell}");
+        Ok(unwell)
+    })
+    .await;
     assert!(
         unwell
             .lines()

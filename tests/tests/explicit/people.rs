@@ -102,21 +102,28 @@ async fn objects_live_from_create_to_delete() {
     ok(&["annotate", "deployment", "web", "annotated=yes"]).await;
     ok(&["set", "image", "deployment/web", "web=web:3"]).await;
     ok(&["scale", "deployment", "web", "--replicas=3"]).await;
-    ok(&["wait", "--for=condition=Progressing", "deployment/web", "--timeout=60s"]).await;
+    ok(&[
+        "wait",
+        "--for=condition=Progressing",
+        "deployment/web",
+        "--timeout=240s",
+    ])
+    .await;
     let columns = "-o=jsonpath={.spec.replicas} {.metadata.labels.json} {.metadata.labels.labelled} \
                    {.metadata.annotations.merged} {.spec.template.spec.containers[0].image}";
     let stored = world.direct("east").with("--namespace=life");
     let stored = stored.ok(&["get", "deployment", "web", columns]).await.unwrap();
     assert_eq!(stored, "3 yes yes yes web:3");
-    assert!(
-        ok(&["describe", "deployment", "web"])
-            .await
-            .contains("ScalingReplicaSet")
-    );
+    // Events are written behind what they tell of.
+    for tells in [&["describe", "deployment", "web"][..], &["events"]] {
+        eventually(&format!("{tells:?} shows its Events"), || async {
+            ok(tells).await.contains("ScalingReplicaSet")
+        })
+        .await;
+    }
     assert!(ok(&["rollout", "history", "deployment/web"]).await.contains("REVISION"));
-    assert!(ok(&["events"]).await.contains("ScalingReplicaSet"));
-    ok(&["delete", "deployment", "web", "--cascade=foreground", "--timeout=60s"]).await;
-    ok(&["wait", "--for=delete", "deployment/web", "--timeout=60s"]).await;
+    ok(&["delete", "deployment", "web", "--cascade=foreground", "--timeout=240s"]).await;
+    ok(&["wait", "--for=delete", "deployment/web", "--timeout=240s"]).await;
     ok(&["delete", "configmaps", "--all"]).await;
     let gone = kubectl.refused(&["get", "configmap", "plain"]).await.unwrap();
     assert!(

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use portolan_testbed::patience;
+use portolan_testbed::{eventually, patience};
 use portolan_tests::door::{Door, Line, request};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::{labelled, world};
 
 const WATCHES: usize = 1000;
 /// What "at once" means on a machine that is busy with everything else.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(20);
 
 async fn create(door: &Door, namespace: &str, name: &str) {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"t": "1"}}});
@@ -90,11 +90,19 @@ async fn frames_and_ends_are_the_members() {
         "application/vnd.kubernetes.protobuf;stream=watch",
         "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
     ] {
-        let (_direct, _routed, [wanted, got]) = both(&format!("{base}&timeoutSeconds=1"), accept).await;
-        let whole = tokio::time::timeout(patience(), future::try_join(wanted.collect(), got.collect())).await;
-        let (wanted, got) = whole.unwrap().expect("a clean end of stream");
-        let (wanted, got) = (wanted.to_bytes(), got.to_bytes());
-        assert!(!got.is_empty() && wanted == got, "{accept}: {got:?} is not {wanted:?}");
+        // An age in a Table may turn between the two, and a busy machine may be late with the only event.
+        eventually(&format!("both see the same as {accept}"), || async {
+            let (_direct, _routed, [wanted, got]) = both(&format!("{base}&timeoutSeconds=1"), accept).await;
+            let whole = tokio::time::timeout(patience(), future::try_join(wanted.collect(), got.collect())).await;
+            let (wanted, got) = whole.unwrap().expect("a clean end of stream");
+            let (wanted, got) = (wanted.to_bytes(), got.to_bytes());
+            if !got.is_empty() && wanted == got {
+                Ok(())
+            } else {
+                Err(format!("{got:?} is not {wanted:?}"))
+            }
+        })
+        .await;
     }
 }
 
@@ -104,7 +112,7 @@ async fn watch_lists_come_to_their_mark() {
     world.namespace("east", "marks").await.unwrap();
     create(&world.direct_door("east").await.unwrap(), "marks", "first").await;
     let path = "/api/v1/namespaces/marks/configmaps?watch=true&sendInitialEvents=true\
-                &resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=60&labelSelector=t";
+                &resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=600&labelSelector=t";
     let line = world.explicit_door("east").await.unwrap().open().await.unwrap();
     let answer = line.send(request(Method::GET, path, &[], &[]).unwrap()).await.unwrap();
     let mut body = answer.into_body();

@@ -1,9 +1,12 @@
 //! West is cut off, swallowed, frozen, killed: its requests fail as the design says, east's do not notice, and west comes
 //! back by itself.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::Method;
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::door::{Answer, Door, json};
+use portolan_tests::world::AUDIENCE;
 use serde_json::{Value, json};
 
 use crate::pulse::Pulse;
@@ -206,15 +209,30 @@ async fn grey() {
     neighbour.assert_untouched(&ground, "grey").await;
 }
 
+/// Another token of the caller's.
+async fn unused_token(ground: &Ground) -> String {
+    let known = ground.world.fleet.merged_token("alpha").unwrap();
+    let claims = URL_SAFE_NO_PAD.decode(known.split('.').nth(1).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    let pod = &claims["kubernetes.io"]["pod"];
+    let bound = Some((pod["name"].as_str().unwrap(), pod["uid"].as_str().unwrap()));
+    let east = ground.world.cluster("east");
+    east.issue_token("operators", "portolan-dev-alpha", &[AUDIENCE], bound)
+        .await
+        .unwrap()
+}
+
 /// Nobody else can say whether a token of east's is still good. What was reviewed a moment ago goes on, then its callers
 /// are told whom to look at; people, whose certificates need no review, are not concerned.
 #[tokio::test]
 async fn the_callers_home_is_away() {
     let ground = alone().await;
-    let door = ground.world.merged_door("alpha").await.unwrap();
-    crate::served(&door.get(WEST, &[]).await.unwrap()).unwrap();
     let person = ground.world.explicit_door("west").await.unwrap();
     let east = ground.world.cluster("east");
+    // A token that was used before may be due for its next review.
+    let token = unused_token(&ground).await;
+    let door = ground.world.token_door(Some(&token)).await.unwrap();
+    crate::served(&door.get(WEST, &[]).await.unwrap()).unwrap();
     east.fault(Fault::Reset).await.unwrap();
     crate::served(&door.get(WEST, &[]).await.unwrap()).unwrap();
     let answer = eventually("the review of the token is over", || async {

@@ -119,7 +119,7 @@ async fn positions_of_before_a_namespace_came_are_over() {
     let mut resumed = Watch::json(&door, &format!("resourceVersion={on}")).await;
     assert_eq!(resumed.sees("last").await, "ADDED");
     // One namespace's positions are its own business.
-    let path = format!("{one}?watch=true&timeoutSeconds=1&resourceVersion={elsewhere}");
+    let path = format!("{one}?watch=true&timeoutSeconds=5&resourceVersion={elsewhere}");
     let answer = door.get(&path, &[]).await.unwrap();
     let told = String::from_utf8_lossy(&answer.body);
     assert!(

@@ -253,7 +253,7 @@ async fn kubectl_and_watchers_are_told() {
     let note = "-o=jsonpath={.metadata.annotations.note}";
     let stored = ["get", "lease", "greeting-operator---taker", "-n", "operators", note];
     assert_eq!(world.direct("east").ok(&stored).await.unwrap(), "x");
-    let watch = format!("{PATH}?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3D{NAME}");
+    let watch = format!("{PATH}?watch=true&timeoutSeconds=5&fieldSelector=metadata.name%3D{NAME}");
     let json = door.get(&watch, &[]).await.unwrap();
     let line = json.body.split(|byte| *byte == b'\n').next().unwrap();
     let event: serde_json::Value = serde_json::from_slice(line).unwrap();

@@ -87,7 +87,7 @@ async fn lists_are_narrowed_and_cannot_be_widened() {
 async fn watches_see_what_is_the_shards() {
     let door = arrange(&[]).await;
     let line = door.open().await.unwrap();
-    let path = format!("{CONFIGMAPS}?watch=true&timeoutSeconds=60&labelSelector=watched,app%20in%20(foo,bar)");
+    let path = format!("{CONFIGMAPS}?watch=true&timeoutSeconds=600&labelSelector=watched,app%20in%20(foo,bar)");
     let answer = line.send(request(Method::GET, &path, &[], &[]).unwrap()).await.unwrap();
     let direct = world().await.direct_door("east").await.unwrap();
     for (name, app) in [("w-bar", "bar"), ("w-foo", "foo")] {

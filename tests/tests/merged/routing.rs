@@ -46,7 +46,7 @@ async fn kubectl_works_across_members() {
             "wait",
             "--for=jsonpath={.status.replicas}=2",
             "deployment/web",
-            "--timeout=60s",
+            "--timeout=240s",
         ])
         .await;
         ok(&["set", "image", "deployment/web", "web=web:2"]).await;
@@ -58,12 +58,14 @@ async fn kubectl_works_across_members() {
             "{stored}"
         );
         assert_eq!(world.direct(there).ok(&get).await.unwrap(), "");
-        assert!(
+        // Events are written behind what they tell of.
+        eventually("it is described with its Events", || async {
             ok(&["describe", "deployment", "web"])
                 .await
                 .contains("ScalingReplicaSet")
-        );
-        ok(&["delete", "deployment/web", "secret/s", "--timeout=60s"]).await;
+        })
+        .await;
+        ok(&["delete", "deployment/web", "secret/s", "--timeout=240s"]).await;
     }
     // The kubeconfig's namespace is the caller's own.
     kubectl.ok(&["create", "secret", "generic", "own"]).await.unwrap();

@@ -74,25 +74,25 @@ async fn get_shows_clusters_shards_and_callers() {
     let world = world().await;
     let hub = argument(world.cluster(HUB).direct_kubeconfig_path());
     let get = async |what: &str| ctl(world, &["get", what, "--hub-kubeconfig", &hub]).await;
-    let clusters = get("clusters").await;
-    for member in ["east", "west"] {
-        let line = clusters.lines().find(|line| line.starts_with(member)).unwrap();
-        assert!(
-            line.matches("True").count() >= 4 && line.contains("v1.36") && line.contains("closed"),
-            "{clusters}"
-        );
-    }
-    let shards = get("shards").await;
-    let alpha = shards
-        .lines()
-        .skip_while(|line| !line.contains(" alpha "))
-        .take(2)
-        .collect::<Vec<_>>();
-    assert!(
-        alpha[0].contains("1/1") && alpha[0].contains("east") && alpha[0].contains("ma-1"),
-        "{shards}"
-    );
-    assert!(alpha[1].contains("west") && alpha[1].contains("ma-3"), "{shards}");
+    // What others change of members and shards is passing.
+    eventually("both members are well", || async {
+        let clusters = get("clusters").await;
+        let well = |member: &&str| {
+            let line = clusters.lines().find(|line| line.starts_with(*member)).unwrap();
+            line.matches("True").count() >= 4 && line.contains("v1.36") && line.contains("closed")
+        };
+        ["east", "west"].iter().all(well).then_some(()).ok_or(clusters)
+    })
+    .await;
+    eventually("shard alpha is told", || async {
+        let shards = get("shards").await;
+        let mut alpha = shards.lines().skip_while(|line| !line.contains(" alpha "));
+        let (first, second) = (alpha.next().unwrap(), alpha.next().unwrap());
+        let words = |line: &str, words: &[&str]| words.iter().all(|word| line.contains(word));
+        let told = words(first, &["1/1", "east", "ma-1"]) && words(second, &["west", "ma-3"]);
+        if told { Ok(()) } else { Err(shards) }
+    })
+    .await;
     let callers = get("callers").await;
     assert!(
         callers.contains("east/operators/portolan-dev-beta") && callers.contains("operators/beta"),

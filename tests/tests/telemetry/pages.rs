@@ -36,18 +36,21 @@ async fn every_program_has_them() {
         let missing = admin_get(&admin, "/no-such-page").await.unwrap_err();
         assert!(format!("{missing:#}").contains("404"), "{program}: {missing:#}");
     }
-    // Ready from its last-good file, a router that a test before this one restarted may not have reached the hub yet.
-    let router = ground.admin("router");
-    let page = eventually("the router is connected to the hub", || async {
-        let page: Value = serde_json::from_str(&admin_get(&router, "/configz").await?)?;
-        anyhow::ensure!(page["hubConnected"] == true, "{page}");
-        Ok(page)
-    })
-    .await;
+    let page = ground.until_router_is_back().await;
     let snapshot = page["snapshot"].to_string();
     for word in ["east", "west", "operators/alpha", "team-b"] {
         assert!(snapshot.contains(word), "{word}: {snapshot}");
     }
+}
+
+/// Requests that the router has counted as over.
+async fn finished(admin: &str) -> u64 {
+    let metrics = admin_get(admin, "/metrics").await.unwrap();
+    let lines = metrics.lines();
+    let counts = lines.filter(|line| line.starts_with("portolan_router_requests_finished_total{"));
+    counts
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
 }
 
 #[tokio::test]
@@ -62,6 +65,14 @@ async fn the_log_level_changes_at_run_time() {
     };
     let door = ground.world.merged_door("alpha").await.unwrap();
 
+    // Lines are written a moment after the answer.
+    let last = std::cell::Cell::new(None);
+    eventually("no more lines come", || async {
+        let now = Some(access(&ground.router.log().unwrap()));
+        last.replace(now) == now
+    })
+    .await;
+    let finished = finished(&admin).await;
     let (code, told) = put(&admin, "/loglevel", "info,access=warn").await.unwrap();
     assert_eq!((code, told.trim()), (200, "info,access=warn"));
     assert_eq!(admin_get(&admin, "/loglevel").await.unwrap().trim(), "info,access=warn");
@@ -76,6 +87,11 @@ async fn the_log_level_changes_at_run_time() {
         "info,access=warn",
         "a bad one changes nothing"
     );
+    // They are logged where they are counted, or not at all.
+    eventually("the requests are over", || async {
+        (self::finished(&admin).await >= finished + 3).then_some(())
+    })
+    .await;
 
     assert_eq!(put(&admin, "/loglevel", before.trim()).await.unwrap().0, 200);
     assert_eq!(access(&ground.router.log().unwrap()), silent);

@@ -154,7 +154,7 @@ async fn the_caller_decides() {
     assert_eq!(server_spans(&ground).await, before + 1);
     ground.router.stop().await.unwrap();
     ground.router.start_again().await.unwrap();
-    ground.router.ready().await;
+    ground.until_router_is_back().await;
 }
 
 async fn server_spans(ground: &Ground) -> usize {

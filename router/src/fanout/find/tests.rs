@@ -113,7 +113,7 @@ impl World {
             removed: vec![],
         };
         let snapshot = apply(&snapshot(targets), &transaction).snapshot;
-        let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
+        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
         upstreams.reconcile(&snapshot);
         Self {
             east,

@@ -132,7 +132,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
     let targets = members.iter().map(|(name, member)| member.backend.target(name));
     let snapshot = Arc::new(snapshot(targets));
     let store = Arc::new(SnapshotStore::new());
-    let upstreams = Upstreams::new(Duration::from_secs(2), Tasks::new());
+    let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
     upstreams.reconcile(&snapshot);
     let fanouts = FanOuts {
         dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),

@@ -38,7 +38,9 @@ mod tests {
         assert!(resident_kib(pid).unwrap() > 100.0);
         let before = cpu_seconds(pid).unwrap();
         let begun = std::time::Instant::now();
-        while begun.elapsed().as_millis() < 60 {}
-        assert!(cpu_seconds(pid).unwrap() > before);
+        // The kernel counts in ticks, and others may have the processor meanwhile.
+        while cpu_seconds(pid).unwrap() <= before {
+            assert!(begun.elapsed().as_secs() < 60, "still {before}");
+        }
     }
 }

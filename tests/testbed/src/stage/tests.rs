@@ -8,7 +8,7 @@ use super::*;
 use crate::eventually::eventually;
 
 /// Long enough for a byte to cross two sockets on a busy machine, short enough to wait for in vain.
-const SOON: Duration = Duration::from_millis(50);
+const SOON: Duration = Duration::from_millis(250);
 const LATE: Duration = Duration::from_secs(10);
 
 struct Scene {
