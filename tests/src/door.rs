@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http2;
+use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::ConfigExt as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -17,6 +17,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -111,7 +112,23 @@ impl Door {
         });
         Ok(Line {
             door: self.clone(),
-            sender,
+            sender: Sender::Http2(sender),
+            _driver: driver,
+        })
+    }
+
+    /// An HTTP/1.1 connection, which has one request at a time: what Python's clients speak.
+    pub async fn open_http1(&self) -> anyhow::Result<Line> {
+        let stream = self.connect("http/1.1").await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // As above.
+            let _ = connection.await;
+        });
+        Ok(Line {
+            door: self.clone(),
+            sender: Sender::Http1(Mutex::new(sender)),
             _driver: driver,
         })
     }
@@ -143,12 +160,19 @@ impl Door {
     }
 }
 
-/// An HTTP/2 connection to a [`Door`].
+/// A connection to a [`Door`].
 #[derive(Debug)]
 pub struct Line {
     door: Door,
-    sender: http2::SendRequest<Full<Bytes>>,
+    sender: Sender,
     _driver: JoinSet<()>,
+}
+
+#[derive(Debug)]
+enum Sender {
+    Http2(http2::SendRequest<Full<Bytes>>),
+    /// Locked until the head of an answer is there: the next request waits its turn.
+    Http1(Mutex<http1::SendRequest<Full<Bytes>>>),
 }
 
 impl Line {
@@ -156,14 +180,26 @@ impl Line {
     pub async fn send(&self, request: Request<Vec<u8>>) -> anyhow::Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        head.uri = format!("https://{}{}{path}", self.door.address, self.door.prefix).parse()?;
+        let path = format!("{}{path}", self.door.prefix);
         if let Some(token) = &self.door.token {
             head.headers
                 .append("authorization", format!("Bearer {}", token.trim()).parse()?);
         }
-        let mut sender = self.sender.clone();
-        sender.ready().await?;
-        Ok(sender.send_request(Request::from_parts(head, Full::from(body))).await?)
+        match &self.sender {
+            Sender::Http2(sender) => {
+                head.uri = format!("https://{}{path}", self.door.address).parse()?;
+                let mut sender = sender.clone();
+                sender.ready().await?;
+                Ok(sender.send_request(Request::from_parts(head, Full::from(body))).await?)
+            }
+            Sender::Http1(sender) => {
+                head.headers.insert("host", self.door.address.parse()?);
+                head.uri = path.parse()?;
+                let mut sender = sender.lock().await;
+                sender.ready().await?;
+                Ok(sender.send_request(Request::from_parts(head, Full::from(body))).await?)
+            }
+        }
     }
 
     /// Sends and reads the whole answer.

@@ -12,6 +12,7 @@ pub mod kubectl;
 pub mod programs;
 pub mod shard;
 pub mod trace;
+pub mod watch;
 pub mod world;
 
 pub use fleet::{Fleet, FleetOptions};

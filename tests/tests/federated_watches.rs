@@ -14,6 +14,8 @@ mod away;
 mod fences;
 #[path = "federated_watches/formats.rs"]
 mod formats;
+#[path = "federated_watches/http1.rs"]
+mod http1;
 #[path = "federated_watches/plans.rs"]
 mod plans;
 #[path = "federated_watches/positions.rs"]
@@ -39,8 +41,8 @@ static MEMBERS: RwLock<()> = RwLock::const_new(());
 const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "4s")];
 const MAPS: &str = "/api/v1/configmaps";
 /// Shards of the tests: their namespaces are `<shard>-e` in east and `<shard>-w` in west.
-const SHARDS: [&str; 10] = [
-    "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving", "grown",
+const SHARDS: [&str; 11] = [
+    "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving", "grown", "plain",
 ];
 
 async fn world() -> &'static World {

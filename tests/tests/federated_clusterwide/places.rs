@@ -1,0 +1,135 @@
+//! Which member an object without a namespace is read from and written to, and where a new Namespace goes.
+
+use portolan_testbed::eventually;
+use serde_json::json;
+
+use crate::{MEMBERS, ROLES, delete, direct, door, merge_patch, put, role, world};
+
+#[tokio::test]
+async fn an_object_is_read_and_written_where_it_is() {
+    let _calm = MEMBERS.read().await;
+    let (door, west, east) = (door("wide").await, direct("west").await, direct("east").await);
+    let path = format!("{ROLES}/places-west");
+    let uid = role("west", "places", "places-west").await;
+    let got = door.get(&path, &[]).await.unwrap();
+    assert_eq!(got.json()["metadata"]["uid"], *uid, "{}", got.message());
+    let patched = merge_patch(&door, &path, &json!({"metadata": {"labels": {"patched": "yes"}}})).await;
+    assert_eq!(patched.status, 200, "{}", patched.message());
+    let mut object = west.get(&path, &[]).await.unwrap().json();
+    assert_eq!(object["metadata"]["labels"]["patched"], "yes");
+    object["metadata"]["labels"]["put"] = json!("yes");
+    let updated = put(&door, &path, &object).await;
+    assert_eq!(updated.status, 200, "{}", updated.message());
+    let object = west.get(&path, &[]).await.unwrap().json();
+    assert_eq!(
+        (&object["metadata"]["labels"]["put"], &object["metadata"]["uid"]),
+        (&json!("yes"), &json!(uid))
+    );
+    assert_eq!(east.get(&path, &[]).await.unwrap().status, 404, "never the primary's");
+    let deleted = delete(&door, &path).await;
+    assert_eq!(deleted.status, 200, "{}", deleted.message());
+    assert_eq!(west.get(&path, &[]).await.unwrap().status, 404);
+    door.get(&path, &[])
+        .await
+        .unwrap()
+        .expect_status(404, &["places-west"])
+        .unwrap();
+}
+
+#[tokio::test]
+async fn what_both_have_is_the_primarys() {
+    let _calm = MEMBERS.read().await;
+    let (door, west) = (door("wide").await, direct("west").await);
+    let path = format!("{ROLES}/places-both");
+    let first = role("east", "places", "places-both").await;
+    let second = role("west", "places", "places-both").await;
+    let got = door.get(&path, &[]).await.unwrap().json();
+    assert_eq!(got["metadata"]["uid"], *first);
+    assert_eq!(delete(&door, &path).await.status, 200);
+    // The other one was not touched, and is now what the name says.
+    assert_eq!(west.get(&path, &[]).await.unwrap().json()["metadata"]["uid"], *second);
+    let got = door.get(&path, &[]).await.unwrap().json();
+    assert_eq!(got["metadata"]["uid"], *second);
+}
+
+#[tokio::test]
+async fn what_nobody_has_is_applied_to_the_primary() {
+    let _calm = MEMBERS.read().await;
+    let world = world().await;
+    let role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: places-new}\nrules: []\n";
+    let apply = ["apply", "--server-side", "-f", "-"];
+    // Created, and then found where it was.
+    for _ in 0..2 {
+        world.merged("wide").ok_with(&apply, role).await.unwrap();
+        world
+            .direct("east")
+            .ok(&["get", "clusterrole", "places-new"])
+            .await
+            .unwrap();
+        world
+            .direct("west")
+            .refused(&["get", "clusterrole", "places-new"])
+            .await
+            .unwrap();
+    }
+    // What the other member has is applied there.
+    world
+        .direct("west")
+        .ok_with(&apply, &role.replace("new", "old"))
+        .await
+        .unwrap();
+    let more = role.replace("new", "old").replace("}\n", ", labels: {a: b}}\n");
+    world.merged("wide").ok_with(&apply, &more).await.unwrap();
+    let label = [
+        "get",
+        "clusterrole",
+        "places-old",
+        "-o",
+        "jsonpath={.metadata.labels.a}",
+    ];
+    assert_eq!(world.direct("west").ok(&label).await.unwrap(), "b");
+    world.direct("east").refused(&label).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_namespace_goes_where_its_annotation_says() {
+    let _calm = MEMBERS.read().await;
+    let door = door("chosen").await;
+    let namespace = |name: &str, cluster: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {
+                "name": name, "labels": {"crew": "chosen"},
+                "annotations": {"ctrlmesh.kusionstack.io/cluster": cluster},
+            },
+        })
+    };
+    let refused = door
+        .post("/api/v1/namespaces", &namespace("cc-none", "north"))
+        .await
+        .unwrap();
+    refused.expect_status(400, &["north", "east, west"]).unwrap();
+    let made = door
+        .post("/api/v1/namespaces", &namespace("cc-new", "west"))
+        .await
+        .unwrap();
+    assert_eq!(made.status, 201, "{}", made.message());
+    let path = "/api/v1/namespaces/cc-new";
+    let there = direct("west").await.get(path, &[]).await.unwrap();
+    assert_eq!(there.json()["metadata"]["uid"], made.json()["metadata"]["uid"]);
+    assert_eq!(direct("east").await.get(path, &[]).await.unwrap().status, 404);
+    // The hub sees it, the shard selects it, and then it is the caller's to write to.
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "in-it"}});
+    let maps = format!("{path}/configmaps");
+    eventually("the shard owns it", || async {
+        let answer = door.post(&maps, &object).await.unwrap();
+        if answer.status == 201 {
+            Ok(())
+        } else {
+            Err(answer.message())
+        }
+    })
+    .await;
+    let stored = direct("west").await.get(&format!("{maps}/in-it"), &[]).await.unwrap();
+    assert_eq!(stored.status, 200, "{}", stored.message());
+}

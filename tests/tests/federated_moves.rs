@@ -1,0 +1,131 @@
+//! What changes under an open watch that is not an object: a namespace changes its member, a member joins the shard, the
+//! labels by which members choose become complete. Clients that began with initial events never list anew for it.
+//!
+//! Each test has a shard and namespaces of its own; who stops an agent has the fleet for itself.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "also in functions that only tests call"
+)]
+
+#[path = "federated_moves/labels.rs"]
+mod labels;
+#[path = "federated_moves/members.rs"]
+mod members;
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use portolan_crds::ShardingConfig;
+use portolan_testbed::eventually;
+use portolan_tests::door::Door;
+use portolan_tests::shard::federated;
+use portolan_tests::watch::{Held, WATCH_LIST, Watch, held};
+use portolan_tests::world::{Plan, Shared, World};
+use serde_json::{Value, json};
+use tokio::sync::RwLock;
+
+static WORLD: Shared = Shared::const_new();
+/// Written by who stops an agent.
+static MEMBERS: RwLock<()> = RwLock::const_new(());
+
+const MAPS: &str = "/api/v1/configmaps";
+
+fn manifests() -> String {
+    // Agents label a kind of ours because a shard's limits name it.
+    let limits = "  limits:\n  - relateResources:\n    - apiGroups: [moves.test]\n      resources: [boxes]\n    \
+                  selector: {matchLabels: {app: foo}}\n  clusters:\n";
+    let late = federated("late", "east", &[("east", &["fl-e"]), ("LATE", &["fl-n"])]);
+    [
+        federated("moves", "east", &[("east", &["fm-e", "fm"]), ("west", &["fm-w"])]),
+        late.replace("name: LATE", "selector: {matchLabels: {crew: late}}"),
+        federated("labels", "east", &[("east", &["fb-e"]), ("west", &["fb-w"])]),
+        federated("boxed", "east", &[("east", &["fk-e"]), ("west", &["fk-w"])]).replace("  clusters:\n", limits),
+    ]
+    .concat()
+}
+
+async fn world() -> &'static World {
+    let manifests = manifests();
+    let plan = Plan {
+        members: &["east", "west", "north"],
+        namespaces: &[
+            "east/fm-e",
+            "west/fm-w",
+            "east/fm",
+            "west/fm",
+            "east/fl-e",
+            "north/fl-n",
+            "east/fb-e",
+            "west/fb-w",
+            "west/fx",
+            "east/fk-e",
+            "west/fk-w",
+        ],
+        manifests: &manifests,
+        ..Plan::default()
+    };
+    World::shared(&WORLD, plan).await
+}
+
+/// The door of a shard's caller, once its lists are answered.
+async fn door(shard: &str) -> Door {
+    let door = world().await.merged_door(shard).await.unwrap();
+    eventually("lists are answered", || async {
+        let answer = door.get(MAPS, &[]).await.unwrap();
+        if answer.status == 200 {
+            Ok(())
+        } else {
+            Err(answer.message())
+        }
+    })
+    .await;
+    door
+}
+
+/// A watch that began with initial events, all of them read.
+async fn begun(door: &Door, path: &str) -> Watch {
+    let mut watch = Watch::open(door, &format!("{path}?{WATCH_LIST}")).await.unwrap();
+    watch.begun().await.unwrap();
+    watch
+}
+
+/// Makes an object in a member, past the router.
+async fn make(member: &str, path: &str, object: &Value) {
+    let door = world().await.direct_door(member).await.unwrap();
+    eventually("it is taken", || async {
+        let answer = door.post(path, object).await.unwrap();
+        if answer.status == 201 {
+            Ok(())
+        } else {
+            Err(answer.message())
+        }
+    })
+    .await;
+}
+
+async fn map(member: &str, namespace: &str, name: &str) {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    make(member, &format!("/api/v1/namespaces/{namespace}/configmaps"), &object).await;
+}
+
+/// What members hold, each in one namespace, past the router; `resource` is a group-version and a plural name.
+async fn truth(resource: (&str, &str), places: &[(&str, &str)]) -> Held {
+    let (root, plural) = resource;
+    let mut all = Held::new();
+    for (member, namespace) in places {
+        let door = world().await.direct_door(member).await.unwrap();
+        let list = door
+            .get(&format!("{root}/namespaces/{namespace}/{plural}"), &[])
+            .await
+            .unwrap();
+        all.extend(held(&list.json()).unwrap());
+    }
+    all
+}
+
+async fn own(shard: &str, clusters: Value) {
+    let client = world().await.cluster("hub").client().await.unwrap();
+    let shards: Api<ShardingConfig> = Api::namespaced(client, "operators");
+    let patch = Patch::Merge(json!({"spec": {"clusters": clusters}}));
+    shards.patch(shard, &PatchParams::default(), &patch).await.unwrap();
+}
