@@ -147,7 +147,7 @@ impl KindSweep {
         // exists, so their own coverage needs no policy.
         let at_admission = match self.patcher.subject {
             Subject::Namespaces => Some(true),
-            _ => self.covered.borrow().says(&self.kind, &self.labeling.keys),
+            Subject::Objects => self.covered.borrow().says(&self.kind, &self.labeling.keys),
         };
         let told = Told {
             complete: inventory.swept() && at_admission == Some(true) && counts.labelled == counts.total,

@@ -15,8 +15,10 @@ use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::router_message::Kind as In;
 use rustls_pki_types::ServerName;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::args::Args;
@@ -106,13 +108,16 @@ impl World {
         }))
     }
 
-    async fn get(&self, path: &str, token: Option<&str>) -> (StatusCode, String) {
+    async fn connect(&self) -> TlsStream<TcpStream> {
         let trust = TrustStore::from_pem(self.authority.pem()).unwrap();
         let tls = tls::client_config(ServerTrust::Roots(trust), None, ALPN_HTTP1).unwrap();
         let stream = TcpStream::connect(self.router.addresses.bind).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        let stream = TlsConnector::from(tls).connect(name, stream).await.unwrap();
-        request(TokioIo::new(stream), path, token).await
+        TlsConnector::from(tls).connect(name, stream).await.unwrap()
+    }
+
+    async fn get(&self, path: &str, token: Option<&str>) -> (StatusCode, String) {
+        request(TokioIo::new(self.connect().await), path, token).await
     }
 
     async fn admin(&self, path: &str) -> (StatusCode, String) {
@@ -320,6 +325,32 @@ async fn explains_a_plan() {
         StatusCode::BAD_REQUEST
     );
     world.router.shut_down().await;
+}
+
+/// It would be reset there, which costs a client-go watch a relist; refused it tries again where it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_is_let_go_finds_the_listener_closed() {
+    const CLIENTS: usize = 20;
+    let world = World::start().await;
+    let mut clients = Vec::new();
+    let mut answer = [0; 4096];
+    for _ in 0..CLIENTS {
+        let mut stream = world.connect().await;
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nhost: r\r\n\r\n")
+            .await
+            .unwrap();
+        assert!(stream.read(&mut answer).await.unwrap() > 0);
+        clients.push(stream);
+    }
+    let address = world.router.addresses.bind;
+    let refused = clients.into_iter().map(|mut stream| async move {
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+        TcpStream::connect(address).await.is_err()
+    });
+    let ended = futures::future::join_all(refused);
+    let (_, refused) = tokio::join!(world.router.shut_down(), tokio::time::timeout(PATIENCE, ended));
+    assert_eq!(refused.unwrap(), [true; CLIENTS]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -132,11 +132,11 @@ impl FanOut {
                 continue;
             };
             changed |= at != index || !same_cluster(&leg.forward.target, &before.forward.target);
-            if leg.share != before.share {
+            if leg.share == before.share {
+                changed |= !leg.goes_on_as(before);
+            } else {
                 changed = true;
                 leg.prefer_filter(before);
-            } else {
-                changed |= !leg.goes_on_as(before);
             }
             renewed |= leg.forward.target.version != before.forward.target.version || leg.held != before.held;
         }

@@ -293,7 +293,7 @@ async fn a_state_that_could_not_be_written_is_written_later() {
     });
     held.save_if_changed().await;
     std::fs::create_dir(&missing).unwrap();
-    tokio::time::timeout(Duration::from_secs(60), held.save_due())
+    tokio::time::timeout(Duration::from_mins(1), held.save_due())
         .await
         .unwrap();
     held.save_if_changed().await;
