@@ -60,9 +60,9 @@ pub(crate) struct World {
     format: WatchFormat,
     session: Option<Session>,
     /// Another client of the same caller with the same request; the two are connected in turn.
-    twin: Option<(Client, Option<(Sent, u32)>)>,
+    twin: Option<(Client, Option<Sent>)>,
     /// The client's stream that ended last.
-    ended: Option<(Sent, u32)>,
+    ended: Option<Sent>,
     /// The router's memory of streams that ended.
     resume: Resume,
     clock: Duration,
@@ -457,7 +457,7 @@ impl World {
         if let Some(session) = self.session.take() {
             self.resume
                 .remember(self.clock, &binding(), session.merge.sent().clone());
-            self.ended = Some((session.merge.sent().clone(), session.universe.epoch()));
+            self.ended = Some(session.merge.sent().clone());
         }
     }
 
@@ -528,8 +528,11 @@ impl World {
             let legs = self.session.as_ref().map_or(0, |session| session.legs.len());
             let mut busy = self.session.is_none();
             for leg in 0..legs {
+                let mut chunks = 0;
                 while self.session.as_ref().is_some_and(|session| leg < session.legs.len()) && self.shovel_leg(leg) {
                     busy = true;
+                    chunks += 1;
+                    assert!(chunks < 100_000, "a leg is asked again for ever");
                 }
             }
             self.wake();
