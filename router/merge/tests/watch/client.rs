@@ -101,6 +101,12 @@ impl Client {
         }
     }
 
+    /// What it is told from now on it has been told before.
+    pub(crate) fn goes_back(&mut self) {
+        self.replay = true;
+        self.last_cursor = None;
+    }
+
     /// As if it had not read further than this, of all that its connection brought.
     pub(crate) fn rewind(&mut self, dice: &mut Dice) {
         if !self.past.is_empty() {

@@ -99,7 +99,8 @@ impl World {
         ]);
         let small = dice.percent(15);
         let twin = all && dice.percent(40);
-        let bounds = if all && dice.percent(20) {
+        // What is forgotten of one of two clients may be answered with the other's: here nothing of theirs is.
+        let bounds = if all && !twin && dice.percent(20) {
             ResumeBounds {
                 streams: 3,
                 positions: 64,
@@ -219,7 +220,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        self.clock += Duration::from_secs(2);
+        self.clock += Duration::from_secs(if self.twin.is_some() { 1 } else { 2 });
         if self.session.is_none() && self.dice.percent(40) {
             self.connect_client();
         }
