@@ -42,7 +42,8 @@ pub(crate) struct Client {
     pub(crate) remembers: bool,
     read: Vec<u8>,
     last_cursor: Option<String>,
-    /// Resumed from before what it has seen: the marker of a watch-list in which something left. Holds until it lists: it
+    /// Resumed from before what it has seen: the marker of a watch-list in which something left, or the version of an object
+    /// that another stream of its caller was sent too, at an earlier position. Holds until it lists: it
     /// may lose its connection, and resume, in the middle of what it is told again.
     pub(crate) replay: bool,
     pub(crate) bookmarks: usize,
@@ -100,6 +101,12 @@ impl Client {
         }
     }
 
+    /// What it is told from now on it has been told before.
+    pub(crate) fn goes_back(&mut self) {
+        self.replay = true;
+        self.last_cursor = None;
+    }
+
     /// As if it had not read further than this, of all that its connection brought.
     pub(crate) fn rewind(&mut self, dice: &mut Dice) {
         if !self.past.is_empty() {
@@ -136,12 +143,12 @@ impl Client {
                     return;
                 };
                 assert!(
-                    *uid == object.uid || truth.setting.unique,
+                    *uid == object.uid || self.replay || truth.setting.unique,
                     "DELETED of another object, not {uid}: {seen:?}"
                 );
-                // Who begins at the oldest version there is hears again what was before the caller could see it.
+                // Who goes on from before what it has seen hears again what is over, and of what was before it could see it.
                 assert!(
-                    truth.went(uid, *known) || (self.replay && !truth.exists(uid)),
+                    self.replay || truth.went(uid, *known),
                     "DELETED of what exists: {seen:?}, known at {known}"
                 );
                 // What another member has under a name may not have come yet; a namespace's move is told in order.

@@ -245,11 +245,6 @@ impl Truth {
             .is_some_and(|heard| absent.iter().any(|absent| *absent >= heard))
     }
 
-    /// Whether some member that the caller sees has it.
-    pub(crate) fn exists(&self, uid: &str) -> bool {
-        self.union().values().any(|object| object.uid == uid)
-    }
-
     /// Whether the object may be told to be gone to somebody who last heard of it at this version.
     pub(crate) fn went(&self, uid: &str, version: u64) -> bool {
         let heard = self.heard(version);

@@ -41,6 +41,20 @@ async fn one_marker_when_all_have_sent_theirs() {
 }
 
 #[tokio::test]
+async fn a_union_without_a_member_that_has_the_kind_no_more_is_listed_anew() {
+    let mut world = World::new(&["east", "west"]).await;
+    world.plan.unique = true;
+    let started = world.start(&format!("resourceVersion={}", world.cursor(&[10, 20])));
+    let (_, _east) = world.members[0].opens().await;
+    world.members[1].refuses(404).await;
+    let mut watch = started.await.unwrap().unwrap();
+    let last = watch.next().await.unwrap();
+    assert_eq!(last["object"]["code"], 410, "{last}");
+    assert!(last["object"]["message"].to_string().contains("member west"), "{last}");
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test]
 async fn a_member_without_watch_list_is_mended_without_a_marker() {
     let mut world = World::new(&["east", "west"]).await;
     let started = world.start("allowWatchBookmarks=true");

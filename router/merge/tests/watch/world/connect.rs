@@ -84,9 +84,10 @@ impl World {
         let known = self.resume.find(self.clock, &binding(), raw);
         let known = known.filter(|cursor| cursor.epoch() == universe.epoch());
         // Where this one stands is earlier if another stream sent the same number: it hears some of it once more.
-        let own = self.ended.as_ref().filter(|(_, epoch)| *epoch == universe.epoch());
-        let own = own.and_then(|(sent, _)| sent.resume(raw));
-        self.client.replay |= known.is_some() && own.is_some() && known != own;
+        let own = self.ended.as_ref().and_then(|sent| sent.resume(raw));
+        if known.is_some() && own.is_some() && known != own {
+            self.client.goes_back();
+        }
         if known.is_some() {
             self.tally.resumed_raw += 1;
         } else {
