@@ -438,7 +438,6 @@ mod tests {
             let written = json!({"metadata": {"name": POLICY_LABELS, "resourceVersion": "1", "generation": 7}});
             match method.as_str() {
                 "GET" if replaced == 404 && count(&reads) > 0 => Err(404),
-                "GET" => Ok(written),
                 "PUT" if count(&writes) == 0 => Err(replaced),
                 _ => Ok(written),
             }
