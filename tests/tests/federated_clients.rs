@@ -75,8 +75,8 @@ impl Relists {
     fn most(self, client: &Client) -> u64 {
         let may = match self {
             Self::Nobody => false,
-            Self::ByHand => client.begins == Begins::ByHand,
-            Self::WhoListed => client.begins != Begins::ByWatchList,
+            Self::ByHand => client.begins == Begins::Manually,
+            Self::WhoListed => client.begins != Begins::WatchList,
             Self::Everybody => true,
         };
         u64::from(may)

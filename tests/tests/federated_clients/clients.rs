@@ -25,10 +25,10 @@ pub(crate) struct Client {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begins {
     /// By initial events: the router knows what it holds.
-    ByWatchList,
-    ByList,
+    WatchList,
+    List,
     /// By a list, and it ends with its stream: people start it again.
-    ByHand,
+    Manually,
 }
 
 enum Kind {
@@ -49,24 +49,24 @@ impl Client {
         let all = [
             (
                 "informer, watch-list",
-                Begins::ByWatchList,
+                Begins::WatchList,
                 go(&kubeconfig, &["informer"])?,
             ),
             (
                 "informer, list",
-                Begins::ByList,
+                Begins::List,
                 go(&kubeconfig, &["informer", "--watch-list=false"])?,
             ),
             (
                 "controller-runtime",
-                Begins::ByWatchList,
+                Begins::WatchList,
                 go(&kubeconfig, &["controller-runtime"])?,
             ),
-            ("kube-rs, list", Begins::ByList, rust(false).await?),
-            ("kube-rs, streaming", Begins::ByWatchList, rust(true).await?),
+            ("kube-rs, list", Begins::List, rust(false).await?),
+            ("kube-rs, streaming", Begins::WatchList, rust(true).await?),
             (
                 "kubectl",
-                Begins::ByHand,
+                Begins::Manually,
                 Kind::Kubectl(Mutex::new(Printed::start(world.merged(SHARD), printed)?)),
             ),
         ];
@@ -138,7 +138,7 @@ impl Client {
         if let Kind::Go(go) = &self.of {
             let streamed = go.lock().await.dump().await?.count("watch-list");
             ensure!(
-                streamed == u64::from(self.begins == Begins::ByWatchList),
+                streamed == u64::from(self.begins == Begins::WatchList),
                 "{}: {streamed} watch-lists",
                 self.name
             );
