@@ -17,7 +17,18 @@ use crate::watcher::Watcher;
 /// A client under test.
 pub(crate) struct Client {
     pub(crate) name: &'static str,
+    pub(crate) begins: Begins,
     of: Kind,
+}
+
+/// How a client comes to hold what there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// By initial events: the router knows what it holds.
+    WatchList,
+    List,
+    /// By a list, and it ends with its stream: people start it again.
+    Manually,
 }
 
 enum Kind {
@@ -36,17 +47,31 @@ impl Client {
         };
         let printed = world.fleet.dir().join("kubectl-watch.json");
         let all = [
-            ("informer, watch-list", go(&kubeconfig, &["informer"])?),
-            ("informer, list", go(&kubeconfig, &["informer", "--watch-list=false"])?),
-            ("controller-runtime", go(&kubeconfig, &["controller-runtime"])?),
-            ("kube-rs, list", rust(false).await?),
-            ("kube-rs, streaming", rust(true).await?),
+            (
+                "informer, watch-list",
+                Begins::WatchList,
+                go(&kubeconfig, &["informer"])?,
+            ),
+            (
+                "informer, list",
+                Begins::List,
+                go(&kubeconfig, &["informer", "--watch-list=false"])?,
+            ),
+            (
+                "controller-runtime",
+                Begins::WatchList,
+                go(&kubeconfig, &["controller-runtime"])?,
+            ),
+            ("kube-rs, list", Begins::List, rust(false).await?),
+            ("kube-rs, streaming", Begins::WatchList, rust(true).await?),
             (
                 "kubectl",
+                Begins::Manually,
                 Kind::Kubectl(Mutex::new(Printed::start(world.merged(SHARD), printed)?)),
             ),
         ];
-        Ok(all.into_iter().map(|(name, of)| Self { name, of }).collect())
+        let all = all.into_iter();
+        Ok(all.map(|(name, begins, of)| Self { name, begins, of }).collect())
     }
 
     /// `namespace/name` → resourceVersion, as it has them now.
@@ -102,9 +127,23 @@ impl Client {
                 dump.count("list") + dump.count("watch-list")
             }
             Kind::Rust(watcher) => watcher.seen().lists,
-            // It never lists again: it ends, and then asking what it holds is an error.
-            Kind::Kubectl(_) => 0,
+            Kind::Kubectl(printed) => printed.lock().await.lists().unwrap(),
         }
+    }
+
+    /// An error unless it has listed once, in the way it is said to.
+    pub(crate) async fn has_begun(&self) -> anyhow::Result<()> {
+        let once = self.relists().await;
+        ensure!(once == 1, "{} listed {once} times", self.name);
+        if let Kind::Go(go) = &self.of {
+            let streamed = go.lock().await.dump().await?.count("watch-list");
+            ensure!(
+                streamed == u64::from(self.begins == Begins::WatchList),
+                "{}: {streamed} watch-lists",
+                self.name
+            );
+        }
+        Ok(())
     }
 
     /// What it said lately, for the one who reads of a failure.

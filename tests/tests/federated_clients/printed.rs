@@ -26,8 +26,17 @@ pub(crate) struct Printed {
     kubectl: Kubectl,
     file: PathBuf,
     child: Child,
-    /// Of the runs before this one.
+    before: Before,
+}
+
+/// What is left of the runs before this one.
+#[derive(Default)]
+struct Before {
+    /// How many of them printed a list.
+    lists: u64,
     deleted: BTreeSet<String>,
+    /// What the last of them held: what the next one does not list was told to be gone by that.
+    held: BTreeSet<String>,
 }
 
 /// What it printed, taken together.
@@ -35,6 +44,8 @@ pub(crate) struct Printed {
 pub(crate) struct Seen {
     pub(crate) held: Objects,
     pub(crate) deleted: BTreeSet<String>,
+    listed: bool,
+    error: Option<Value>,
 }
 
 impl Printed {
@@ -45,7 +56,7 @@ impl Printed {
             kubectl,
             file,
             child,
-            deleted: BTreeSet::new(),
+            before: Before::default(),
         })
     }
 
@@ -57,15 +68,25 @@ impl Printed {
         self.printed()
     }
 
-    /// What it ever told to be gone.
+    /// What it ever told to be gone, or no longer listed when it was started again.
     pub(crate) fn deleted(&self) -> anyhow::Result<BTreeSet<String>> {
-        Ok(self.printed()?.deleted)
+        let mut seen = self.printed()?;
+        if seen.listed {
+            let missing = self.before.held.iter().filter(|key| !seen.held.contains_key(*key));
+            seen.deleted.extend(missing.cloned());
+        }
+        Ok(seen.deleted)
+    }
+
+    /// How often it listed, over all runs.
+    pub(crate) fn lists(&self) -> anyhow::Result<u64> {
+        Ok(self.before.lists + u64::from(self.printed()?.listed))
     }
 
     fn printed(&self) -> anyhow::Result<Seen> {
         let text = std::fs::read(&self.file).context("nothing printed")?;
         let mut seen = Seen {
-            deleted: self.deleted.clone(),
+            deleted: self.before.deleted.clone(),
             ..Seen::default()
         };
         for event in serde_json::Deserializer::from_slice(&text).into_iter::<Value>() {
@@ -75,9 +96,11 @@ impl Printed {
         Ok(seen)
     }
 
-    /// What it said on stderr.
+    /// What it said on stderr, and what its stream ended with.
     pub(crate) fn complaint(&self) -> String {
-        std::fs::read_to_string(self.file.with_extension("stderr")).unwrap_or_default()
+        let said = std::fs::read_to_string(self.file.with_extension("stderr")).unwrap_or_default();
+        let last = self.printed().ok().and_then(|seen| seen.error).unwrap_or_default();
+        format!("{said} {last}")
     }
 
     /// Starts it again if it has ended; told to `wait`, it has to end first.
@@ -87,7 +110,14 @@ impl Printed {
         } else if self.child.try_wait()?.is_none() {
             return Ok(());
         }
-        self.deleted = self.printed()?.deleted;
+        let seen = self.printed()?;
+        if seen.listed {
+            self.before = Before {
+                lists: self.before.lists + 1,
+                deleted: self.deleted()?,
+                held: seen.held.into_keys().collect(),
+            };
+        }
         self.child = spawn(&self.kubectl, &self.file)?;
         Ok(())
     }
@@ -96,6 +126,12 @@ impl Printed {
 impl Seen {
     fn take(&mut self, event: &Value) {
         let object = &event["object"];
+        // The last word of a stream, about no object.
+        if event["type"] == "ERROR" {
+            self.error = Some(object.clone());
+            return;
+        }
+        self.listed = true;
         // What it listed comes as one event.
         let many = object["items"].as_array();
         for object in many.map_or(std::slice::from_ref(object), Vec::as_slice) {
