@@ -167,18 +167,7 @@ impl WatchMerge {
         self
     }
 
-<<<<<<< ours
-    /// The client of a Table wants its rows without their objects; members must send the objects' metadata all the same.
-    #[must_use]
-    pub fn hiding_objects(mut self) -> Self {
-        self.columns.hide_objects();
-        self
-    }
-
     /// Of a client that resumed with an object's version instead of the cursor. To be called before anything is read.
-=======
-    /// Of a client that resumed with an object's version instead of a cursor.
->>>>>>> theirs
     pub fn resumed(&mut self, version: u64) {
         self.sent.begin_with(version, self.cursor.clone());
     }
