@@ -45,7 +45,7 @@ use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
 
 /// Everything in tests happens at once or never.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const NAMESPACE: &str = "portolan-system";
 /// A bundle as far as validation looks: PEM of SEQUENCE { INTEGER 1 }, in base64.
 pub(crate) const CA_BUNDLE: &str =

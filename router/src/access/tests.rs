@@ -148,7 +148,7 @@ async fn the_hubs_last_word_survives_a_restart() {
     let tasks = portolan_runtime::Tasks::new();
     tasks.spawn("remember", before.remember(folder.path().to_owned(), tasks.clone()));
     // Nothing was put since: what is written at the end is what counts.
-    assert!(tasks.shutdown(Duration::from_secs(60)).await.is_clean());
+    assert!(tasks.shutdown(Duration::from_mins(1)).await.is_clean());
 
     let (after, _) = access(&[]);
     after.recall(folder.path());

@@ -31,7 +31,7 @@ use crate::snapshot::SnapshotStore;
 use crate::upstream::Upstreams;
 
 /// Patience of one step.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 
 /// What the hub answers to the next enrolment.

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{LazyLock, Mutex, mpsc as thread_mpsc};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -63,8 +63,6 @@ pub(crate) struct Stage {
     /// A watch: connections must see the newest fault, and may miss those in between.
     fault: watch::Sender<Fault>,
     accepting: JoinHandle<()>,
-    /// Hangs up when the listener is closed. A mutex only because clusters are shared between threads; `drop` needs no lock.
-    ended: Mutex<thread_mpsc::Receiver<()>>,
 }
 
 impl Stage {
@@ -77,17 +75,8 @@ impl Stage {
         socket.bind(loopback(port.number()))?;
         let listener = socket.listen(BACKLOG)?;
         let (fault, seen) = watch::channel(Fault::None);
-        let (running, ended) = thread_mpsc::channel();
-        let accepting = runtime.handle().spawn(async move {
-            let _running = running;
-            accept(listener, loopback(target), seen).await;
-        });
-        Ok(Self {
-            port,
-            fault,
-            accepting,
-            ended: Mutex::new(ended),
-        })
+        let accepting = runtime.handle().spawn(accept(listener, loopback(target), seen));
+        Ok(Self { port, fault, accepting })
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -107,8 +96,9 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.accepting.abort();
         // Whoever wants the same port next must not find our listener on it.
-        if let Ok(ended) = self.ended.get_mut() {
-            let _ = ended.recv_timeout(CLOSING);
+        let begun = Instant::now();
+        while !self.accepting.is_finished() && begun.elapsed() < CLOSING {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -145,7 +145,7 @@ async fn spans_do_not_wait_for_a_collector_that_never_answers() {
     let (telemetry, dispatch, _) = with_buffer(&args);
     let started = std::time::Instant::now();
     spans(&dispatch);
-    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_mins(1), "{:?}", started.elapsed());
     shut_down(&telemetry).await;
     assert_eq!(telemetry.exports.spans.get(), 0);
 }
