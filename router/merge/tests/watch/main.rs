@@ -5,7 +5,9 @@
 //! the client does not hold, for another object (uid) under it, or for one that was gone in between; no event twice, an
 //! object's version only grows. Cursors of one epoch only grow; no bookmarks for who did not ask, no more when idle than
 //! the members send. One marker, no DELETED before it. A stream that began at nothing is never expired while there is
-//! memory. A failing seed is printed; `PORTOLAN_SEED=<seed>` replays it, `PORTOLAN_SOAK_SECONDS=<n>` runs for so long.
+//! memory. The client lists page by page while members change, and all pages together are the union at their one cursor;
+//! another client of the same caller may share the router's memory of ended streams with it; members are asked by label or
+//! not, and that changes while streams run. A failing seed is printed; `PORTOLAN_SEED=<seed>` replays it, `PORTOLAN_SOAK_SECONDS=<n>` runs for so long.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
