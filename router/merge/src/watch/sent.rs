@@ -68,9 +68,10 @@ impl Sent {
         self.origin = Some((version, cursor));
     }
 
-    /// How many positions can be resumed from.
+    /// How many versions are worth keeping: those that can be resumed from, and those of which it is known that they cannot.
     pub(crate) fn positions(&self) -> usize {
-        self.entries().count() + usize::from(self.origin.is_some())
+        let told = self.entries.iter().filter(|entry| entry.object && self.base.is_some());
+        told.count() + usize::from(self.origin.is_some())
     }
 
     /// Whether a client may have read an object with this version here, though no position can be told for it.
