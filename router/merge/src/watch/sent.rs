@@ -177,7 +177,7 @@ impl Sent {
     }
 
     /// The client stands at `cursor`, and what was sent last means just that.
-    pub(super) fn rebase(&mut self, cursor: &Cursor) {
+    pub(crate) fn rebase(&mut self, cursor: &Cursor) {
         if self.base.is_some() {
             return;
         }
@@ -193,7 +193,7 @@ impl Sent {
     }
 
     /// Slots mean other members now.
-    pub(super) fn renumber(&mut self) {
+    pub(crate) fn renumber(&mut self) {
         self.poison();
         self.last = None;
     }
