@@ -263,6 +263,17 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_of_which_nothing_can_be_told_is_not_passed_over() {
+        let mut blind = sent(&at(10, 20), &[(0, 11)]);
+        blind.renumber();
+        blind.rebase(&at(11, 20));
+        let mut resume = Resume::new(ResumeBounds::default());
+        resume.remember(MINUTE, &of("ann"), blind);
+        resume.remember(MINUTE, &of("ann"), sent(&at(10, 30), &[(0, 11)]));
+        assert_eq!(resume.find(MINUTE, &of("ann"), 11), None);
+    }
+
+    #[test]
     fn streams_and_positions_are_bounded_and_the_oldest_goes_first() {
         let bounds = ResumeBounds {
             keep: MINUTE,

@@ -68,9 +68,10 @@ impl Sent {
         self.origin = Some((version, cursor));
     }
 
-    /// How many positions can be resumed from.
+    /// How many versions are worth keeping: those that can be resumed from, and those of which it is known that they cannot.
     pub(crate) fn positions(&self) -> usize {
-        self.entries().count() + usize::from(self.origin.is_some())
+        let told = self.entries.iter().filter(|entry| entry.object && self.base.is_some());
+        told.count() + usize::from(self.origin.is_some())
     }
 
     /// Whether a client may have read an object with this version here, though no position can be told for it.
@@ -176,7 +177,7 @@ impl Sent {
     }
 
     /// The client stands at `cursor`, and what was sent last means just that.
-    pub(super) fn rebase(&mut self, cursor: &Cursor) {
+    pub(crate) fn rebase(&mut self, cursor: &Cursor) {
         if self.base.is_some() {
             return;
         }
@@ -192,7 +193,7 @@ impl Sent {
     }
 
     /// Slots mean other members now.
-    pub(super) fn renumber(&mut self) {
+    pub(crate) fn renumber(&mut self) {
         self.poison();
         self.last = None;
     }
