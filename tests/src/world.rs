@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
-use portolan_testbed::{Cluster, Options, Testbed};
+use portolan_testbed::{Cluster, Options, Testbed, eventually};
 use serde_json::{Value, json};
 
 use crate::door::Door;
@@ -128,6 +128,21 @@ impl World {
     /// Raw requests as a shard's caller on the merged view.
     pub async fn merged_door(&self, shard: &str) -> anyhow::Result<Door> {
         Door::of_kubeconfig(&self.fleet.merged_kubeconfig(shard), None).await
+    }
+
+    /// The same, once lists at `path` are answered: a router that has just heard of the shard may lack a member.
+    pub async fn listed_door(&self, shard: &str, path: &str) -> anyhow::Result<Door> {
+        let door = self.merged_door(shard).await?;
+        eventually("lists are answered", || async {
+            let answer = door.get(path, &[]).await.map_err(|error| error.to_string())?;
+            if answer.status == 200 {
+                Ok(())
+            } else {
+                Err(answer.message())
+            }
+        })
+        .await;
+        Ok(door)
     }
 
     /// Raw requests on the merged view with a token, or as nobody.

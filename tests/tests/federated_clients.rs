@@ -102,12 +102,7 @@ async fn start() -> Ground {
         let patch = Patch::Merge(json!({"spec": {"breaker": {"openFor": "1s", "maxOpenFor": "2s"}}}));
         members.patch(member, &PatchParams::default(), &patch).await.unwrap();
     }
-    let door = world.merged_door(SHARD).await.unwrap();
-    eventually("lists are answered", || async {
-        let answer = door.get("/api/v1/configmaps", &[]).await.unwrap();
-        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
-    })
-    .await;
+    world.listed_door(SHARD, "/api/v1/configmaps").await.unwrap();
     let mut truth = Truth::default();
     for member in ["east", "west"] {
         truth.work(&world, member).await;

@@ -16,7 +16,6 @@ mod places;
 mod unions;
 
 use http::Method;
-use portolan_testbed::eventually;
 use portolan_tests::door::{Answer, Door, json as json_request, request};
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, Shared, World};
@@ -63,17 +62,7 @@ async fn world() -> &'static World {
 
 /// The door of a shard's caller, once its lists are answered.
 async fn door(shard: &str) -> Door {
-    let door = world().await.merged_door(shard).await.unwrap();
-    eventually("lists are answered", || async {
-        let answer = door.get(ROLES, &[]).await.unwrap();
-        if answer.status == 200 {
-            Ok(())
-        } else {
-            Err(answer.message())
-        }
-    })
-    .await;
-    door
+    world().await.listed_door(shard, ROLES).await.unwrap()
 }
 
 /// Past the router.

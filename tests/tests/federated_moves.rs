@@ -69,17 +69,7 @@ async fn world() -> &'static World {
 
 /// The door of a shard's caller, once its lists are answered.
 async fn door(shard: &str) -> Door {
-    let door = world().await.merged_door(shard).await.unwrap();
-    eventually("lists are answered", || async {
-        let answer = door.get(MAPS, &[]).await.unwrap();
-        if answer.status == 200 {
-            Ok(())
-        } else {
-            Err(answer.message())
-        }
-    })
-    .await;
-    door
+    world().await.listed_door(shard, MAPS).await.unwrap()
 }
 
 /// A watch that began with initial events, all of them read.

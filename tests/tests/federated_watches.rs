@@ -70,13 +70,7 @@ async fn world() -> &'static World {
 
 /// The door of a shard's caller, once its lists are answered.
 async fn door(shard: &str) -> Door {
-    let door = world().await.merged_door(shard).await.unwrap();
-    eventually("lists are answered", || async {
-        let answer = door.get(MAPS, &[]).await.unwrap();
-        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
-    })
-    .await;
-    door
+    world().await.listed_door(shard, MAPS).await.unwrap()
 }
 
 /// Makes a ConfigMap past the router; returns its version.
