@@ -303,3 +303,48 @@ fn a_member_that_is_gone_holds_up_no_deletion() {
     let world = fleet.compile(ALL);
     assert!(!world.state.ledger.is_owner(&shard_name("a")), "it may go");
 }
+
+#[test]
+fn the_lease_does_not_move_while_anybody_may_hold_it() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    let of = |primary: &str, lease: Option<&str>| ShardingConfigSpec {
+        primary_cluster: Some(primary.to_owned()),
+        controller: lease.map(|name| serde_json::from_value(json!({"leaderElectionName": name})).unwrap()),
+        ..spec(&[("east", &["ns-a"]), ("west", &["ns-b"])])
+    };
+    fleet.caller("east", "p", "op");
+    fleet.apply("shard", of("east", None));
+    fleet.compile(0);
+    fleet.apply("shard", of("west", None));
+    assert_eq!(
+        fleet.compile(0).refusal("shard"),
+        None,
+        "there is no Lease of the shard"
+    );
+    fleet.apply("shard", of("west", Some("op")));
+    assert_eq!(fleet.compile(0).refusal("shard"), None);
+    fleet.apply("shard", of("east", Some("op")));
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("shard"), Some(ConditionReason::Invalid));
+    for word in [
+        "spec.primaryCluster",
+        "in west",
+        "to east",
+        "east/ops/pod-p",
+        "scale the operator to 0",
+    ] {
+        assert!(world.message("shard").contains(word), "{}", world.message("shard"));
+    }
+    let primary = |world: &World| world.view("east", "p").unwrap().shard.clone().unwrap().primary_cluster;
+    assert_eq!(primary(&world), "west", "the last accepted spec stays");
+    let callers = fleet.agent("east").callers.take();
+    assert!(fleet.compile(0).message("shard").contains("not known yet"));
+    fleet.agent("east").callers = Some(BTreeMap::new());
+    assert_eq!(fleet.compile(0).refusal("shard"), None, "nobody runs any more");
+    fleet.agent("east").callers = callers;
+    assert_eq!(primary(&fleet.compile(0)), "east");
+    let ended = fleet.agent("east").callers.as_mut().and_then(|all| all.get_mut("p"));
+    ended.unwrap().phase = "Succeeded".to_owned();
+    fleet.apply("shard", of("west", Some("op")));
+    assert_eq!(fleet.compile(0).refusal("shard"), None);
+}
