@@ -197,25 +197,26 @@ impl WatchMerge {
 
     fn live_deleted(&mut self, leg: usize, frame: &Frame<'_>, exact: bool, out: &mut Output) {
         write_key(&mut self.key, &frame.event.head);
-        let known = match &mut self.legs[leg].shadow {
-            Some(shadow) => shadow.remove(&self.key).is_some() || !exact,
-            None => true,
-        };
-        if !known || self.shaded(leg) || self.hand_over(leg) {
+        let shadow = self.legs[leg].shadow.as_mut();
+        let known = shadow.is_none() || !exact;
+        let held = shadow.and_then(|shadow| shadow.remove(&self.key));
+        if !(known || held.is_some()) || self.shaded(leg) || self.hand_over(leg) {
             self.overlook(leg, frame);
             return;
         }
-        self.gone(leg, frame, out);
+        self.gone(leg, frame, held, out);
     }
 
-    /// The client is told, now or when it may be.
-    fn gone(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
+    /// The client is told, now or when it may be. `held`: what the leg's shadow knew of it.
+    fn gone(&mut self, leg: usize, frame: &Frame<'_>, held: Option<Held>, out: &mut Output) {
         if self.barrier || self.counting() {
             self.overlook(leg, frame);
             let uid = Uid::of(&frame.event.head.uid);
+            // Asked again, the leg may begin with it once more: the client has it already.
+            let known = held.filter(|held| held.uid == uid).map_or(0, |held| held.known());
             let held = Held {
                 uid,
-                version: 0,
+                version: known,
                 pass: 0,
                 told: true,
                 wanted: false,
@@ -234,11 +235,10 @@ impl WatchMerge {
     fn initial(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
         if frame.event.kind == Kind::Deleted {
             write_key(&mut self.key, &frame.event.head);
-            if let Some(shadow) = &mut self.legs[leg].shadow {
-                shadow.remove(&self.key);
-            }
+            let shadow = self.legs[leg].shadow.as_mut();
+            let held = shadow.and_then(|shadow| shadow.remove(&self.key));
             if !self.shaded(leg) && !self.hand_over(leg) {
-                self.gone(leg, frame, out);
+                self.gone(leg, frame, held, out);
             }
             return;
         }
@@ -301,8 +301,9 @@ impl WatchMerge {
             return;
         }
         if frame.event.kind == Kind::Deleted {
-            if shadow.remove(&self.key).is_some() && !self.shaded(leg) && !self.hand_over(leg) {
-                self.gone(leg, frame, out);
+            let held = shadow.remove(&self.key);
+            if held.is_some() && !self.shaded(leg) && !self.hand_over(leg) {
+                self.gone(leg, frame, held, out);
             }
             return;
         }
