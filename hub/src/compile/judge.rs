@@ -210,31 +210,37 @@ fn check_members(facts: &Facts, ledger: &Ledger, name: &ShardName, wanted: &Want
 /// finds none in the new place would lead beside the one that renews the old.
 fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &ShardingConfigSpec) -> Result<(), Refusal> {
     let before = &accepted.spec;
-    let leased = spec.leader_election_name().is_some() && before.leader_election_name().is_some();
-    if !leased || spec.primary_cluster() == before.primary_cluster() {
+    let place = |spec: &ShardingConfigSpec| {
+        let name = spec.leader_election_name()?.to_owned();
+        Some((name, spec.primary_cluster().map(ToOwned::to_owned)))
+    };
+    let (held, wanted) = (place(before), place(spec));
+    if held.is_none() || wanted == held {
         return Ok(());
     }
     let Some(caller) = running(facts, name, accepted) else {
         return Ok(());
     };
-    let field = if spec.primary_cluster == before.primary_cluster {
+    let field = if spec.leader_election_name() != before.leader_election_name() {
+        "spec.controller.leaderElectionName"
+    } else if spec.primary_cluster == before.primary_cluster {
         "spec.callerClusters"
     } else {
         "spec.primaryCluster"
     };
-    let place = |spec: &ShardingConfigSpec| {
-        spec.primary_cluster()
-            .unwrap_or("each caller's home cluster")
-            .to_owned()
+    let told = |place: Option<(String, Option<String>)>| match place {
+        Some((name, Some(cluster))) => format!("{name} in {cluster}"),
+        Some((name, None)) => format!("{name} in each caller's home cluster"),
+        None => "none of the shard's own".to_owned(),
     };
     Err(Refusal {
         reason: ConditionReason::Invalid,
         message: format!(
-            "{field}: the leader-election Lease is in {}, and moving it to {} while callers run ({caller}) could make \
+            "{field}: the leader-election Lease is {}, and changing it to {} while callers run ({caller}) could make \
              two of them leaders: scale the operator to 0 first, and set spec.accept of the MemberCluster to false where \
              one is lost with its callers",
-            place(before),
-            place(spec)
+            told(held),
+            told(wanted)
         ),
     })
 }

@@ -328,8 +328,8 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
     assert_eq!(world.refusal("shard"), Some(ConditionReason::Invalid));
     for word in [
         "spec.primaryCluster",
-        "in west",
-        "to east",
+        "op in west",
+        "to op in east",
         "east/ops/pod-p",
         "scale the operator to 0",
     ] {
@@ -337,6 +337,13 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
     }
     let primary = |world: &World| world.view("east", "p").unwrap().shard.clone().unwrap().primary_cluster;
     assert_eq!(primary(&world), "west", "the last accepted spec stays");
+    for lease in [Some("other"), None] {
+        fleet.apply("shard", of("west", lease));
+        let world = fleet.compile(0);
+        assert_eq!(world.refusal("shard"), Some(ConditionReason::Invalid), "{lease:?}");
+        assert!(world.message("shard").contains("spec.controller.leaderElectionName"));
+    }
+    fleet.apply("shard", of("east", Some("op")));
     let callers = fleet.agent("east").callers.take();
     assert!(fleet.compile(0).message("shard").contains("not known yet"));
     fleet.agent("east").callers = Some(BTreeMap::new());
