@@ -4,7 +4,7 @@
 //! size: one broken or taken-over agent must not take the other members along. A report beyond these bounds is refused
 //! whole, and what was known stays. Pure. Caller: `agents`, before it folds a report in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_wire::v1;
@@ -25,7 +25,8 @@ const MAX_ALLOWED: usize = 10_000;
 const MAX_ALLOWED_BYTES: usize = 512 * 1024;
 /// A subject altogether, with all labels: what one message may have.
 const MAX_SUBJECT_BYTES: usize = 64 * 1024 * 1024;
-/// Labels of one object; the API server takes a quarter of a megabyte of annotations, and far less is in use.
+/// Labels of one object: far less is in use. The API server bounds them by the object's size alone, so whoever may label a
+/// Namespace may go beyond; that costs the object its labels, not the member its reports.
 const MAX_LABELS_BYTES: usize = 64 * 1024;
 /// A signed token with its claims is one or two kilobytes, and has to fit into a header.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -46,7 +47,12 @@ pub(crate) enum OutOfBounds {
 }
 
 /// Whether `report` may be folded into what is known of the agent. Texts that nothing depends on are cut.
-pub(super) fn check(known: &AgentReport, report: Report) -> Result<Report, OutOfBounds> {
+pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, OutOfBounds> {
+    match &mut report {
+        Report::Namespaces(delta) => delta.upserted.iter_mut().for_each(|fact| shed(&mut fact.labels)),
+        Report::Callers(delta) => delta.upserted.iter_mut().for_each(|fact| shed(&mut fact.labels)),
+        _ => {}
+    }
     match &report {
         Report::Namespaces(delta) => namespaces(known, delta)?,
         Report::Coverage(delta) => coverage(known, delta)?,
@@ -79,7 +85,6 @@ fn namespaces(known: &AgentReport, delta: &v1::NamespaceDelta) -> Result<(), Out
     for fact in &delta.upserted {
         named("namespace", &fact.name, is_dns_label)?;
         named("uid of a namespace", &fact.uid, is_text)?;
-        labels(fact.labels.iter())?;
     }
     let subject = Subject {
         name: "namespaces",
@@ -99,7 +104,6 @@ fn callers(known: &AgentReport, delta: &v1::CallerDelta) -> Result<(), OutOfBoun
         named("uid of a Pod", &fact.uid, is_text)?;
         named("ServiceAccount of a Pod", &fact.service_account, is_text)?;
         named("phase of a Pod", &fact.phase, is_text)?;
-        labels(fact.labels.iter())?;
     }
     let subject = Subject {
         name: "callers",
@@ -208,14 +212,10 @@ fn is_short(text: &str) -> bool {
     text.len() <= portolan_crds::names::DNS_SUBDOMAIN_MAX
 }
 
-fn labels<'a>(labels: impl Iterator<Item = (&'a String, &'a String)>) -> Result<(), OutOfBounds> {
-    if bytes_of(labels) > MAX_LABELS_BYTES {
-        return Err(OutOfBounds::TooMuch {
-            subject: "labels of one object",
-            max: MAX_LABELS_BYTES,
-        });
+fn shed(labels: &mut HashMap<String, String>) {
+    if bytes_of(labels.iter()) > MAX_LABELS_BYTES {
+        labels.clear();
     }
-    Ok(())
 }
 
 fn bytes_of<'a>(labels: impl Iterator<Item = (&'a String, &'a String)>) -> usize {

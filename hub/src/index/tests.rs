@@ -294,7 +294,6 @@ fn what_no_api_server_gives_out_is_refused() {
     let refused = [
         namespace(&"x".repeat(1 << 20), 1),
         namespace("../ns", 1),
-        namespace("ns", 1 << 20),
         allowed(1 << 20),
         token(1 << 20),
     ];
@@ -305,6 +304,12 @@ fn what_no_api_server_gives_out_is_refused() {
     for report in [namespace("ns", 63), allowed(63), token(2_000)] {
         assert_eq!(folded(&mut facts, 1, report), Change::Compile);
     }
+    folded(&mut facts, 1, namespace("ns", 1 << 20));
+    let namespaces = facts.agents["east"].namespaces.as_ref().unwrap();
+    assert!(
+        namespaces["ns"].labels.is_empty(),
+        "one object's labels cost the object"
+    );
     let beat = v1::Heartbeat {
         message: "é".repeat(1 << 20),
         ..Default::default()
