@@ -3,7 +3,7 @@
 //! Per object it keeps the key and one mark, whatever the object's size; uids only of those that wait. The queue is
 //! bounded: what does not fit stays marked as wrong, and a relist finds it again. Caller: `sweep::kind`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -42,8 +42,9 @@ pub(crate) struct Inventory {
     /// Of the list under way; replaces `marks` at its end.
     listing: Option<Marks>,
     queue: VecDeque<Todo>,
-    /// Tried in vain for now. Shares the bound of the queue.
-    failed: Vec<Todo>,
+    /// Tried in vain for now, by namespace and name: each waits once, however often it changes. Shares the bound of the
+    /// queue.
+    failed: BTreeMap<(Box<str>, Box<str>), Todo>,
     /// The queue was full: only a relist finds what was not queued.
     overflowed: bool,
     counts: Counts,
@@ -74,7 +75,7 @@ impl Inventory {
             marks: Marks::new(),
             listing: None,
             queue: VecDeque::new(),
-            failed: Vec::new(),
+            failed: BTreeMap::new(),
             overflowed: false,
             counts: Counts::default(),
             swept: false,
@@ -164,13 +165,13 @@ impl Inventory {
         if self.is_full() {
             self.overflowed = true;
         } else {
-            self.failed.push(todo);
+            self.failed.insert(key(&todo), todo);
         }
     }
 
     /// What failed is queued again, behind everything else.
     pub(crate) fn again(&mut self) {
-        self.queue.extend(self.failed.drain(..));
+        self.queue.extend(std::mem::take(&mut self.failed).into_values());
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -192,7 +193,11 @@ impl Inventory {
 
     /// Nothing waits, yet something is wrong: it did not fit the queue, or its patch was refused.
     pub(crate) fn has_leftovers(&self) -> bool {
-        self.swept && self.listing.is_none() && self.queue.is_empty() && self.counts.labelled < self.counts.total
+        self.swept
+            && self.listing.is_none()
+            && self.queue.is_empty()
+            && self.failed.is_empty()
+            && self.counts.labelled < self.counts.total
     }
 
     /// The leftovers are there because the queue was full.
@@ -221,6 +226,10 @@ impl Inventory {
     }
 
     fn enqueue(&mut self, todo: Todo, urgency: Urgency) {
+        if let Some(waits) = self.failed.get_mut(&key(&todo)) {
+            *waits = todo;
+            return;
+        }
         if self.is_full() {
             self.overflowed = true;
             return;
@@ -230,6 +239,10 @@ impl Inventory {
             Urgency::Listed => self.queue.push_back(todo),
         }
     }
+}
+
+fn key(todo: &Todo) -> (Box<str>, Box<str>) {
+    (todo.namespace.clone(), todo.name.clone())
 }
 
 fn count(marks: &Marks) -> Counts {
@@ -314,6 +327,15 @@ mod tests {
             name: "fails".into(),
             uid: "1".into(),
         };
+        inventory.put_aside(todo);
+        for uid in [1, 7] {
+            inventory.changed(&object("a", "fails", uid, false));
+        }
+        assert_eq!(inventory.failed.len(), 1, "it waits once");
+        assert!(!inventory.has_work() && !inventory.has_leftovers());
+        inventory.again();
+        let todo = inventory.next().unwrap();
+        assert_eq!((&*todo.uid, inventory.next()), ("7", None), "as it is now");
         inventory.put_aside(todo);
         inventory.begin();
         inventory.again();
