@@ -124,7 +124,8 @@ pub(crate) struct JoinArgs {
     /// Address at which the agent reaches the hub
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) hub_address: String,
-    /// URL at which routers reach the member's API server [default: as it is registered, else the one in its kubeconfig]
+    /// URL at which routers reach the member's API server; the CA certificates of its kubeconfig are registered with it
+    /// [default: both as they are registered, else those of its kubeconfig]
     #[arg(long, value_name = "URL")]
     pub(crate) endpoint: Option<String>,
     /// Also accept the member on the hub; without it somebody sets spec.accept later

@@ -167,7 +167,15 @@ impl Join<'_> {
             let body = self.registration(spec, present.as_ref());
             let params = PatchParams::apply(MANAGER).force();
             match clusters.patch(self.name, &params, &Patch::Apply(&body)).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    if let Some(told) = present
+                        .filter(|_| self.endpoint.is_none())
+                        .and_then(|kept| differs(&kept.spec, spec))
+                    {
+                        println!("{told}");
+                    }
+                    return Ok(());
+                }
                 // Conflicts of field managers are forced: this one is of the version.
                 Err(kube::Error::Api(status)) if status.code == 409 && others < WRITES_OF_OTHERS => others += 1,
                 Err(error) => return Err(error).with_context(registered),
@@ -231,6 +239,20 @@ impl Join<'_> {
             .map(|_| ())
             .context("cannot leave the bootstrap Secret in the member")
     }
+}
+
+/// What to say if the kubeconfig knows another way to the member than the one that stays.
+fn differs(kept: &MemberClusterSpec, given: &MemberClusterSpec) -> Option<String> {
+    let url = |spec: &MemberClusterSpec| spec.endpoints.first().map(|endpoint| endpoint.url.clone());
+    let (kept_url, given_url) = (url(kept)?, url(given)?);
+    let ca_differs = kept.ca_bundle.is_some() && kept.ca_bundle != given.ca_bundle;
+    (kept_url != given_url || ca_differs).then(|| {
+        format!(
+            "routers go on reaching it at {kept_url}, with the CA certificates that are registered; the kubeconfig says \
+             {given_url}{}: with --endpoint {given_url} its URL and certificates are taken instead",
+            if ca_differs { " and other CA certificates" } else { "" }
+        )
+    })
 }
 
 /// Leaves how routers reach the member as it is registered, whoever wrote it: a URL in a kubeconfig is that of whoever
