@@ -7,7 +7,7 @@
 use portolan_crds::selector::Selector;
 use portolan_merge::filter::{Names, NamespaceFilter};
 
-use super::fanout::{self, Share};
+use super::fanout::{self, Share, digest};
 use super::merged::{Merged, Outcome};
 use super::{FanLeg, FanOut, Refusal, Rewrite, Rule, TrafficClass, scope};
 use crate::classify::{ResourceRequest, Verb};
@@ -108,7 +108,7 @@ impl Merged<'_> {
             return Ok(leg);
         };
         let (nothing, target) = (selector.is_nothing(), &leg.forward.target);
-        leg.by_labels = (nothing || scope::labelling(self.shard, target, resource)).then(|| selector.clone());
+        leg.by_labels = (nothing || scope::labelling(self.shard, target, resource)).then(|| digest(&selector));
         if nothing || scope::labelled(self.shard, target, resource) {
             leg.forward.rewrite.selector = Some(selector);
             leg.filter = None;

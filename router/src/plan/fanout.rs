@@ -48,8 +48,9 @@ pub struct FanLeg {
     pub filter: Option<NamespaceFilter>,
     /// What of the member is the caller's, whichever way it is asked for.
     pub share: Share,
-    /// The share by labels, if objects of the kind get theirs, though not every one may have them yet.
-    pub by_labels: Option<Selector>,
+    /// The [`digest`] of the share by labels, if objects of the kind get theirs, though not every one may have them yet. A
+    /// plan lives as long as its watch, and the selector names every namespace.
+    pub by_labels: Option<u64>,
     /// Why this member must not be asked now (a cordon): treat it as one that does not answer, and send nothing. A running stream
     /// goes on.
     pub held: Option<String>,
@@ -97,7 +98,7 @@ impl FanLeg {
     /// member must be asked anew.
     fn goes_on_as(&mut self, running: &Self) -> bool {
         let selector = &running.forward.rewrite.selector;
-        let by_label = self.by_labels.is_some() && self.by_labels == *selector;
+        let by_label = self.by_labels.is_some() && self.by_labels == selector.as_ref().map(digest);
         match (&running.filter, &self.filter) {
             (Some(_), Some(_)) => return true,
             // A filter holds whatever becomes of labels.
@@ -111,6 +112,13 @@ impl FanLeg {
         self.forward.rewrite.selector.clone_from(selector);
         true
     }
+}
+
+/// Equal for equal selectors, in this process.
+pub(super) fn digest(selector: &Selector) -> u64 {
+    let mut hash = DefaultHasher::new();
+    selector.hash(&mut hash);
+    hash.finish()
 }
 
 impl FanOut {
