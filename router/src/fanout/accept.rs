@@ -111,11 +111,13 @@ struct Clause {
 impl Accepted {
     /// 406 if nothing of it can be merged.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Fault> {
-        if !headers.contains_key(ACCEPT) {
+        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let text = values.collect::<Vec<_>>().join(",");
+        // Scripts and proxies empty the header to unset it.
+        if text.trim().is_empty() {
             return Ok(Self::plain());
         }
-        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        Self::parse(&values.collect::<Vec<_>>().join(",")).ok_or_else(|| {
+        Self::parse(&text).ok_or_else(|| {
             Fault::NotAcceptable(format!(
                 "only the following media types are accepted: {JSON}, {PROTOBUF}"
             ))
@@ -195,7 +197,8 @@ fn clause(text: &str) -> Option<(f32, Clause)> {
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next()?;
     let media = match name {
-        "*/*" | "application/*" => Media::Json,
+        // The last as some old libraries write it.
+        "*/*" | "application/*" | "*" => Media::Json,
         name => Media::named(name)?,
     };
     let (mut quality, mut turned, mut conversion) = (1.0, None, String::new());
@@ -321,7 +324,9 @@ mod tests {
     #[test]
     fn what_the_router_answers_itself_is_json_if_the_client_reads_it() {
         let own = |accept: &str| of(accept).unwrap().own();
-        assert_eq!(own("*/*"), Shape::Json);
+        for anything in ["*/*", "*", "", " "] {
+            assert_eq!(own(anything), Shape::Json, "{anything:?}");
+        }
         assert_eq!(own("application/vnd.kubernetes.protobuf"), Shape::Protobuf);
         assert_eq!(own("application/vnd.kubernetes.protobuf,application/json"), Shape::Json);
     }

@@ -214,6 +214,14 @@ impl MergedWatch {
     pub(super) fn replan(&mut self, plan: Arc<FanOut>) {
         let mut before = std::mem::take(&mut self.legs);
         let acts = self.merge.replan(&plan.universe, watch_legs(&plan, &[]), &mut self.out);
+        // Versions of another cluster under the same name are no measure for this one's.
+        before.retain(|old| {
+            let uid = |plan: &FanOut| {
+                let leg = plan.legs.iter().find(|leg| *old.shown.cluster == **leg.cluster())?;
+                Some(leg.forward.target.cluster_uid.clone())
+            };
+            uid(&self.plan) == uid(&plan)
+        });
         self.plan = plan;
         self.wakes = Wakes::new(self.plan.legs.len() + 1);
         self.control = self.wakes.waker(self.plan.legs.len());
