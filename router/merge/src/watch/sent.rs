@@ -155,10 +155,13 @@ impl Sent {
     fn put(&mut self, entry: Entry) {
         if self.entries.len() == KEPT
             && let Some(oldest) = self.entries.pop_front()
-            && oldest.advances
-            && let Some(base) = &mut self.base
         {
-            base.set(oldest.slot as usize, Slot::At(oldest.version));
+            // Who comes with that version may mean this one, not the one that it began with.
+            self.origin
+                .take_if(|(version, _)| oldest.object && oldest.version == *version);
+            if let (true, Some(base)) = (oldest.advances, &mut self.base) {
+                base.set(oldest.slot as usize, Slot::At(oldest.version));
+            }
         }
         self.entries.push_back(entry);
     }
@@ -296,6 +299,19 @@ mod tests {
             "this one's, or the other member's of before?"
         );
         assert!(sent.resume(11).is_some());
+    }
+
+    #[test]
+    fn what_it_began_with_is_forgotten_with_an_event_of_the_same_number() {
+        let (_, cursor) = start();
+        let mut sent = Sent::default();
+        sent.begin_with(1000, cursor.clone());
+        sent.rebase(&cursor);
+        sent.note(0, 1000, true);
+        for version in 1001..=2000_u64 {
+            sent.note(0, version, true);
+        }
+        assert_eq!(sent.resume(1000), None, "it may have read the member's own 1000");
     }
 
     #[test]
