@@ -10,6 +10,7 @@ mod held;
 mod session;
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::time::Duration;
 
 use portolan_runtime::grpc::AddressError;
@@ -96,7 +97,13 @@ impl Subscriber {
             }
             let serving = self.held.generation();
             tracing::warn!(hub = self.link.address(), %error, serving, "the hub's stream ended, serving the last state");
-            backoff.sleep().await;
+            let mut pause = pin!(backoff.sleep());
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    () = self.held.save_due() => self.held.save_if_changed().await,
+                }
+            }
         }
     }
 
