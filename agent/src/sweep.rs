@@ -148,12 +148,13 @@ impl Sweeper {
                 old.stop().await;
             }
         }
-        let current = match running {
-            Some(current) => current,
-            None => running.insert(self.start(settings).await),
-        };
+        // Before the first word: a kind that is not told of has no labels to routers, and running watches are asked anew.
         let served = self.discover().await;
         let (kinds, unmet) = kinds::select(&settings.kinds, &served);
+        let current = match running {
+            Some(current) => current,
+            None => running.insert(self.start(settings, &kinds).await),
+        };
         for (rule, reason) in unmet {
             tracing::warn!(%rule, reason, "configured kind is not labelled");
             rule.exact().iter().for_each(|kind| self.coverage.remove(kind));
@@ -171,9 +172,9 @@ impl Sweeper {
     }
 
     /// Starts with the namespaces and waits until they are labelled.
-    async fn start(&self, settings: &Settings) -> Running {
+    async fn start(&self, settings: &Settings, kinds: &BTreeMap<Kind, ApiResource>) -> Running {
         let labeling = settings.labeling.clone();
-        self.coverage.replace(begun(settings));
+        self.coverage.replace(begun(settings, kinds));
         let (first, mut done) = watch::channel(false);
         let resource = ApiResource::erase::<Namespace>(&());
         let tasks = self.sweep(namespaces_kind(), &resource, &labeling, first);
@@ -282,8 +283,9 @@ async fn stop(tasks: &Tasks) {
 }
 
 /// What is told before the first list: namespaces alone, all labelled, would look like everything.
-fn begun(settings: &Settings) -> FactMap<Kind, wire::CoverageFact> {
+fn begun(settings: &Settings, served: &BTreeMap<Kind, ApiResource>) -> FactMap<Kind, wire::CoverageFact> {
     let named = settings.kinds.iter().filter_map(KindRule::exact);
+    let named = named.chain(served.keys().cloned());
     let all = named.chain([namespaces_kind()]).map(|kind| {
         let fact = coverage_of(&kind, Counts::default(), Told::default(), &settings.labeling);
         (kind, Arc::new(fact))
@@ -333,9 +335,15 @@ mod tests {
             kinds: [rule("", "pods"), rule("apps", "*")].into(),
             ..Settings::default()
         };
-        let facts = begun(&settings);
+        let deployments = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
+        let kind = Kind {
+            group: deployments.group.clone(),
+            resource: deployments.plural.clone(),
+        };
+        let facts = begun(&settings, &BTreeMap::from([(kind, deployments)]));
         let kinds: Vec<_> = facts.keys().map(ToString::to_string).collect();
-        assert_eq!(kinds, ["namespaces", "pods"]);
-        assert!(facts.values().all(|fact| !fact.complete));
+        assert_eq!(kinds, ["namespaces", "pods", "deployments.apps"]);
+        // Nobody has looked whether admission labels them: running watches go on as they are.
+        assert!(facts.values().all(|fact| !fact.complete && fact.at_admission.is_none()));
     }
 }
