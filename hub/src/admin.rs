@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use portolan_crds::ShardName;
 use serde_json::{Value, json};
 
 use crate::acks::Acks;
@@ -94,16 +95,44 @@ fn world(world: &World) -> Value {
                 let entry = json!({
                     "owner": entry.owner.as_ref().map(ToString::to_string),
                     "generation": entry.generation,
+                    "viewRevision": entry.view_revision,
                     "releasing": entry.releasing_since.is_some(),
                 });
                 (namespace.to_owned(), entry)
             })
             .collect()
     };
-    let clusters = world.state.ledger.clusters();
+    let of_clusters = |what: &dyn Fn(&str) -> Value| -> Value {
+        let clusters = world.state.ledger.clusters();
+        clusters.map(|cluster| (cluster.to_owned(), what(cluster))).collect()
+    };
     json!({
         "run": world.state.run,
         "resources": names(versions),
-        "ledger": clusters.map(|cluster| (cluster.to_owned(), ledger(cluster))).collect::<Value>(),
+        "viewRevision": world.state.ledger.view_revision(),
+        "ledger": of_clusters(&ledger),
+        "departures": of_clusters(&|cluster| departures(world, cluster)),
+    })
+}
+
+/// What left the shards that there are.
+fn departures(world: &World, cluster: &str) -> Value {
+    let ledger = &world.state.ledger;
+    let of_shard = |shard: &ShardName| -> Value {
+        let departures = ledger.departures(cluster, shard);
+        departures
+            .map(|(namespace, departure)| {
+                let departure = json!({
+                    "viewRevision": departure.view_revision,
+                    "unixSeconds": departure.unix_seconds,
+                });
+                (namespace.to_owned(), departure)
+            })
+            .collect()
+    };
+    let shards = world.shards.keys();
+    json!({
+        "droppedUpTo": ledger.departures_dropped_up_to(cluster),
+        "shards": shards.map(|shard| (shard.to_string(), of_shard(shard))).collect::<Value>(),
     })
 }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::v1;
 
@@ -172,12 +173,20 @@ impl State {
     }
 }
 
-/// Compiles everything. `released_up_to`: the last run that every router has acknowledged.
-pub(crate) fn compile(facts: &Facts, settings: &Settings, before: &State, released_up_to: u64) -> World {
+/// Compiles everything. `released_up_to`: the last run that every router has acknowledged. `now`: when what leaves a shard
+/// leaves it.
+pub(crate) fn compile(
+    facts: &Facts,
+    settings: &Settings,
+    before: &State,
+    released_up_to: u64,
+    now: Timestamp,
+) -> World {
     let run = before.run + 1;
     let mut ledger = before.ledger.clone();
     ledger.complete(facts);
-    ledger.free(released_up_to);
+    ledger.free(released_up_to, now);
+    ledger.drop_departures(now);
     let judged = judge::judge(facts, before, &ledger);
     ledger.settle(&judged.claims, run);
     ledger.forget(facts);

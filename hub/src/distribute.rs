@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use opentelemetry::Context;
 use portolan_runtime::telemetry::{context_of, extract_context, inject_context, set_parent};
 use tokio::sync::watch;
@@ -82,7 +83,7 @@ impl Distributor {
         let started = Instant::now();
         let world = self
             .index
-            .read(|facts| compile(facts, &self.settings, &before, released_up_to));
+            .read(|facts| compile(facts, &self.settings, &before, released_up_to, Timestamp::now()));
         self.metrics
             .compiled(started.elapsed().as_secs_f64(), world.resources.len());
         span.record("resources", world.resources.len());

@@ -1,11 +1,13 @@
 //! Who holds which (cluster, namespace) pair, how often it changed hands, and what is on its way back.
 //!
 //! A pair is *held*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
-//! write) or *free*. Only a free pair can be claimed by another shard. Callers: `judge` asks, `compile` moves it on.
+//! write) or *free*. Only a free pair can be claimed by another shard. Each change of ownership, entering or leaving,
+//! takes the next *view revision*; what left is kept for a day. Callers: `judge` asks, `compile` moves it on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use portolan_crds::{ClusterShardStatus, ShardName, ShardingConfigSpec};
 
 use super::wanted::wanted;
@@ -17,11 +19,37 @@ pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
 /// Where each namespace that a shard has is: shard → namespace → cluster.
 pub(super) type Homes<'a> = BTreeMap<&'a ShardName, BTreeMap<&'a str, &'a str>>;
 
+/// How long departures are kept: a cursor that is older may not be told what left since.
+const DEPARTURES_KEPT: SignedDuration = SignedDuration::from_hours(24);
+/// Departures are dropped this many seconds' worth at a time, so that time alone seldom changes the ledger.
+const DEPARTURES_DROPPED_EVERY: i64 = 3600;
+/// Most departures kept of one member, as many as it may have namespaces. Beyond it the earliest are dropped sooner.
+const DEPARTURES_MAX: usize = 50_000;
+
 /// Pairs that have or had an owner, by cluster and namespace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ledger {
     pairs: BTreeMap<String, BTreeMap<String, Entry>>,
+    departures: BTreeMap<String, Departures>,
+    /// The last view revision that was given.
+    view_revision: u64,
     partial: Partial,
+}
+
+/// What left the shards of one cluster.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Departures {
+    /// The last time that each namespace left each shard.
+    by_shard: BTreeMap<ShardName, BTreeMap<String, Departure>>,
+    /// The highest view revision of what was dropped.
+    dropped_up_to: u64,
+}
+
+/// A pair that left its shard: since then no caller of the shard is served it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Departure {
+    pub(crate) view_revision: u64,
+    pub(crate) unix_seconds: i64,
 }
 
 /// Shards that have more in a cluster than a status can name, since a restart and until the agent there has spoken: cluster
@@ -35,6 +63,8 @@ pub(crate) struct Entry {
     pub(crate) owner: Option<ShardName>,
     /// Number of owners it has had.
     pub(crate) generation: u64,
+    /// View revision at which it entered its owner's shard, or that of the last one while it is free.
+    pub(crate) view_revision: u64,
     /// The run in which its owner stopped wanting it.
     pub(crate) releasing_since: Option<u64>,
 }
@@ -51,6 +81,32 @@ impl Ledger {
             .into_iter()
             .flatten()
             .map(|(namespace, entry)| (namespace.as_str(), entry))
+    }
+
+    /// The last view revision that was given to any change of ownership.
+    pub(crate) fn view_revision(&self) -> u64 {
+        self.view_revision
+    }
+
+    /// What left `shard` in `cluster` during the last day, by namespace: the last time each, also of what has come back.
+    pub(crate) fn departures(
+        &self,
+        cluster: &str,
+        shard: &ShardName,
+    ) -> impl Iterator<Item = (&str, Departure)> + use<'_> {
+        let of_shard = self
+            .departures
+            .get(cluster)
+            .and_then(|departures| departures.by_shard.get(shard));
+        let departures = of_shard.into_iter().flatten();
+        departures.map(|(namespace, departure)| (namespace.as_str(), *departure))
+    }
+
+    /// Departures from `cluster` are known completely after this view revision.
+    pub(crate) fn departures_dropped_up_to(&self, cluster: &str) -> u64 {
+        self.departures
+            .get(cluster)
+            .map_or(0, |departures| departures.dropped_up_to)
     }
 
     /// Whether anything is on its way back.
@@ -133,9 +189,11 @@ impl Ledger {
             let told = status.generations.get(namespace);
             let generation = told.and_then(|told| u64::try_from(*told).ok()).unwrap_or(1);
             if cluster.get(namespace).is_none_or(|entry| entry.generation < generation) {
+                self.view_revision += 1;
                 let entry = Entry {
                     owner: Some(shard.clone()),
                     generation,
+                    view_revision: self.view_revision,
                     releasing_since: None,
                 };
                 cluster.insert(namespace.clone(), entry);
@@ -161,12 +219,35 @@ impl Ledger {
         }
     }
 
-    /// Frees what was being released in a run that every router has acknowledged.
-    pub(super) fn free(&mut self, released_up_to: u64) {
-        let entries = self.pairs.values_mut().flat_map(BTreeMap::values_mut);
-        for entry in entries.filter(|entry| entry.releasing_since.is_some_and(|since| since <= released_up_to)) {
-            entry.owner = None;
-            entry.releasing_since = None;
+    /// Frees what was being released in a run that every router has acknowledged: it leaves its shard.
+    pub(super) fn free(&mut self, released_up_to: u64, now: Timestamp) {
+        for (cluster, namespaces) in &mut self.pairs {
+            for (namespace, entry) in namespaces {
+                if entry.releasing_since.is_none_or(|since| since > released_up_to) {
+                    continue;
+                }
+                entry.releasing_since = None;
+                let Some(shard) = entry.owner.take() else { continue };
+                self.view_revision += 1;
+                let departure = Departure {
+                    view_revision: self.view_revision,
+                    unix_seconds: now.as_second(),
+                };
+                let departures = self.departures.entry(cluster.clone()).or_default();
+                let of_shard = departures.by_shard.entry(shard).or_default();
+                of_shard.insert(namespace.clone(), departure);
+            }
+        }
+    }
+
+    /// Drops departures that are too old or too many.
+    pub(super) fn drop_departures(&mut self, now: Timestamp) {
+        let seconds = now.as_second();
+        let hour = seconds - seconds.rem_euclid(DEPARTURES_DROPPED_EVERY);
+        let since = hour - DEPARTURES_KEPT.as_secs();
+        for departures in self.departures.values_mut() {
+            departures.retain(|departure| departure.unix_seconds >= since);
+            departures.bound();
         }
     }
 
@@ -218,6 +299,7 @@ impl Ledger {
         let entry = namespaces.entry(namespace.to_owned()).or_insert(Entry {
             owner: None,
             generation: 0,
+            view_revision: 0,
             releasing_since: None,
         });
         match &entry.owner {
@@ -225,10 +307,40 @@ impl Ledger {
             Some(owner) if owner != shard => return,
             Some(_) => {}
             None => {
+                self.view_revision += 1;
                 entry.owner = Some(shard.clone());
                 entry.generation += 1;
+                entry.view_revision = self.view_revision;
             }
         }
         entry.releasing_since = None;
+    }
+}
+
+impl Departures {
+    fn retain(&mut self, keep: impl Fn(&Departure) -> bool) {
+        let dropped_up_to = &mut self.dropped_up_to;
+        self.by_shard.retain(|_, namespaces| {
+            namespaces.retain(|_, departure| {
+                let kept = keep(departure);
+                if !kept {
+                    *dropped_up_to = departure.view_revision.max(*dropped_up_to);
+                }
+                kept
+            });
+            !namespaces.is_empty()
+        });
+    }
+
+    fn bound(&mut self) {
+        let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
+        let Some(excess) = count.checked_sub(DEPARTURES_MAX).filter(|excess| *excess > 0) else {
+            return;
+        };
+        let all = self.by_shard.values().flat_map(BTreeMap::values);
+        let mut revisions: Vec<_> = all.map(|departure| departure.view_revision).collect();
+        let (_, last_dropped, _) = revisions.select_nth_unstable(excess - 1);
+        let last_dropped = *last_dropped;
+        self.retain(|departure| departure.view_revision > last_dropped);
     }
 }

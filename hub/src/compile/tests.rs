@@ -16,6 +16,7 @@ use crate::facts::{AgentReport, Member, Namespace, Pin, ShardObject, Token};
 
 mod handover;
 mod laws;
+mod revisions;
 
 /// Facts under construction.
 #[derive(Debug, Clone, Default)]
@@ -134,7 +135,11 @@ impl Fleet {
 
     /// Compiles; `released_up_to` 0 means that no router has acknowledged anything.
     pub(super) fn compile(&mut self, released_up_to: u64) -> World {
-        let world = compile(&self.facts, &Settings::default(), &self.state, released_up_to);
+        self.compile_at(released_up_to, Timestamp::UNIX_EPOCH)
+    }
+
+    pub(super) fn compile_at(&mut self, released_up_to: u64, now: Timestamp) -> World {
+        let world = compile(&self.facts, &Settings::default(), &self.state, released_up_to, now);
         self.state = world.state.clone();
         world
     }

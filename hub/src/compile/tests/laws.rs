@@ -177,6 +177,40 @@ proptest! {
         }
     }
 
+    /// A pair enters a shard, and leaves it, at a view revision of its own that is higher than all before.
+    #[test]
+    fn view_revisions_only_grow(steps in prop::collection::vec(step(), 1..40)) {
+        let mut fleet = three_callers();
+        let mut before = Ledger::default();
+        for (index, step) in steps.iter().enumerate() {
+            fleet.step(step);
+            let released_up_to = if index % 2 == 0 { u64::MAX } else { 0 };
+            let ledger = fleet.compile(released_up_to).state.ledger;
+            let mut given = Vec::new();
+            for cluster in CLUSTERS {
+                for (namespace, entry) in ledger.in_cluster(cluster) {
+                    let earlier = before.get(cluster, namespace);
+                    if earlier.is_none_or(|earlier| earlier.view_revision != entry.view_revision) {
+                        given.push(entry.view_revision);
+                    } else if entry.owner.is_some() {
+                        prop_assert_eq!(&earlier.unwrap().owner, &entry.owner);
+                    }
+                }
+                for shard in SHARDS.map(shard_name) {
+                    let earlier: BTreeMap<_, _> = before.departures(cluster, &shard).collect();
+                    let departures = ledger.departures(cluster, &shard);
+                    given.extend(departures.filter_map(|(namespace, departure)| {
+                        (earlier.get(namespace) != Some(&departure)).then_some(departure.view_revision)
+                    }));
+                }
+            }
+            given.sort_unstable();
+            let expected: Vec<_> = (before.view_revision() + 1..=ledger.view_revision()).collect();
+            prop_assert_eq!(given, expected);
+            before = ledger;
+        }
+    }
+
     /// Whatever routers serve at any moment, the latest or something older: no two shards may write to one pair.
     #[test]
     fn no_two_shards_are_granted_one_pair_anywhere(steps in prop::collection::vec(step(), 1..60)) {

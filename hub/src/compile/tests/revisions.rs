@@ -1,0 +1,89 @@
+//! View revisions: at which one a pair enters its shard, and how long it is known at which one it left.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::*;
+use crate::compile::ledger::Departure;
+
+const ALL: u64 = u64::MAX;
+
+fn at_hour(hour: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hour)
+}
+
+fn departures(world: &World, name: &str) -> Vec<(String, Departure)> {
+    let departures = world.state.ledger.departures("east", &shard_name(name));
+    departures
+        .map(|(namespace, departure)| (namespace.to_owned(), departure))
+        .collect()
+}
+
+/// `a` had ns-b, which moved on to `b` at hour 10; `a` keeps ns-a.
+fn moved() -> (Fleet, World) {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    fleet.compile(ALL);
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.apply("b", spec(&[("east", &["ns-b"])]));
+    let releasing = fleet.compile(0);
+    assert_eq!(
+        releasing.state.ledger.view_revision(),
+        2,
+        "a release alone is no change of ownership"
+    );
+    let world = fleet.compile_at(ALL, at_hour(10));
+    (fleet, world)
+}
+
+#[test]
+fn each_change_of_ownership_takes_the_next() {
+    let (_, world) = moved();
+    let revision = |namespace| world.state.ledger.get("east", namespace).unwrap().view_revision;
+    assert_eq!((revision("ns-a"), revision("ns-b")), (1, 4));
+    let left = Departure {
+        view_revision: 3,
+        unix_seconds: at_hour(10).as_second(),
+    };
+    assert_eq!(departures(&world, "a"), [("ns-b".to_owned(), left)]);
+    assert!(departures(&world, "b").is_empty());
+    assert_eq!(world.state.ledger.view_revision(), 4);
+}
+
+#[test]
+fn what_left_is_known_for_a_day() {
+    let (mut fleet, _) = moved();
+    let world = fleet.compile_at(ALL, at_hour(34));
+    assert_eq!(departures(&world, "a").len(), 1);
+    assert_eq!(world.state.ledger.departures_dropped_up_to("east"), 0);
+    let world = fleet.compile_at(ALL, at_hour(35));
+    assert!(departures(&world, "a").is_empty());
+    assert_eq!(world.state.ledger.departures_dropped_up_to("east"), 3);
+    assert_eq!(world.state.ledger.view_revision(), 4);
+}
+
+/// A namespace that comes and goes all day is one entry.
+#[test]
+fn of_many_departures_the_earliest_are_dropped() {
+    const MANY: usize = 30_000;
+    let mut fleet = Fleet::new(&[]);
+    fleet.apply("a", spec(&[("east", &[])]));
+    for generation in 0..2 {
+        let names: Vec<_> = (0..MANY).map(|index| format!("ns-{generation}-{index}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        fleet.inventory("east", &names);
+        fleet.compile(ALL);
+        fleet.inventory("east", &[]);
+        fleet.compile(ALL);
+        fleet.compile(ALL);
+    }
+    let world = fleet.compile(ALL);
+    let departures = departures(&world, "a");
+    assert_eq!(departures.len(), 50_000);
+    let dropped_up_to = world.state.ledger.departures_dropped_up_to("east");
+    assert!(
+        departures
+            .iter()
+            .all(|(_, departure)| departure.view_revision > dropped_up_to)
+    );
+    assert_eq!(dropped_up_to, (MANY + 2 * MANY - 50_000) as u64);
+}
