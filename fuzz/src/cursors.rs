@@ -54,7 +54,7 @@ pub fn token(data: &[u8]) {
         let Ok(token) = Token::decode(text, &universe, &binding("user")) else {
             continue;
         };
-        assert!(token.leg < universe.len());
+        assert!(token.slot < universe.len());
         let again = token.encode(&binding("user"));
         assert_eq!(Token::decode(&again.unwrap(), &universe, &binding("user")), Ok(token));
         assert!(

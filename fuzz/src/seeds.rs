@@ -41,8 +41,8 @@ fn cursors(seeds: &mut Vec<Seed>) {
         let name = if member.is_some() { "inside" } else { "begin" };
         let token = Token {
             cursor,
-            leg: 1,
-            member,
+            slot: 1,
+            member_token: member,
             consistent: name == "begin",
         };
         let text = token.encode(&binding("user")).unwrap();

@@ -66,15 +66,15 @@ fn merge(format: WatchFormat, flags: Flags, stream: impl Iterator<Item = Bytes>)
         cursor,
         legs: vec![WatchLeg {
             cluster: "east".into(),
-            member: 0,
+            uid_hash: 0,
             slot: 1,
             filter: flags.filter(),
-            asks: 0,
+            request_hash: 0,
             start: if flags.third() { Start::Sync } else { Start::At(5) },
         }],
         unique: flags.second(),
         cluster_column: false,
-        shadow: None,
+        known_objects: None,
     });
     let mut out = Output::default();
     for piece in stream {

@@ -6,12 +6,12 @@
 //! The router's `fanout` feeds it: it asks [`ListMerge::wants`], reads, pushes, and sends what comes out.
 
 mod joiner;
+mod json;
 mod merge;
 mod protobuf;
 mod reader;
 mod scan;
 mod selection;
-mod splitter;
 #[cfg(test)]
 mod tests;
 mod writer;

@@ -1,7 +1,7 @@
 //! What a collection request asks for, and what each member is asked instead.
 //!
 //! One pure table over `resourceVersion` × `resourceVersionMatch` × `limit` × `continue` × `sendInitialEvents`. Whatever an
-//! API server refuses by validation is put to one member with our own values neutralised ([`Judge`]), so that the client
+//! API server refuses by validation is put to one member with our own values neutralised ([`InvalidQuery`]), so that the client
 //! reads the server's own words; only what no member can know (our tokens and cursors) is refused here. The router's
 //! `fanout` calls it; the tables are in [`list`] and [`watch`].
 
@@ -10,7 +10,7 @@ pub mod watch;
 
 use crate::cursor::is_cursor;
 
-pub use list::{LegAsk, ListAsk};
+pub use list::{LegAsk, ListAsk, ListRead};
 pub use watch::{Begin, WatchAsk};
 
 /// `resourceVersionMatch=NotOlderThan`, the only one that watches take.
@@ -102,11 +102,11 @@ impl LegQuery {
 }
 
 /// A request that API servers refuse whatever they hold: the first member that can be reached is asked exactly this and
-/// its refusal handed on. One that does not refuse makes it a [`QueryFault::BadRequest`] ([`Judge::fault`]).
+/// its refusal handed on. One that does not refuse makes it a [`QueryFault::BadRequest`] ([`InvalidQuery::fault`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judge(pub LegQuery);
+pub struct InvalidQuery(pub LegQuery);
 
-impl Judge {
+impl InvalidQuery {
     /// What is said when the member asked to refuse it did not.
     pub fn fault() -> QueryFault {
         QueryFault::BadRequest("this combination of list parameters is not valid".to_owned())
@@ -185,10 +185,10 @@ impl CollectionQuery {
     }
 
     /// The request with its own version and token replaced by ones that pass validation, for a member to refuse the rest.
-    fn judge(&self) -> Judge {
+    fn invalid(&self) -> InvalidQuery {
         let own = matches!(self.version, Version::Raw(_) | Version::Cursor(_));
         let matched = self.matching != Match::Unset;
-        Judge(LegQuery {
+        InvalidQuery(LegQuery {
             resource_version: if own { Param::Set("1".to_owned()) } else { Param::Keep },
             limit: if self.limit == Limit::Unreadable {
                 Param::Keep

@@ -44,9 +44,9 @@ pub struct Token {
     /// The same on every page.
     pub cursor: Cursor,
     /// Slot of the member to go on with.
-    pub leg: usize,
+    pub slot: usize,
     /// That member's own token; none: it begins at its pinned slot.
-    pub member: Option<String>,
+    pub member_token: Option<String>,
     /// False after an expiry: the rest is read as it is now, not as it was on the first page.
     pub consistent: bool,
 }
@@ -89,8 +89,8 @@ impl Token {
             v: VERSION,
             b: binding.0,
             rv: &cursor,
-            m: self.leg,
-            start: self.member.clone(),
+            m: self.slot,
+            start: self.member_token.clone(),
             inconsistent: (!self.consistent).then_some(true),
         };
         let mut bytes = serde_json::to_vec(&wire).map_err(|_| TokenError::Unreadable("it cannot be written"))?;
@@ -132,8 +132,8 @@ impl Token {
         }
         Ok(Self {
             cursor,
-            leg: wire.m,
-            member: wire.start,
+            slot: wire.m,
+            member_token: wire.start,
             consistent: wire.inconsistent != Some(true),
         })
     }

@@ -10,29 +10,29 @@ use bytes::Bytes;
 
 use crate::cursor::{Cursor, Slot};
 
+mod bookmark;
 mod compose;
+mod decoder;
 mod event;
-mod judge;
+mod frame;
+mod known;
 mod leg;
-mod mark;
-mod mend;
 mod output;
 mod replan;
+mod resync;
 mod sent;
-mod shadow;
 mod spec;
-mod split;
 mod table;
 
 use compose::Type;
+use decoder::FrameDecoder;
+use known::{KnownObjects, Uid};
 use leg::{Leg, Phase};
-use shadow::{Shadow, Uid};
-use split::Splitter;
 use table::Columns;
 
+pub use known::Budget;
 pub use output::Output;
 pub use sent::Sent;
-pub use shadow::Budget;
 pub use spec::{Act, LARGEST_FRAME, LegView, Start, WatchError, WatchFault, WatchFormat, WatchLeg, WatchSpec};
 
 /// One merged watch.
@@ -50,7 +50,7 @@ pub struct WatchMerge {
     /// The client waits for the end of the initial events.
     barrier: bool,
     /// What left a leg and may yet turn up in another, or may not be told before the barrier.
-    departed: BTreeMap<Box<str>, Departed>,
+    pending_deletes: BTreeMap<Box<str>, PendingDelete>,
     kind: Option<Type>,
     columns: Columns,
     /// Built anew for each key, so that no event allocates one.
@@ -62,7 +62,7 @@ pub struct WatchMerge {
     /// Legs came or changed with the plan and are not through: objects may turn up in another leg than before.
     moving: bool,
     /// In a union of names: what was told of a leg while an earlier one's names were not known.
-    hasty: BTreeSet<Box<str>>,
+    provisional: BTreeSet<Box<str>>,
     since: Since,
     counts: Counts,
     expired: bool,
@@ -85,7 +85,7 @@ struct Since {
 }
 
 /// An object that the client still holds, of a leg that has it no more.
-struct Departed {
+struct PendingDelete {
     uid: Uid,
     /// What the client holds of it; 0: not known.
     known: u64,
@@ -102,21 +102,21 @@ impl WatchMerge {
             format: spec.format,
             bookmarks: spec.bookmarks,
             unique: spec.unique,
-            budget: spec.shadow,
+            budget: spec.known_objects,
             frames: None,
             cursor: spec.cursor,
             sent: Sent::default(),
             legs: Vec::with_capacity(spec.legs.len()),
             acts: VecDeque::new(),
             barrier: spec.initial_events,
-            departed: BTreeMap::new(),
+            pending_deletes: BTreeMap::new(),
             kind: None,
             columns: Columns::new(spec.cluster_column),
             key: String::new(),
             due: false,
             moved: false,
             moving: false,
-            hasty: BTreeSet::new(),
+            provisional: BTreeSet::new(),
             since: Since::default(),
             counts: Counts::default(),
             expired: false,
@@ -132,7 +132,7 @@ impl WatchMerge {
 
     fn admit(&mut self, leg: WatchLeg, unique: bool) -> Leg {
         let mut leg = Leg::new(leg);
-        leg.split = Splitter::new(self.frames.clone());
+        leg.split = FrameDecoder::new(self.frames.clone());
         self.cursor.set(
             leg.slot,
             match leg.start {
@@ -145,7 +145,7 @@ impl WatchMerge {
             leg.start = Start::Sync;
         }
         if leg.phase != Phase::Live && (unique || self.budget.is_some()) {
-            leg.shadow = Some(Box::new(Shadow::new(self.budget.clone())));
+            leg.known = Some(Box::new(KnownObjects::new(self.budget.clone())));
         }
         leg
     }
@@ -161,7 +161,7 @@ impl WatchMerge {
     #[must_use]
     pub fn bounded(mut self, frames: Budget) -> Self {
         for leg in &mut self.legs {
-            leg.split = Splitter::new(Some(frames.clone()));
+            leg.split = FrameDecoder::new(Some(frames.clone()));
         }
         self.frames = Some(frames);
         self
@@ -179,13 +179,13 @@ impl WatchMerge {
 
     /// The leg's member knows no watch-list and is asked without: no marker will tell where what is there ends, only a
     /// bookmark or an event behind it. Holds from then on.
-    pub fn ask_plainly(&mut self, leg: usize) {
-        self.legs[leg].plain = true;
+    pub fn disable_watch_list(&mut self, leg: usize) {
+        self.legs[leg].without_watch_list = true;
     }
 
     /// Whether the leg is to be asked without watch-list.
-    pub fn asks_plainly(&self, leg: usize) -> bool {
-        self.legs[leg].plain
+    pub fn watch_list_disabled(&self, leg: usize) -> bool {
+        self.legs[leg].without_watch_list
     }
 
     /// Bytes of a leg, in any cut. What follows an act for the same leg in these bytes is dropped. After it, also ask
@@ -286,7 +286,7 @@ impl WatchMerge {
             slot: self.cursor.slot(leg.slot),
             seen: leg.seen,
             synced: leg.phase == Phase::Live,
-            shadow: leg.shadow.as_ref().map(|shadow| shadow.len()),
+            known_objects: leg.known.as_ref().map(|known| known.len()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Protobuf without a schema: fields by number, and Kubernetes' envelope around every object.
 //!
 //! Everything is bounded by the input and nothing recurses by what it finds: only known paths are descended, nothing is
-//! allocated by a claimed length. Broken input is `None`. Unknown fields are kept as they are, in their order. `peek` and
+//! allocated by a claimed length. Broken input is `None`. Unknown fields are kept as they are, in their order. `object_meta` and
 //! `list` read with it; the router changes single objects with it.
 
 /// What an encoded object begins with.
@@ -91,10 +91,10 @@ impl<'a> Iterator for Fields<'a> {
 fn field(message: &[u8]) -> Option<(Field<'_>, &[u8])> {
     let (tag, rest) = varint(message)?;
     let tag = Tag::of(tag)?;
-    let (content, rest) = match tag.kind {
-        Kind::Varint => (None, varint(rest)?.1),
-        Kind::Fixed(width) => (None, rest.get(width..)?),
-        Kind::Delimited => {
+    let (content, rest) = match tag.wire_type {
+        WireType::Varint => (None, varint(rest)?.1),
+        WireType::Fixed(width) => (None, rest.get(width..)?),
+        WireType::Delimited => {
             let (length, after) = varint(rest)?;
             let (content, after) = after.split_at_checked(usize::try_from(length).ok()?)?;
             (Some(content), after)
@@ -111,12 +111,12 @@ pub struct Tag {
     /// The field's number.
     pub number: u64,
     /// What follows.
-    pub kind: Kind,
+    pub wire_type: WireType,
 }
 
 /// What follows a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum WireType {
     /// A number.
     Varint,
     /// That many bytes.
@@ -129,15 +129,15 @@ impl Tag {
     /// Of the varint that it is on the wire.
     pub fn of(tag: u64) -> Option<Self> {
         let number = tag >> 3;
-        let kind = match tag & 7 {
-            0 => Kind::Varint,
-            1 => Kind::Fixed(8),
-            LENGTH_DELIMITED => Kind::Delimited,
-            5 => Kind::Fixed(4),
+        let wire_type = match tag & 7 {
+            0 => WireType::Varint,
+            1 => WireType::Fixed(8),
+            LENGTH_DELIMITED => WireType::Delimited,
+            5 => WireType::Fixed(4),
             // Groups are of proto1; Kubernetes has none.
             _ => return None,
         };
-        (1..=MAX_FIELD).contains(&number).then_some(Self { number, kind })
+        (1..=MAX_FIELD).contains(&number).then_some(Self { number, wire_type })
     }
 }
 

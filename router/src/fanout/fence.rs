@@ -17,7 +17,7 @@ use http::Response;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
-use portolan_merge::peek;
+use portolan_merge::object_meta;
 use tokio::time::Instant;
 
 use super::open::{Fenced, LegState, OpenLeg, OpenWatches};
@@ -135,8 +135,8 @@ async fn peeked(headers: &HeaderMap, mut body: Body, until: Instant) -> (Option<
 fn version_of(headers: &HeaderMap, read: &[u8]) -> Option<u64> {
     let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     let object = match kind.split(';').next()?.trim() {
-        "application/json" => peek::json(read)?,
-        "application/vnd.kubernetes.protobuf" => peek::protobuf(read)?,
+        "application/json" => object_meta::json(read)?,
+        "application/vnd.kubernetes.protobuf" => object_meta::protobuf(read)?,
         _ => return None,
     };
     object.resource_version.parse().ok()

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use http::Response;
 use http::header::HeaderValue;
-use portolan_merge::query::{CollectionQuery, Judge, ListAsk, QueryFault};
+use portolan_merge::query::{CollectionQuery, InvalidQuery, ListAsk, QueryFault};
 use portolan_merge::token::Binding;
 
 use self::heads::Head;
@@ -133,7 +133,7 @@ impl<'a> Listing<'a> {
         loop {
             let ask = self.query.list(&self.fan.plan.universe, &self.binding, &self.slots);
             let read = match ask.map_err(fault_of)? {
-                ListAsk::Judge(judge) => return self.judge(judge).await,
+                ListAsk::Invalid(invalid) => return self.refused(invalid).await,
                 ListAsk::Read(read) => read,
             };
             match Round::ask(&self, read).await? {
@@ -149,7 +149,7 @@ impl<'a> Listing<'a> {
     }
 
     /// The first member that can be had refuses it in its own words.
-    async fn judge(&self, Judge(query): Judge) -> Result<Response<Body>, Fault> {
+    async fn refused(&self, InvalidQuery(query): InvalidQuery) -> Result<Response<Body>, Fault> {
         let overrides = Overrides {
             query,
             ..Overrides::default()
@@ -160,7 +160,7 @@ impl<'a> Listing<'a> {
             let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.snapshot.clone()).await;
             match heads::judge(leg, outcome, asking.deadline).await? {
                 Head::Refused(response) => return Ok(judged(plan, leg.cluster(), round::passed(leg, response))),
-                Head::List(..) => return Err(fault_of(Judge::fault())),
+                Head::List(..) => return Err(fault_of(InvalidQuery::fault())),
                 Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::refusal(plan, leg, response)))),
                 Head::Away(fault) => gone = gone.or(Some(Err(fault))),
             }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VIA};
 use http::{Response, StatusCode};
 use portolan_merge::cursor::{Cursor, Slot};
-use portolan_merge::query::{Begin, CollectionQuery, Judge, QueryFault, WatchAsk};
+use portolan_merge::query::{Begin, CollectionQuery, InvalidQuery, QueryFault, WatchAsk};
 use portolan_merge::watch::{Start, WatchLeg};
 use rand::RngExt as _;
 use tokio::time::Instant;
@@ -78,7 +78,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             raw: None,
             first: query.is_first(),
         },
-        Ok(WatchAsk::Judge(judge)) => return refuse(fanouts, &asking, &plan, snapshot, judge).await,
+        Ok(WatchAsk::Invalid(invalid)) => return refuse(fanouts, &asking, &plan, snapshot, invalid).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
         Err(QueryFault::Expired(why)) => match query
             .raw()
@@ -143,10 +143,10 @@ impl Plan {
 pub(super) fn watch_legs(plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
     let leg = |(index, leg): (usize, &FanLeg)| WatchLeg {
         cluster: leg.cluster().clone(),
-        member: member(leg),
+        uid_hash: member(leg),
         slot: leg.slot,
         filter: leg.filter.clone(),
-        asks: leg.asks(),
+        request_hash: leg.asks(),
         start: starts.get(index).copied().unwrap_or(Start::Sync),
     };
     plan.legs.iter().enumerate().map(leg).collect()
@@ -171,11 +171,11 @@ async fn refuse(
     asking: &Asking,
     plan: &FanOut,
     snapshot: Arc<Snapshot>,
-    judge: Judge,
+    invalid: InvalidQuery,
 ) -> Result<Response<Body>, Fault> {
     for leg in &plan.legs {
         let overrides = Overrides {
-            query: judge.0.clone(),
+            query: invalid.0.clone(),
             ..Overrides::default()
         };
         match leg::start(fanouts, asking, leg, &overrides, snapshot.clone()).await {
@@ -188,7 +188,7 @@ async fn refuse(
             Err(fault) => tracing::debug!(%fault, "a member cannot be asked what is wrong with a request"),
         }
     }
-    Err(match Judge::fault() {
+    Err(match InvalidQuery::fault() {
         QueryFault::BadRequest(why) => Fault::BadRequest(why),
         QueryFault::Expired(why) => Fault::Expired(why),
     })

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::json::Array;
 use super::reader::Reader;
 use super::selection::Selection;
-use super::splitter::Array;
 use super::writer::Writer;
 use super::{LegMeta, ListError, ListFault, ListFormat, ListLeg, ListOptions, MergedMeta, Piece, TypeMeta, Wants};
 use crate::columns::{Alignment, Row};
-use crate::peek::{self, Head};
+use crate::object_meta::{self, ObjectMeta};
 
 /// Many bodies, one list. After an error there is none: the driver must end the answer so that the client sees it broken.
 #[derive(Debug)]
@@ -258,7 +258,7 @@ impl ListMerge {
                 self.writer.put(bytes);
             }
             (Piece::Item { raw, object }, ListFormat::Protobuf) => {
-                if self.admits(index, peek::protobuf_object(&raw[object..]))? {
+                if self.admits(index, object_meta::protobuf_object(&raw[object..]))? {
                     self.writer.put(raw);
                 } else {
                     self.writer.hollow(&raw, object);
@@ -266,7 +266,7 @@ impl ListMerge {
             }
             (Piece::Item { raw, .. }, ListFormat::Table) => self.pass_row(index, raw)?,
             (Piece::Item { raw, .. }, ListFormat::Json) => {
-                if self.admits(index, peek::json_item(&raw))? {
+                if self.admits(index, object_meta::json_item(&raw))? {
                     self.writer.separate();
                     self.writer.put(raw);
                 }
@@ -279,7 +279,7 @@ impl ListMerge {
         let row: Row<'_> = serde_json::from_slice(&raw).map_err(|_| ListFault::Broken("a row that cannot be read"))?;
         if self.selection.judges(self.legs[index].of.filter.as_ref()) {
             let object = row.object.ok_or(ListFault::NoObject)?;
-            if !self.admits(index, peek::json_item(object.get().as_bytes()))? {
+            if !self.admits(index, object_meta::json_item(object.get().as_bytes()))? {
                 return Ok(());
             }
         }
@@ -290,9 +290,9 @@ impl ListMerge {
         Ok(())
     }
 
-    fn admits(&mut self, index: usize, head: Option<Head<'_>>) -> Result<bool, ListFault> {
-        let head = head.ok_or(ListFault::Broken("an object whose metadata cannot be read"))?;
-        Ok(self.selection.admits(index, self.legs[index].of.filter.as_ref(), &head))
+    fn admits(&mut self, index: usize, meta: Option<ObjectMeta<'_>>) -> Result<bool, ListFault> {
+        let meta = meta.ok_or(ListFault::Broken("an object whose metadata cannot be read"))?;
+        Ok(self.selection.admits(index, self.legs[index].of.filter.as_ref(), &meta))
     }
 
     fn fail(&mut self, leg: usize, fault: ListFault) -> ListError {

@@ -20,7 +20,7 @@ const UNKNOWN_FIELD: u8 = 15 << 3 | 2;
 
 /// What stands before the items.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct ListHead {
     pub(super) type_meta: TypeMeta,
     pub(super) meta: LegMeta,
     /// Bytes of the list without its metadata.
@@ -29,8 +29,8 @@ pub(super) struct Head {
 
 /// The reader of one member's list.
 #[derive(Debug)]
-pub(super) struct Reader {
-    head: Option<Head>,
+pub(super) struct ProtobufReader {
+    head: Option<ListHead>,
     by_item: bool,
     max_item: usize,
     /// Of the list.
@@ -41,7 +41,7 @@ pub(super) struct Reader {
     held: BytesMut,
 }
 
-impl Reader {
+impl ProtobufReader {
     /// `by_item`: items one by one, none larger than `max_item`; else the list's inside as it comes.
     pub(super) fn new(by_item: bool, max_item: usize) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Reader {
         }
     }
 
-    pub(super) fn head(&self) -> Option<&Head> {
+    pub(super) fn head(&self) -> Option<&ListHead> {
         self.head.as_ref()
     }
 
@@ -239,14 +239,21 @@ fn read_header(bytes: &[u8]) -> Result<Option<Header>, ListFault> {
         return Err(ListFault::Broken("metadata behind its items"));
     }
     // Left out, it would be written as a field of the length that its number happens to be.
-    if tag.number == wire::LIST_ITEMS && tag.kind != wire::Kind::Delimited {
+    if tag.number == wire::LIST_ITEMS && tag.wire_type != wire::WireType::Delimited {
         return Err(ListFault::Broken("items that are no objects"));
     }
-    let (content, rest) = match tag.kind {
-        wire::Kind::Fixed(width) => (width as u64, rest),
-        kind => match part_varint(rest)? {
+    let (content, rest) = match tag.wire_type {
+        wire::WireType::Fixed(width) => (width as u64, rest),
+        wire_type => match part_varint(rest)? {
             None => return Ok(None),
-            Some((length, rest)) => (if kind == wire::Kind::Delimited { length } else { 0 }, rest),
+            Some((length, rest)) => (
+                if wire_type == wire::WireType::Delimited {
+                    length
+                } else {
+                    0
+                },
+                rest,
+            ),
         },
     };
     Ok(Some(Header {
@@ -265,7 +272,7 @@ fn part_varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, ListFault> {
 }
 
 /// The head, and its length in bytes. `None`: more bytes are needed.
-fn read_head(body: &[u8]) -> Result<Option<(Head, usize)>, ListFault> {
+fn read_head(body: &[u8]) -> Result<Option<(ListHead, usize)>, ListFault> {
     let magic = body.len().min(wire::MAGIC.len());
     if body[..magic] != wire::MAGIC[..magic] {
         let shown = String::from_utf8_lossy(&body[..body.len().min(48)]).into_owned();
@@ -280,13 +287,13 @@ fn read_head(body: &[u8]) -> Result<Option<(Head, usize)>, ListFault> {
         let Some((length, after)) = part_varint(after)? else {
             return Ok(None);
         };
-        let tag = wire::Tag::of(tag).filter(|tag| tag.kind == wire::Kind::Delimited);
+        let tag = wire::Tag::of(tag).filter(|tag| tag.wire_type == wire::WireType::Delimited);
         match tag.ok_or(ListFault::Broken("no envelope"))?.number {
             wire::UNKNOWN_RAW => {
                 let type_meta = type_meta.ok_or(ListFault::Broken("an envelope without a type"))?;
                 return read_list_meta(after, length).map(|read| {
                     let ((meta, rest), after) = read?;
-                    Some((Head { type_meta, meta, rest }, body.len() - after.len()))
+                    Some((ListHead { type_meta, meta, rest }, body.len() - after.len()))
                 });
             }
             number => {

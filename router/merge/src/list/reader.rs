@@ -2,20 +2,20 @@
 
 use bytes::Bytes;
 
-use super::splitter::{Array, Splitter};
+use super::json::{Array, JsonReader};
 use super::{LegMeta, ListFault, ListFormat, Piece, TypeMeta, protobuf};
 
 #[derive(Debug)]
 pub(super) enum Reader {
-    Json(Box<Splitter>),
-    Protobuf(protobuf::Reader),
+    Json(Box<JsonReader>),
+    Protobuf(protobuf::ProtobufReader),
 }
 
 impl Reader {
     pub(super) fn new(format: ListFormat, by_item: bool, max_item: usize) -> Self {
         match format {
-            ListFormat::Json | ListFormat::Table => Self::Json(Box::new(Splitter::new(by_item, max_item))),
-            ListFormat::Protobuf => Self::Protobuf(protobuf::Reader::new(by_item, max_item)),
+            ListFormat::Json | ListFormat::Table => Self::Json(Box::new(JsonReader::new(by_item, max_item))),
+            ListFormat::Protobuf => Self::Protobuf(protobuf::ProtobufReader::new(by_item, max_item)),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! This runs over every byte of every JSON list, so it is what a merged list costs over a direct one. It looks at brackets,
 //! quotes and backslashes only and does not check that what lies between them is JSON. The nesting is a counter: there is
-//! nothing that depth could exhaust. `splitter` calls it; any cut of the bytes gives the same answer.
+//! nothing that depth could exhaust. `json` calls it; any cut of the bytes gives the same answer.
 
 use wide::u8x16;
 

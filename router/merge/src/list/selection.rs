@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use crate::filter::NamespaceFilter;
-use crate::peek::Head;
+use crate::object_meta::ObjectMeta;
 
 #[derive(Debug, Default)]
 pub(super) struct Selection {
@@ -35,9 +35,9 @@ impl Selection {
     }
 
     /// Legs come one after the other.
-    pub(super) fn admits(&mut self, leg: usize, filter: Option<&NamespaceFilter>, head: &Head<'_>) -> bool {
+    pub(super) fn admits(&mut self, leg: usize, filter: Option<&NamespaceFilter>, meta: &ObjectMeta<'_>) -> bool {
         if let Some(filter) = filter {
-            let judged = if filter.by_name() { &head.name } else { &head.namespace };
+            let judged = if filter.by_name() { &meta.name } else { &meta.namespace };
             if !filter.admits(judged) {
                 return false;
             }
@@ -47,11 +47,11 @@ impl Selection {
             self.leg = leg;
             taken.extend(self.fresh.drain(..));
         }
-        if taken.contains(&*head.name) {
+        if taken.contains(&*meta.name) {
             self.collisions += 1;
             return false;
         }
-        self.fresh.push((&*head.name).into());
+        self.fresh.push((&*meta.name).into());
         true
     }
 }

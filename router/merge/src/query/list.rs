@@ -4,7 +4,8 @@
 //! pages go on at the pinned versions, so that all pages together are one list at one cursor.
 
 use super::{
-    CONTINUE_EXPIRED, CollectionQuery, EXACT, Judge, LIST_EXPIRED, LegQuery, Limit, Match, Param, QueryFault, Version,
+    CONTINUE_EXPIRED, CollectionQuery, EXACT, InvalidQuery, LIST_EXPIRED, LegQuery, Limit, Match, Param, QueryFault,
+    Version,
 };
 use crate::cursor::{Cursor, Slot, Universe};
 use crate::token::{Binding, Token, TokenError};
@@ -22,14 +23,14 @@ pub struct LegAsk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListAsk {
     /// A member refuses it.
-    Judge(Judge),
+    Invalid(InvalidQuery),
     /// Members are read.
-    Read(Read),
+    Read(ListRead),
 }
 
 /// The members read for one answer. Its cursor is `cursor` with every answered slot set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct ListRead {
     /// What was known before anybody is asked.
     pub cursor: Cursor,
     /// Whose items make up the answer, in this order.
@@ -50,7 +51,7 @@ impl CollectionQuery {
     /// `slots`: the slots of the members that serve this collection, in the order their items are listed.
     pub fn list(&self, universe: &Universe, binding: &Binding, slots: &[usize]) -> Result<ListAsk, QueryFault> {
         if self.list_is_refused() {
-            return Ok(ListAsk::Judge(self.judge()));
+            return Ok(ListAsk::Invalid(self.invalid()));
         }
         if let Some(token) = &self.token {
             return self.go_on(token, universe, *binding, slots).map(ListAsk::Read);
@@ -111,19 +112,25 @@ impl CollectionQuery {
         }
     }
 
-    fn go_on(&self, text: &str, universe: &Universe, binding: Binding, slots: &[usize]) -> Result<Read, QueryFault> {
+    fn go_on(
+        &self,
+        text: &str,
+        universe: &Universe,
+        binding: Binding,
+        slots: &[usize],
+    ) -> Result<ListRead, QueryFault> {
         let token = Token::decode(text, universe, &binding).map_err(refuse)?;
         if !matches!(self.version, Version::Unset | Version::Any) {
             let why = "specifying resource version is not allowed when using continue";
             return Err(QueryFault::BadRequest(why.to_owned()));
         }
         // A member that has left the shard's namespaces meanwhile cannot be listed to its end.
-        let Some(at) = slots.iter().position(|slot| *slot == token.leg) else {
+        let Some(at) = slots.iter().position(|slot| *slot == token.slot) else {
             return Err(QueryFault::Expired(CONTINUE_EXPIRED.to_owned()));
         };
         let mut asks: Vec<LegAsk> = slots[at..]
             .iter()
-            .filter(|slot| **slot == token.leg || begins(&token, **slot))
+            .filter(|slot| **slot == token.slot || begins(&token, **slot))
             .map(|slot| LegAsk {
                 slot: *slot,
                 query: page(&token, *slot),
@@ -134,7 +141,7 @@ impl CollectionQuery {
         } else {
             Vec::new()
         };
-        Ok(Read {
+        Ok(ListRead {
             paged: self.limit == Limit::Some,
             consistent: token.consistent,
             continued: true,
@@ -146,13 +153,13 @@ impl CollectionQuery {
     }
 }
 
-fn first_read(cursor: Cursor, mut asks: Vec<LegAsk>, paged: bool) -> Read {
+fn first_read(cursor: Cursor, mut asks: Vec<LegAsk>, paged: bool) -> ListRead {
     let others = if paged && asks.len() > 1 {
         asks.split_off(1)
     } else {
         Vec::new()
     };
-    Read {
+    ListRead {
         cursor,
         later: others.iter().map(|ask| ask.slot).collect(),
         pins: others.into_iter().map(pin).collect(),
@@ -214,8 +221,8 @@ fn begins(token: &Token, slot: usize) -> bool {
 }
 
 fn page(token: &Token, slot: usize) -> LegQuery {
-    match &token.member {
-        Some(member) if slot == token.leg => LegQuery {
+    match &token.member_token {
+        Some(member) if slot == token.slot => LegQuery {
             continue_: Param::Set(member.clone()),
             ..newest()
         },

@@ -1,6 +1,6 @@
 //! Every combination of parameters, and what the members are asked.
 
-use super::list::Read;
+use super::list::ListRead;
 use super::*;
 use crate::cursor::{Cursor, Slot, Universe};
 use crate::token::{Binding, Token};
@@ -48,7 +48,7 @@ fn list(query: &str) -> Result<ListAsk, QueryFault> {
     parse(query).list(&universe(), &binding(), &SLOTS)
 }
 
-fn read(query: &str) -> Read {
+fn read(query: &str) -> ListRead {
     match list(query) {
         Ok(ListAsk::Read(read)) => read,
         other => panic!("{query}: {other:?}"),
@@ -193,7 +193,7 @@ fn what_validation_refuses_is_put_to_a_member() {
             "0:= = 1 x",
         ),
     ] {
-        let Ok(ListAsk::Judge(Judge(asked))) = list(&query) else {
+        let Ok(ListAsk::Invalid(InvalidQuery(asked))) = list(&query) else {
             panic!("{query}: {:?}", list(&query))
         };
         assert_eq!(short(&LegAsk { slot: 0, query: asked }), expected, "{query}");
@@ -204,8 +204,8 @@ fn known_token(member: Option<&str>, consistent: bool) -> String {
     let member = member.map(str::to_owned);
     Token {
         cursor: known(),
-        leg: 0,
-        member,
+        slot: 0,
+        member_token: member,
         consistent,
     }
     .encode(&binding())
@@ -241,8 +241,8 @@ fn members_that_had_nothing_to_pin_are_passed_over() {
     let begun = cursor([Slot::At(10), Slot::Sync, Slot::At(30)]);
     let token = Token {
         cursor: begun,
-        leg: 2,
-        member: None,
+        slot: 2,
+        member_token: None,
         consistent: true,
     }
     .encode(&binding())
@@ -347,7 +347,7 @@ fn watches_that_validation_refuses_are_put_to_a_member() {
         "resourceVersion=abc",
         "limit=abc",
     ] {
-        let Ok(WatchAsk::Judge(Judge(asked))) = parse(query).watch(&universe(), &SLOTS) else {
+        let Ok(WatchAsk::Invalid(InvalidQuery(asked))) = parse(query).watch(&universe(), &SLOTS) else {
             panic!("{query}")
         };
         let own = query.contains("CURSOR");
@@ -371,7 +371,7 @@ fn no_cursor_and_no_token_of_ours_reaches_a_member() {
         format!("continue={token}&limit=abc&resourceVersion=CURSOR"),
     ] {
         let asks = match list(&query).unwrap() {
-            ListAsk::Judge(Judge(asked)) => vec![LegAsk { slot: 0, query: asked }],
+            ListAsk::Invalid(InvalidQuery(asked)) => vec![LegAsk { slot: 0, query: asked }],
             ListAsk::Read(read) => read.legs.into_iter().chain(read.pins).collect(),
         };
         for ask in asks {

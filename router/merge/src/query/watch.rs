@@ -1,6 +1,6 @@
 //! The table for WATCH: from where each member's stream begins.
 
-use super::{CollectionQuery, Judge, LegQuery, Limit, Match, NOT_OLDER_THAN, Param, QueryFault, Version};
+use super::{CollectionQuery, InvalidQuery, LegQuery, Limit, Match, NOT_OLDER_THAN, Param, QueryFault, Version};
 use crate::cursor::{Cursor, Slot, Universe};
 
 /// From where one member's stream begins.
@@ -26,7 +26,7 @@ pub enum Begin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchAsk {
     /// A member refuses it.
-    Judge(Judge),
+    Invalid(InvalidQuery),
     /// Members are watched.
     Open {
         /// Where the client stands before the first event.
@@ -42,7 +42,7 @@ impl CollectionQuery {
     /// `slots`: the slots of the members that serve this collection.
     pub fn watch(&self, universe: &Universe, slots: &[usize]) -> Result<WatchAsk, QueryFault> {
         if self.watch_is_refused() {
-            return Ok(WatchAsk::Judge(self.judge()));
+            return Ok(WatchAsk::Invalid(self.invalid()));
         }
         let cursor = match &self.version {
             Version::Cursor(text) => Cursor::decode(text, universe).ok(),

@@ -33,8 +33,8 @@ fn token() -> impl Strategy<Value = Token> {
             }
             Token {
                 cursor,
-                leg,
-                member,
+                slot: leg,
+                member_token: member,
                 consistent,
             }
         })
@@ -68,8 +68,8 @@ fn some() -> String {
     cursor.set(1, Slot::At(7));
     let token = Token {
         cursor,
-        leg: 1,
-        member: Some("eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ".to_owned()),
+        slot: 1,
+        member_token: Some("eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ".to_owned()),
         consistent: true,
     };
     token.encode(&binding()).unwrap()
@@ -127,8 +127,8 @@ fn what_is_too_long_is_refused_on_both_sides() {
     let member = Some("x".repeat(LONGEST));
     let token = Token {
         cursor: Cursor::new(&universe()),
-        leg: 0,
-        member,
+        slot: 0,
+        member_token: member,
         consistent: true,
     };
     assert!(token.encode(&binding()).is_err());
@@ -139,8 +139,8 @@ fn what_is_too_long_is_refused_on_both_sides() {
 fn a_leg_outside_the_set_is_refused() {
     let token = Token {
         cursor: Cursor::new(&universe()),
-        leg: 3,
-        member: None,
+        slot: 3,
+        member_token: None,
         consistent: true,
     };
     let text = token.encode(&binding()).unwrap();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::WatchFormat;
 use super::event::around;
-use crate::peek::INITIAL_EVENTS_END;
+use crate::object_meta::INITIAL_EVENTS_END;
 use crate::wire;
 
 /// The type of the objects in this watch.

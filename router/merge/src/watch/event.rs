@@ -1,4 +1,4 @@
-//! One frame, read as far as merging needs: what happened, and the head of the object it happened to.
+//! One frame, read as far as merging needs: what happened, and the meta of the object it happened to.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{WatchFault, WatchFormat};
-use crate::peek::{self, Head};
+use crate::object_meta::{self, ObjectMeta};
 use crate::wire;
 
 /// metav1.WatchEvent.
@@ -20,7 +20,7 @@ const STATUS_REASON: u64 = 4;
 const STATUS_CODE: u64 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EventType {
     Added,
     Modified,
     Deleted,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Error,
 }
 
-impl Kind {
+impl EventType {
     fn of(text: &[u8]) -> Option<Self> {
         Some(match text {
             b"ADDED" => Self::Added,
@@ -44,9 +44,9 @@ impl Kind {
 /// A frame's event.
 #[derive(Debug)]
 pub(super) struct Event<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: EventType,
     /// Of the object; for Tables of the row's object, but with the Table's type and version.
-    pub(super) head: Head<'a>,
+    pub(super) meta: ObjectMeta<'a>,
     pub(super) version: u64,
     /// Where the object stands in the frame: `from` to `to`.
     pub(super) object: (usize, usize),
@@ -78,30 +78,30 @@ impl<'a> Event<'a> {
         let (kind, object) = outer.ok_or(WatchFault::NotAnEvent)?;
         let mut event = Self {
             kind,
-            head: Head::default(),
+            meta: ObjectMeta::default(),
             version: 0,
             object,
         };
-        if kind != Kind::Error {
+        if kind != EventType::Error {
             let body = frame.get(object.0..object.1).unwrap_or_default();
-            event.head = head(format, body).ok_or(WatchFault::NotAnEvent)?;
-            event.version = event.head.resource_version.parse().map_err(|_| WatchFault::NoVersion)?;
+            event.meta = meta(format, body).ok_or(WatchFault::NotAnEvent)?;
+            event.version = event.meta.resource_version.parse().map_err(|_| WatchFault::NoVersion)?;
         }
         Ok(Some(event))
     }
 }
 
-fn head(format: WatchFormat, object: &[u8]) -> Option<Head<'_>> {
+fn meta(format: WatchFormat, object: &[u8]) -> Option<ObjectMeta<'_>> {
     match format {
-        WatchFormat::Json => peek::json(object),
-        WatchFormat::Protobuf => peek::protobuf(object),
+        WatchFormat::Json => object_meta::json(object),
+        WatchFormat::Protobuf => object_meta::protobuf(object),
         WatchFormat::Table => {
-            let table = peek::json(object)?;
+            let table = object_meta::json(object)?;
             let Some(row) = row_object(object) else {
                 return Some(table);
             };
-            let row = peek::json(row)?;
-            Some(Head {
+            let row = object_meta::json(row)?;
+            Some(ObjectMeta {
                 kind: table.kind,
                 api_version: table.api_version,
                 resource_version: if table.resource_version.is_empty() {
@@ -132,7 +132,7 @@ fn row_object(table: &[u8]) -> Option<&[u8]> {
 }
 
 /// `{"type":"ADDED","object":{…}}`, so that the rest of the object need not be walked to find its end.
-fn json_as_servers_write(frame: &[u8]) -> Option<(Kind, (usize, usize))> {
+fn json_as_servers_write(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
     const TYPE: &[u8] = b"{\"type\":\"";
     const OBJECT: &[u8] = b",\"object\":";
     let rest = frame.strip_prefix(TYPE)?;
@@ -143,10 +143,10 @@ fn json_as_servers_write(frame: &[u8]) -> Option<(Kind, (usize, usize))> {
     let body = body.strip_suffix(b"}")?;
     // One object: the brace above is the event's, this one is its own.
     (body.starts_with(b"{") && body.ends_with(b"}")).then_some(())?;
-    Some((Kind::of(&rest[..end])?, (from, from + body.len())))
+    Some((EventType::of(&rest[..end])?, (from, from + body.len())))
 }
 
-fn json_in_any_order(frame: &[u8]) -> Option<(Kind, (usize, usize))> {
+fn json_in_any_order(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
     #[derive(Deserialize)]
     struct Outer<'a> {
         #[serde(borrow, rename = "type")]
@@ -156,12 +156,12 @@ fn json_in_any_order(frame: &[u8]) -> Option<(Kind, (usize, usize))> {
     }
     let outer: Outer<'_> = serde_json::from_slice(frame).ok()?;
     let object = outer.object.get().as_bytes();
-    Some((Kind::of(outer.kind.as_bytes())?, position(frame, object)))
+    Some((EventType::of(outer.kind.as_bytes())?, position(frame, object)))
 }
 
-fn protobuf(frame: &[u8]) -> Option<(Kind, (usize, usize))> {
+fn protobuf(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
     let event = frame.get(4..)?;
-    let kind = Kind::of(wire::last(event, EVENT_TYPE)??)?;
+    let kind = EventType::of(wire::last(event, EVENT_TYPE)??)?;
     let object = wire::last(wire::last(event, EVENT_OBJECT)??, EXTENSION_RAW)??;
     Some((kind, position(frame, object)))
 }

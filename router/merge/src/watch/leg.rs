@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::shadow::Shadow;
-use super::split::Splitter;
-use super::table::Placing;
+use super::decoder::FrameDecoder;
+use super::known::KnownObjects;
+use super::table::LegColumns;
 use super::{Start, WatchLeg};
 use crate::filter::NamespaceFilter;
-use crate::peek::Head;
+use crate::object_meta::ObjectMeta;
 
 /// What the frames of a leg mean at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub(super) enum Phase {
     Initial,
     /// What happens.
     Live,
-    /// What is there, to be compared with the shadow. Ends at the marker.
+    /// What is there, to be compared with the known. Ends at the marker.
     Resync,
-    /// What is there, for the shadow alone; the client has been told of it in an earlier stream. Ends at the marker, then
+    /// What is there, for the known alone; the client has been told of it in an earlier stream. Ends at the marker, then
     /// the leg is asked again, from where the client stands.
     Inventory,
 }
@@ -31,18 +31,18 @@ pub(super) enum Phase {
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not exclude each other")]
 pub(super) struct Leg {
     pub(super) cluster: Arc<str>,
-    pub(super) member: u64,
+    pub(super) uid_hash: u64,
     pub(super) slot: usize,
     pub(super) filter: Option<NamespaceFilter>,
-    pub(super) asks: u64,
+    pub(super) request_hash: u64,
     pub(super) start: Start,
     pub(super) phase: Phase,
-    pub(super) split: Splitter,
+    pub(super) split: FrameDecoder,
     /// Bytes behind the marker of a leg that waits for the others.
     pub(super) held: Bytes,
     /// Exactly what the client holds of it, or nothing is known.
-    pub(super) shadow: Option<Box<Shadow>>,
-    /// From this version on the shadow is exact: what was counted in is replayed until then.
+    pub(super) known: Option<Box<KnownObjects>>,
+    /// From this version on the known is exact: what was counted in is replayed until then.
     pub(super) exact_from: u64,
     /// The highest version read.
     pub(super) seen: u64,
@@ -54,12 +54,12 @@ pub(super) struct Leg {
     pub(super) dirty: bool,
     /// Came or changed with the plan and is not through yet: what left other legs may turn up here.
     pub(super) moving: bool,
-    /// It is asked for other objects than those that its shadow is of.
+    /// It is asked for other objects than those that its known is of.
     pub(super) changed: bool,
     /// Objects have to be sent again that were passed over for another leg's.
     pub(super) again: bool,
     /// Its member sends no marker: it was asked without watch-list.
-    pub(super) plain: bool,
+    pub(super) without_watch_list: bool,
     /// Nobody waits for its initial events any longer.
     pub(super) given_up: bool,
     /// Bytes came since it was connected last.
@@ -68,7 +68,7 @@ pub(super) struct Leg {
     pub(super) marked: bool,
     /// The marker said version 1 of it: no bookmark says less.
     pub(super) early: bool,
-    pub(super) placing: Placing,
+    pub(super) columns: LegColumns,
 }
 
 impl Leg {
@@ -79,15 +79,15 @@ impl Leg {
         };
         Self {
             cluster: leg.cluster,
-            member: leg.member,
+            uid_hash: leg.uid_hash,
             slot: leg.slot,
             filter: leg.filter,
-            asks: leg.asks,
+            request_hash: leg.request_hash,
             start: leg.start,
             phase,
-            split: Splitter::default(),
+            split: FrameDecoder::default(),
             held: Bytes::new(),
-            shadow: None,
+            known: None,
             exact_from: 0,
             seen: 0,
             caught_up: 0,
@@ -96,24 +96,24 @@ impl Leg {
             moving: false,
             changed: false,
             again: false,
-            plain: false,
+            without_watch_list: false,
             given_up: false,
             up: false,
             marked: false,
             early: false,
-            placing: Placing::default(),
+            columns: LegColumns::default(),
         }
     }
 
     /// Whether it is this member's leg.
     pub(super) fn is(&self, spec: &WatchLeg) -> bool {
-        self.cluster == spec.cluster && self.member == spec.member
+        self.cluster == spec.cluster && self.uid_hash == spec.uid_hash
     }
 
-    pub(super) fn admits(&self, head: &Head<'_>) -> bool {
+    pub(super) fn admits(&self, meta: &ObjectMeta<'_>) -> bool {
         self.filter
             .as_ref()
-            .is_none_or(|filter| filter.admits(if filter.by_name() { &head.name } else { &head.namespace }))
+            .is_none_or(|filter| filter.admits(if filter.by_name() { &meta.name } else { &meta.namespace }))
     }
 
     /// Nothing of its stream counts any more; what comes next is of another one.
@@ -122,13 +122,13 @@ impl Leg {
         self.held = Bytes::new();
         self.up = false;
         self.below = 0;
-        self.placing.reset();
+        self.columns.reset();
     }
 
-    /// From now on its frames tell what is there, to be compared with the shadow.
+    /// From now on its frames tell what is there, to be compared with the known.
     pub(super) fn compare(&mut self) -> Start {
-        if let Some(shadow) = &mut self.shadow {
-            shadow.begin();
+        if let Some(known) = &mut self.known {
+            known.begin();
         }
         self.phase = Phase::Resync;
         self.caught_up = self.seen;
@@ -136,6 +136,6 @@ impl Leg {
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
-        self.shadow.as_ref().is_some_and(|shadow| shadow.has(key))
+        self.known.as_ref().is_some_and(|known| known.has(key))
     }
 }

@@ -3,10 +3,10 @@
 //! What a leg no longer has is told only when every leg that came or changed is through with its state: an object may have
 //! moved there, and then it was never gone. A leg whose client-held objects are not exactly known cannot be mended.
 
+use super::known::KnownObjects;
 use super::leg::{Leg, Phase};
 use super::output::Output;
-use super::shadow::Shadow;
-use super::{Act, Departed, WatchLeg, WatchMerge};
+use super::{Act, PendingDelete, WatchLeg, WatchMerge};
 use crate::cursor::{Cursor, Slot, Universe};
 
 impl WatchMerge {
@@ -25,8 +25,8 @@ impl WatchMerge {
             .collect();
         self.sent.renumber();
         self.renumber(&old, &legs);
-        let members = old.iter().flatten().map(|old| (&old.leg.cluster, old.leg.member));
-        if self.unique && !members.eq(legs.iter().map(|leg| (&leg.cluster, leg.member))) {
+        let members = old.iter().flatten().map(|old| (&old.leg.cluster, old.leg.uid_hash));
+        if self.unique && !members.eq(legs.iter().map(|leg| (&leg.cluster, leg.uid_hash))) {
             // Who wins a name may be another one now, and of names that several have the client may hold any.
             self.expire("the members of a union of names changed".to_owned());
         }
@@ -55,8 +55,8 @@ impl WatchMerge {
             let leg = old.iter().flatten().find(|old| old.leg.slot == slot)?;
             Some(legs.iter().find(|new| leg.leg.is(new))?.slot)
         };
-        for departed in self.departed.values_mut() {
-            departed.slot = departed.slot.and_then(new);
+        for pending_deletes in self.pending_deletes.values_mut() {
+            pending_deletes.slot = pending_deletes.slot.and_then(new);
         }
     }
 
@@ -82,14 +82,14 @@ impl WatchMerge {
             position,
         } = old;
         let index = self.legs.len();
-        let changed = leg.filter != spec.filter || leg.asks != spec.asks;
+        let changed = leg.filter != spec.filter || leg.request_hash != spec.request_hash;
         leg.slot = spec.slot;
         leg.filter = spec.filter;
-        leg.asks = spec.asks;
+        leg.request_hash = spec.request_hash;
         self.cursor.set(leg.slot, position);
         let holds = leg.dirty || matches!(position, Slot::At(_));
-        if unique && !holds && leg.shadow.is_none() {
-            leg.shadow = Some(Box::new(Shadow::new(self.budget.clone())));
+        if unique && !holds && leg.known.is_none() {
+            leg.known = Some(Box::new(KnownObjects::new(self.budget.clone())));
         }
         if changed && holds && self.barrier {
             self.too_early();
@@ -138,15 +138,15 @@ impl WatchMerge {
             self.expire(format!("member {} left", leg.cluster));
             return;
         }
-        let held = leg.shadow.as_mut().map(|shadow| shadow.drain());
+        let held = leg.known.as_mut().map(|known| known.drain());
         for (key, held) in held.into_iter().flatten() {
-            let departed = Departed {
+            let pending_deletes = PendingDelete {
                 known: held.known(),
                 uid: held.uid,
                 version: held.version,
                 slot: None,
             };
-            self.departed.insert(key, departed);
+            self.pending_deletes.insert(key, pending_deletes);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shadow::Budget;
+use super::known::Budget;
 use crate::cursor::{Cursor, Slot};
 use crate::filter::NamespaceFilter;
 
@@ -37,9 +37,9 @@ pub struct WatchSpec {
     pub unique: bool,
     /// Tables get a column that names the member.
     pub cluster_column: bool,
-    /// What may be remembered of keys, to mend a member's 410 without the client: `None`: nothing. A union of names cannot
+    /// What may be remembered of keys, to resync a leg after its member's 410 without the client: `None`: nothing. A union of names cannot
     /// do without: it expires when this is used up, and `None` sets it no bound.
-    pub shadow: Option<Budget>,
+    pub known_objects: Option<Budget>,
 }
 
 /// One member of it.
@@ -48,13 +48,13 @@ pub struct WatchLeg {
     /// For errors and the CLUSTER column.
     pub cluster: Arc<str>,
     /// A hash of the member's UID: another cluster may get its name, and has nothing of what it had.
-    pub member: u64,
+    pub uid_hash: u64,
     /// In the universe of the cursor.
     pub slot: usize,
     /// Which namespaces are the caller's; `None`: all that the member sends.
     pub filter: Option<NamespaceFilter>,
     /// A hash of what else the member is asked (selectors, path): [`WatchMerge::replan`] tells a change by it.
-    pub asks: u64,
+    pub request_hash: u64,
     /// Where it begins, as the client's request has it.
     pub start: Start,
 }
@@ -71,7 +71,7 @@ pub enum Start {
     /// No version and no `sendInitialEvents`: like `Any`, but consistent. Best asked like `Sync`.
     Recent,
     /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker. Of members
-    /// that refuse it the core must know ([`super::WatchMerge::ask_plainly`]).
+    /// that refuse it the core must know ([`super::WatchMerge::disable_watch_list`]).
     Sync,
 }
 
@@ -123,8 +123,8 @@ pub struct LegView {
     pub slot: Slot,
     /// The highest version that was read of it; the fence waits for this.
     pub seen: u64,
-    /// Its initial events are over and it is not being mended.
+    /// Its initial events are over and it is not being resynced.
     pub synced: bool,
-    /// Objects that its shadow holds; `None`: it has none (any more).
-    pub shadow: Option<usize>,
+    /// Keys remembered of the objects that the client holds of it; `None`: none are (any more).
+    pub known_objects: Option<usize>,
 }

@@ -20,7 +20,7 @@ pub(super) struct Columns {
 
 /// Where a leg's cells go.
 #[derive(Debug, Default)]
-pub(super) struct Placing {
+pub(super) struct LegColumns {
     /// Boxed: next to no watch is of Tables.
     alignment: Option<Box<Alignment>>,
 }
@@ -62,23 +62,23 @@ impl Columns {
     }
 
     /// Learns a leg's columns from an event that is not passed on.
-    pub(super) fn read(&mut self, placing: &mut Placing, frame: &[u8]) {
+    pub(super) fn read(&mut self, columns: &mut LegColumns, frame: &[u8]) {
         if let Ok(event) = serde_json::from_slice::<Event<'_>>(frame) {
-            self.learn(placing, event.object.column_definitions);
+            self.learn(columns, event.object.column_definitions);
         }
     }
 
     /// An event as the client is to see it, as `kind` if that is given. `None`: it is no Table event.
     pub(super) fn align(
         &mut self,
-        placing: &mut Placing,
+        columns: &mut LegColumns,
         cluster: &str,
         frame: &[u8],
         kind: Option<&'static str>,
     ) -> Option<Bytes> {
         let event: Event<'_> = serde_json::from_slice(frame).ok()?;
         let table = event.object;
-        self.learn(placing, table.column_definitions)?;
+        self.learn(columns, table.column_definitions)?;
         let (kind, object_kind) = (json(kind.unwrap_or(&event.kind)), json(&table.kind));
         let api_version = json(&table.api_version);
         let mut line =
@@ -100,14 +100,14 @@ impl Columns {
                 line.push(b',');
             }
             let untold = Alignment::untold(row.cells.len());
-            let alignment = placing.alignment.as_deref().unwrap_or(&untold);
+            let alignment = columns.alignment.as_deref().unwrap_or(&untold);
             row.write(&self.columns, alignment, cluster, &mut line);
         }
         line.extend_from_slice(b"]}}\n");
         Some(line.into())
     }
 
-    fn learn(&mut self, placing: &mut Placing, definitions: Option<&RawValue>) -> Option<()> {
+    fn learn(&mut self, columns: &mut LegColumns, definitions: Option<&RawValue>) -> Option<()> {
         let Some(definitions) = definitions else {
             return Some(());
         };
@@ -115,7 +115,7 @@ impl Columns {
         // Of an empty set nothing follows.
         if self.columns.names().next().is_some() && !alignment.is_empty() {
             self.columns.close();
-            placing.alignment = Some(Box::new(alignment));
+            columns.alignment = Some(Box::new(alignment));
         }
         Some(())
     }
@@ -131,7 +131,7 @@ impl Columns {
     }
 }
 
-impl Placing {
+impl LegColumns {
     /// A stream begins anew: it tells its columns again.
     pub(super) fn reset(&mut self) {
         self.alignment = None;

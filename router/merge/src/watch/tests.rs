@@ -23,16 +23,16 @@ fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
         legs: legs
             .map(|(slot, (name, start))| WatchLeg {
                 cluster: name.into(),
-                member: 0,
+                uid_hash: 0,
                 slot,
                 filter: None,
-                asks: 0,
+                request_hash: 0,
                 start: *start,
             })
             .collect(),
         unique: false,
         cluster_column: format == WatchFormat::Table,
-        shadow: None,
+        known_objects: None,
     })
 }
 
@@ -255,7 +255,7 @@ fn a_marker_that_cannot_be_written_is_not_waited_for() {
 fn a_marker_is_no_place_to_resume_from_if_something_left_before_it() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
     merge.barrier = true;
-    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
     let mut out = Output::default();
     merge.push(0, event("ADDED", 3, 0).into(), &mut out).unwrap();
     assert_eq!(
@@ -295,7 +295,7 @@ fn named(kind: &str, name: &str, uid: &str, version: u64) -> String {
 #[test]
 fn what_left_at_one_version_is_no_place_to_resume_from() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
-    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
     let mut out = Output::default();
     let both = named("ADDED", "a", "1", 3) + &named("ADDED", "b", "1", 4) + &bookmark(5, true);
     merge.push(0, both.into(), &mut out).unwrap();
@@ -316,12 +316,12 @@ fn what_left_at_one_version_is_no_place_to_resume_from() {
 #[ignore = "prints numbers"]
 fn speed() {
     const EVENTS: u64 = 200_000;
-    for (name, shadow) in [("no shadow", None), ("shadow", Some(Budget::new(1 << 30)))] {
+    for (name, known) in [("no known", None), ("known", Some(Budget::new(1 << 30)))] {
         for pad in [100, 3_000] {
             let mut merge = merge(WatchFormat::Json, &[Start::Sync; 5]);
             for leg in &mut merge.legs {
                 leg.phase = Phase::Live;
-                leg.shadow = shadow.clone().map(|budget| Box::new(Shadow::new(Some(budget))));
+                leg.known = known.clone().map(|budget| Box::new(KnownObjects::new(Some(budget))));
             }
             let frames: Vec<Bytes> = (2..2 + EVENTS)
                 .map(|at| event("MODIFIED", at, pad).into())

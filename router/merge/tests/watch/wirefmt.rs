@@ -165,7 +165,7 @@ pub(crate) fn decode(format: WatchFormat, frame: &[u8]) -> Seen {
 
 fn decode_protobuf(event: &[u8]) -> Seen {
     let raw = wire::last(wire::last(event, 2).unwrap().unwrap(), 1).unwrap().unwrap();
-    let head = portolan_merge::peek::protobuf(raw).expect("an envelope");
+    let head = portolan_merge::object_meta::protobuf(raw).expect("an envelope");
     Seen {
         kind: wire::text(event, 1).unwrap().to_owned(),
         object_kind: head.kind.clone().into_owned(),

@@ -324,7 +324,7 @@ impl World {
             }
             line.wants = None;
             if member.plain {
-                session.merge.ask_plainly(index);
+                session.merge.disable_watch_list(index);
             }
             let serves = Serves {
                 behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },

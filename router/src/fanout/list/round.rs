@@ -5,7 +5,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WARNING};
 use http::{HeaderMap, Response, StatusCode};
 use portolan_merge::cursor::Slot;
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions};
-use portolan_merge::query::{CONTINUE_INCONSISTENT, LegAsk, list::Read};
+use portolan_merge::query::{CONTINUE_INCONSISTENT, LegAsk, ListRead};
 use portolan_merge::token::Token;
 
 use super::answer::{all_tables, finish};
@@ -42,7 +42,7 @@ pub(super) enum Turn {
 /// The members' answers, sorted.
 pub(super) struct Round<'a> {
     listing: &'a Listing<'a>,
-    read: Read,
+    read: ListRead,
     lists: Vec<(&'a FanLeg, Media, Response<Body>)>,
     pins: Vec<(&'a FanLeg, Response<Body>)>,
     /// The first answer of a member that does not serve the kind.
@@ -66,7 +66,7 @@ pub(super) fn refusal(plan: &FanOut, leg: &FanLeg, response: Response<Body>) -> 
 
 impl<'a> Round<'a> {
     /// Asks, and waits for all heads.
-    pub(super) async fn ask(listing: &'a Listing<'a>, read: Read) -> Result<Turn, Fault> {
+    pub(super) async fn ask(listing: &'a Listing<'a>, read: ListRead) -> Result<Turn, Fault> {
         let asks = read.legs.iter().map(|ask| (ask, listing.wanted.header()));
         let asks = asks.chain(read.pins.iter().map(|ask| (ask, PIN_ACCEPT)));
         let heads = join_all(asks.map(|(ask, accept)| head(listing, ask, accept))).await;
@@ -250,8 +250,8 @@ impl<'a> Round<'a> {
             let resource_version = cursor.encode().map_err(|error| error.to_string())?;
             let token = next.map(|(leg, member)| Token {
                 cursor,
-                leg,
-                member,
+                slot: leg,
+                member_token: member,
                 consistent,
             });
             let continue_ = token.map(|token| token.encode(&binding)).transpose();
@@ -278,8 +278,8 @@ impl<'a> Round<'a> {
         };
         let token = Token {
             cursor: self.read.cursor.clone(),
-            leg: first.slot,
-            member: if index == 0 { Told::read(&body).continue_ } else { own },
+            slot: first.slot,
+            member_token: if index == 0 { Told::read(&body).continue_ } else { own },
             consistent: false,
         };
         let token = token

@@ -157,7 +157,7 @@ impl MergedWatch {
         tracing::debug!(cluster = %leg.shown.cluster, reason = reason.as_str(), why, ?start, "a leg of a watch is connected again");
         leg.shown.set_state(state, Some(why));
         let wish = Wish {
-            query: Wish::of(start, self.merge.asks_plainly(index)),
+            query: Wish::of(start, self.merge.watch_list_disabled(index)),
             shape: Some(self.shape),
             wait: leg.wait(reason),
         };
@@ -198,7 +198,7 @@ impl MergedWatch {
             Answered::Refused(response) => {
                 // Before 1.32 members know no watch-list, and say so.
                 if response.status() == http::StatusCode::UNPROCESSABLE_ENTITY {
-                    self.merge.ask_plainly(index);
+                    self.merge.disable_watch_list(index);
                 }
                 let why = format!("member cluster {cluster} answered {}", response.status());
                 self.lost(index, Reason::Refused, &why);

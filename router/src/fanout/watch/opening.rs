@@ -106,7 +106,7 @@ impl Opening {
             legs: watch_legs(&self.plan, &self.begin.starts()),
             unique: self.plan.unique,
             cluster_column: shape == Shape::Table,
-            shadow: Some(self.shared.fanouts.memory(&self.plan).clone()),
+            known_objects: Some(self.shared.fanouts.memory(&self.plan).clone()),
         })
         .bounded(self.shared.fanouts.frames.clone());
         if self.shared.hides_objects() {
@@ -260,7 +260,7 @@ impl Opening {
     fn stream(self, snapshot: &Snapshot, shape: Shape, kind: HeaderValue) -> Response<Body> {
         let mut merge = self.core(shape);
         for (leg, _) in self.plain.iter().enumerate().filter(|(_, plain)| **plain) {
-            merge.ask_plainly(leg);
+            merge.disable_watch_list(leg);
         }
         let Self { shared, plan, legs, .. } = self;
         let mut missing = Vec::new();

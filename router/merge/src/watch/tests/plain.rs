@@ -17,21 +17,21 @@ fn push(merge: &mut WatchMerge, leg: usize, bytes: String, out: &mut Output) -> 
 
 fn resyncing() -> WatchMerge {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
-    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
     let there = named("ADDED", "a", 3) + &named("ADDED", "b", 4) + &bookmark(5, true);
     push(&mut merge, 0, there, &mut Output::default());
     let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410}}\n".to_owned();
     let (acts, _) = push(&mut merge, 0, gone, &mut Output::default());
     let start = Start::Sync;
     assert_eq!(acts, [Act::Restart { leg: 0, start }]);
-    merge.ask_plainly(0);
+    merge.disable_watch_list(0);
     merge
 }
 
 #[test]
 fn what_is_there_ends_at_a_bookmark() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
-    merge.ask_plainly(0);
+    merge.disable_watch_list(0);
     let mut out = Output::default();
     let (_, said) = push(&mut merge, 0, named("ADDED", "a", 3), &mut out);
     assert!(!merge.leg_state(0).synced && !said.contains("BOOKMARK"));
@@ -74,9 +74,9 @@ fn a_union_counts_it_in() {
         for leg in 0..2 {
             merge.legs[leg].phase = Phase::Inventory;
             merge.legs[leg].start = Start::Sync;
-            merge.legs[leg].shadow = Some(Box::new(Shadow::new(None)));
+            merge.legs[leg].known = Some(Box::new(KnownObjects::new(None)));
         }
-        merge.ask_plainly(0);
+        merge.disable_watch_list(0);
         let mut out = Output::default();
         let start = Start::At(10);
         let (acts, _) = push(&mut merge, 1, named("ADDED", "y", 4) + &bookmark(11, true), &mut out);
@@ -95,8 +95,8 @@ fn a_union_counts_it_in() {
 #[test]
 fn a_cache_that_is_behind_what_was_told_before_a_break_is_waited_for() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
-    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
-    merge.ask_plainly(0);
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
+    merge.disable_watch_list(0);
     let mut out = Output::default();
     push(
         &mut merge,

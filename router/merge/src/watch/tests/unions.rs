@@ -11,10 +11,10 @@ fn union(legs: usize) -> WatchMerge {
         cursor.set(slot, Slot::At(10));
         WatchLeg {
             cluster: name.into(),
-            member: 0,
+            uid_hash: 0,
             slot,
             filter: None,
-            asks: 0,
+            request_hash: 0,
             start: Start::At(10),
         }
     });
@@ -27,7 +27,7 @@ fn union(legs: usize) -> WatchMerge {
         legs,
         unique: true,
         cluster_column: false,
-        shadow: None,
+        known_objects: None,
     })
 }
 
@@ -124,7 +124,7 @@ fn a_frame_of_the_stream_before_has_no_part_in_a_comparison() {
 #[test]
 fn what_left_before_a_comparison_is_through_is_not_told_again() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
-    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
     let mut out = Output::default();
     feed(
         &mut merge,
@@ -146,7 +146,7 @@ fn what_left_before_a_comparison_is_through_is_not_told_again() {
 #[test]
 fn a_comparison_with_a_cache_that_is_behind_takes_nothing_back() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
-    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
     let mut out = Output::default();
     feed(
         &mut merge,
@@ -176,10 +176,10 @@ fn a_comparison_with_a_cache_that_is_behind_takes_nothing_back() {
 fn again(slot: usize, cluster: &str) -> WatchLeg {
     WatchLeg {
         cluster: cluster.into(),
-        member: 0,
+        uid_hash: 0,
         slot,
         filter: None,
-        asks: 0,
+        request_hash: 0,
         start: Start::Sync,
     }
 }
@@ -226,14 +226,14 @@ fn a_union_that_goes_on_without_a_member_that_has_the_kind_no_more_begins_anew()
 fn another_cluster_under_a_members_name_is_another_member() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
     merge.legs[0].cluster = "m0".into();
-    merge.legs[0].shadow = Some(Box::new(Shadow::new(None)));
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
     let mut out = Output::default();
     let there = named("ADDED", "a", "1", 30) + &named("ADDED", "b", "1", 31) + &bookmark(40, true);
     feed(&mut merge, 0, &there, &mut out);
     text(&mut out);
     let universe = Universe::new("shard", ["other".to_owned()]);
     let spec = WatchLeg {
-        member: 1,
+        uid_hash: 1,
         ..again(0, "m0")
     };
     let acts = merge.replan(&universe, vec![spec], &mut out);

@@ -31,10 +31,10 @@ impl World {
                 };
                 WatchLeg {
                     cluster: name.into(),
-                    member: 0,
+                    uid_hash: 0,
                     slot,
                     filter,
-                    asks,
+                    request_hash: asks,
                     start: start(slot),
                 }
             })
@@ -120,7 +120,7 @@ impl World {
             unique: self.truth.setting.unique,
             cluster_column: self.format == WatchFormat::Table && self.dice.percent(50),
             // A union that has too little memory for its names never gets through.
-            shadow: self
+            known_objects: self
                 .budget
                 .clone()
                 .filter(|_| !(self.small && self.truth.setting.unique)),

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions, MergedMeta, Wants};
-use portolan_merge::query::list::Read;
-use portolan_merge::query::{CollectionQuery, LegAsk, ListAsk, Param, QueryFault};
+use portolan_merge::query::{CollectionQuery, LegAsk, ListAsk, ListRead, Param, QueryFault};
 use portolan_merge::token::Token;
 use portolan_merge::watch::Start;
 use serde_json::{Value, json};
@@ -136,7 +135,7 @@ impl World {
         }
         let mut read = match query.list(universe, &binding(), &slots) {
             Ok(ListAsk::Read(read)) => read,
-            Ok(ListAsk::Judge(judge)) => panic!("a list that members are to refuse: {judge:?}"),
+            Ok(ListAsk::Invalid(invalid)) => panic!("a list that members are to refuse: {invalid:?}"),
             Err(QueryFault::Expired(_)) => return Answer::Expired(None),
             Err(QueryFault::BadRequest(why)) => panic!("{why}"),
         };
@@ -216,7 +215,7 @@ impl World {
     }
 
     /// The members' bodies through the list core, in pieces.
-    fn merge(&mut self, universe: &Universe, read: &Read, pages: &[Page]) -> Value {
+    fn merge(&mut self, universe: &Universe, read: &ListRead, pages: &[Page]) -> Value {
         let plan = self.plan(universe, |_| Start::Sync);
         let leg = |ask: &LegAsk| plan.iter().find(|leg| leg.slot == ask.slot).unwrap();
         let legs = read.legs.iter().map(|ask| ListLeg {
@@ -255,7 +254,7 @@ impl World {
 }
 
 /// As the router does it: on with the member that has more, else with the next.
-fn assemble(read: &Read, own: Vec<Option<String>>) -> MergedMeta {
+fn assemble(read: &ListRead, own: Vec<Option<String>>) -> MergedMeta {
     let more = read.legs.iter().zip(own).find_map(|(ask, own)| {
         let own = own.filter(|own| !own.is_empty())?;
         Some((ask.slot, Some(own)))
@@ -263,8 +262,8 @@ fn assemble(read: &Read, own: Vec<Option<String>>) -> MergedMeta {
     let next = more.or_else(|| read.later.first().map(|slot| (*slot, None)));
     let token = next.map(|(leg, member)| Token {
         cursor: read.cursor.clone(),
-        leg,
-        member,
+        slot: leg,
+        member_token: member,
         consistent: read.consistent,
     });
     MergedMeta {
@@ -273,7 +272,7 @@ fn assemble(read: &Read, own: Vec<Option<String>>) -> MergedMeta {
     }
 }
 
-fn offer(read: &Read, index: usize, offered: Option<String>) -> Option<String> {
+fn offer(read: &ListRead, index: usize, offered: Option<String>) -> Option<String> {
     let first = read.legs.first()?;
     let own = match &first.query.continue_ {
         Param::Set(own) => Some(own.clone()),
@@ -281,8 +280,8 @@ fn offer(read: &Read, index: usize, offered: Option<String>) -> Option<String> {
     };
     let token = Token {
         cursor: read.cursor.clone(),
-        leg: first.slot,
-        member: if index == 0 { offered } else { own },
+        slot: first.slot,
+        member_token: if index == 0 { offered } else { own },
         consistent: false,
     };
     Some(token.encode(&binding()).unwrap())

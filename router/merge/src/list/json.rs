@@ -37,7 +37,7 @@ pub(super) enum Array {
 
 /// The reader of one member's list.
 #[derive(Debug)]
-pub(super) struct Splitter {
+pub(super) struct JsonReader {
     outside: Outside,
     by_item: bool,
     max_item: usize,
@@ -80,7 +80,7 @@ enum Key {
     Other,
 }
 
-impl Splitter {
+impl JsonReader {
     /// `by_item`: items one by one, none larger than `max_item`; else the array's inside as it comes.
     pub(super) fn new(by_item: bool, max_item: usize) -> Self {
         Self {

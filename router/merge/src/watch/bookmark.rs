@@ -44,7 +44,10 @@ impl WatchMerge {
     /// Whoever resumes from the cursor misses nothing and keeps nothing that is gone.
     pub(super) fn safe(&self) -> bool {
         let unsettled = |leg: &Leg| leg.dirty || leg.again || (leg.moving && leg.phase == Phase::Resync);
-        !self.barrier && self.hasty.is_empty() && self.departed.is_empty() && !self.legs.iter().any(unsettled)
+        !self.barrier
+            && self.provisional.is_empty()
+            && self.pending_deletes.is_empty()
+            && !self.legs.iter().any(unsettled)
     }
 
     /// From here on versions can be resumed from, if that is so.
@@ -85,9 +88,9 @@ impl WatchMerge {
             .filter(|leg| leg.again || leg.phase == Phase::Resync)
             .map(|leg| leg.slot);
         let early = self
-            .departed
+            .pending_deletes
             .values()
-            .filter_map(|departed| departed.slot)
+            .filter_map(|pending_deletes| pending_deletes.slot)
             .chain(wanted);
         let early: Vec<usize> = early.collect();
         if !self.bookmarks {

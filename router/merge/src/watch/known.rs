@@ -1,6 +1,6 @@
 //! What the client holds of one member, keys only: enough to tell what a member's own relist changes for it.
 //!
-//! Exact or not there: a shadow begins with a stream that begins at nothing, follows every event, and is dropped when the
+//! Exact or not there: a known begins with a stream that begins at nothing, follows every event, and is dropped when the
 //! budget of all shadows is used up.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::peek::Head;
+use crate::object_meta::ObjectMeta;
 
 /// What an entry takes beside its key's bytes, with the slack of a hash table.
 const PER_KEY: usize = 112;
@@ -107,7 +107,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 
 /// One object that the client holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct KnownObject {
     pub(super) uid: Uid,
     pub(super) version: u64,
     /// Which pass over the member's state saw it last.
@@ -118,7 +118,7 @@ pub(super) struct Held {
     pub(super) wanted: bool,
 }
 
-impl Held {
+impl KnownObject {
     /// The version that the client holds; 0: none.
     pub(super) fn known(&self) -> u64 {
         if self.wanted { 0 } else { self.version }
@@ -126,24 +126,24 @@ impl Held {
 }
 
 /// Writes `namespace/name` into a buffer that is used again and again.
-pub(super) fn write_key(key: &mut String, head: &Head<'_>) {
+pub(super) fn write_key(key: &mut String, meta: &ObjectMeta<'_>) {
     key.clear();
-    key.push_str(&head.namespace);
+    key.push_str(&meta.namespace);
     key.push('/');
-    key.push_str(&head.name);
+    key.push_str(&meta.name);
 }
 
 /// All of one member's.
 #[derive(Debug)]
-pub(super) struct Shadow {
-    keys: HashMap<Box<str>, Held>,
+pub(super) struct KnownObjects {
+    keys: HashMap<Box<str>, KnownObject>,
     pass: u32,
     bytes: usize,
     /// `None`: no bound.
     budget: Option<Budget>,
 }
 
-impl Shadow {
+impl KnownObjects {
     pub(super) fn new(budget: Option<Budget>) -> Self {
         Self {
             keys: HashMap::new(),
@@ -157,7 +157,7 @@ impl Shadow {
         self.keys.len()
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Held> {
+    pub(super) fn get(&self, key: &str) -> Option<&KnownObject> {
         self.keys.get(key)
     }
 
@@ -165,7 +165,7 @@ impl Shadow {
         self.keys.contains_key(key)
     }
 
-    /// False if the budget is used up: the shadow is of no use from then on.
+    /// False if the budget is used up: the known is of no use from then on.
     #[must_use]
     pub(super) fn set(&mut self, key: &str, uid: &str, version: u64) -> bool {
         let pass = self.pass;
@@ -182,7 +182,7 @@ impl Shadow {
         }
         self.bytes += cost;
         let uid = Uid::of(uid);
-        let held = Held {
+        let held = KnownObject {
             uid,
             version,
             pass,
@@ -206,7 +206,7 @@ impl Shadow {
         }
     }
 
-    pub(super) fn remove(&mut self, key: &str) -> Option<Held> {
+    pub(super) fn remove(&mut self, key: &str) -> Option<KnownObject> {
         let held = self.keys.remove(key)?;
         self.release(key.len() + PER_KEY);
         Some(held)
@@ -218,7 +218,7 @@ impl Shadow {
     }
 
     /// What this pass did not see, in the order of the keys: the same input makes the same stream. It is taken out.
-    pub(super) fn sweep(&mut self) -> Vec<(Box<str>, Held)> {
+    pub(super) fn sweep(&mut self) -> Vec<(Box<str>, KnownObject)> {
         let pass = self.pass;
         let mut gone: Vec<_> = self.keys.extract_if(|_, held| held.pass != pass).collect();
         gone.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -227,7 +227,7 @@ impl Shadow {
     }
 
     /// All of it, in the order of the keys.
-    pub(super) fn drain(&mut self) -> Vec<(Box<str>, Held)> {
+    pub(super) fn drain(&mut self) -> Vec<(Box<str>, KnownObject)> {
         self.release(self.bytes);
         let mut all: Vec<_> = self.keys.drain().collect();
         all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -242,7 +242,7 @@ impl Shadow {
     }
 }
 
-impl Drop for Shadow {
+impl Drop for KnownObjects {
     fn drop(&mut self) {
         self.release(self.bytes);
     }
@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn the_budget_is_shared_and_given_back() {
         let budget = Budget::new(2 * (PER_KEY + 3));
-        let mut one = Shadow::new(Some(budget.clone()));
-        let mut two = Shadow::new(Some(budget.clone()));
+        let mut one = KnownObjects::new(Some(budget.clone()));
+        let mut two = KnownObjects::new(Some(budget.clone()));
         assert!(one.set("a/a", "u", 1) && two.set("a/b", "u", 1));
         assert!(!one.set("a/c", "u", 1));
         assert!(budget.is_short());

@@ -14,9 +14,9 @@ use crate::wire;
 /// The annotation of the bookmark that ends the initial events of a watch-list.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// An object's head. Empty where the object does not say.
+/// An object's meta. Empty where the object does not say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Head<'a> {
+pub struct ObjectMeta<'a> {
     /// Empty in items of lists.
     pub kind: Cow<'a, str>,
     /// Empty in items of lists.
@@ -35,33 +35,33 @@ pub struct Head<'a> {
 }
 
 /// Of a JSON object. Reads no further than it must: an object that breaks behind its metadata may pass.
-pub fn json(object: &[u8]) -> Option<Head<'_>> {
-    json_until(object, |head| !head.kind.is_empty() && !head.api_version.is_empty())
+pub fn json(object: &[u8]) -> Option<ObjectMeta<'_>> {
+    json_until(object, |meta| !meta.kind.is_empty() && !meta.api_version.is_empty())
 }
 
 /// Of a JSON object in a list, where the type may be left out: reads no further than its metadata.
-pub fn json_item(object: &[u8]) -> Option<Head<'_>> {
+pub fn json_item(object: &[u8]) -> Option<ObjectMeta<'_>> {
     json_until(object, |_| true)
 }
 
-fn json_until<'a>(object: &'a [u8], enough: fn(&Head<'a>) -> bool) -> Option<Head<'a>> {
-    let mut head = Head::default();
+fn json_until<'a>(object: &'a [u8], enough: fn(&ObjectMeta<'a>) -> bool) -> Option<ObjectMeta<'a>> {
+    let mut meta = ObjectMeta::default();
     let mut done = false;
-    let seed = Object {
-        head: &mut head,
+    let seed = ObjectVisitor {
+        meta: &mut meta,
         done: &mut done,
         enough,
     };
     let mut reader = serde_json::Deserializer::from_slice(object);
     let whole = seed.deserialize(&mut reader).is_ok() && reader.end().is_ok();
     // Leaving a map early is an error to serde_json, and all that is wrong then.
-    (done || whole).then_some(head)
+    (done || whole).then_some(meta)
 }
 
 /// Of an object in Kubernetes' protobuf envelope (`k8s\0` first).
-pub fn protobuf(envelope: &[u8]) -> Option<Head<'_>> {
+pub fn protobuf(envelope: &[u8]) -> Option<ObjectMeta<'_>> {
     let opened = wire::open(envelope)?;
-    Some(Head {
+    Some(ObjectMeta {
         kind: opened.kind.into(),
         api_version: opened.api_version.into(),
         ..protobuf_object(opened.object)?
@@ -69,25 +69,25 @@ pub fn protobuf(envelope: &[u8]) -> Option<Head<'_>> {
 }
 
 /// Of a protobuf object without envelope, as it stands in a list: type unknown.
-pub fn protobuf_object(object: &[u8]) -> Option<Head<'_>> {
-    let mut head = Head::default();
-    for meta in wire::metas(object) {
-        for field in wire::fields(meta?) {
+pub fn protobuf_object(object: &[u8]) -> Option<ObjectMeta<'_>> {
+    let mut meta = ObjectMeta::default();
+    for message in wire::metas(object) {
+        for field in wire::fields(message?) {
             let field = field?;
             let text = |content| std::str::from_utf8(content).ok().map(Cow::Borrowed);
             match (field.number, field.content) {
-                (wire::META_NAME, Some(content)) => head.name = text(content)?,
-                (wire::META_NAMESPACE, Some(content)) => head.namespace = text(content)?,
-                (wire::META_UID, Some(content)) => head.uid = text(content)?,
-                (wire::META_VERSION, Some(content)) => head.resource_version = text(content)?,
+                (wire::META_NAME, Some(content)) => meta.name = text(content)?,
+                (wire::META_NAMESPACE, Some(content)) => meta.namespace = text(content)?,
+                (wire::META_UID, Some(content)) => meta.uid = text(content)?,
+                (wire::META_VERSION, Some(content)) => meta.resource_version = text(content)?,
                 (wire::META_ANNOTATIONS, Some(entry)) if wire::text(entry, wire::ENTRY_KEY)? == INITIAL_EVENTS_END => {
-                    head.initial_events_end = wire::text(entry, wire::ENTRY_VALUE)? == "true";
+                    meta.initial_events_end = wire::text(entry, wire::ENTRY_VALUE)? == "true";
                 }
                 _ => {}
             }
         }
     }
-    Some(head)
+    Some(meta)
 }
 
 /// A string, borrowed unless it has escapes; `null` is the empty one.
@@ -107,13 +107,13 @@ fn text<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Cow<'de, str>, A::Error> 
     Ok(map.next_value::<Text<'de>>()?.0.map(|text| text.0).unwrap_or_default())
 }
 
-struct Object<'s, 'a> {
-    head: &'s mut Head<'a>,
+struct ObjectVisitor<'s, 'a> {
+    meta: &'s mut ObjectMeta<'a>,
     done: &'s mut bool,
-    enough: fn(&Head<'a>) -> bool,
+    enough: fn(&ObjectMeta<'a>) -> bool,
 }
 
-impl<'de> DeserializeSeed<'de> for Object<'_, 'de> {
+impl<'de> DeserializeSeed<'de> for ObjectVisitor<'_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -121,7 +121,7 @@ impl<'de> DeserializeSeed<'de> for Object<'_, 'de> {
     }
 }
 
-impl<'de> Visitor<'de> for Object<'_, 'de> {
+impl<'de> Visitor<'de> for ObjectVisitor<'_, 'de> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,12 +131,12 @@ impl<'de> Visitor<'de> for Object<'_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = key(&mut map)? {
             match &*key {
-                "kind" => self.head.kind = text(&mut map)?,
-                "apiVersion" => self.head.api_version = text(&mut map)?,
+                "kind" => self.meta.kind = text(&mut map)?,
+                "apiVersion" => self.meta.api_version = text(&mut map)?,
                 "metadata" => {
-                    let enough = (self.enough)(self.head);
-                    let read = map.next_value_seed(Meta {
-                        head: self.head,
+                    let enough = (self.enough)(self.meta);
+                    let read = map.next_value_seed(MetaVisitor {
+                        meta: self.meta,
                         leave: enough,
                         left: self.done,
                     });
@@ -157,29 +157,29 @@ impl<'de> Visitor<'de> for Object<'_, 'de> {
     }
 }
 
-struct Meta<'s, 'a> {
-    head: &'s mut Head<'a>,
+struct MetaVisitor<'s, 'a> {
+    meta: &'s mut ObjectMeta<'a>,
     /// As soon as all is known: managed fields are a third of an object, and stand behind it.
     leave: bool,
     left: &'s mut bool,
 }
 
-impl Meta<'_, '_> {
+impl MetaVisitor<'_, '_> {
     fn complete(&self) -> bool {
-        let Head {
+        let ObjectMeta {
             name,
             namespace,
             uid,
             resource_version,
             ..
-        } = &self.head;
+        } = &self.meta;
         ![name, namespace, uid, resource_version]
             .iter()
             .any(|text| text.is_empty())
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Meta<'_, 'de> {
+impl<'de> DeserializeSeed<'de> for MetaVisitor<'_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -187,7 +187,7 @@ impl<'de> DeserializeSeed<'de> for Meta<'_, 'de> {
     }
 }
 
-impl<'de> Visitor<'de> for Meta<'_, 'de> {
+impl<'de> Visitor<'de> for MetaVisitor<'_, 'de> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,13 +197,13 @@ impl<'de> Visitor<'de> for Meta<'_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = key(&mut map)? {
             match &*key {
-                "name" => self.head.name = text(&mut map)?,
-                "namespace" => self.head.namespace = text(&mut map)?,
-                "uid" => self.head.uid = text(&mut map)?,
-                "resourceVersion" => self.head.resource_version = text(&mut map)?,
+                "name" => self.meta.name = text(&mut map)?,
+                "namespace" => self.meta.namespace = text(&mut map)?,
+                "uid" => self.meta.uid = text(&mut map)?,
+                "resourceVersion" => self.meta.resource_version = text(&mut map)?,
                 "annotations" => {
                     // `null` or nothing that could be the marker.
-                    map.next_value_seed(Annotations(&mut self.head.initial_events_end))?;
+                    map.next_value_seed(AnnotationsVisitor(&mut self.meta.initial_events_end))?;
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
@@ -217,9 +217,9 @@ impl<'de> Visitor<'de> for Meta<'_, 'de> {
 }
 
 /// Reads one key's value and skips the others unread: the last-applied annotation is as large as its object.
-struct Annotations<'s>(&'s mut bool);
+struct AnnotationsVisitor<'s>(&'s mut bool);
 
-impl<'de> DeserializeSeed<'de> for Annotations<'_> {
+impl<'de> DeserializeSeed<'de> for AnnotationsVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -227,7 +227,7 @@ impl<'de> DeserializeSeed<'de> for Annotations<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Annotations<'_> {
+impl<'de> Visitor<'de> for AnnotationsVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -263,13 +263,13 @@ mod tests {
         let event = br#"{"kind":"Pod","apiVersion":"v1","spec":{"metadata":{"name":"inner"},"a":"\"}"},
             "metadata":{"name":"web","labels":{"name":"no"},"namespace":"ns-a","uid":"u","creationTimestamp":null,
             "resourceVersion":"12","managedFields":[{"#;
-        let head = json(event).unwrap();
-        assert_eq!((&*head.kind, &*head.api_version, &*head.name), ("Pod", "v1", "web"));
+        let meta = json(event).unwrap();
+        assert_eq!((&*meta.kind, &*meta.api_version, &*meta.name), ("Pod", "v1", "web"));
         assert_eq!(
-            (&*head.namespace, &*head.uid, &*head.resource_version),
+            (&*meta.namespace, &*meta.uid, &*meta.resource_version),
             ("ns-a", "u", "12")
         );
-        assert!(matches!(head.name, Cow::Borrowed(_)));
+        assert!(matches!(meta.name, Cow::Borrowed(_)));
     }
 
     #[test]
@@ -285,9 +285,9 @@ mod tests {
     #[test]
     fn json_items_have_no_type_and_any_order() {
         let item = br#"{"status":[[{"metadata":1}]],"metadata":{"annotations":null,"name":"a\u0062"}}"#;
-        let head = json_item(item).unwrap();
-        assert_eq!((&*head.name, &*head.kind), ("ab", ""));
-        assert_eq!(json(item).unwrap(), head);
+        let meta = json_item(item).unwrap();
+        assert_eq!((&*meta.name, &*meta.kind), ("ab", ""));
+        assert_eq!(json(item).unwrap(), meta);
         assert_eq!(
             &*json(br#"{"metadata":{},"kind":"K","apiVersion":"v1"}"#).unwrap().kind,
             "K"
@@ -330,13 +330,13 @@ mod tests {
         let mut body = wire::MAGIC.to_vec();
         wire::put(&mut body, wire::UNKNOWN_TYPE_META, &kind);
         wire::put(&mut body, wire::UNKNOWN_RAW, &object);
-        let head = protobuf(&body).unwrap();
-        assert_eq!((&*head.kind, &*head.api_version, &*head.name), ("Pod", "v1", "web"));
+        let meta = protobuf(&body).unwrap();
+        assert_eq!((&*meta.kind, &*meta.api_version, &*meta.name), ("Pod", "v1", "web"));
         assert_eq!(
-            (&*head.namespace, &*head.uid, &*head.resource_version),
+            (&*meta.namespace, &*meta.uid, &*meta.resource_version),
             ("ns-a", "u", "12")
         );
-        assert!(head.initial_events_end);
+        assert!(meta.initial_events_end);
         for length in 0..body.len() {
             if let Some(cut) = protobuf(&body[..length]) {
                 assert_eq!(cut.name, "", "cut between fields, at {length}");

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 
 use super::compose::Type;
-use super::event::{Event, Kind, around, refusal};
+use super::decoder::FrameBytes;
+use super::event::{Event, EventType, around, refusal};
+use super::known::{KnownObject, Uid, write_key};
 use super::leg::Phase;
 use super::output::Output;
-use super::shadow::{Held, Uid, write_key};
-use super::split::Cut;
 use super::{Start, WatchFault, WatchFormat, WatchMerge};
 use crate::cursor::Slot;
 
@@ -31,8 +31,8 @@ impl WatchMerge {
             }
             match self.legs[leg].split.next(self.format, &chunk, &mut at)? {
                 None => break,
-                Some(Cut::Within(from, to)) => self.judge(leg, &chunk, (from, to), out)?,
-                Some(Cut::Gathered(frame)) => self.judge(leg, &frame, (0, frame.len()), out)?,
+                Some(FrameBytes::Within(from, to)) => self.judge(leg, &chunk, (from, to), out)?,
+                Some(FrameBytes::Gathered(frame)) => self.judge(leg, &frame, (0, frame.len()), out)?,
             }
         }
         Ok(())
@@ -72,7 +72,7 @@ impl WatchMerge {
         let Some(event) = Event::read(self.format, &chunk[from..to])? else {
             return Ok(());
         };
-        if event.kind == Kind::Error {
+        if event.kind == EventType::Error {
             let (start, end) = event.object;
             let refusal = refusal(self.format, &chunk[from + start..from + end]);
             let act = self.begin_again(leg, Some(&refusal));
@@ -83,13 +83,13 @@ impl WatchMerge {
         let this = &mut self.legs[leg];
         this.seen = this.seen.max(event.version);
         let frame = Frame { chunk, from, to, event };
-        if frame.event.kind == Kind::Bookmark {
+        if frame.event.kind == EventType::Bookmark {
             self.bookmark(leg, &frame, out);
             return Ok(());
         }
-        let admitted = this.admits(&frame.event.head);
+        let admitted = this.admits(&frame.event.meta);
         let before = frame.event.version.saturating_sub(1);
-        if frame.event.kind != Kind::Added && self.follows(leg, before) {
+        if frame.event.kind != EventType::Added && self.follows(leg, before) {
             self.settle(leg, before, out);
             if !self.legs[leg].up || self.expired {
                 // Asked again from elsewhere: there it comes once more.
@@ -107,11 +107,11 @@ impl WatchMerge {
     }
 
     fn learn(&mut self, event: &Event<'_>) {
-        if self.kind.is_none() && !event.head.kind.is_empty() {
+        if self.kind.is_none() && !event.meta.kind.is_empty() {
             self.kind = Some(Type {
                 format: self.format,
-                kind: (*event.head.kind).into(),
-                api_version: (*event.head.api_version).into(),
+                kind: (*event.meta.kind).into(),
+                api_version: (*event.meta.api_version).into(),
             });
         }
     }
@@ -120,7 +120,7 @@ impl WatchMerge {
     /// which is all ADDED. Not if the client has more: the member's cache was behind when it began to tell.
     fn follows(&self, leg: usize, version: u64) -> bool {
         let this = &self.legs[leg];
-        let unmarked = this.plain || (this.phase == Phase::Initial && this.start != Start::Sync);
+        let unmarked = this.without_watch_list || (this.phase == Phase::Initial && this.start != Start::Sync);
         let behind = matches!(self.cursor.slot(this.slot), Slot::At(at) if version < at) || version < this.caught_up;
         unmarked && this.phase != Phase::Live && !behind
     }
@@ -130,7 +130,7 @@ impl WatchMerge {
         let version = frame.event.version;
         if self.legs[leg].phase == Phase::Live {
             self.told(leg, version);
-        } else if frame.event.head.initial_events_end || self.follows(leg, version) {
+        } else if frame.event.meta.initial_events_end || self.follows(leg, version) {
             self.settle(leg, version, out);
         } else {
             self.is_behind(leg, version);
@@ -142,7 +142,7 @@ impl WatchMerge {
     fn is_behind(&mut self, leg: usize, version: u64) {
         let this = &mut self.legs[leg];
         let before = std::mem::replace(&mut this.below, version);
-        if this.plain && (1..version).contains(&before) {
+        if this.without_watch_list && (1..version).contains(&before) {
             let seen = this.seen;
             self.went_back(leg, version, seen);
         }
@@ -152,16 +152,16 @@ impl WatchMerge {
     fn overlook(&mut self, leg: usize, frame: &Frame<'_>) {
         if self.format == WatchFormat::Table {
             let bytes = &frame.chunk[frame.from..frame.to];
-            self.columns.read(&mut self.legs[leg].placing, bytes);
+            self.columns.read(&mut self.legs[leg].columns, bytes);
         }
     }
 
     /// An earlier leg has the name: what the client may have of this leg's object is out of date now.
     fn pass_over(&mut self, leg: usize, frame: &Frame<'_>) {
-        if let Some(shadow) = &mut self.legs[leg].shadow
-            && shadow.get(&self.key).is_some_and(|held| held.told)
+        if let Some(known) = &mut self.legs[leg].known
+            && known.get(&self.key).is_some_and(|held| held.told)
         {
-            shadow.want(&self.key);
+            known.want(&self.key);
         }
         self.overlook(leg, frame);
     }
@@ -175,20 +175,20 @@ impl WatchMerge {
             self.went_back(leg, version, at);
             return;
         }
-        // Before it moves: an event up to there is of the time that the shadow has behind it.
+        // Before it moves: an event up to there is of the time that the known has behind it.
         let exact = self.exact(leg);
         self.advance(slot, version);
         self.sent.progress(slot, version);
         if !admitted {
             self.overlook(leg, frame);
-        } else if frame.event.kind == Kind::Deleted {
+        } else if frame.event.kind == EventType::Deleted {
             self.live_deleted(leg, frame, exact, out);
         } else {
             self.keep(leg, frame);
-            if self.shaded(leg) {
+            if self.shadowed(leg) {
                 self.pass_over(leg, frame);
             } else {
-                self.departed.remove(self.key.as_str());
+                self.pending_deletes.remove(self.key.as_str());
                 self.send(leg, frame, None, out);
             }
         }
@@ -196,35 +196,35 @@ impl WatchMerge {
     }
 
     fn live_deleted(&mut self, leg: usize, frame: &Frame<'_>, exact: bool, out: &mut Output) {
-        write_key(&mut self.key, &frame.event.head);
-        let shadow = self.legs[leg].shadow.as_mut();
-        let known = shadow.is_none() || !exact;
-        let held = shadow.and_then(|shadow| shadow.remove(&self.key));
-        if !(known || held.is_some()) || self.shaded(leg) || self.hand_over(leg) {
+        write_key(&mut self.key, &frame.event.meta);
+        let known = self.legs[leg].known.as_mut();
+        let unsure = known.is_none() || !exact;
+        let held = known.and_then(|known| known.remove(&self.key));
+        if !(unsure || held.is_some()) || self.shadowed(leg) || self.hand_over(leg) {
             self.overlook(leg, frame);
             return;
         }
         self.gone(leg, frame, held, out);
     }
 
-    /// The client is told, now or when it may be. `held`: what the leg's shadow knew of it.
-    fn gone(&mut self, leg: usize, frame: &Frame<'_>, held: Option<Held>, out: &mut Output) {
+    /// The client is told, now or when it may be. `held`: what the leg's known knew of it.
+    fn gone(&mut self, leg: usize, frame: &Frame<'_>, held: Option<KnownObject>, out: &mut Output) {
         if self.barrier || self.counting() {
             self.overlook(leg, frame);
-            let uid = Uid::of(&frame.event.head.uid);
+            let uid = Uid::of(&frame.event.meta.uid);
             // Asked again, the leg may begin with it once more: the client has it already.
             let known = held.filter(|held| held.uid == uid).map_or(0, |held| held.known());
-            let held = Held {
+            let held = KnownObject {
                 uid,
                 version: known,
                 pass: 0,
                 told: true,
                 wanted: false,
             };
-            self.depart(leg, held, frame.event.version);
+            self.defer_delete(leg, held, frame.event.version);
             return;
         }
-        self.departed.remove(self.key.as_str());
+        self.pending_deletes.remove(self.key.as_str());
         if self.legs[leg].phase != Phase::Live {
             // Told before its turn: whoever resumes from where the leg is would be told again.
             self.unsettle(leg);
@@ -233,11 +233,11 @@ impl WatchMerge {
     }
 
     fn initial(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
-        if frame.event.kind == Kind::Deleted {
-            write_key(&mut self.key, &frame.event.head);
-            let shadow = self.legs[leg].shadow.as_mut();
-            let held = shadow.and_then(|shadow| shadow.remove(&self.key));
-            if !self.shaded(leg) && !self.hand_over(leg) {
+        if frame.event.kind == EventType::Deleted {
+            write_key(&mut self.key, &frame.event.meta);
+            let known = self.legs[leg].known.as_mut();
+            let held = known.and_then(|known| known.remove(&self.key));
+            if !self.shadowed(leg) && !self.hand_over(leg) {
                 self.gone(leg, frame, held, out);
             }
             return;
@@ -249,7 +249,7 @@ impl WatchMerge {
     /// The version that the client holds of an object, if not what was on its way out is back. Of several objects of one
     /// name it holds the one that left, whatever its leg says.
     fn take_back(&mut self, uid: &str, held: Option<u64>) -> Option<u64> {
-        let Some(left) = self.departed.remove(self.key.as_str()) else {
+        let Some(left) = self.pending_deletes.remove(self.key.as_str()) else {
             return held;
         };
         let known = (left.uid == Uid::of(uid)).then_some(left.known);
@@ -258,11 +258,11 @@ impl WatchMerge {
 
     /// Of what is there, the client gets what it does not hold. `held`: what its leg says that it holds.
     fn tell(&mut self, leg: usize, frame: &Frame<'_>, held: Option<u64>, out: &mut Output) {
-        if self.shaded(leg) {
+        if self.shadowed(leg) {
             self.pass_over(leg, frame);
             return;
         }
-        let known = self.take_back(&frame.event.head.uid, held);
+        let known = self.take_back(&frame.event.meta.uid, held);
         if known.is_some_and(|known| known >= frame.event.version) {
             if self.legs[leg].phase == Phase::Initial {
                 // It came here from another leg: the client holds it of this one now.
@@ -273,7 +273,7 @@ impl WatchMerge {
         }
         self.unsettle(leg);
         let known = known.is_some_and(|known| known != 0);
-        let kind = (known && frame.event.kind == Kind::Added).then_some("MODIFIED");
+        let kind = (known && frame.event.kind == EventType::Added).then_some("MODIFIED");
         self.send(leg, frame, kind, out);
     }
 
@@ -284,32 +284,32 @@ impl WatchMerge {
     }
 
     fn resync(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
-        write_key(&mut self.key, &frame.event.head);
+        write_key(&mut self.key, &frame.event.meta);
         let this = &mut self.legs[leg];
         let up_to = match self.cursor.slot(this.slot) {
             Slot::At(version) if !this.changed => version,
             _ => 0,
         };
-        let Some(shadow) = &mut this.shadow else {
+        let Some(known) = &mut this.known else {
             return;
         };
-        let held = shadow.get(&self.key);
+        let held = known.get(&self.key);
         let told = held.map_or(up_to, |held| held.version.saturating_sub(1));
         if frame.event.version <= told {
             // Its cache is behind what was told before, and catches up before the marker.
             self.overlook(leg, frame);
             return;
         }
-        if frame.event.kind == Kind::Deleted {
-            let held = shadow.remove(&self.key);
-            if held.is_some() && !self.shaded(leg) && !self.hand_over(leg) {
+        if frame.event.kind == EventType::Deleted {
+            let held = known.remove(&self.key);
+            if held.is_some() && !self.shadowed(leg) && !self.hand_over(leg) {
                 self.gone(leg, frame, held, out);
             }
             return;
         }
-        let uid = Uid::of(&frame.event.head.uid);
-        let held = held.filter(|held| held.uid == uid).map(Held::known);
-        if !shadow.set(&self.key, &frame.event.head.uid, frame.event.version) {
+        let uid = Uid::of(&frame.event.meta.uid);
+        let held = held.filter(|held| held.uid == uid).map(KnownObject::known);
+        if !known.set(&self.key, &frame.event.meta.uid, frame.event.version) {
             self.over_budget(leg);
             return;
         }
@@ -317,10 +317,10 @@ impl WatchMerge {
     }
 
     fn count_in(&mut self, leg: usize, frame: &Frame<'_>) {
-        if frame.event.kind == Kind::Deleted {
-            write_key(&mut self.key, &frame.event.head);
-            if let Some(shadow) = &mut self.legs[leg].shadow {
-                shadow.remove(&self.key);
+        if frame.event.kind == EventType::Deleted {
+            write_key(&mut self.key, &frame.event.meta);
+            if let Some(known) = &mut self.legs[leg].known {
+                known.remove(&self.key);
             }
         } else {
             self.keep(leg, frame);
@@ -328,15 +328,15 @@ impl WatchMerge {
         self.overlook(leg, frame);
     }
 
-    /// Into the shadow, as far as there is one; the key stays written.
+    /// Into the known, as far as there is one; the key stays written.
     fn keep(&mut self, leg: usize, frame: &Frame<'_>) {
-        if self.legs[leg].shadow.is_none() && self.departed.is_empty() {
+        if self.legs[leg].known.is_none() && self.pending_deletes.is_empty() {
             return;
         }
-        let head = &frame.event.head;
-        write_key(&mut self.key, head);
-        if let Some(shadow) = &mut self.legs[leg].shadow
-            && !shadow.set(&self.key, &head.uid, frame.event.version)
+        let meta = &frame.event.meta;
+        write_key(&mut self.key, meta);
+        if let Some(known) = &mut self.legs[leg].known
+            && !known.set(&self.key, &meta.uid, frame.event.version)
         {
             self.over_budget(leg);
         }
@@ -350,7 +350,7 @@ impl WatchMerge {
             let this = &mut self.legs[leg];
             let aligned = self
                 .columns
-                .align(&mut this.placing, &this.cluster, &chunk[*from..*to], kind);
+                .align(&mut this.columns, &this.cluster, &chunk[*from..*to], kind);
             out.push(aligned.unwrap_or_else(|| chunk.slice(*from..*to)));
         } else if let Some(kind) = kind {
             let (start, end) = event.object;
@@ -363,7 +363,7 @@ impl WatchMerge {
         } else {
             out.forward(chunk, *from, *to);
         }
-        if frame.event.kind != Kind::Deleted {
+        if frame.event.kind != EventType::Deleted {
             self.supersede(leg);
         }
         let (slot, phase) = (self.legs[leg].slot, self.legs[leg].phase);

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::shadow::Budget;
+use super::known::Budget;
 use super::{LARGEST_FRAME, WatchFault, WatchFormat};
 
 const LENGTH: usize = 4;
@@ -12,7 +12,7 @@ const FREE: usize = 256 * 1024;
 
 /// A frame with its delimiter.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum FrameBytes {
     /// These bytes of the chunk.
     Within(usize, usize),
     /// Gathered from several chunks.
@@ -21,7 +21,7 @@ pub(super) enum Cut {
 
 /// What is left of a leg's last chunk.
 #[derive(Debug, Default)]
-pub(super) struct Splitter {
+pub(super) struct FrameDecoder {
     partial: Vec<u8>,
     /// `None`: no other bound than the frame's.
     budget: Option<Budget>,
@@ -29,7 +29,7 @@ pub(super) struct Splitter {
     taken: usize,
 }
 
-impl Splitter {
+impl FrameDecoder {
     pub(super) fn new(budget: Option<Budget>) -> Self {
         Self {
             partial: Vec::new(),
@@ -49,7 +49,7 @@ impl Splitter {
         format: WatchFormat,
         chunk: &Bytes,
         at: &mut usize,
-    ) -> Result<Option<Cut>, WatchFault> {
+    ) -> Result<Option<FrameBytes>, WatchFault> {
         if format == WatchFormat::Protobuf {
             self.header(chunk, at);
         }
@@ -65,10 +65,10 @@ impl Splitter {
         let from = *at;
         *at += length;
         if self.partial.is_empty() {
-            return Ok(Some(Cut::Within(from, *at)));
+            return Ok(Some(FrameBytes::Within(from, *at)));
         }
         self.gather(&rest[..length])?;
-        Ok(Some(Cut::Gathered(self.take().into())))
+        Ok(Some(FrameBytes::Gathered(self.take().into())))
     }
 
     fn gather(&mut self, part: &[u8]) -> Result<(), WatchFault> {
@@ -118,7 +118,7 @@ impl Splitter {
     }
 }
 
-impl Drop for Splitter {
+impl Drop for FrameDecoder {
     fn drop(&mut self) {
         self.reset();
     }
@@ -129,15 +129,15 @@ mod tests {
     use super::*;
 
     fn split(format: WatchFormat, chunks: &[&[u8]]) -> Result<Vec<Vec<u8>>, WatchFault> {
-        let mut splitter = Splitter::default();
+        let mut splitter = FrameDecoder::default();
         let mut frames = Vec::new();
         for chunk in chunks {
             let chunk = Bytes::copy_from_slice(chunk);
             let mut at = 0;
             while let Some(cut) = splitter.next(format, &chunk, &mut at)? {
                 frames.push(match cut {
-                    Cut::Within(from, to) => chunk[from..to].to_vec(),
-                    Cut::Gathered(frame) => frame.to_vec(),
+                    FrameBytes::Within(from, to) => chunk[from..to].to_vec(),
+                    FrameBytes::Gathered(frame) => frame.to_vec(),
                 });
             }
             assert_eq!(at, chunk.len());
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_claimed_length_allocates_nothing_and_too_much_is_refused() {
-        let mut splitter = Splitter::default();
+        let mut splitter = FrameDecoder::default();
         let mut at = 0;
         let huge = Bytes::from_static(&[0xff, 0xff, 0xff, 0xff, 1]);
         let refused = splitter.next(WatchFormat::Protobuf, &huge, &mut at);
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(splitter.next(WatchFormat::Protobuf, &large, &mut at), Ok(None));
         assert!(splitter.partial.capacity() < 64);
 
-        let mut splitter = Splitter::default();
+        let mut splitter = FrameDecoder::default();
         let endless = Bytes::from(vec![b' '; 2 * 1024 * 1024]);
         let mut refused = None;
         for _ in 0..9 {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn large_frames_share_one_budget_and_give_it_back() {
         let budget = Budget::new(FREE);
-        let mut legs: Vec<Splitter> = (0..3).map(|_| Splitter::new(Some(budget.clone()))).collect();
+        let mut legs: Vec<FrameDecoder> = (0..3).map(|_| FrameDecoder::new(Some(budget.clone()))).collect();
         let half = Bytes::from(vec![b' '; FREE / 2]);
         let mut push = |leg: usize, bytes: &Bytes| legs[leg].next(WatchFormat::Json, bytes, &mut 0);
         for (leg, halves) in [(0, 3), (1, 3), (2, 2)] {
@@ -205,7 +205,7 @@ mod tests {
         legs[1].reset();
         assert_eq!(budget.used(), FREE / 2);
         let end = legs[0].next(WatchFormat::Json, &Bytes::from_static(b" \n"), &mut 0);
-        assert!(matches!(end, Ok(Some(Cut::Gathered(frame))) if frame.len() == 3 * FREE / 2 + 2));
+        assert!(matches!(end, Ok(Some(FrameBytes::Gathered(frame))) if frame.len() == 3 * FREE / 2 + 2));
         assert_eq!(budget.used(), 0);
         legs[2].next(WatchFormat::Json, &half, &mut 0).unwrap();
         assert_eq!(budget.used(), FREE / 2);

@@ -2,10 +2,10 @@
 
 use super::compose::Stub;
 use super::event::Refusal;
+use super::known::KnownObject;
 use super::leg::{Leg, Phase};
 use super::output::Output;
-use super::shadow::Held;
-use super::{Act, Departed, Start, WatchMerge};
+use super::{Act, PendingDelete, Start, WatchMerge};
 use crate::cursor::Slot;
 
 impl WatchMerge {
@@ -42,12 +42,12 @@ impl WatchMerge {
         let this = &mut self.legs[leg];
         this.again = false;
         let version = this.seen;
-        let forgotten = this.shadow.as_mut().map(|shadow| shadow.drain());
+        let forgotten = this.known.as_mut().map(|known| known.drain());
         for (key, held) in forgotten.into_iter().flatten() {
             if held.wanted {
                 self.key.clear();
                 self.key.push_str(&key);
-                self.depart(leg, held, version);
+                self.defer_delete(leg, held, version);
             }
         }
     }
@@ -62,21 +62,21 @@ impl WatchMerge {
         self.expire(format!("member {cluster} went back from version {at} to {version}"));
     }
 
-    /// The shadow is exactly what the client holds.
+    /// The known is exactly what the client holds.
     pub(super) fn exact(&self, leg: usize) -> bool {
         let this = &self.legs[leg];
         let replayed = match self.cursor.slot(this.slot) {
             Slot::At(version) => version >= this.exact_from,
             Slot::Unasked | Slot::Sync => this.exact_from == 0,
         };
-        this.shadow.is_some() && this.phase != Phase::Inventory && replayed
+        this.known.is_some() && this.phase != Phase::Inventory && replayed
     }
 
     pub(super) fn over_budget(&mut self, leg: usize) {
-        self.legs[leg].shadow = None;
+        self.legs[leg].known = None;
         // Who has a name must be known; and what left another leg may be here, and cannot be told from what is gone.
         let needed = (self.unique && self.legs.len() > 1)
-            || !self.departed.is_empty()
+            || !self.pending_deletes.is_empty()
             || self.legs.iter().any(|leg| leg.moving && leg.phase == Phase::Resync);
         if needed || self.legs[leg].phase == Phase::Resync {
             let why = format!("no memory left to tell what is in member {}", self.legs[leg].cluster);
@@ -122,12 +122,12 @@ impl WatchMerge {
 
     /// What a comparison did not find has left.
     fn miss(&mut self, leg: usize, version: u64) {
-        let missed = self.legs[leg].shadow.as_mut().map(|shadow| shadow.sweep());
+        let missed = self.legs[leg].known.as_mut().map(|known| known.sweep());
         for (key, held) in missed.into_iter().flatten() {
             self.key.clear();
             self.key.push_str(&key);
-            if !self.shaded(leg) && !self.hand_over(leg) {
-                self.depart(leg, held, version);
+            if !self.shadowed(leg) && !self.hand_over(leg) {
+                self.defer_delete(leg, held, version);
             }
         }
     }
@@ -143,7 +143,7 @@ impl WatchMerge {
         self.release(out);
         self.moving = self.legs.iter().any(|leg| leg.moving);
         if !self.counting() {
-            self.hasty.clear();
+            self.provisional.clear();
         }
         self.rebase();
         self.wake(out);
@@ -162,49 +162,53 @@ impl WatchMerge {
     }
 
     /// The object under the written key has left this leg.
-    pub(super) fn depart(&mut self, leg: usize, held: Held, version: u64) {
+    pub(super) fn defer_delete(&mut self, leg: usize, held: KnownObject, version: u64) {
         let slot = Some(self.legs[leg].slot);
         self.sent.poison();
-        let departed = Departed {
+        let pending_deletes = PendingDelete {
             known: held.known(),
             uid: held.uid,
             version,
             slot,
         };
-        self.departed.insert(self.key.as_str().into(), departed);
+        self.pending_deletes.insert(self.key.as_str().into(), pending_deletes);
     }
 
     fn release(&mut self, out: &mut Output) {
-        if self.departed.is_empty() || self.barrier || self.counting() || self.legs.iter().any(|leg| leg.moving) {
+        if self.pending_deletes.is_empty() || self.barrier || self.counting() || self.legs.iter().any(|leg| leg.moving)
+        {
             return;
         }
         // One by one: as long as some are left, no bookmark is safe.
-        while let Some((key, departed)) = self.departed.pop_first() {
+        while let Some((key, pending_deletes)) = self.pending_deletes.pop_first() {
             match self.legs.iter().position(|leg| leg.has(&key)) {
-                None => self.tell_deleted(&key, &departed, out),
+                None => self.tell_deleted(&key, &pending_deletes, out),
                 Some(leg) if self.unique => self.want(leg, &key),
                 Some(_) => {}
             }
         }
     }
 
-    fn tell_deleted(&mut self, key: &str, departed: &Departed, out: &mut Output) {
+    fn tell_deleted(&mut self, key: &str, pending_deletes: &PendingDelete, out: &mut Output) {
         let (Some(kind), Some((namespace, name))) = (&self.kind, key.split_once('/')) else {
             return;
         };
         let stub = Stub {
             namespace,
             name,
-            uid: &departed.uid.text(),
-            version: &departed.version.to_string(),
+            uid: &pending_deletes.uid.text(),
+            version: &pending_deletes.version.to_string(),
             initial_events_end: false,
         };
         let event = kind.event("DELETED", stub, self.columns.stub(name));
         let length = event.len();
         out.push(event);
         // Several may leave at one version, and the client may read only some of them.
-        self.sent
-            .note(departed.slot.unwrap_or(usize::MAX), departed.version, false);
+        self.sent.note(
+            pending_deletes.slot.unwrap_or(usize::MAX),
+            pending_deletes.version,
+            false,
+        );
         self.count(length, out);
     }
 
@@ -213,18 +217,18 @@ impl WatchMerge {
         if self.unique {
             // Who tells before an earlier leg's names are known may tell what is not to be seen.
             if self.legs[..leg].iter().any(|earlier| earlier.phase == Phase::Inventory) {
-                self.hasty.insert(self.key.as_str().into());
+                self.provisional.insert(self.key.as_str().into());
                 self.sent.poison();
             }
             for (index, other) in self.legs.iter_mut().enumerate() {
-                if let Some(shadow) = &mut other.shadow {
-                    shadow.tell(&self.key, index == leg);
+                if let Some(known) = &mut other.known {
+                    known.tell(&self.key, index == leg);
                 }
             }
-        } else if self.moving && self.legs[leg].shadow.is_some() {
+        } else if self.moving && self.legs[leg].known.is_some() {
             let others = self.legs.iter_mut().enumerate().filter(|(index, _)| *index != leg);
-            for shadow in others.filter_map(|(_, other)| other.shadow.as_mut()) {
-                shadow.remove(&self.key);
+            for known in others.filter_map(|(_, other)| other.known.as_mut()) {
+                known.remove(&self.key);
             }
         }
     }
@@ -235,7 +239,7 @@ impl WatchMerge {
     }
 
     /// An earlier leg has the written name: this one's is not shown.
-    pub(super) fn shaded(&self, leg: usize) -> bool {
+    pub(super) fn shadowed(&self, leg: usize) -> bool {
         self.unique && self.legs[..leg].iter().any(|earlier| earlier.has(&self.key))
     }
 
@@ -246,8 +250,8 @@ impl WatchMerge {
             return false;
         }
         let held = |later: usize| {
-            let shadow = self.legs[later].shadow.as_ref()?;
-            let held = shadow.get(&self.key)?;
+            let known = self.legs[later].known.as_ref()?;
+            let held = known.get(&self.key)?;
             Some((later, held.told && !held.wanted))
         };
         let Some((later, told)) = (leg + 1..self.legs.len()).find_map(held) else {
@@ -268,8 +272,8 @@ impl WatchMerge {
 
     /// The client holds another member's object under this name: this leg's is to be told again.
     fn want(&mut self, leg: usize, key: &str) {
-        if let Some(shadow) = &mut self.legs[leg].shadow {
-            shadow.want(key);
+        if let Some(known) = &mut self.legs[leg].known {
+            known.want(key);
         }
         self.legs[leg].again = true;
         self.sent.poison();
@@ -279,7 +283,7 @@ impl WatchMerge {
     /// A leg that nobody had waited for is counted in: names that later legs were shown under meanwhile are its own.
     fn reclaim(&mut self, leg: usize) {
         let taken: Vec<Box<str>> = self
-            .hasty
+            .provisional
             .iter()
             .filter(|key| self.legs[leg].has(key))
             .cloned()
