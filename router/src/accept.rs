@@ -24,8 +24,8 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use crate::edge::{Edge, MAX_HEAD_BYTES};
-use crate::identify::PeerIdentity;
-use crate::upstream::socket::{self, Bulk};
+use crate::resource::upstream::socket::{self, Bulk};
+use crate::stage::identify::PeerIdentity;
 
 /// Streams of one HTTP/2 connection. An operator opens all its watches on one.
 const MAX_STREAMS: u32 = 4096;

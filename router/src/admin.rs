@@ -12,14 +12,14 @@ use http::{HeaderMap, Method, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::classify::{ApiRequest, View, classify};
-use crate::discovery::Kinds;
-use crate::discovery::page::page;
-use crate::fanout::open::OpenWatches;
-use crate::metrics::HubMetrics;
-use crate::plan::{Check, FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
-use crate::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
-use crate::upstream::Upstreams;
+use crate::decision::plan::{Check, FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
+use crate::resource::discovery::Kinds;
+use crate::resource::discovery::page::page;
+use crate::resource::metrics::HubMetrics;
+use crate::resource::upstream::Upstreams;
+use crate::stage::fanout::open::OpenWatches;
+use crate::value::classify::{ApiRequest, View, classify};
+use crate::value::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
 
 /// Callers named when the one asked for is unknown.
 const SUGGESTIONS: usize = 10;
@@ -68,7 +68,7 @@ impl Pages {
     }
 
     fn breakers(&self) -> Value {
-        let breaker = |status: crate::upstream::BreakerStatus| {
+        let breaker = |status: crate::resource::upstream::BreakerStatus| {
             json!({
                 "cluster": &*status.cluster,
                 "class": status.class.as_str(),
@@ -208,9 +208,9 @@ fn describe_caller(caller: &Caller) -> Value {
             "pod": view.pod,
             "serviceAccount": view.service_account,
             "binding": match &view.binding {
-                crate::snapshot::Binding::None => json!(null),
-                crate::snapshot::Binding::One(shard) => json!(shard.config.to_string()),
-                crate::snapshot::Binding::Several(configs) => json!(configs),
+                crate::value::snapshot::Binding::None => json!(null),
+                crate::value::snapshot::Binding::One(shard) => json!(shard.config.to_string()),
+                crate::value::snapshot::Binding::Several(configs) => json!(configs),
             },
         }),
         Caller::Person { user, groups } => json!({"user": user, "groups": groups}),

@@ -17,18 +17,18 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
 use crate::accept::{self, AcceptConfig};
-use crate::access::{Access, HubReviews, MemberApi};
 use crate::admin::Pages;
 use crate::args::Config;
-use crate::discovery::{Discovery, Kinds};
-use crate::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
 use crate::edge::{Edge, EdgeParts};
-use crate::enroll::Enroller;
-use crate::identify::Identifier;
-use crate::metrics::Metrics;
-use crate::snapshot::SnapshotStore;
-use crate::subscribe::{Held, HubLink, Subscriber};
-use crate::upstream::Upstreams;
+use crate::resource::access::{Access, HubReviews, MemberApi};
+use crate::resource::discovery::{Discovery, Kinds};
+use crate::resource::enroll::Enroller;
+use crate::resource::metrics::Metrics;
+use crate::resource::subscribe::{Held, HubLink, Subscriber};
+use crate::resource::upstream::Upstreams;
+use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
+use crate::stage::identify::Identifier;
+use crate::value::snapshot::SnapshotStore;
 
 /// For admin connections and the last writes, after the traffic is drained.
 const CONTROL_DRAIN: Duration = Duration::from_secs(3);

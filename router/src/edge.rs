@@ -36,19 +36,19 @@ use self::call::Call;
 pub(crate) use self::record::RequestRecord;
 use self::record::{Completion, Names};
 use self::watch::EventBoundary;
-use crate::access::Access;
-use crate::discovery::{Discovery, Kinds};
-use crate::dispatch::{Dispatcher, Places};
-use crate::fanout::open::OpenWatches;
-use crate::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
-use crate::fault::Fault;
-use crate::identify::{Identifier, PeerIdentity};
-use crate::metrics::RequestMetrics;
-use crate::recheck::{Recheck, Watched};
-use crate::reply::{self, Format};
-use crate::rewrite;
-use crate::snapshot::SnapshotStore;
-use crate::upstream::Body;
+use crate::decision::rewrite;
+use crate::resource::access::Access;
+use crate::resource::discovery::{Discovery, Kinds};
+use crate::resource::metrics::RequestMetrics;
+use crate::resource::upstream::Body;
+use crate::stage::dispatch::{Dispatcher, Places};
+use crate::stage::fanout::open::OpenWatches;
+use crate::stage::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
+use crate::stage::identify::{Identifier, PeerIdentity};
+use crate::stage::recheck::{Recheck, Watched};
+use crate::stage::reply::{self, Format};
+use crate::value::fault::Fault;
+use crate::value::snapshot::SnapshotStore;
 
 /// Largest request body but for streams into Pods. An API server takes 3 MiB by default, and large custom resources
 /// may be allowed more.

@@ -43,28 +43,11 @@
 //! `metrics` show it.
 
 pub(crate) mod accept;
-pub(crate) mod access;
 pub(crate) mod admin;
 pub mod app;
 pub mod args;
-pub(crate) mod breaker;
-pub mod classify;
-pub mod discovery;
-pub(crate) mod dispatch;
+pub(crate) mod decision;
 pub(crate) mod edge;
-pub(crate) mod enroll;
-pub(crate) mod fanout;
-pub mod fault;
-pub(crate) mod identify;
-pub mod lease;
-pub(crate) mod metrics;
-pub mod object;
-pub mod plan;
-pub(crate) mod recheck;
-pub mod reply;
-pub mod rewrite;
-pub mod snapshot;
-pub(crate) mod state;
-pub(crate) mod subscribe;
-pub(crate) mod upgrade;
-pub(crate) mod upstream;
+pub(crate) mod resource;
+pub(crate) mod stage;
+pub(crate) mod value;

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::edge::harness::{Bounds, Router};
-use crate::upstream::scripted::{Backend, plain};
+use crate::resource::upstream::scripted::{Backend, plain};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -22,9 +22,9 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::args::Args;
-use crate::identify::signer::Signer;
-use crate::subscribe::scripted::{HOUR, HubSession, ScriptedHub, Step};
-use crate::upstream::scripted::{Backend, SERVER_NAME, head, read_all, script};
+use crate::resource::subscribe::scripted::{HOUR, HubSession, ScriptedHub, Step};
+use crate::resource::upstream::scripted::{Backend, SERVER_NAME, head, read_all, script};
+use crate::stage::identify::signer::Signer;
 
 const CANARY: &str = "canary-91f4";
 const PATIENCE: Duration = Duration::from_secs(20);

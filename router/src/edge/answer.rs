@@ -16,13 +16,13 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::limited::Limited;
 use super::record::{Completion, Ended};
 use super::watch::EventBoundary;
-use crate::dispatch::Places;
-use crate::fanout::socket::Socket;
-use crate::fault::Fault;
-use crate::recheck::{Verdict, Watched};
-use crate::reply;
-use crate::upgrade::Tunnel;
-use crate::upstream::{Body, BodyError, MergedEnd};
+use crate::resource::upstream::{Body, BodyError, MergedEnd};
+use crate::stage::dispatch::Places;
+use crate::stage::fanout::socket::Socket;
+use crate::stage::recheck::{Verdict, Watched};
+use crate::stage::reply;
+use crate::stage::upgrade::Tunnel;
+use crate::value::fault::Fault;
 
 /// What an answer holds until it is over.
 pub(super) struct Held {

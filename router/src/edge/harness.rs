@@ -19,16 +19,16 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Edge, EdgeParts};
 use crate::accept::{self, AcceptConfig};
-use crate::access::{Access, Asked, Decision, HubReviews, MemberApi};
 use crate::args::IdentityConfig;
-use crate::discovery::{Discovery, DiscoveryMetrics, Kinds};
-use crate::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
-use crate::fanout::open::OpenWatches;
-use crate::identify::Identifier;
-use crate::metrics::{FanOutMetrics, IdentifyMetrics, RequestMetrics};
-use crate::snapshot::{SnapshotStore, Target};
-use crate::upstream::Upstreams;
-use crate::upstream::scripted::{snapshot, spawn};
+use crate::resource::access::{Access, Asked, Decision, HubReviews, MemberApi};
+use crate::resource::discovery::{Discovery, DiscoveryMetrics, Kinds};
+use crate::resource::metrics::{FanOutMetrics, IdentifyMetrics, RequestMetrics};
+use crate::resource::upstream::Upstreams;
+use crate::resource::upstream::scripted::{snapshot, spawn};
+use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
+use crate::stage::fanout::open::OpenWatches;
+use crate::stage::identify::Identifier;
+use crate::value::snapshot::{SnapshotStore, Target};
 
 /// The person that the harness' clients are.
 pub(crate) const USER: &str = "ada";

@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::answer::Passing;
-use crate::upstream::BodyError;
+use crate::resource::upstream::BodyError;
 
 type Polled = Option<Result<Frame<Bytes>, BodyError>>;
 
@@ -97,7 +97,7 @@ mod tests {
     use super::Passing;
     use crate::edge::Answer;
     use crate::edge::harness::{Bounds, Router};
-    use crate::upstream::scripted::{Backend, head, script, until_reset};
+    use crate::resource::upstream::scripted::{Backend, head, script, until_reset};
 
     const PATIENCE: Duration = Duration::from_secs(20);
     const PODS: &str = "/clusters/east/api/v1/namespaces/ns/pods";

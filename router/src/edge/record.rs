@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use portolan_runtime::telemetry;
 
-use crate::classify::Verb;
-use crate::metrics::RequestMetrics;
-use crate::plan::{Rule, TrafficClass};
+use crate::decision::plan::{Rule, TrafficClass};
+use crate::resource::metrics::RequestMetrics;
+use crate::value::classify::Verb;
 
 /// One request, over.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use opentelemetry::trace::TraceContextExt as _;
 use portolan_runtime::telemetry;
 use tracing::{Span, field};
 
-use crate::classify::ApiRequest;
-use crate::fault::Fault;
-use crate::plan::{Plan, Planned};
+use crate::decision::plan::{Plan, Planned};
+use crate::value::classify::ApiRequest;
+use crate::value::fault::Fault;
 
 /// The trace context that the client sent, if any.
 pub(super) fn received(headers: &HeaderMap) -> Context {

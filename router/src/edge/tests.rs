@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::harness::{Bounds, Router, USER, ask, json, open_to_users};
 use super::*;
-use crate::access::{MemberAnswer, MemberApi};
-use crate::breaker::State;
-use crate::plan::TrafficClass;
-use crate::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
+use crate::decision::plan::TrafficClass;
+use crate::resource::access::{MemberAnswer, MemberApi};
+use crate::resource::breaker::State;
+use crate::resource::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PODS: &str = "/clusters/east/api/v1/namespaces/ns/pods";
@@ -273,7 +273,7 @@ async fn a_dead_member_opens_its_breaker_and_only_its_own() {
         .local_addr()
         .unwrap();
     let backend = Backend::start(100, plain()).await;
-    let mut west = crate::upstream::scripted::target("west", &[dead], &backend.ca_pem);
+    let mut west = crate::resource::upstream::scripted::target("west", &[dead], &backend.ca_pem);
     west.breaker.consecutive_failures = 3;
     let router = Router::start([backend.target("east"), west], Bounds::default()).await;
     let write = || ask("POST", "/clusters/west/api/v1/namespaces/ns/pods", "{}");

@@ -6,7 +6,7 @@
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
-use crate::reply::Format;
+use crate::stage::reply::Format;
 
 /// Follows one watch's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,5 @@
+//! Decisions, pure: what becomes of a request, and how it is rewritten for a member and back.
+
+pub(crate) mod lease;
+pub(crate) mod plan;
+pub(crate) mod rewrite;

@@ -1,0 +1,203 @@
+//! Lists and watches of the merged view: which members, and what of each is the caller's (design 4 and 9).
+//!
+//! A namespace in the path is one leg on its owner; without one, every member is asked for its share of the shard. Where
+//! the agent has labelled a kind completely the member filters by labels; elsewhere the router does, so nothing is missed
+//! or seen twice meanwhile. Not here: running it (`fanout`). Caller: `merged`.
+
+use portolan_crds::selector::Selector;
+use portolan_merge::filter::{Names, NamespaceFilter};
+
+use super::fanout::{self, Share, digest};
+use super::merged::{Merged, Outcome};
+use super::{FanLeg, FanOut, Refusal, Rewrite, Rule, TrafficClass, scope};
+use crate::resource::discovery::Scope;
+use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Member, Reach};
+
+impl Merged<'_> {
+    /// No namespace in the path: the shard's part of every member, or the union of what has no namespace.
+    pub(super) fn everywhere(&self, resource: &ResourceRequest) -> Outcome {
+        let scope = scope::scope_of(resource, self.route.kinds, self.holders());
+        if scope == Some(Scope::Cluster) && !resource.is("", "namespaces") {
+            return self.union(resource);
+        }
+        if self.shard.members.is_empty() {
+            return Err(self.memberless());
+        }
+        let limits = scope::limits(self.shard, resource).unwrap_or_default();
+        let members = self.shard.members.iter().enumerate();
+        let legs = members
+            .filter_map(|(index, member)| Some((member, self.shard.reach(index)?)))
+            .map(|(member, reach)| self.share_leg((member, reach), resource, scope, &limits))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.common_version(resource, &legs)?;
+        Ok((Rule::AllNamespaces, self.fan_out(legs, false)?.into()))
+    }
+
+    /// Objects without a namespace: of every member, and of the primary, which has what belongs to no member.
+    fn union(&self, resource: &ResourceRequest) -> Outcome {
+        let limits = scope::limits(self.shard, resource);
+        let legs = self
+            .holders()
+            .map(|cluster| {
+                let mut leg = self.placed_leg(cluster, limits.clone())?;
+                leg.filter = self.distrust(cluster, resource);
+                Ok(leg)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        self.common_version(resource, &legs)?;
+        let unique = legs.len() > 1;
+        Ok((Rule::ClusterScoped, self.fan_out(legs, unique)?.into()))
+    }
+
+    /// For a member that has not said (yet) how it serves a kind that has no namespaces elsewhere: where it has some after
+    /// all, only those of the shard. No part of the share: nothing is dropped of what the others say is there.
+    fn distrust(&self, cluster: &str, resource: &ResourceRequest) -> Option<NamespaceFilter> {
+        let kinds = self.route.kinds;
+        if scope::never_namespaced(resource) || kinds.serves(cluster, &resource.group, &resource.resource).is_some() {
+            return None;
+        }
+        let index = self.shard.members.iter().position(|member| &*member.cluster == cluster);
+        let reach = index.and_then(|index| self.shard.reach(index));
+        let own = reach.map_or_else(|| NamespaceFilter::only(Names::default()), |reach| reach.filter.clone());
+        Some(own.with_placeless())
+    }
+
+    /// Where objects without a namespace may be: the primary first.
+    pub(super) fn holders(&self) -> impl Iterator<Item = &str> {
+        let primary = &*self.shard.primary_cluster;
+        let members = self.shard.members.iter().map(|member| &*member.cluster);
+        std::iter::once(primary).chain(members.filter(move |cluster| *cluster != primary))
+    }
+
+    /// A leg whose namespace the path has said, or that has none.
+    pub(super) fn placed_leg(&self, cluster: &str, limits: Option<Selector>) -> Result<FanLeg, Refusal> {
+        let share = Share {
+            namespaces: None,
+            selector: limits,
+        };
+        self.leg(cluster, share)
+    }
+
+    /// A leg over all namespaces of a member.
+    fn share_leg(
+        &self,
+        (member, reach): (&Member, &Reach),
+        resource: &ResourceRequest,
+        scope: Option<Scope>,
+        limits: &Selector,
+    ) -> Result<FanLeg, Refusal> {
+        let labels = scope::agents_labels(self.shard, limits);
+        let finer = scope::finer(self.shard, limits);
+        let finer = (!finer.is_everything()).then_some(finer);
+        let said = labels.is_sayable().then(|| labels.selector());
+        let mut filter = reach.filter.clone().with_labels(labels);
+        if resource.is("", "namespaces") {
+            filter = filter.of_names();
+        } else if scope.is_none() {
+            // Nobody has said where its objects live: if they have no namespace, dropping them would look like a delete.
+            filter = filter.with_placeless();
+        }
+        let share = Share {
+            namespaces: (!filter.is_everything()).then_some(filter),
+            selector: finer,
+        };
+        let mut leg = self.leg(&member.cluster, share)?;
+        let Some(selector) = by_labels(&leg.share, reach, said) else {
+            return Ok(leg);
+        };
+        let (nothing, target) = (selector.is_nothing(), &leg.forward.target);
+        leg.by_labels = (nothing || scope::labelling(self.shard, target, resource)).then(|| digest(&selector));
+        if nothing || scope::labelled(self.shard, target, resource) {
+            leg.forward.rewrite.selector = Some(selector);
+            leg.filter = None;
+        }
+        Ok(leg)
+    }
+
+    /// A leg that is filtered by the router.
+    fn leg(&self, cluster: &str, share: Share) -> Result<FanLeg, Refusal> {
+        let mut forward = self.route.whatever_state(cluster, Rewrite::default())?;
+        let watch = self.verb() == Verb::Watch;
+        // Whatever protocol the client wants to switch to: members are asked for a plain stream.
+        forward.class = if watch {
+            TrafficClass::Watch
+        } else {
+            TrafficClass::Unary
+        };
+        forward.long_running = watch;
+        forward.rewrite.selector.clone_from(&share.selector);
+        let filter: Option<NamespaceFilter> = share.namespaces.clone();
+        Ok(FanLeg {
+            held: self.route.held(&forward),
+            forward,
+            slot: 0,
+            filter,
+            share,
+            by_labels: None,
+        })
+    }
+
+    /// The whole of it. Nobody to ask is said at once.
+    pub(super) fn fan_out(&self, mut legs: Vec<FanLeg>, unique: bool) -> Result<FanOut, Refusal> {
+        let request = self.route.request;
+        if !request.is_read() {
+            let fault = Fault::MethodNotAllowed(format!("a collection is not watched by {}", request.method));
+            return Err(Refusal {
+                rule: Rule::CollectionMethod,
+                fault,
+            });
+        }
+        if let Some(leg) = legs.first()
+            && let Some(held) = &leg.held
+            && legs.iter().all(|leg| leg.held.is_some())
+        {
+            return Err(self.route.cordoned(held.clone(), leg.cluster()));
+        }
+        let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot, &mut legs);
+        fanout::room(&universe, legs.len()).map_err(|fault| Refusal {
+            rule: Rule::SeveralMembers,
+            fault,
+        })?;
+        let watch = self.verb() == Verb::Watch;
+        Ok(FanOut {
+            legs,
+            universe,
+            watch,
+            unavailable: self.shard.unavailable,
+            unique,
+            fence: watch && self.shard.write_fence,
+        })
+    }
+
+    /// A version that only some of the members have would leave out the others' objects without a word.
+    fn common_version(&self, resource: &ResourceRequest, legs: &[FanLeg]) -> Result<(), Refusal> {
+        if legs.len() < 2 {
+            return Ok(());
+        }
+        let clusters: Vec<_> = legs.iter().map(|leg| leg.cluster().clone()).collect();
+        let gvr = (
+            resource.group.as_str(),
+            resource.version.as_str(),
+            resource.resource.as_str(),
+        );
+        match self.route.kinds.version_conflict(&clusters, gvr) {
+            None => Ok(()),
+            Some(message) => Err(Refusal {
+                rule: Rule::VersionConflict,
+                fault: Fault::BadRequest(message),
+            }),
+        }
+    }
+}
+
+/// The share by labels, where labels can say it. `said`: the agents' labels that limits demand.
+fn by_labels(share: &Share, reach: &Reach, said: Option<Selector>) -> Option<Selector> {
+    let agents = if share.namespaces.as_ref()?.is_nothing() {
+        Selector::nothing()
+    } else {
+        reach.selector.as_ref()?.and(&said?)
+    };
+    Some(agents.and(share.selector.as_ref().unwrap_or(&Selector::everything())))
+}

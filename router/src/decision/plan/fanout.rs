@@ -1,0 +1,278 @@
+//! A collection of the merged view: which members are asked for what, and what of their answers is the caller's.
+//!
+//! Every LIST and WATCH of the merged view is one of these, also of one namespace and of one member, so that one code path
+//! gives cursors. It is complete: `fanout` runs it and decides nothing about routing. Where labels are complete the member
+//! is asked with them; where not, it is asked without and a filter says what to keep. Both say the same ([`Share`]), so a
+//! running watch keeps its way when labels become complete, or some are missing; when others count, or objects may lose
+//! theirs, the member is asked anew. Made by `collection` and `clusterwide`; `recheck` compares.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use portolan_crds::selector::Selector;
+use portolan_merge::cursor::{MOST_MEMBERS, Universe};
+use portolan_merge::filter::{NamespaceFilter, share_digest};
+
+use super::Forward;
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Shard, Snapshot, Target, Unavailable};
+
+/// One request to many members.
+#[derive(Debug, Clone)]
+pub(crate) struct FanOut {
+    /// Whom to ask, in `clusters[]` order; for unions of cluster-scoped kinds the primary first. At least one.
+    pub(crate) legs: Vec<FanLeg>,
+    /// What the caller's cursors speak of: all members of the shard, and of those that are asked the shares. Members that
+    /// are not asked keep their slots unasked, and what the shard owns of them changes no epoch.
+    pub(crate) universe: Arc<Universe>,
+    /// A watch, else a list.
+    pub(crate) watch: bool,
+    /// What a list does while a member is unreachable.
+    pub(crate) unavailable: Unavailable,
+    /// A union of cluster-scoped objects: one name once, the earlier leg wins.
+    pub(crate) unique: bool,
+    /// A watch that the answers to the caller's own writes wait for.
+    pub(crate) fence: bool,
+}
+
+/// One member of it.
+#[derive(Debug, Clone)]
+pub(crate) struct FanLeg {
+    /// Target, identity, checks, class and selector, as if it were the only one. Reconnects of a watch need the
+    /// credential of their time: take it from the then current snapshot.
+    pub(crate) forward: Forward,
+    /// In the universe.
+    pub(crate) slot: usize,
+    /// What to keep of the answer. `None`: everything, the selector has said it all.
+    pub(crate) filter: Option<NamespaceFilter>,
+    /// What of the member is the caller's, whichever way it is asked for.
+    pub(crate) share: Share,
+    /// The [`digest`] of the share by labels, if objects of the kind get theirs, though not every one may have them yet. A
+    /// plan lives as long as its watch, and the selector names every namespace.
+    pub(crate) by_labels: Option<u64>,
+    /// Why this member must not be asked now (a cordon): treat it as one that does not answer, and send nothing. A running stream
+    /// goes on.
+    pub(crate) held: Option<String>,
+}
+
+/// What of one member's objects belongs to an answer: in these namespaces, with these labels.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Share {
+    /// By namespace, as the shard's namespaces and the agents' labels say. `None`: the path has said it.
+    pub(crate) namespaces: Option<NamespaceFilter>,
+    /// By labels that are not the agents'.
+    pub(crate) selector: Option<Selector>,
+}
+
+/// How a running watch goes on under a new plan.
+#[derive(Debug, Clone)]
+pub(crate) enum Replan {
+    /// As before.
+    Same,
+    /// As before, but targets or holds were renewed: for reconnects. Streams stay as they are.
+    Renewed(FanOut),
+    /// Other legs, or other objects of some of them: tell the merge core.
+    Changed(FanOut),
+    /// A name may be several members' from now on, and is to be told once: only a relist tells whose.
+    Anew,
+    /// Another identity: what was sent cannot be continued.
+    Withdrawn,
+}
+
+impl FanLeg {
+    /// The member.
+    pub(crate) fn cluster(&self) -> &Arc<str> {
+        &self.forward.target.cluster
+    }
+
+    /// A hash of what the member is asked besides the client's own words: equal if the same objects come.
+    pub(crate) fn asks(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        self.forward.target.cluster_uid.hash(&mut hash);
+        self.forward.rewrite.selector.hash(&mut hash);
+        hash.finish()
+    }
+
+    /// Takes over the other's way of asking (selector or filter) for the same share, if that goes on saying it. False: the
+    /// member must be asked anew.
+    fn goes_on_as(&mut self, running: &Self) -> bool {
+        let selector = &running.forward.rewrite.selector;
+        let by_label = self.by_labels.is_some() && self.by_labels == selector.as_ref().map(digest);
+        match (&running.filter, &self.filter) {
+            (Some(_), Some(_)) => return true,
+            // A filter holds whatever becomes of labels.
+            (Some(_), None) => {}
+            (None, None) => return self.forward.rewrite.selector == *selector,
+            // Objects whose labels are missing now come when they get them, if they get those that are asked for.
+            (None, Some(_)) if by_label => {}
+            (None, Some(_)) => return false,
+        }
+        self.filter.clone_from(&running.filter);
+        self.forward.rewrite.selector.clone_from(selector);
+        true
+    }
+}
+
+/// Equal for equal selectors, in this process.
+pub(super) fn digest(selector: &Selector) -> u64 {
+    let mut hash = DefaultHasher::new();
+    selector.hash(&mut hash);
+    hash.finish()
+}
+
+impl FanOut {
+    /// What becomes of `running` when the same request is planned as `self` now.
+    #[must_use]
+    pub(crate) fn after(mut self, running: &Self) -> Replan {
+        let act_as = |plan: &Self| plan.legs.first().map(|leg| leg.forward.act_as.clone());
+        if act_as(&self) != act_as(running) {
+            return Replan::Withdrawn;
+        }
+        if self.unique && !running.unique {
+            return Replan::Anew;
+        }
+        let mut changed = self.universe != running.universe || self.legs.len() != running.legs.len();
+        let mut renewed = self.unavailable != running.unavailable || self.fence != running.fence;
+        for (index, leg) in self.legs.iter_mut().enumerate() {
+            let Some((at, before)) = running.leg(leg.cluster()) else {
+                changed = true;
+                continue;
+            };
+            changed |= at != index || !same_cluster(&leg.forward.target, &before.forward.target);
+            if leg.share == before.share {
+                changed |= !leg.goes_on_as(before);
+            } else {
+                changed = true;
+                leg.prefer_filter(before);
+            }
+            renewed |= leg.forward.target.version != before.forward.target.version || leg.held != before.held;
+        }
+        match (changed, renewed) {
+            (true, _) => Replan::Changed(self),
+            (false, true) => Replan::Renewed(self),
+            (false, false) => Replan::Same,
+        }
+    }
+
+    fn leg(&self, cluster: &str) -> Option<(usize, &FanLeg)> {
+        let mut legs = self.legs.iter().enumerate();
+        legs.find(|(_, leg)| **leg.cluster() == *cluster)
+    }
+
+    /// The members, for messages.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.legs.iter().map(FanLeg::cluster)
+    }
+
+    /// The explanation for people.
+    pub(super) fn explain(&self, lines: &mut Vec<String>) {
+        let what = if self.watch { "watch" } else { "list" };
+        lines.push(format!(
+            "merged {what} over {} of {} members",
+            self.legs.len(),
+            self.universe.len()
+        ));
+        if self.unique {
+            lines.push("a name that several members have is shown once: the first member of these wins".into());
+        }
+        for leg in &self.legs {
+            leg.explain(lines);
+        }
+        if !self.watch && self.unavailable == Unavailable::PartialStart {
+            lines.push("a first list goes without a member that cannot be reached (PartialStart)".into());
+        }
+    }
+}
+
+impl FanLeg {
+    /// A filtered stream can be given another filter; one that the member filters must be asked anew.
+    fn prefer_filter(&mut self, running: &Self) {
+        if running.filter.is_some() && self.share.selector == running.share.selector {
+            self.filter.clone_from(&self.share.namespaces);
+            self.forward.rewrite.selector.clone_from(&self.share.selector);
+        }
+    }
+
+    fn explain(&self, lines: &mut Vec<String>) {
+        lines.push(format!("leg {}, cursor slot {}:", self.cluster(), self.slot));
+        let from = lines.len();
+        self.forward.explain(lines);
+        match &self.filter {
+            Some(filter) => lines.push(format!(
+                "the router keeps {filter}: labels of the kind are not complete there or cannot say it, or the member has not told what it serves"
+            )),
+            None if self.share.namespaces.is_some() => {
+                lines.push("labels of the kind are complete there: the member filters".into());
+            }
+            None => lines.push("everything that the member sends is kept".into()),
+        }
+        if let Some(held) = &self.held {
+            lines.push(format!("not asked now: {held}"));
+        }
+        for line in &mut lines[from..] {
+            line.insert_str(0, "  ");
+        }
+    }
+}
+
+impl Share {
+    fn digest(&self) -> u64 {
+        share_digest(self.namespaces.as_ref(), self.selector.as_ref())
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespaces {
+            Some(namespaces) => write!(f, "{namespaces}")?,
+            None => f.write_str("as the path says")?,
+        }
+        match &self.selector {
+            Some(selector) => write!(f, "; {selector}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn same_cluster(one: &Target, other: &Target) -> bool {
+    one.cluster_uid == other.cluster_uid
+}
+
+/// What tells a member apart for ever; its name, while its UID is not known.
+fn uid(target: &Target) -> String {
+    if target.cluster_uid.is_empty() {
+        format!("name:{}", target.cluster)
+    } else {
+        target.cluster_uid.clone()
+    }
+}
+
+/// The universe of a caller's cursors: its shard's members, its home and the primary, as far as they are known, and what
+/// of them these legs are asked for. Gives each leg its slot.
+pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot, legs: &mut [FanLeg]) -> Arc<Universe> {
+    let members = shard.members.iter().map(|member| &member.cluster);
+    let clusters = members.chain([home, &shard.primary_cluster]);
+    let uids = clusters
+        .filter_map(|cluster| snapshot.targets.get(cluster))
+        .map(|target| uid(target));
+    let universe = Universe::new(&shard.config.to_string(), uids);
+    for leg in legs.iter_mut() {
+        // It is in there: whom the router does not know is in no plan.
+        leg.slot = universe.slot(&uid(&leg.forward.target)).unwrap_or_default();
+    }
+    let shares = legs.iter().map(|leg| (leg.slot, leg.share.digest()));
+    Arc::new(universe.covering(shares))
+}
+
+/// An answer of so many legs whose cursors might outgrow what clients can send back is refused before it begins.
+pub(super) fn room(universe: &Universe, legs: usize) -> Result<(), Fault> {
+    if universe.has_room(legs) {
+        return Ok(());
+    }
+    Err(Fault::BadRequest(format!(
+        "one request can be answered for at most {MOST_MEMBERS} member clusters, and this would be for {legs} of the shard's \
+         {}: split the shard (spec.clusters), or ask for one namespace",
+        universe.len()
+    )))
+}

@@ -1,0 +1,219 @@
+//! From "this member" to a complete [`Forward`]: what every plan must pass, whichever rule chose the member.
+//!
+//! A cordon stops callers like an open breaker. It does not stop the leader-election Lease, whose loss would stop the
+//! operator on every other member too, nor people's explicit view, because an administrator repairs through it.
+
+use portolan_crds::names::system_namespace;
+
+use super::{Check, Forward, Rewrite, Rule, TrafficClass};
+use crate::resource::discovery::Kinds;
+use crate::value::classify::{ApiRequest, Impersonation, Verb};
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Caller, Snapshot, Target};
+
+/// Groups every ServiceAccount has.
+const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+const AUTHENTICATED: &str = "system:authenticated";
+
+/// Why nothing leaves.
+#[derive(Debug, Clone)]
+pub(super) struct Refusal {
+    pub(super) rule: Rule,
+    pub(super) fault: Fault,
+}
+
+impl Refusal {
+    pub(super) fn forbidden(rule: Rule, message: String) -> Self {
+        Self {
+            rule,
+            fault: Fault::Forbidden(message),
+        }
+    }
+}
+
+/// What planning reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) request: &'a ApiRequest,
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) kinds: &'a Kinds,
+}
+
+/// A member that cannot be asked now: 429 keeps informers from relisting, 503 is the truth for everything else.
+pub(super) fn unavailable(collection: bool, message: String, cluster: &str) -> Fault {
+    let cluster = Some(cluster.to_owned());
+    if collection {
+        Fault::TooManyRequests {
+            message,
+            retry_after_seconds: 1,
+            cluster,
+        }
+    } else {
+        Fault::Unavailable {
+            message,
+            cluster,
+            sent: false,
+        }
+    }
+}
+
+impl Route<'_> {
+    /// A plan for `cluster`, or why it cannot be asked.
+    pub(super) fn to(&self, cluster: &str, rewrite: Rewrite) -> Result<Forward, Refusal> {
+        let forward = self.whatever_state(cluster, rewrite)?;
+        match self.held(&forward) {
+            Some(message) => Err(self.cordoned(message, cluster)),
+            None => Ok(forward),
+        }
+    }
+
+    /// Why a member that is known must not be asked now.
+    pub(super) fn held(&self, forward: &Forward) -> Option<String> {
+        let stops = forward.target.cordoned && !forward.priority && matches!(self.caller, Caller::Pod(_));
+        stops.then(|| format!("member cluster {} is cordoned", forward.target.cluster))
+    }
+
+    pub(super) fn cordoned(&self, message: String, cluster: &str) -> Refusal {
+        Refusal {
+            rule: Rule::Cordoned,
+            fault: self.unavailable(message, cluster),
+        }
+    }
+
+    /// A plan for `cluster`, also if it is [`Self::held`].
+    pub(super) fn whatever_state(&self, cluster: &str, rewrite: Rewrite) -> Result<Forward, Refusal> {
+        let Some(target) = self.snapshot.targets.get(cluster) else {
+            let message = format!("member cluster {cluster} is not known to this router (yet)");
+            return Err(Refusal {
+                rule: Rule::NoTarget,
+                fault: self.unavailable(message, cluster),
+            });
+        };
+        let priority = rewrite.lease.is_some();
+        let user = self.user();
+        allowed(target, &Impersonation::user(user.as_str()))?;
+        let mut checks = Vec::new();
+        let act_as = match &self.request.impersonate {
+            None => Impersonation::user(user),
+            Some(wanted) => {
+                allowed(target, wanted)?;
+                let groups = self.groups();
+                checks.push(Check::Impersonate {
+                    cluster: cluster.to_owned(),
+                    user,
+                    groups,
+                    wanted: wanted.clone(),
+                });
+                wanted.clone()
+            }
+        };
+        Ok(Forward {
+            target: target.clone(),
+            class: self.class(),
+            priority,
+            long_running: self.long_running(),
+            read: self.request.is_read(),
+            collection: self.collection(),
+            rewrite,
+            guard: None,
+            body_rule: None,
+            act_as,
+            checks,
+            warning: None,
+            election: None,
+        })
+    }
+
+    fn unavailable(&self, message: String, cluster: &str) -> Fault {
+        unavailable(self.collection(), message, cluster)
+    }
+
+    fn collection(&self) -> bool {
+        matches!(self.request.verb, Verb::List | Verb::Watch)
+    }
+
+    /// Who asks, as members know it.
+    fn user(&self) -> String {
+        match self.caller {
+            Caller::Pod(view) => view.user(),
+            Caller::Person { user, .. } => user.clone(),
+        }
+    }
+
+    /// The groups a member gives to who asks. A person's groups are of the hub's CA and mean nothing in a member.
+    fn groups(&self) -> Vec<String> {
+        match self.caller {
+            Caller::Pod(view) => {
+                let own = format!("{SERVICE_ACCOUNTS}:{}", view.namespace);
+                vec![SERVICE_ACCOUNTS.to_owned(), own, AUTHENTICATED.to_owned()]
+            }
+            Caller::Person { .. } => vec![AUTHENTICATED.to_owned()],
+        }
+    }
+
+    fn class(&self) -> TrafficClass {
+        if self.request.upgrade.is_some() {
+            return TrafficClass::Upgrade;
+        }
+        let follows = self.subresource() == Some("log") && self.request.query.flag("follow");
+        if self.request.verb == Verb::Watch || follows {
+            TrafficClass::Watch
+        } else {
+            TrafficClass::Unary
+        }
+    }
+
+    /// The API server's own list of what has no time-out.
+    fn long_running(&self) -> bool {
+        self.request.upgrade.is_some()
+            || matches!(self.request.verb, Verb::Watch | Verb::Proxy)
+            || matches!(
+                self.subresource(),
+                Some("attach" | "exec" | "log" | "portforward" | "proxy")
+            )
+    }
+
+    fn subresource(&self) -> Option<&str> {
+        self.request.resource.as_ref()?.subresource.as_deref()
+    }
+}
+
+/// Whether the member lets the router act as this user at all. The member's own RBAC says the same; asked here, the
+/// refusal can say what to do.
+fn allowed(target: &Target, wanted: &Impersonation) -> Result<(), Refusal> {
+    let refuse = |message: String| Err(Refusal::forbidden(Rule::NotAllowed, message));
+    let cluster = &target.cluster;
+    if let Some(name) = std::iter::once(&wanted.user)
+        .chain(&wanted.groups)
+        .find(|name| reserved(name))
+    {
+        return refuse(format!(
+            "nobody acts as {name} in member cluster {cluster} through Portolan"
+        ));
+    }
+    let user = &wanted.user;
+    if let Some((namespace, name)) = wanted.service_account() {
+        let account = format!("{namespace}/{name}");
+        if system_namespace(namespace) {
+            return refuse(format!(
+                "nobody acts as a ServiceAccount of {namespace} through Portolan"
+            ));
+        }
+        if !target.allowed_service_accounts.contains(&account) {
+            return refuse(format!(
+                "member cluster {cluster} does not let the router act as ServiceAccount {account}: run `portolanctl allow --member-kubeconfig FILE {account}` there"
+            ));
+        }
+    } else if !target.allowed_users.contains(user) {
+        return refuse(format!(
+            "member cluster {cluster} does not let the router act as user {user}: run `portolanctl allow --member-kubeconfig FILE --user {user}` there"
+        ));
+    }
+    Ok(())
+}
+
+/// Identities of the control plane itself.
+fn reserved(name: &str) -> bool {
+    name == "system:masters" || name.starts_with("system:node") || name == "system:serviceaccounts:kube-system"
+}

@@ -1,0 +1,245 @@
+//! `/…`: the caller's shard as if it were one cluster (design 4). Here: whose a request is by its namespace, leases,
+//! reviews and events.
+//!
+//! What several members would have to do together is refused with a Status that says so; it is never done in one of them.
+
+use super::{FanLeg, Forward, Plan, Refusal, Rewrite, Route, Rule, scope};
+use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, LeaseName, Shard};
+
+pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
+
+/// Groups whose objects are questions to an API server.
+const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
+/// Digits of the largest version that a member may have. Cursors are longer.
+const LONGEST_VERSION: usize = 20;
+/// Where Kubernetes puts events of objects that have no namespace.
+const CLUSTER_EVENTS_NAMESPACE: &str = "default";
+
+pub(super) fn plan(route: &Route<'_>) -> Outcome {
+    let view = match route.caller {
+        Caller::Pod(view) => view,
+        Caller::Person { user, .. } => {
+            let message = format!("{user} is a person, and people have no merged view: use /clusters/<member>/");
+            return Err(Refusal::forbidden(Rule::NoMergedView, message));
+        }
+    };
+    let Binding::One(shard) = &view.binding else {
+        return Err(unbound(view));
+    };
+    let merged = Merged { route, view, shard };
+    match &route.request.resource {
+        None => merged.without_resource(),
+        Some(resource) if REVIEWS.contains(&resource.group.as_str()) => merged.primary(Rule::Review),
+        Some(resource) => merged.resource(resource),
+    }
+}
+
+/// A caller that no shard, or more than one, claims.
+pub(super) fn unbound(view: &CallerView) -> Refusal {
+    let caller = format!(
+        "Pod {}/{} of member cluster {}",
+        view.namespace, view.pod, view.key.home_cluster
+    );
+    match &view.binding {
+        Binding::Several(configs) => {
+            let message = format!(
+                "{caller} is in several shards ({}): it must match exactly one",
+                configs.join(", ")
+            );
+            Refusal::forbidden(Rule::SeveralShards, message)
+        }
+        Binding::None | Binding::One(_) => Refusal::forbidden(
+            Rule::NoShard,
+            format!("{caller} is in no shard: no ShardingConfig selects it"),
+        ),
+    }
+}
+
+pub(super) struct Merged<'a> {
+    pub(super) route: &'a Route<'a>,
+    pub(super) view: &'a CallerView,
+    pub(super) shard: &'a Shard,
+}
+
+/// Where a namespace is.
+struct Place<'a> {
+    rule: Rule,
+    cluster: &'a str,
+    /// Let through by `Audit`.
+    warning: Option<String>,
+}
+
+impl Merged<'_> {
+    fn primary(&self, rule: Rule) -> Outcome {
+        Ok((
+            rule,
+            self.route.to(&self.shard.primary_cluster, Rewrite::default())?.into(),
+        ))
+    }
+
+    pub(super) fn verb(&self) -> Verb {
+        self.route.request.verb
+    }
+
+    fn collects(&self) -> bool {
+        matches!(self.verb(), Verb::List | Verb::Watch)
+    }
+
+    fn resource(&self, resource: &ResourceRequest) -> Outcome {
+        let Some(namespace) = &resource.namespace else {
+            if self.collects() {
+                return self.everywhere(resource);
+            }
+            return self.without_namespace(resource);
+        };
+        let lease = self
+            .shard
+            .lease
+            .as_ref()
+            .filter(|_| resource.is("coordination.k8s.io", "leases") && **namespace == *self.view.namespace);
+        match lease {
+            Some(lease) if resource.name.as_ref() == Some(&lease.client) => {
+                Ok((Rule::LeaderElection, self.election(lease)?.into()))
+            }
+            Some(lease) if self.verb() == Verb::Create && resource.name.is_none() => {
+                // Only the body tells whether this is the leader-election Lease.
+                let (rule, mut forward) = self.single(resource, namespace)?;
+                forward.election = Some(Box::new(self.election(lease)?));
+                Ok((rule, forward.into()))
+            }
+            _ if self.collects() => self.within(resource, namespace),
+            _ => self
+                .single(resource, namespace)
+                .map(|(rule, forward)| (rule, forward.into())),
+        }
+    }
+
+    /// One collection of the merged view is not merged: the Lease is renamed in a list or watch of one, which has its raw
+    /// version.
+    fn election(&self, lease: &LeaseName) -> Result<Forward, Refusal> {
+        let refuse = |fault| {
+            let rule = Rule::LeaderElection;
+            Err(Refusal { rule, fault })
+        };
+        let request = self.route.request;
+        if self.verb() == Verb::Watch && request.upgrade.is_some() {
+            let message = format!(
+                "watching Lease {} is not served by WebSocket: watch by HTTP, or get it",
+                lease.client
+            );
+            return refuse(Fault::MethodNotAllowed(message));
+        }
+        // A cursor must not reach a member.
+        let version = request.query.first("resourceVersion").unwrap_or_default();
+        if self.collects() && version.len() > LONGEST_VERSION {
+            let message = format!("{version} is of another list than Lease {}: list again", lease.client);
+            return refuse(Fault::Expired(message));
+        }
+        let rewrite = Rewrite {
+            lease: Some(lease.clone()),
+            ..Rewrite::default()
+        };
+        self.route.to(&self.shard.primary_cluster, rewrite)
+    }
+
+    /// One object, or a create, in a namespace.
+    fn single(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Forward), Refusal> {
+        let place = self.place(resource, namespace)?;
+        let mut forward = match place.rule {
+            Rule::OwnNamespace | Rule::ClusterScopedEvent => self.route.to(place.cluster, Rewrite::default())?,
+            _ => self.limited(place.cluster, resource, Some(namespace))?,
+        };
+        forward.warning = place.warning.or(forward.warning);
+        Ok((place.rule, forward))
+    }
+
+    /// A collection of one namespace: one leg on its owner.
+    fn within(&self, resource: &ResourceRequest, namespace: &str) -> Outcome {
+        let place = self.place(resource, namespace)?;
+        let limits = match place.rule {
+            Rule::OwnNamespace => None,
+            _ => self.limits(resource, Some(namespace)),
+        };
+        let mut leg: FanLeg = self.placed_leg(place.cluster, limits)?;
+        leg.forward.warning = place.warning;
+        Ok((place.rule, self.fan_out(vec![leg], false)?.into()))
+    }
+
+    /// A namespace in the path: where is it?
+    fn place(&self, resource: &ResourceRequest, namespace: &str) -> Result<Place<'_>, Refusal> {
+        let at = |rule, cluster| {
+            let warning = None;
+            Ok(Place { rule, cluster, warning })
+        };
+        if let Some((member, grant)) = self.shard.owner(namespace) {
+            if grant.state == GrantState::Releasing && !self.route.request.is_read() {
+                let config = &self.shard.config;
+                let message = format!(
+                    "namespace {namespace} of member cluster {} is leaving shard {config}: it can be read, not written",
+                    member.cluster
+                );
+                return Err(Refusal::forbidden(Rule::Releasing, message));
+            }
+            return at(Rule::OwnedNamespace, &member.cluster);
+        }
+        if *namespace == *self.view.namespace {
+            return at(Rule::OwnNamespace, &self.view.key.home_cluster);
+        }
+        let records = matches!(self.verb(), Verb::Create | Verb::Update | Verb::Patch);
+        if scope::is_event(resource) && records && namespace == CLUSTER_EVENTS_NAMESPACE {
+            return at(Rule::ClusterScopedEvent, &self.shard.primary_cluster);
+        }
+        self.outside(namespace)
+    }
+
+    fn outside(&self, namespace: &str) -> Result<Place<'_>, Refusal> {
+        let config = &self.shard.config;
+        let owner = self.shard.members.iter().find_map(|member| {
+            let target = self.route.snapshot.targets.get(&member.cluster)?;
+            Some((member, target.namespace_owners.get(namespace)?))
+        });
+        let whose = match owner {
+            Some((member, owner)) => format!("it belongs to shard {owner} in member cluster {}", member.cluster),
+            None => format!("no shard owns it in the member clusters that {config} spans"),
+        };
+        let message = format!("namespace {namespace} is outside shard {config}: {whose}");
+        if self.shard.enforcement == Enforcement::Enforce {
+            return Err(Refusal::forbidden(Rule::OutsideRefused, message));
+        }
+        let home = &self.view.key.home_cluster;
+        let fallback = if self.shard.member(home).is_some() {
+            home
+        } else {
+            &self.shard.primary_cluster
+        };
+        Ok(Place {
+            rule: Rule::OutsideAudited,
+            cluster: owner.map_or(fallback, |(member, _)| &member.cluster),
+            warning: Some(message),
+        })
+    }
+
+    /// A shard without members owns nothing, so nothing can be asked. An informer would list anew after a 503.
+    pub(super) fn memberless(&self) -> Refusal {
+        let message = format!("shard {} has no member cluster", self.shard.config);
+        let fault = if self.collects() {
+            Fault::TooManyRequests {
+                message,
+                retry_after_seconds: 1,
+                cluster: None,
+            }
+        } else {
+            Fault::Unavailable {
+                message,
+                cluster: None,
+                sent: false,
+            }
+        };
+        Refusal {
+            rule: Rule::NoTarget,
+            fault,
+        }
+    }
+}

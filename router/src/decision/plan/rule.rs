@@ -1,0 +1,229 @@
+//! The names of the planning rules, and the explanation of a plan for people.
+
+use std::fmt;
+
+use super::choose::By;
+use super::{Change, Check, Choose, Forward, LocalAnswer, Plan, Planned};
+
+/// The rule that made a plan. A closed set: span attribute, metric label and first line of the explanation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Rule {
+    /// Health of the router itself.
+    Health,
+    /// `/clusters/<name>`.
+    ExplicitView,
+    /// Namespace owned by one member of the shard.
+    OwnedNamespace,
+    /// The caller's own namespace.
+    OwnNamespace,
+    /// Namespace outside the shard, let through by `Audit`.
+    OutsideAudited,
+    /// Namespace outside the shard, or an object outside its limits.
+    OutsideRefused,
+    /// Collection over all namespaces: each member's share of the shard.
+    AllNamespaces,
+    /// What has no namespace.
+    ClusterScoped,
+    /// The leader-election Lease.
+    LeaderElection,
+    /// SubjectAccessReview, TokenReview and their kin.
+    Review,
+    /// Events of cluster-scoped objects.
+    ClusterScopedEvent,
+    /// Discovery and OpenAPI.
+    Discovery,
+    /// Version and other paths that are no resource.
+    NonResource,
+    /// One answer would have to be merged from several members.
+    SeveralMembers,
+    /// Members serve the kind, but not all of them in this version.
+    VersionConflict,
+    /// A collection can only be read by GET.
+    CollectionMethod,
+    /// The namespace is on its way to another shard.
+    Releasing,
+    /// The caller is in no shard.
+    NoShard,
+    /// The caller is in several shards.
+    SeveralShards,
+    /// People have no merged view.
+    NoMergedView,
+    /// No grant for the explicit view.
+    NoExplicitView,
+    /// No such member cluster.
+    UnknownCluster,
+    /// The router has no such target, or the shard no member.
+    NoTarget,
+    /// The member is cordoned.
+    Cordoned,
+    /// The member does not let the router act as this user.
+    NotAllowed,
+    /// A Namespace is created.
+    NewNamespace,
+}
+
+impl Rule {
+    /// Span attribute and metric label.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Health => "health",
+            Self::ExplicitView => "explicit-view",
+            Self::OwnedNamespace => "owned-namespace",
+            Self::OwnNamespace => "own-namespace",
+            Self::OutsideAudited => "outside-audited",
+            Self::OutsideRefused => "outside-refused",
+            Self::AllNamespaces => "all-namespaces",
+            Self::ClusterScoped => "cluster-scoped",
+            Self::LeaderElection => "leader-election",
+            Self::Review => "review",
+            Self::ClusterScopedEvent => "cluster-scoped-event",
+            Self::Discovery => "discovery",
+            Self::NonResource => "non-resource",
+            Self::SeveralMembers => "several-members",
+            Self::VersionConflict => "version-conflict",
+            Self::CollectionMethod => "collection-method",
+            Self::Releasing => "releasing",
+            Self::NoShard => "no-shard",
+            Self::SeveralShards => "several-shards",
+            Self::NoMergedView => "no-merged-view",
+            Self::NoExplicitView => "no-explicit-view",
+            Self::UnknownCluster => "unknown-cluster",
+            Self::NoTarget => "no-target",
+            Self::Cordoned => "cordoned",
+            Self::NotAllowed => "not-allowed",
+            Self::NewNamespace => "new-namespace",
+        }
+    }
+
+    /// What the rule says, in a sentence.
+    pub(crate) fn sentence(self) -> &'static str {
+        match self {
+            Self::Health => "health is the router's own",
+            Self::ExplicitView => "the explicit view goes to the member it names, unfiltered",
+            Self::OwnedNamespace => "the namespace is owned by one member of the shard",
+            Self::OwnNamespace => "the caller's own namespace is served by its home cluster, unfiltered",
+            Self::OutsideAudited => "the namespace is outside the shard; enforcement Audit lets it through and warns",
+            Self::OutsideRefused => "outside the shard; enforcement Enforce refuses it",
+            Self::AllNamespaces => "a collection over all namespaces is each member's share of the shard, merged",
+            Self::ClusterScoped => "what has no namespace is the union of the members, the primary's first",
+            Self::LeaderElection => "the leader-election Lease lies in the primary cluster under the shard's own name",
+            Self::Review => "reviews are answered by the primary cluster",
+            Self::ClusterScopedEvent => "events of cluster-scoped objects lie in the primary cluster",
+            Self::Discovery => "what the members of the shard serve, united; the primary's order",
+            Self::NonResource => "other paths that are no resource are served by the primary cluster",
+            Self::SeveralMembers => "several members would have to do it together",
+            Self::VersionConflict => "the members that serve the kind do not all serve this version of it",
+            Self::CollectionMethod => "a collection is read by GET",
+            Self::Releasing => "the namespace is on its way to another shard: reads only",
+            Self::NoShard => "the caller is in no shard",
+            Self::SeveralShards => "the caller is in several shards",
+            Self::NoMergedView => "people have no merged view",
+            Self::NoExplicitView => "the caller has no grant for the explicit view of this member",
+            Self::UnknownCluster => "there is no such member cluster",
+            Self::NoTarget => "the member is not known to this router (yet)",
+            Self::Cordoned => "the member is cordoned",
+            Self::NotAllowed => "the member does not let the router act as this user",
+            Self::NewNamespace => "a new Namespace goes where its annotation says, or to the shard's one member",
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Planned {
+    /// The explanation for people, line by line. Costs allocations: for `/explain`, not for every request.
+    pub(crate) fn why(&self) -> Vec<String> {
+        let mut lines = vec![format!("{}: {}", self.rule, self.rule.sentence())];
+        match &self.plan {
+            Plan::Forward(forward) => forward.explain(&mut lines),
+            Plan::FanOut(fan) => fan.explain(&mut lines),
+            Plan::Choose(choose) => choose.explain(&mut lines),
+            Plan::Discovery(wanted) => {
+                let members: Vec<_> = wanted.members.iter().map(|one| &*one.cluster).collect();
+                lines.push(format!("what {} serve", members.join(", ")));
+            }
+            Plan::Local(LocalAnswer::Live) => lines.push("the router is alive".into()),
+            Plan::Local(LocalAnswer::Ready) => lines.push("the router's readiness".into()),
+            Plan::Refuse(fault) => lines.push(format!("refused with {}: {fault}", fault.status_code().as_u16())),
+        }
+        lines
+    }
+}
+
+impl Choose {
+    fn explain(&self, lines: &mut Vec<String>) {
+        let clusters = self.clusters();
+        lines.push(match &self.by {
+            By::Holder(holder) if holder.writes => format!(
+                "to the one of {clusters} that has {}, the first if none has; 503 while one that might cannot be asked",
+                holder.object
+            ),
+            By::Holder(holder) => format!("to the first of {clusters} that has {}", holder.object),
+            By::NewNamespace(shard) => format!(
+                "to the one of {clusters} that annotation {} or the name says",
+                shard.label_keys.cluster()
+            ),
+        });
+        for candidate in &self.candidates {
+            candidate.forward.explain(lines);
+            lines.extend(candidate.held.iter().map(|held| format!("not asked now: {held}")));
+        }
+    }
+}
+
+impl Forward {
+    pub(super) fn explain(&self, lines: &mut Vec<String>) {
+        let cluster = &self.target.cluster;
+        lines.push(format!(
+            "forward to member cluster {cluster} ({}) as {}",
+            self.class.as_str(),
+            self.act_as.user
+        ));
+        for check in &self.checks {
+            lines.push(match check {
+                Check::HubProxy { user, cluster, .. } => {
+                    format!("first ask the hub whether {user} may use the explicit view of {cluster}")
+                }
+                Check::Impersonate {
+                    user, wanted, cluster, ..
+                } => {
+                    format!("first ask {cluster} whether {user} may act as {}", wanted.user)
+                }
+            });
+        }
+        if let Some(selector) = &self.rewrite.selector {
+            lines.push(format!("labelSelector is narrowed by {selector}"));
+        }
+        if let Some(lease) = &self.rewrite.lease {
+            lines.push(format!("Lease {} is {} in the member", lease.client, lease.member));
+        }
+        if let Some(guard) = &self.guard {
+            lines.push(format!("the labels of {} must match {}", guard.object, guard.selector));
+        }
+        if let Some(rule) = &self.body_rule {
+            let what = match rule.change {
+                Change::Whole | Change::Status => "the labels in the body",
+                Change::Over | Change::Patch => "the labels after the patch",
+            };
+            lines.push(format!("{what} must match {}", rule.selector));
+        }
+        if let Some(warning) = &self.warning {
+            lines.push(format!("warning: {warning}"));
+        }
+        if let Some(election) = &self.election {
+            let lease = election
+                .rewrite
+                .lease
+                .as_ref()
+                .map_or("", |lease| lease.client.as_str());
+            lines.push(format!(
+                "unless the body names Lease {lease}: then forward to {}",
+                election.target.cluster
+            ));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! One object, or a create, in one member: what the limits of the shard make of it.
+//!
+//! Under `Enforce` an object of a limited resource is judged as it is and as it becomes ([`Guard`], [`BodyRule`]); `Audit`
+//! warns where the namespace alone tells that it is outside. Callers: `merged` and `clusterwide`, once the member is known.
+
+use portolan_crds::selector::Selector;
+
+use super::merged::Merged;
+use super::{BodyRule, Change, Forward, Guard, Refusal, Rewrite, Rule, scope};
+use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::snapshot::Enforcement;
+
+impl Merged<'_> {
+    /// A request to one member, with the limits of the resource applied: `deletecollection` is narrowed, single objects
+    /// are judged.
+    pub(super) fn limited(
+        &self,
+        cluster: &str,
+        resource: &ResourceRequest,
+        namespace: Option<&str>,
+    ) -> Result<Forward, Refusal> {
+        let forward = self.route.to(cluster, Rewrite::default())?;
+        self.limit(forward, resource, namespace)
+    }
+
+    /// The limits, applied to a request whose member is known.
+    pub(super) fn limit(
+        &self,
+        mut forward: Forward,
+        resource: &ResourceRequest,
+        namespace: Option<&str>,
+    ) -> Result<Forward, Refusal> {
+        let Some(selector) = self.limits(resource, namespace) else {
+            self.bind(resource, namespace)?;
+            return Ok(forward);
+        };
+        if self.verb() == Verb::DeleteCollection {
+            forward.rewrite.selector = Some(selector);
+            return Ok(forward);
+        }
+        match self.shard.enforcement {
+            Enforcement::Audit => Ok(self.audited(forward, resource, &selector)),
+            Enforcement::Enforce => self.judged(forward, resource, selector),
+        }
+    }
+
+    /// What the limits demand of the object, as far as its namespace has not settled it.
+    pub(super) fn limits(&self, resource: &ResourceRequest, namespace: Option<&str>) -> Option<Selector> {
+        match namespace {
+            Some(namespace) => scope::limits_within(self.shard, resource, namespace),
+            None => scope::limits(self.shard, resource),
+        }
+    }
+
+    /// A Binding names its Pod in the body: where Pods are limited, their own `/binding` shows which one it is.
+    fn bind(&self, resource: &ResourceRequest, namespace: Option<&str>) -> Result<(), Refusal> {
+        let pods = ResourceRequest {
+            resource: "pods".to_owned(),
+            ..ResourceRequest::default()
+        };
+        let unseen = resource.is("", "bindings")
+            && self.shard.enforcement == Enforcement::Enforce
+            && self.limits(&pods, namespace).is_some();
+        if !unseen {
+            return Ok(());
+        }
+        let config = &self.shard.config;
+        let message = format!("shard {config} limits pods: bind them by POST to pods/<name>/binding");
+        Err(Refusal::forbidden(Rule::OutsideRefused, message))
+    }
+
+    /// Without looking at the object only its namespace can tell that it is outside.
+    fn audited(&self, mut forward: Forward, resource: &ResourceRequest, selector: &Selector) -> Forward {
+        if selector.is_nothing() {
+            forward.warning = Some(self.outside_limits(resource));
+        }
+        forward
+    }
+
+    fn outside_limits(&self, resource: &ResourceRequest) -> String {
+        format!(
+            "{} is outside the limits of shard {}",
+            describe(resource),
+            self.shard.config
+        )
+    }
+
+    /// A single object under `Enforce`: what it is before, and what it becomes, must be the shard's.
+    fn judged(&self, mut forward: Forward, resource: &ResourceRequest, selector: Selector) -> Result<Forward, Refusal> {
+        if selector.is_nothing() {
+            return Err(Refusal::forbidden(Rule::OutsideRefused, self.outside_limits(resource)));
+        }
+        let result = scope::finer(self.shard, &selector);
+        let shard = self.shard.config.to_string();
+        let object = describe(resource);
+        forward.body_rule = change(self.verb(), resource)
+            .filter(|_| !result.is_everything())
+            .map(|change| BodyRule {
+                selector: result,
+                change,
+                object: object.clone(),
+                shard: shard.clone(),
+            });
+        if resource.named_by_path {
+            let cluster = forward.target.cluster.to_string();
+            forward.guard = Some(Guard {
+                path: object_path(resource),
+                selector,
+                object,
+                shard,
+                cluster,
+            });
+        }
+        Ok(forward)
+    }
+}
+
+/// `pods ns-a/p`, `deployments.apps in ns-a`, `nodes n`.
+pub(super) fn describe(resource: &ResourceRequest) -> String {
+    let kind = resource.kind();
+    match (&resource.namespace, &resource.name) {
+        (Some(_), Some(name)) if resource.is("", "namespaces") => format!("{kind} {name}"),
+        (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
+        (Some(namespace), None) => format!("{kind} in {namespace}"),
+        (None, Some(name)) => format!("{kind} {name}"),
+        (None, None) => kind,
+    }
+}
+
+/// How the body of a request becomes the object; `None` if no label can change by it.
+fn change(verb: Verb, resource: &ResourceRequest) -> Option<Change> {
+    let built_in = built_in(&resource.group);
+    match (verb, resource.subresource.as_deref()) {
+        (Verb::Create | Verb::Update, None) => Some(Change::Whole),
+        (Verb::Patch, None) => Some(Change::Patch),
+        // A Scale is another object.
+        (_, Some("scale")) => None,
+        // [read in 1.36: assignPod copies the Binding's labels over the Pod's].
+        (Verb::Create, Some("binding")) if resource.is("", "pods") => Some(Change::Over),
+        // Kubernetes' own kinds take labels from a body for `/status` and its like [run: a PUT of pods/status without
+        // labels removes them]; custom resources do not.
+        (Verb::Update, Some(_)) if built_in => Some(Change::Whole),
+        (Verb::Update, Some("status")) => Some(Change::Status),
+        (Verb::Patch, Some(subresource)) if built_in || subresource == "status" => Some(Change::Patch),
+        _ => None,
+    }
+}
+
+fn built_in(group: &str) -> bool {
+    !group.contains('.') || group.ends_with(".k8s.io")
+}
+
+/// The object's own path, built from what was read so that judged and changed object are the same.
+pub(super) fn object_path(resource: &ResourceRequest) -> String {
+    let encode = |text: &str| percent_encoding::utf8_percent_encode(text, SEGMENT).to_string();
+    let mut path = if resource.group.is_empty() {
+        "/api".to_owned()
+    } else {
+        format!("/apis/{}", encode(&resource.group))
+    };
+    let mut push = |segment: &str| {
+        path.push('/');
+        path.push_str(&encode(segment));
+    };
+    push(&resource.version);
+    if let Some(namespace) = resource.namespace.as_ref().filter(|_| !resource.is("", "namespaces")) {
+        push("namespaces");
+        push(namespace);
+    }
+    push(&resource.resource);
+    resource.name.iter().for_each(|name| push(name));
+    path
+}
+
+/// What a path segment must not contain as it is.
+const SEGMENT: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'/')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?');

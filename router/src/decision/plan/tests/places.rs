@@ -1,0 +1,146 @@
+//! What has no namespace: who is asked, and where a new Namespace goes.
+
+use super::*;
+use crate::decision::plan::choose::{Finding, Holder};
+
+fn unknown(cluster: &str) -> Finding {
+    Finding::Unknown(Fault::Unavailable {
+        message: format!("{cluster} is away"),
+        cluster: Some(cluster.to_owned()),
+        sent: false,
+    })
+}
+
+#[test]
+fn the_holder_is_found_and_doubt_is_never_absence() {
+    use Finding::{Forbidden, Has, HasNot};
+    let choose = |writes: bool, findings: &[Finding]| {
+        let holder = Holder {
+            path: "/api/v1/nodes/n".to_owned(),
+            object: "nodes n".to_owned(),
+            writes,
+        };
+        match holder.choose(findings) {
+            Ok((index, _)) => index.to_string(),
+            Err(fault) => fault.status_code().as_u16().to_string(),
+        }
+    };
+    let away = || unknown("east");
+    for (findings, read, write) in [
+        (vec![Has], "0", "0"),
+        (vec![HasNot, Has, Has], "1", "1"),
+        (vec![HasNot, HasNot], "0", "0"),
+        // It may be there: what is not found elsewhere is not known.
+        (vec![away(), HasNot], "503", "503"),
+        (vec![HasNot, away()], "503", "503"),
+        // The primary's would win: a write waits for it, a read takes what there is.
+        (vec![away(), Has], "1", "503"),
+        (vec![HasNot, Has, away()], "1", "1"),
+        // The member says itself what it allows.
+        (vec![HasNot, Forbidden], "1", "1"),
+        (vec![Forbidden, Has], "1", "1"),
+        (vec![Forbidden, HasNot], "0", "0"),
+    ] {
+        assert_eq!(choose(false, &findings), read, "{findings:?}");
+        assert_eq!(choose(true, &findings), write, "{findings:?}");
+    }
+}
+
+/// Where a Namespace of this body goes: the member, `!` if warned; or the code of the refusal.
+fn placed(world: &World, content_type: &str, body: &[u8]) -> String {
+    let Plan::Choose(choose) = world.plan(&world.pod(), "POST /api/v1/namespaces", &[]).plan else {
+        panic!("no choice")
+    };
+    let By::NewNamespace(shard) = &choose.by else {
+        panic!("not by the body")
+    };
+    match choose.place(shard, Some(content_type), body) {
+        Ok((index, warning)) => {
+            let cluster = &choose.candidates[index].forward.target.cluster;
+            format!("{cluster}{}", if warning.is_some() { "!" } else { "" })
+        }
+        Err(fault) => fault.status_code().as_u16().to_string(),
+    }
+}
+
+fn json(name: &str, cluster: Option<&str>) -> Vec<u8> {
+    let mut object = serde_json::json!({"metadata": {"name": name}});
+    if let Some(cluster) = cluster {
+        object["metadata"]["annotations"] = serde_json::json!({"ctrlmesh.kusionstack.io/cluster": cluster});
+    }
+    serde_json::to_vec(&object).unwrap()
+}
+
+#[test]
+fn a_new_namespace_goes_where_it_says() {
+    let world = World::new(two());
+    let kind = "application/json";
+    for (name, cluster, expected) in [
+        ("new", Some("west"), "west!"),
+        ("new", None, "400"),
+        ("new", Some("north"), "400"),
+        // Home is no member.
+        ("new", Some("home"), "400"),
+        // Owned by name: no doubt where.
+        ("ns-c", None, "west"),
+        ("ns-c", Some("west"), "west"),
+        // It would be shadowed, or is another's.
+        ("ns-a", Some("west"), "403"),
+        ("ns-z", Some("west"), "403"),
+        ("ns-r", Some("east"), "403"),
+        ("kube-system", Some("east"), "403"),
+        ("", Some("east"), "east!"),
+        ("", None, "400"),
+    ] {
+        assert_eq!(
+            placed(&world, kind, &json(name, cluster)),
+            expected,
+            "{name} {cluster:?}"
+        );
+    }
+    let yaml = b"metadata: {name: new, annotations: {ctrlmesh.kusionstack.io/cluster: east}}";
+    assert_eq!(placed(&world, "application/yaml", yaml), "east!");
+    assert_eq!(placed(&world, "application/cbor", b""), "415");
+    assert_eq!(placed(&world, kind, br#"{"metadata":{"name":1}}"#), "400");
+    let one = World::new(shard(vec![member("west", &["ns-a"])]));
+    assert_eq!(placed(&one, kind, &json("new", None)), "west!");
+    let mut audit = two();
+    audit.enforcement = v1::Enforcement::Audit.into();
+    assert_eq!(placed(&World::new(audit), kind, &json("ns-z", Some("west"))), "west!");
+    let mut whole = shard(vec![member("home", &["*"])]);
+    whole.primary_cluster = "home".into();
+    assert_eq!(placed(&World::new(whole), kind, &json("new", None)), "home");
+}
+
+#[test]
+fn a_new_namespace_says_where_in_protobuf() {
+    use crate::value::object::protobuf::{MAGIC, put};
+    let message = |fields: &[(u64, &[u8])]| {
+        let mut out = Vec::new();
+        for (number, content) in fields {
+            put(&mut out, *number, content);
+        }
+        out
+    };
+    let annotation = message(&[(1, b"ctrlmesh.kusionstack.io/cluster"), (2, b"west")]);
+    let object = message(&[(1, &message(&[(1, b"new"), (12, &annotation)]))]);
+    let body = [MAGIC, &message(&[(2, &object)])].concat();
+    let world = World::new(two());
+    assert_eq!(placed(&world, "application/vnd.kubernetes.protobuf", &body), "west!");
+}
+
+#[test]
+fn one_place_needs_no_search() {
+    let mut wire = shard(vec![member("east", &["ns-a"])]);
+    wire.limits = vec![limit("", "nodes", "app=foo")];
+    World::new(wire).check(&[
+        (
+            "GET /api/v1/nodes/n",
+            "cluster-scoped → east guard:/api/v1/nodes/n?app=foo",
+        ),
+        ("DELETE /api/v1/nodes", "cluster-scoped → east select:app=foo"),
+        ("DELETE /api/v1/pods", "several-members ✗ 405"),
+        ("GET /api/v1/nodes", "cluster-scoped ⇒ east select:app=foo"),
+        ("POST /api/v1/nodes", "cluster-scoped → east body:Whole?app=foo"),
+    ]);
+}

@@ -1,0 +1,169 @@
+//! Makes the member's request out of the client's, and cleans the head of the member's answer. Pure over heads; bodies
+//! are `lease`'s.
+//!
+//! The client's selector can only be narrowed: shard and client are ANDed as requirements, never as text. What is not
+//! ours (unknown parameters, their order, the bytes of the path) is not touched. Who the caller is reaches the member
+//! only through headers written here; whatever the client sent of that kind is gone first. Called by `dispatch`.
+
+mod headers;
+#[cfg(test)]
+mod tests;
+
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, HeaderName, HeaderValue, VIA, WARNING};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use portolan_crds::selector::Selector;
+use portolan_runtime::Secret;
+
+use crate::decision::plan::{Forward, TrafficClass, guard};
+use crate::value::classify::{ApiRequest, field};
+use crate::value::fault::Fault;
+use crate::value::snapshot::LeaseName;
+
+const LABEL_SELECTOR: &str = "labelSelector";
+const FIELD_SELECTOR: &str = "fieldSelector";
+/// Where a Lease's name stands in `/apis/coordination.k8s.io/v1/namespaces/<ns>/leases/<name>`, cut at the slashes; one
+/// later in `/apis/coordination.k8s.io/v1/watch/namespaces/…`.
+const LEASE_NAME_SEGMENT: usize = 7;
+const WATCH_SEGMENT: usize = 4;
+/// Added to every proxied answer.
+pub(crate) const VIA_VALUE: HeaderValue = HeaderValue::from_static("1.1 portolan");
+
+/// Rewrites `head` in place: URI in origin form, credentials replaced by `bearer` and `Impersonate-*`, hop-by-hop and
+/// forwarding headers gone, no Host. The upstream adds authority and trace context. 400 for an unreadable selector.
+pub(crate) fn rewrite_head(
+    forward: &Forward,
+    request: &ApiRequest,
+    head: &mut Parts,
+    bearer: &Secret,
+) -> Result<(), Fault> {
+    head.uri = uri(forward, request)?;
+    headers::strip_request(&mut head.headers, forward.class == TrafficClass::Upgrade);
+    if forward.rewrite.touches_bodies() {
+        headers::accept_renamable(&mut head.headers);
+        head.headers.remove(ACCEPT_ENCODING);
+    }
+    if forward.rewrite.touches_bodies() || forward.body_rule.is_some() || forward.election.is_some() {
+        // The body is buffered and may change: whoever sends it knows its length.
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    identify(forward, &mut head.headers, bearer)
+}
+
+/// The guard's own GET of an object's metadata: the same user, the same token.
+pub(crate) fn guard_request(forward: &Forward, path: &str, bearer: &Secret) -> Result<http::Request<()>, Fault> {
+    let mut request = http::Request::new(());
+    *request.method_mut() = Method::GET;
+    *request.uri_mut() = origin_form(path.to_owned())?;
+    request
+        .headers_mut()
+        .insert(ACCEPT, HeaderValue::from_static(guard::ACCEPT));
+    identify(forward, request.headers_mut(), bearer)?;
+    Ok(request)
+}
+
+/// Cleans the head of a member's answer: hop-by-hop headers gone (but for the switch of protocols itself),
+/// `via: 1.1 portolan` and the plan's warning added.
+pub(crate) fn rewrite_response(forward: &Forward, head: &mut http::response::Parts) {
+    if head.status != StatusCode::SWITCHING_PROTOCOLS {
+        headers::strip_hop_by_hop(&mut head.headers);
+    }
+    if forward.rewrite.touches_bodies() {
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    head.headers.append(VIA, VIA_VALUE);
+    if let Some(value) = forward.warning.as_deref().and_then(warning) {
+        head.headers.append(WARNING, value);
+    }
+}
+
+/// The same for an answer of one of several members: headers of its connection gone, `via` added.
+pub(crate) fn clean_response(headers: &mut HeaderMap) {
+    headers::strip_hop_by_hop(headers);
+    headers.append(VIA, VIA_VALUE);
+}
+
+/// A `Warning` header as API servers write it and kubectl and client-go print it.
+pub(crate) fn warning(text: &str) -> Option<HeaderValue> {
+    let mut quoted = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => quoted.extend(['\\', char]),
+            ' '..='~' => quoted.push(char),
+            _ => quoted.push('?'),
+        }
+    }
+    HeaderValue::try_from(format!("299 portolan \"{quoted}\"")).ok()
+}
+
+/// Puts in who asks.
+fn identify(forward: &Forward, headers: &mut HeaderMap, bearer: &Secret) -> Result<(), Fault> {
+    let unfit = |what: &str| {
+        Fault::Internal(format!(
+            "{what} for member cluster {} cannot stand in a header",
+            forward.target.cluster
+        ))
+    };
+    let mut value = HeaderValue::try_from(format!("Bearer {}", bearer.expose())).map_err(|_| unfit("the token"))?;
+    value.set_sensitive(true);
+    headers.insert(http::header::AUTHORIZATION, value);
+    forward.act_as.write(headers).map_err(|_| unfit("the user name"))
+}
+
+fn uri(forward: &Forward, request: &ApiRequest) -> Result<Uri, Fault> {
+    let rewrite = &forward.rewrite;
+    let mut query = request.query.clone();
+    if let Some(selector) = &rewrite.selector {
+        let client = query.first(LABEL_SELECTOR).unwrap_or_default();
+        let narrowed = narrow(selector, &client)?;
+        query.set(LABEL_SELECTOR, &narrowed.to_string());
+    }
+    let mut path = request.path.clone();
+    if let Some(lease) = &rewrite.lease {
+        path = lease_path(lease, request);
+        if let Some(fields) = query.first(FIELD_SELECTOR) {
+            let fields = field::replace(&fields, "metadata.name", &lease.client, &lease.member);
+            query.set(FIELD_SELECTOR, &fields);
+        }
+    }
+    if let Some(query) = query.raw() {
+        path.push('?');
+        path.push_str(query);
+    }
+    origin_form(path)
+}
+
+/// What both the shard and the client select.
+pub(crate) fn narrow(shard: &Selector, client: &str) -> Result<Selector, Fault> {
+    let client = Selector::parse(client)
+        .map_err(|error| Fault::BadRequest(format!("unable to parse labelSelector {client:?}: {error}")))?;
+    Ok(shard.and(&client))
+}
+
+fn lease_path(lease: &LeaseName, request: &ApiRequest) -> String {
+    if !request.resource.as_ref().is_some_and(|resource| resource.named_by_path) {
+        return request.path.clone();
+    }
+    let mut segments: Vec<&str> = request.path.split('/').collect();
+    let watch = segments.get(WATCH_SEGMENT) == Some(&"watch");
+    if let Some(name) = segments.get_mut(LEASE_NAME_SEGMENT + usize::from(watch)) {
+        *name = &lease.member;
+    }
+    segments.join("/")
+}
+
+fn origin_form(path: String) -> Result<Uri, Fault> {
+    let length = path.len();
+    let path = PathAndQuery::try_from(path).map_err(|_| {
+        Fault::BadRequest(format!(
+            "the request's path and query cannot be sent to a member: {length} bytes, the shard's selector included"
+        ))
+    })?;
+    Ok(Uri::from(path))
+}
+
+/// Whether a header name begins with `prefix`; names are in lower case.
+fn begins(name: &HeaderName, prefix: &str) -> bool {
+    name.as_str().starts_with(prefix)
+}

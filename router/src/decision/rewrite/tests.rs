@@ -1,0 +1,300 @@
+//! Heads before and after; the laws of narrowing and of leaving alone what is not ours.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
+use proptest::prelude::*;
+
+use super::*;
+use crate::decision::plan::Rewrite;
+use crate::value::classify::{Impersonation, classify};
+use crate::value::snapshot::Snapshot;
+use crate::value::snapshot::build::{Transaction, apply};
+use portolan_wire::v1;
+
+fn forward(rewrite: Rewrite) -> Forward {
+    let wire = v1::Target {
+        cluster: "east".into(),
+        endpoints: vec![v1::Endpoint {
+            url: "https://east:6443".into(),
+            tls_server_name: String::new(),
+        }],
+        ..v1::Target::default()
+    };
+    let resource = v1::Resource {
+        version: "1".into(),
+        body: Some(v1::resource::Body::Target(wire)),
+    };
+    let applied = apply(
+        &Snapshot::default(),
+        &Transaction {
+            upserted: vec![resource],
+            removed: vec![],
+        },
+    );
+    Forward {
+        target: Arc::clone(&applied.snapshot.targets["east"]),
+        class: TrafficClass::Unary,
+        priority: false,
+        long_running: false,
+        read: true,
+        collection: true,
+        rewrite,
+        guard: None,
+        body_rule: None,
+        act_as: Impersonation::user("system:serviceaccount:ns:sa"),
+        checks: vec![],
+        warning: None,
+        election: None,
+    }
+}
+
+fn selecting(text: &str) -> Forward {
+    forward(Rewrite {
+        selector: Some(Selector::parse(text).unwrap()),
+        lease: None,
+    })
+}
+
+fn rewritten(forward: &Forward, uri: &str, headers: &[(&str, &str)]) -> Result<Parts, Fault> {
+    let mut request = http::Request::builder().uri(uri);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let (mut head, ()) = request.body(()).unwrap().into_parts();
+    let api = classify(&head.method, &head.uri, &head.headers)?;
+    rewrite_head(forward, &api, &mut head, &Secret::from("t0k"))?;
+    Ok(head)
+}
+
+fn label_selector(uri: &Uri) -> String {
+    let query = crate::value::classify::Query::new(uri.query());
+    query.first("labelSelector").unwrap().into_owned()
+}
+
+#[test]
+fn the_selector_is_anded() {
+    let table = [
+        ("", "app=foo"),
+        ("?labelSelector=", "app=foo"),
+        ("?labelSelector", "app=foo"),
+        ("?labelSelector=tier%3Dweb", "app=foo,tier=web"),
+        ("?labelSelector=app!%3Dfoo", "nothing,!nothing"),
+        ("?labelSelector=app%3Dbar", "nothing,!nothing"),
+        ("?labelSelector=app+in+(foo,bar)", "app=foo"),
+        ("?labelSelector=!app", "nothing,!nothing"),
+        ("?labelSelector=tier%3Dweb&labelSelector=app%3Dbar", "app=foo,tier=web"),
+    ];
+    for (query, expected) in table {
+        let head = rewritten(&selecting("app=foo"), &format!("/api/v1/pods{query}"), &[]).unwrap();
+        assert_eq!(label_selector(&head.uri), expected, "{query}");
+        assert_eq!(head.uri.query().unwrap().matches("labelSelector").count(), 1, "{query}");
+    }
+    let broken = rewritten(&selecting("app=foo"), "/api/v1/pods?labelSelector=a%3D%3D%3Db", &[]);
+    assert!(matches!(broken, Err(Fault::BadRequest(text)) if text.contains("labelSelector")));
+}
+
+#[test]
+fn untouched_requests_keep_every_byte() {
+    for uri in [
+        "/clusters/east/api/v1/namespaces/a/pods/p/proxy/x//%2e%2e/y?q=%41&&b;c&labelSelector=a%3Db",
+        "/clusters/east/api/v1/p%6fds/?watch&x=+",
+    ] {
+        let head = rewritten(&forward(Rewrite::default()), uri, &[]).unwrap();
+        assert_eq!(head.uri.to_string(), uri.strip_prefix("/clusters/east").unwrap());
+    }
+    let head = rewritten(&forward(Rewrite::default()), "https://router/clusters/east", &[]).unwrap();
+    assert_eq!(head.uri.to_string(), "/");
+}
+
+#[test]
+fn nobody_can_say_who_they_are() {
+    let head = rewritten(
+        &forward(Rewrite::default()),
+        "/api/v1/pods",
+        &[
+            ("host", "router"),
+            ("authorization", "Bearer client"),
+            ("x-remote-user", "root"),
+            ("x-remote-extra-a", "b"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("forwarded", "for=1.2.3.4"),
+            ("impersonate-user", "root"),
+            ("impersonate-group", "system:masters"),
+            ("connection", "x-custom, close"),
+            ("x-custom", "1"),
+            ("keep-alive", "1"),
+            ("te", "gzip, trailers"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("proxy-authorization", "x"),
+            ("expect", "100-continue"),
+            ("user-agent", "kubectl"),
+            ("accept", "application/json;as=Table"),
+        ],
+    )
+    .unwrap();
+    let mut left: Vec<_> = head
+        .headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+        .collect();
+    left.sort();
+    assert_eq!(
+        left,
+        [
+            "accept: application/json;as=Table",
+            "authorization: Bearer t0k",
+            "impersonate-user: system:serviceaccount:ns:sa",
+            "te: trailers",
+            "user-agent: kubectl",
+        ]
+    );
+    assert!(head.headers[AUTHORIZATION].is_sensitive());
+    assert!(!head.headers.contains_key(HOST) && !head.headers.contains_key(CONNECTION));
+}
+
+#[test]
+fn upgrades_keep_their_headers_but_no_token() {
+    let mut forward = forward(Rewrite::default());
+    forward.class = TrafficClass::Upgrade;
+    let head = rewritten(
+        &forward,
+        "/api/v1/namespaces/a/pods/p/exec?command=ls",
+        &[
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "websocket"),
+            ("te", "trailers"),
+            ("sec-websocket-key", "k"),
+            (
+                "sec-websocket-protocol",
+                "v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9r",
+            ),
+        ],
+    )
+    .unwrap();
+    assert_eq!(head.headers[CONNECTION], "Upgrade");
+    assert_eq!(head.headers[UPGRADE], "websocket");
+    assert_eq!(head.headers["sec-websocket-protocol"], "v5.channel.k8s.io");
+    assert_eq!(head.headers["sec-websocket-key"], "k");
+    assert!(!head.headers.contains_key(TE));
+}
+
+#[test]
+fn the_lease_is_renamed_in_path_and_query() {
+    let lease = LeaseName {
+        client: "op".into(),
+        member: "op---blue".into(),
+    };
+    let forward = forward(Rewrite {
+        lease: Some(lease),
+        selector: None,
+    });
+    let base = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
+    let accept = [(
+        "accept",
+        "application/cbor, application/vnd.kubernetes.protobuf,application/json;q=0.9",
+    )];
+    let head = rewritten(&forward, &format!("{base}/op?timeout=5s"), &accept).unwrap();
+    assert_eq!(head.uri.to_string(), format!("{base}/op---blue?timeout=5s"));
+    assert_eq!(
+        head.headers[ACCEPT],
+        "application/vnd.kubernetes.protobuf,application/json;q=0.9"
+    );
+    let head = rewritten(
+        &forward,
+        &format!("{base}?fieldSelector=metadata.name%3Dop&limit=1"),
+        &[],
+    )
+    .unwrap();
+    assert_eq!(
+        head.uri.to_string(),
+        format!("{base}?fieldSelector=metadata.name%3Dop---blue&limit=1")
+    );
+    let legacy = base.replace("v1/", "v1/watch/");
+    let head = rewritten(&forward, &format!("{legacy}/op"), &[]).unwrap();
+    assert_eq!(head.uri.to_string(), format!("{legacy}/op---blue"));
+    let head = rewritten(&forward, base, &[("accept", "application/cbor")]).unwrap();
+    assert_eq!(
+        (head.uri.to_string().as_str(), &head.headers[ACCEPT]),
+        (base, &HeaderValue::from_static("application/json"))
+    );
+}
+
+#[test]
+fn answers_are_cleaned_and_marked() {
+    let mut forward = forward(Rewrite::default());
+    forward.warning = Some("namespace \"x\" é\n".into());
+    let answer = http::Response::builder()
+        .header("connection", "x-a")
+        .header("x-a", "1")
+        .header("transfer-encoding", "chunked")
+        .header("warning", "299 - \"theirs\"")
+        .body(())
+        .unwrap();
+    let (mut head, ()) = answer.into_parts();
+    rewrite_response(&forward, &mut head);
+    assert_eq!(head.headers[VIA], "1.1 portolan");
+    let warnings: Vec<_> = head.headers.get_all(WARNING).iter().collect();
+    assert_eq!(
+        warnings,
+        ["299 - \"theirs\"", "299 portolan \"namespace \\\"x\\\" ??\""]
+    );
+    assert_eq!(head.headers.len(), 3);
+}
+
+#[test]
+fn the_guard_asks_as_the_same_user() {
+    let request = guard_request(
+        &forward(Rewrite::default()),
+        "/api/v1/namespaces/a/pods/p",
+        &Secret::from("t0k"),
+    )
+    .unwrap();
+    assert_eq!(request.uri(), "/api/v1/namespaces/a/pods/p");
+    assert_eq!(request.headers()["impersonate-user"], "system:serviceaccount:ns:sa");
+    assert_eq!(request.headers()[AUTHORIZATION], "Bearer t0k");
+}
+
+fn terms() -> impl Strategy<Value = String> {
+    let term = prop_oneof![
+        "[ab]=[xy]",
+        "[ab]!=[xy]",
+        "!?[ab]",
+        "[ab] in \\([xy],[xyz]\\)",
+        "[ab] notin \\([xy]\\)"
+    ];
+    proptest::collection::vec(term, 0..3).prop_map(|terms| terms.join(","))
+}
+
+proptest! {
+    #[test]
+    fn narrowing_never_widens(shard in terms(), client in terms(), a in "[xyz]?", b in "[xyz]?") {
+        let labels: BTreeMap<String, String> =
+            [("a", a), ("b", b)].into_iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), v)).collect();
+        let (shard, client_selector) = (Selector::parse(&shard).unwrap(), Selector::parse(&client).unwrap());
+        let sent = Selector::parse(&narrow(&shard, &client).unwrap().to_string()).unwrap();
+        prop_assert_eq!(sent.matches(&labels), shard.matches(&labels) && client_selector.matches(&labels));
+    }
+
+    #[test]
+    fn what_is_not_ours_keeps_its_order_and_bytes(pairs in proptest::collection::vec("[a-z;]{1,3}(=[a-z%+]{0,3})?", 0..6), at in 0_usize..6) {
+        let mut all = pairs.clone();
+        all.insert(at.min(all.len()), "labelSelector=q%3Dr".into());
+        let head = rewritten(&selecting("app=foo"), &format!("/api/v1/pods?{}", all.join("&")), &[]).unwrap();
+        let sent = head.uri.query().unwrap().to_owned();
+        let rest: Vec<_> = sent.split('&').filter(|pair| !pair.starts_with("labelSelector=")).collect();
+        prop_assert_eq!(rest, pairs.iter().map(String::as_str).collect::<Vec<_>>());
+        prop_assert_eq!(label_selector(&head.uri), "app=foo,q=r");
+    }
+}
+
+#[test]
+fn nobody_says_where_the_client_is() {
+    let head = rewritten(&forward(Rewrite::default()), "/api", &[("x-real-ip", "10.0.0.1")]).unwrap();
+    assert!(
+        !head.headers.contains_key("x-real-ip"),
+        "it would stand in the member's audit log"
+    );
+}

@@ -1,0 +1,10 @@
+//! Resources: what requests share and what outlives them. Each is owned by one type that is built by `app`.
+
+pub(crate) mod access;
+pub(crate) mod breaker;
+pub(crate) mod discovery;
+pub(crate) mod enroll;
+pub(crate) mod metrics;
+pub(crate) mod state;
+pub(crate) mod subscribe;
+pub(crate) mod upstream;

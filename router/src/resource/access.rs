@@ -1,0 +1,204 @@
+//! May they? The questions of a plan that only somebody else can answer: the hub for people who use the explicit view,
+//! a member for callers who act as another user.
+//!
+//! Answers are kept for seconds, in bounded number. While the hub is away its last answer stands for an hour: people who
+//! were at work go on, also over a restart (`remember`), nobody new comes in. A member's answer never outlives ten
+//! seconds. Callers: between plan and dispatch `edge`, and `fanout` before it asks a member.
+
+mod hub;
+mod kept;
+mod member;
+mod remember;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+
+pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
+use self::kept::Kept;
+pub(crate) use self::member::{MemberAnswer, MemberApi, ask};
+use crate::decision::plan::Check;
+use crate::value::classify::impersonate::ImpersonationAttribute;
+use crate::value::fault::Fault;
+
+/// A yes of the hub.
+const HUB_YES: Duration = Duration::from_mins(1);
+/// A no of the hub: a grant that was just made should not take a minute.
+const HUB_NO: Duration = Duration::from_secs(10);
+/// The last answer of a hub that is away.
+const HUB_AWAY: Duration = Duration::from_hours(1);
+/// An answer of a member, either way.
+const MEMBER: Duration = Duration::from_secs(10);
+/// Answers kept of each kind.
+const MAX_KEPT: usize = 8_192;
+const SUBJECT_ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+/// Who wants which right to act as somebody, where.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ActQuestion {
+    cluster: String,
+    user: String,
+    groups: Vec<String>,
+    /// As [`ImpersonationAttribute`], which has no `Hash`.
+    right: (&'static str, &'static str, Option<String>, Option<String>, String),
+}
+
+/// Cheap to clone: clones share what is kept.
+#[derive(Clone)]
+pub(crate) struct Access {
+    hub: HubReviews,
+    members: Arc<dyn MemberApi>,
+    people: Arc<Kept<ProxyQuestion>>,
+    acting: Arc<Kept<ActQuestion>>,
+}
+
+impl Access {
+    pub(crate) fn new(hub: HubReviews, members: Arc<dyn MemberApi>) -> Self {
+        Self {
+            hub,
+            members,
+            people: Arc::new(Kept::new(MAX_KEPT)),
+            acting: Arc::new(Kept::new(MAX_KEPT)),
+        }
+    }
+
+    /// Asks all of a plan's questions. 403 for a no, 503 if nobody can be asked. Safe to drop.
+    pub(crate) async fn check(&self, checks: &[Check]) -> Result<(), Fault> {
+        for check in checks {
+            match check {
+                Check::HubProxy { user, groups, cluster } => {
+                    let question = ProxyQuestion {
+                        user: user.clone(),
+                        groups: groups.clone(),
+                        cluster: cluster.clone(),
+                    };
+                    self.may_proxy(question).await?;
+                }
+                Check::Impersonate {
+                    cluster,
+                    user,
+                    groups,
+                    wanted,
+                } => {
+                    // Side by side: kubectl sends many groups, and each answer is a round trip.
+                    let rights = wanted.attributes();
+                    let questions = rights.iter().map(|right| self.may_act(cluster, (user, groups), right));
+                    try_join_all(questions).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn may_proxy(&self, question: ProxyQuestion) -> Result<(), Fault> {
+        if let Some(decision) = self.people.get(&question, fresh_of_hub) {
+            return proxy_outcome(&question, &decision);
+        }
+        if let Ok(decision) = self.hub.ask(question.clone()).await {
+            self.people.put(question.clone(), decision.clone());
+            return proxy_outcome(&question, &decision);
+        }
+        match self.people.get(&question, |_| HUB_AWAY) {
+            Some(decision) => proxy_outcome(&question, &decision),
+            None => Err(Fault::Unavailable {
+                message: format!(
+                    "the hub cannot be asked whether {} may use member {}: it is away",
+                    question.user, question.cluster
+                ),
+                cluster: None,
+                sent: false,
+            }),
+        }
+    }
+
+    async fn may_act(
+        &self,
+        cluster: &str,
+        (user, groups): (&str, &[String]),
+        right: &ImpersonationAttribute,
+    ) -> Result<(), Fault> {
+        let question = ActQuestion {
+            cluster: cluster.to_owned(),
+            user: user.to_owned(),
+            groups: groups.to_vec(),
+            right: (
+                right.group,
+                right.resource,
+                right.subresource.clone(),
+                right.namespace.clone(),
+                right.name.clone(),
+            ),
+        };
+        let decision = if let Some(decision) = self.acting.get(&question, |_| MEMBER) {
+            decision
+        } else {
+            let decision = self.ask_member(&question).await?;
+            self.acting.put(question, decision.clone());
+            decision
+        };
+        if decision.allowed {
+            return Ok(());
+        }
+        let scope = right
+            .namespace
+            .as_ref()
+            .map(|namespace| format!(" in namespace {namespace:?}"))
+            .unwrap_or_default();
+        Err(Fault::Forbidden(format!(
+            "{user:?} cannot impersonate {} {:?} in API group {:?}{scope} on member {cluster}",
+            right.resource, right.name, right.group
+        )))
+    }
+
+    async fn ask_member(&self, question: &ActQuestion) -> Result<Decision, Fault> {
+        let (group, resource, subresource, namespace, name) = question.right.clone();
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(question.user.clone()),
+                groups: Some(question.groups.clone()),
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some("impersonate".to_owned()),
+                    group: Some(group.to_owned()),
+                    version: Some("v1".to_owned()),
+                    resource: Some(resource.to_owned()),
+                    subresource,
+                    namespace,
+                    name: Some(name),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let answer = ask(&*self.members, &question.cluster, SUBJECT_ACCESS_REVIEWS, &review).await?;
+        let status = answer.status.unwrap_or_default();
+        Ok(Decision {
+            allowed: status.allowed,
+            reason: status.reason.unwrap_or_default(),
+        })
+    }
+}
+
+fn fresh_of_hub(decision: &Decision) -> Duration {
+    if decision.allowed { HUB_YES } else { HUB_NO }
+}
+
+fn proxy_outcome(question: &ProxyQuestion, decision: &Decision) -> Result<(), Fault> {
+    if decision.allowed {
+        return Ok(());
+    }
+    let ProxyQuestion { user, cluster, .. } = question;
+    let reason = if decision.reason.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", decision.reason)
+    };
+    Err(Fault::Forbidden(format!(
+        "user {user:?} may not use member {cluster}: it needs the verb proxy on memberclusters/{cluster} of the hub{reason}"
+    )))
+}
+
+#[cfg(test)]
+mod tests;

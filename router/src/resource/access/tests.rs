@@ -1,0 +1,214 @@
+//! Scripted members; time is paused. Questions to the hub are tested with its stream, in `subscribe`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::value::classify::Impersonation;
+
+/// Allows what is asked about `names`, to `operator`.
+struct Members {
+    names: &'static [&'static str],
+    asked: AtomicUsize,
+}
+
+impl MemberApi for Members {
+    fn post(&self, cluster: &str, path: &'static str, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+        assert_eq!((cluster, path), ("east", SUBJECT_ACCESS_REVIEWS));
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut review: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(review["kind"], "SubjectAccessReview");
+        let attributes = &review["spec"]["resourceAttributes"];
+        assert_eq!(attributes["verb"], "impersonate");
+        let allowed = review["spec"]["user"] == "system:serviceaccount:ns:operator"
+            && self.names.iter().any(|name| attributes["name"] == *name);
+        review["status"] = json!({"allowed": allowed});
+        std::future::ready(Ok((StatusCode::CREATED, Bytes::from(review.to_string())))).boxed()
+    }
+}
+
+fn access(names: &'static [&'static str]) -> (Access, Arc<Members>) {
+    let members = Arc::new(Members {
+        names,
+        asked: AtomicUsize::new(0),
+    });
+    (Access::new(HubReviews::default(), members.clone()), members)
+}
+
+fn act_as(user: &str, groups: &[&str]) -> [Check; 1] {
+    [Check::Impersonate {
+        cluster: "east".to_owned(),
+        user: "system:serviceaccount:ns:operator".to_owned(),
+        groups: vec!["system:authenticated".to_owned()],
+        wanted: Impersonation {
+            user: user.to_owned(),
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+            ..Impersonation::default()
+        },
+    }]
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_attribute_must_be_allowed() {
+    let (access, _) = access(&["ada", "sre", "robot"]);
+    assert_eq!(access.check(&act_as("ada", &["sre"])).await, Ok(()));
+    assert_eq!(
+        access.check(&act_as("system:serviceaccount:jobs:robot", &[])).await,
+        Ok(())
+    );
+    for (user, groups, part) in [
+        ("bob", &["sre"][..], "users \"bob\""),
+        ("ada", &["sre", "system:masters"], "groups \"system:masters\""),
+        (
+            "system:serviceaccount:jobs:other",
+            &[],
+            "serviceaccounts \"other\" in API group \"\" in namespace \"jobs\"",
+        ),
+    ] {
+        match access.check(&act_as(user, groups)).await {
+            Err(Fault::Forbidden(text)) => assert!(text.contains(part) && text.contains("east"), "{text}"),
+            other => panic!("{user}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_members_answer_lives_ten_seconds() {
+    let (access, members) = access(&["ada"]);
+    for _ in 0..3 {
+        access.check(&act_as("ada", &[])).await.unwrap();
+        access.check(&act_as("bob", &[])).await.unwrap_err();
+    }
+    assert_eq!(members.asked.load(Ordering::SeqCst), 2);
+    tokio::time::sleep(MEMBER).await;
+    access.check(&act_as("ada", &[])).await.unwrap();
+    assert_eq!(members.asked.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
+    let question = ProxyQuestion {
+        user: "ada".to_owned(),
+        groups: Vec::new(),
+        cluster: "east".to_owned(),
+    };
+    let check = [Check::HubProxy {
+        user: "ada".to_owned(),
+        groups: Vec::new(),
+        cluster: "east".to_owned(),
+    }];
+    let (access, _) = access(&[]);
+    assert!(
+        matches!(access.check(&check).await, Err(Fault::Unavailable { .. })),
+        "never asked before"
+    );
+    access.people.put(
+        question.clone(),
+        Decision {
+            allowed: true,
+            reason: String::new(),
+        },
+    );
+    tokio::time::sleep(HUB_AWAY / 2).await;
+    assert_eq!(access.check(&check).await, Ok(()));
+    tokio::time::sleep(HUB_AWAY / 2).await;
+    assert!(matches!(access.check(&check).await, Err(Fault::Unavailable { .. })));
+    access.people.put(
+        question,
+        Decision {
+            allowed: false,
+            reason: "RBAC".to_owned(),
+        },
+    );
+    tokio::time::sleep(HUB_NO).await;
+    assert!(matches!(access.check(&check).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
+}
+
+#[tokio::test]
+async fn the_hubs_last_word_survives_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let question = |user: &str| ProxyQuestion {
+        user: user.to_owned(),
+        groups: vec!["sre".to_owned()],
+        cluster: "east".to_owned(),
+    };
+    let yes = || Decision {
+        allowed: true,
+        reason: String::new(),
+    };
+    let (before, _) = access(&[]);
+    before.recall(folder.path());
+    before.people.put(question("ada"), yes());
+    before.people.put_aged(question("bob"), yes(), HUB_AWAY);
+    let tasks = portolan_runtime::Tasks::new();
+    tasks.spawn("remember", before.remember(folder.path().to_owned(), tasks.clone()));
+    // Nothing was put since: what is written at the end is what counts.
+    assert!(tasks.shutdown(Duration::from_mins(1)).await.is_clean());
+
+    let (after, _) = access(&[]);
+    after.recall(folder.path());
+    let check = |user: &str| {
+        [Check::HubProxy {
+            user: user.to_owned(),
+            groups: vec!["sre".to_owned()],
+            cluster: "east".to_owned(),
+        }]
+    };
+    assert_eq!(after.check(&check("ada")).await, Ok(()));
+    assert!(after.check(&check("bob")).await.is_err(), "too old");
+    assert!(after.check(&check("eve")).await.is_err(), "never asked");
+    std::fs::write(folder.path().join("people.json"), "[{").unwrap();
+    let (spoilt, _) = access(&[]);
+    spoilt.recall(folder.path());
+    assert!(spoilt.check(&check("ada")).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_remembered_is_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let (access, _) = access(&[]);
+    let question = ProxyQuestion {
+        user: "ada".to_owned(),
+        groups: Vec::new(),
+        cluster: "east".to_owned(),
+    };
+    let decision = Decision {
+        allowed: true,
+        reason: String::new(),
+    };
+    access.people.put(question, decision);
+    let tasks = portolan_runtime::Tasks::new();
+    tasks.spawn("remember", access.remember(missing.clone(), tasks.clone()));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    std::fs::create_dir(&missing).unwrap();
+    assert!(tasks.shutdown(Duration::from_mins(1)).await.is_clean());
+    assert!(missing.join("people.json").exists());
+}
+
+#[test]
+fn decisions_are_bounded_in_number() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let kept = Kept::new(2);
+        for number in 0..5 {
+            kept.put(
+                number,
+                Decision {
+                    allowed: true,
+                    reason: String::new(),
+                },
+            );
+        }
+        let found = (0..5).filter(|number| kept.get(number, |_| MEMBER).is_some()).count();
+        assert_eq!(found, 2);
+    });
+}

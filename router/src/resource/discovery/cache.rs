@@ -1,0 +1,371 @@
+//! What each member answered last, and when it was looked at: the only place that asks members for documents.
+//!
+//! A copy younger than [`FRESH`] is served as it is; an older one is first revalidated by its ETag, once for all who wait.
+//! A member that is away, slow or broken keeps its last good copy for as long as it is a target: what a cluster serves does
+//! not end because it cannot be reached. Keyed by cluster and cluster UID, not by the target's version, which changes with
+//! every report of its agent. Callers: `discovery` for requests and `warm`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, ETAG, HeaderValue};
+use http::{Response, StatusCode};
+use parking_lot::Mutex;
+use portolan_merge::discovery::{self, Group};
+use portolan_merge::openapi::{self, Index};
+use portolan_runtime::Tasks;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::kept::Kept;
+use super::kinds::{Kind, Kinds, MemberKinds, Scope};
+use super::metrics::{DiscoveryMetrics, Fetched};
+use super::wanted::{Encoding, JSON, V2_PROTOBUF, V3_PROTOBUF};
+use crate::stage::dispatch::{DocumentRequest, MemberDocuments};
+
+/// A copy is believed for as long. A new CRD is seen this much later than at its member, at most.
+pub(super) const FRESH: Duration = Duration::from_secs(2);
+/// A client with a copy to fall back on waits this long for a better one.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A client without one waits this long, if somebody else has answered.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
+/// Copies of OpenAPI documents, over all members; small documents are not counted.
+const MAX_BYTES: usize = 128 << 20;
+/// The only form of discovery that is read: Kubernetes 1.26 and later.
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+                          application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+
+/// A document that every member has.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Paper {
+    /// `/api`, aggregated.
+    Core,
+    /// `/apis`, aggregated.
+    Groups,
+    /// `/openapi/v3`.
+    Index,
+    /// `/openapi/v2`.
+    OpenApiV2(Encoding),
+    /// `/openapi/v3/<path>`.
+    OpenApi(Encoding, String),
+}
+
+impl Paper {
+    fn path(&self) -> String {
+        match self {
+            Self::Core => "/api".to_owned(),
+            Self::Groups => "/apis".to_owned(),
+            Self::Index => "/openapi/v3".to_owned(),
+            Self::OpenApiV2(_) => "/openapi/v2".to_owned(),
+            Self::OpenApi(_, path) => format!("/openapi/v3/{path}"),
+        }
+    }
+
+    fn accept(&self) -> &'static str {
+        match self {
+            Self::Core | Self::Groups => AGGREGATED,
+            Self::OpenApiV2(Encoding::Protobuf) => V2_PROTOBUF,
+            Self::OpenApi(Encoding::Protobuf, _) => V3_PROTOBUF,
+            Self::Index | Self::OpenApiV2(Encoding::Json) | Self::OpenApi(Encoding::Json, _) => JSON,
+        }
+    }
+
+    /// Large and kept elsewhere.
+    fn is_large(&self) -> bool {
+        matches!(self, Self::OpenApiV2(_) | Self::OpenApi(..))
+    }
+}
+
+/// Which document of which cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) cluster: Arc<str>,
+    /// A cluster made anew under an old name begins with nothing.
+    pub(super) uid: Arc<str>,
+    pub(super) paper: Paper,
+}
+
+/// What a member answered.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) etag: Option<HeaderValue>,
+    /// Changes with the content: the member's ETag without its quotes, or a hash.
+    pub(super) hash: String,
+    pub(super) content_type: HeaderValue,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    Groups(Vec<Group>),
+    Index(Index),
+    Bytes(Bytes),
+}
+
+impl Copy {
+    pub(super) fn groups(&self) -> &[Group] {
+        if let Content::Groups(groups) = &self.content {
+            groups
+        } else {
+            &[]
+        }
+    }
+
+    pub(super) fn index(&self) -> Option<&Index> {
+        if let Content::Index(index) = &self.content {
+            Some(index)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn bytes(&self) -> Bytes {
+        if let Content::Bytes(bytes) = &self.content {
+            bytes.clone()
+        } else {
+            Bytes::new()
+        }
+    }
+}
+
+/// The cache. One per process.
+pub(crate) struct Cache {
+    documents: MemberDocuments,
+    kinds: Kinds,
+    metrics: DiscoveryMetrics,
+    /// Looks at members go on when the client that caused them has gone.
+    tasks: Tasks,
+    // A mutex: held for map operations, never across an await.
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    looks: HashMap<Key, Look>,
+    large: Kept<Key, Copy>,
+}
+
+/// The last look at one document.
+#[derive(Default)]
+struct Look {
+    copy: Option<Arc<Copy>>,
+    checked: Option<Instant>,
+    /// Why the last look brought nothing.
+    failed: Option<String>,
+    /// The look that is under way: since when; closed when it is over.
+    running: Option<(Instant, watch::Receiver<()>)>,
+}
+
+impl Look {
+    fn is_fresh(&self) -> bool {
+        self.checked.is_some_and(|checked| checked.elapsed() < FRESH)
+    }
+}
+
+impl Cache {
+    pub(super) fn new(documents: MemberDocuments, kinds: Kinds, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
+        let inner = Inner {
+            looks: HashMap::new(),
+            large: Kept::new(MAX_BYTES),
+        };
+        Arc::new(Self {
+            documents,
+            kinds,
+            metrics,
+            tasks,
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// The document, as fresh as it can be had in time; an error says why there is none at all.
+    pub(super) async fn get(self: &Arc<Self>, key: &Key) -> Result<Arc<Copy>, String> {
+        let (until, mut running) = {
+            let mut inner = self.inner.lock();
+            let known = inner.copy(key);
+            let look = inner.looks.entry(key.clone()).or_default();
+            if look.is_fresh() && (known.is_some() || look.failed.is_some()) {
+                return known.ok_or_else(|| look.failed.clone().unwrap_or_default());
+            }
+            let first = known.is_none() && look.failed.is_none();
+            let running = look
+                .running
+                .clone()
+                .filter(|(_, running)| running.has_changed().is_ok());
+            let (since, running) = running.unwrap_or_else(|| self.look(look, key, known.as_deref()));
+            // From the look's beginning: of a member that hangs only who asks first has to wait.
+            (since + if first { FIRST_PATIENCE } else { PATIENCE }, running)
+        };
+        // An error: the look is over and its sender gone.
+        let over = tokio::time::timeout_at(until, running.changed()).await.is_ok();
+        let mut inner = self.inner.lock();
+        let failed = inner
+            .looks
+            .get(key)
+            .and_then(|look| look.failed.clone())
+            .filter(|_| over);
+        inner
+            .copy(key)
+            .ok_or_else(|| failed.unwrap_or_else(|| format!("member cluster {} has not answered yet", key.cluster)))
+    }
+
+    /// Starts to look. The task's end closes the channel.
+    fn look(self: &Arc<Self>, look: &mut Look, key: &Key, known: Option<&Copy>) -> (Instant, watch::Receiver<()>) {
+        let (over, running) = watch::channel(());
+        let running = (Instant::now(), running);
+        look.running = Some(running.clone());
+        let request = DocumentRequest {
+            cluster: key.cluster.clone(),
+            path: key.paper.path(),
+            accept: key.paper.accept(),
+            etag: known.and_then(|copy| copy.etag.clone()),
+        };
+        let (this, key) = (self.clone(), key.clone());
+        self.tasks.spawn("discovery", async move {
+            let answer = this.documents.get(&request).await;
+            this.told(&key, answer);
+            drop(over);
+        });
+        running
+    }
+
+    fn told(&self, key: &Key, answer: Result<Response<Bytes>, String>) {
+        let read = answer.and_then(|answer| read(key, answer));
+        let fetched = match &read {
+            Ok(None) => Fetched::Unchanged,
+            Ok(Some(_)) => Fetched::Changed,
+            Err(_) => Fetched::Failed,
+        };
+        self.metrics.fetched(&key.cluster, fetched);
+        let mut inner = self.inner.lock();
+        let look = inner.looks.entry(key.clone()).or_default();
+        look.checked = Some(Instant::now());
+        look.running = None;
+        match read {
+            Ok(None) => look.failed = None,
+            Ok(Some(copy)) => {
+                look.failed = None;
+                inner.put(key, Arc::new(copy));
+                self.tell_kinds(&mut inner, key);
+            }
+            Err(why) => {
+                if look.failed.is_none() {
+                    tracing::warn!(cluster = &*key.cluster, path = key.paper.path(), %why, "a member's discovery cannot be read");
+                }
+                look.failed = Some(why);
+            }
+        }
+    }
+
+    /// Both halves of a member's discovery, as kinds. Under the lock: two that end at once must not overtake each other.
+    fn tell_kinds(&self, inner: &mut Inner, key: &Key) {
+        if !matches!(key.paper, Paper::Core | Paper::Groups) {
+            return;
+        }
+        let mut half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
+        if let (Some(core), Some(groups)) = (half(Paper::Core), half(Paper::Groups)) {
+            let kinds = kinds_of(core.groups().iter().chain(groups.groups()));
+            self.kinds.set(&key.cluster, Arc::new(kinds));
+        }
+    }
+
+    /// Forgets what is of no target any more.
+    pub(super) fn retain(&self, known: impl Fn(&str, &str) -> bool) {
+        let mut inner = self.inner.lock();
+        inner.looks.retain(|key, _| known(&key.cluster, &key.uid));
+        inner.large.retain(|key| known(&key.cluster, &key.uid));
+    }
+}
+
+impl Inner {
+    fn copy(&mut self, key: &Key) -> Option<Arc<Copy>> {
+        if key.paper.is_large() {
+            return self.large.get(key);
+        }
+        self.looks.get(key)?.copy.clone()
+    }
+
+    fn put(&mut self, key: &Key, copy: Arc<Copy>) {
+        if key.paper.is_large() {
+            let bytes = copy.bytes().len();
+            self.large.put(key.clone(), copy, bytes);
+            // Documents come and go with their CRDs; what is kept of a look is nothing without its copy.
+            let large = &mut self.large;
+            self.looks
+                .retain(|key, look| !key.paper.is_large() || look.running.is_some() || large.has(key));
+        } else if let Some(look) = self.looks.get_mut(key) {
+            look.copy = Some(copy);
+        }
+    }
+}
+
+/// `None`: the copy is as good as before.
+fn read(key: &Key, answer: Response<Bytes>) -> Result<Option<Copy>, String> {
+    let (head, body) = answer.into_parts();
+    let cluster = &key.cluster;
+    match head.status {
+        StatusCode::NOT_MODIFIED => return Ok(None),
+        StatusCode::OK => {}
+        code => {
+            return Err(format!(
+                "member cluster {cluster} answered {} with {code}",
+                key.paper.path()
+            ));
+        }
+    }
+    let unreadable = || {
+        format!(
+            "member cluster {cluster} answered {} with something else",
+            key.paper.path()
+        )
+    };
+    let content = match key.paper {
+        Paper::Core | Paper::Groups => Content::Groups(
+            discovery::parse(&body)
+                .ok_or_else(|| format!("{}: discovery of Kubernetes 1.26 or later is needed", unreadable()))?,
+        ),
+        Paper::Index => Content::Index(openapi::parse_index(&body).ok_or_else(unreadable)?),
+        Paper::OpenApiV2(_) | Paper::OpenApi(..) if body.is_empty() => return Err(unreadable()),
+        Paper::OpenApiV2(_) | Paper::OpenApi(..) => Content::Bytes(body.clone()),
+    };
+    let etag = head.headers.get(ETAG).cloned();
+    let tag = etag.as_ref().and_then(|etag| etag.to_str().ok());
+    let hash = tag.map_or_else(
+        || discovery::render::etag(&body),
+        |tag| tag.trim_matches('"').to_owned(),
+    );
+    let json = HeaderValue::from_static(JSON);
+    Ok(Some(Copy {
+        hash,
+        content_type: head.headers.get(CONTENT_TYPE).cloned().unwrap_or(json),
+        content,
+        etag,
+    }))
+}
+
+fn kinds_of<'a>(groups: impl Iterator<Item = &'a Group>) -> MemberKinds {
+    let mut kinds = MemberKinds::default();
+    for group in groups {
+        for version in &group.versions {
+            for resource in &version.resources {
+                let scope = if resource.scope == "Namespaced" {
+                    Scope::Namespaced
+                } else {
+                    Scope::Cluster
+                };
+                let kind = Kind {
+                    scope,
+                    kind: resource
+                        .response_kind
+                        .as_ref()
+                        .map(|kind| kind.kind.clone())
+                        .unwrap_or_default(),
+                    versions: vec![version.version.clone()],
+                    verbs: resource.verbs.iter().cloned().collect(),
+                };
+                kinds.add(&group.metadata.name, &resource.resource, kind);
+            }
+        }
+    }
+    kinds
+}

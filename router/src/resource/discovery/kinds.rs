@@ -1,0 +1,346 @@
+//! Which member serves which kinds, by what each said last. Pure but for the one swap; filled by `discovery` from the
+//! members' documents, read by `plan`, `fanout` and `/kinds` without waiting.
+//!
+//! A member that is away keeps what it said last. `None` always means "not known (yet)", never "no": a kind that is asked
+//! for and unknown makes `discovery` look again soon.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+/// Whether objects of a kind live in namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Scope {
+    /// They do.
+    Namespaced,
+    /// They do not.
+    Cluster,
+}
+
+/// One resource as one member serves it, over all versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Where its objects live.
+    pub(crate) scope: Scope,
+    /// As in objects: `ConfigMap`.
+    pub(crate) kind: String,
+    /// Served versions, the member's preferred one first.
+    pub(crate) versions: Vec<String>,
+    /// What all of its versions allow.
+    pub(crate) verbs: BTreeSet<String>,
+}
+
+/// Everything one member serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct MemberKinds {
+    /// Group → resource → kind. Nested, so that a look-up makes no strings.
+    groups: HashMap<String, HashMap<String, Arc<Kind>>>,
+}
+
+impl MemberKinds {
+    /// One version of a resource. Versions are told in the member's order of preference.
+    pub(crate) fn add(&mut self, group: &str, resource: &str, served: Kind) {
+        let resources = self.groups.entry(group.to_owned()).or_default();
+        match resources.get_mut(resource) {
+            None => {
+                resources.insert(resource.to_owned(), Arc::new(served));
+            }
+            Some(known) => {
+                let known = Arc::make_mut(known);
+                known.verbs.retain(|verb| served.verbs.contains(verb));
+                known.versions.extend(served.versions);
+            }
+        }
+    }
+
+    /// A resource; `None` if the member does not serve it.
+    pub(crate) fn get(&self, group: &str, resource: &str) -> Option<&Arc<Kind>> {
+        self.groups.get(group)?.get(resource)
+    }
+
+    /// The plural name of a kind, for ownerReferences.
+    pub(crate) fn resource_of(&self, group: &str, kind: &str) -> Option<&str> {
+        let mut resources = self.groups.get(group)?.iter();
+        let (resource, _) = resources.find(|(_, served)| served.kind == kind)?;
+        Some(resource)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&str, &str, &Arc<Kind>)> {
+        self.groups.iter().flat_map(|(group, resources)| {
+            resources
+                .iter()
+                .map(move |(resource, kind)| (group.as_str(), resource.as_str(), kind))
+        })
+    }
+}
+
+/// What all members serve, at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KindTable {
+    members: HashMap<Arc<str>, Arc<MemberKinds>>,
+}
+
+/// Member → versions.
+type Versions = BTreeMap<Arc<str>, Vec<String>>;
+
+/// A kind that some of the members asked about do not serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Partial {
+    /// API group; empty is the core group.
+    pub(crate) group: String,
+    /// Plural name.
+    pub(crate) resource: String,
+    /// Members that serve it, with their versions.
+    pub(crate) served: Versions,
+    /// Members that do not.
+    pub(crate) missing: BTreeSet<Arc<str>>,
+}
+
+impl KindTable {
+    /// What one member serves; `None` if it has never said.
+    pub(crate) fn member(&self, cluster: &str) -> Option<&Arc<MemberKinds>> {
+        self.members.get(cluster)
+    }
+
+    /// Kinds that not all of `clusters` serve, or not in the same versions; members that never spoke are not counted.
+    pub(crate) fn partial(&self, clusters: &[Arc<str>]) -> Vec<Partial> {
+        let known: Vec<_> = clusters
+            .iter()
+            .filter_map(|cluster| Some((cluster, self.members.get(cluster)?)))
+            .collect();
+        let mut served: BTreeMap<(&str, &str), Versions> = BTreeMap::new();
+        for (cluster, member) in &known {
+            for (group, resource, kind) in member.all() {
+                let versions = served.entry((group, resource)).or_default();
+                versions.insert((*cluster).clone(), kind.versions.clone());
+            }
+        }
+        let partial = |((group, resource), served): ((&str, &str), Versions)| {
+            let missing: BTreeSet<_> = known
+                .iter()
+                .filter(|(cluster, _)| !served.contains_key(*cluster))
+                .map(|(cluster, _)| (*cluster).clone())
+                .collect();
+            let set = |versions: &Vec<String>| versions.iter().cloned().collect::<BTreeSet<_>>();
+            let mut sets = served.values().map(set);
+            let first = sets.next();
+            let same = sets.all(|other| Some(&other) == first.as_ref());
+            (!missing.is_empty() || !same).then(|| Partial {
+                group: group.to_owned(),
+                resource: resource.to_owned(),
+                served,
+                missing,
+            })
+        };
+        served.into_iter().filter_map(partial).collect()
+    }
+}
+
+/// What all members serve. Cheap to clone: clones share one table.
+#[derive(Clone, Default)]
+pub(crate) struct Kinds(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// An `ArcSwap`: planning reads it and must not wait.
+    table: ArcSwap<KindTable>,
+    /// Somebody asked for a kind that no member is known to serve. A `Notify`: many askers, one look.
+    missed: Notify,
+}
+
+impl fmt::Debug for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Kinds")
+            .field(&self.0.table.load().members.len())
+            .finish()
+    }
+}
+
+impl Kinds {
+    /// The table of this moment, for several questions that must agree.
+    pub(crate) fn load(&self) -> Arc<KindTable> {
+        self.0.table.load_full()
+    }
+
+    /// Where objects of a resource live in these clusters. `None` if none of them is known to serve it, or if those that do
+    /// disagree. One that has never spoken may disagree as well: ask [`Kinds::serves`] before what it sends is trusted.
+    pub(crate) fn scope<'a>(
+        &self,
+        clusters: impl IntoIterator<Item = &'a str>,
+        (group, resource): (&str, &str),
+    ) -> Option<Scope> {
+        let table = self.0.table.load();
+        let serving = clusters
+            .into_iter()
+            .filter_map(|cluster| table.members.get(cluster)?.get(group, resource));
+        let mut scopes = serving.map(|kind| kind.scope);
+        let Some(first) = scopes.next() else {
+            self.0.missed.notify_one();
+            return None;
+        };
+        scopes.all(|scope| scope == first).then_some(first)
+    }
+
+    /// Whether one member serves a resource in any version; `None` if it has never said.
+    pub(crate) fn serves(&self, cluster: &str, group: &str, resource: &str) -> Option<bool> {
+        let table = self.0.table.load();
+        Some(table.members.get(cluster)?.get(group, resource).is_some())
+    }
+
+    /// The plural name of a kind in one member, for ownerReferences; `None` if not known.
+    pub(crate) fn resource_of(&self, cluster: &str, group: &str, kind: &str) -> Option<String> {
+        let table = self.0.table.load();
+        let resource = table.members.get(cluster)?.resource_of(group, kind);
+        if resource.is_none() {
+            self.0.missed.notify_one();
+        }
+        resource.map(ToOwned::to_owned)
+    }
+
+    /// Why a version of a resource cannot be asked of these members as one: one of them serves the resource, but not in
+    /// this version. Its objects would silently be missing. Members that do not serve it at all are fine.
+    pub(crate) fn version_conflict(&self, clusters: &[Arc<str>], gvr: (&str, &str, &str)) -> Option<String> {
+        let (group, version, resource) = gvr;
+        let table = self.0.table.load();
+        let serving = clusters.iter().filter_map(|cluster| {
+            let kind = table.members.get(cluster)?.get(group, resource)?;
+            Some((cluster, kind))
+        });
+        let (with, without): (Vec<_>, Vec<_>) =
+            serving.partition(|(_, kind)| kind.versions.iter().any(|served| served == version));
+        if with.is_empty() || without.is_empty() {
+            return None;
+        }
+        let name = if group.is_empty() {
+            resource.to_owned()
+        } else {
+            format!("{resource}.{group}")
+        };
+        let list = |members: &[(&Arc<str>, &Arc<Kind>)]| {
+            let each = members
+                .iter()
+                .map(|(cluster, kind)| format!("{cluster}: {}", kind.versions.join(", ")));
+            each.collect::<Vec<_>>().join("; ")
+        };
+        Some(format!(
+            "{name} is not served as {version} by all member clusters that have it ({}; {}): ask for a version they have in common, or one member by /clusters/<member>/",
+            list(&with),
+            list(&without)
+        ))
+    }
+
+    /// Replaces what one member serves. Called by `discovery`, whenever a member's documents changed.
+    pub(crate) fn set(&self, cluster: &Arc<str>, kinds: Arc<MemberKinds>) {
+        self.0.table.rcu(|table| {
+            let mut next = KindTable::clone(table);
+            next.members.insert(cluster.clone(), kinds.clone());
+            next
+        });
+    }
+
+    /// Forgets members that are no targets any more.
+    pub(crate) fn retain(&self, known: impl Fn(&str) -> bool) {
+        if self.0.table.load().members.keys().all(|cluster| known(cluster)) {
+            return;
+        }
+        self.0.table.rcu(|table| {
+            let mut next = KindTable::clone(table);
+            next.members.retain(|cluster, _| known(cluster));
+            next
+        });
+    }
+
+    /// Waits until somebody has asked for a kind that no member is known to serve.
+    pub(crate) async fn missed(&self) {
+        self.0.missed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(name: &str, scope: Scope, versions: &[&str], verbs: &[&str]) -> Kind {
+        Kind {
+            scope,
+            kind: name.to_owned(),
+            versions: versions.iter().map(|text| (*text).to_owned()).collect(),
+            verbs: verbs.iter().map(|text| (*text).to_owned()).collect(),
+        }
+    }
+
+    fn kinds() -> Kinds {
+        let kinds = Kinds::default();
+        let mut east = MemberKinds::default();
+        east.add("", "nodes", kind("Node", Scope::Cluster, &["v1"], &["get", "list"]));
+        east.add(
+            "x.io",
+            "ships",
+            kind("Ship", Scope::Namespaced, &["v2"], &["get", "list"]),
+        );
+        east.add("x.io", "ships", kind("Ship", Scope::Namespaced, &["v1"], &["get"]));
+        let mut west = MemberKinds::default();
+        west.add("", "nodes", kind("Node", Scope::Cluster, &["v1"], &["get", "list"]));
+        west.add("x.io", "ships", kind("Ship", Scope::Namespaced, &["v1"], &["get"]));
+        west.add("x.io", "ports", kind("Port", Scope::Cluster, &["v1"], &["get"]));
+        kinds.set(&"east".into(), Arc::new(east));
+        kinds.set(&"west".into(), Arc::new(west));
+        kinds
+    }
+
+    #[test]
+    fn what_members_say_is_known_and_nothing_else() {
+        let kinds = kinds();
+        let both = ["east", "west"];
+        assert_eq!(kinds.scope(both, ("", "nodes")), Some(Scope::Cluster));
+        assert_eq!(kinds.scope(both, ("x.io", "ports")), Some(Scope::Cluster));
+        assert_eq!(kinds.scope(both, ("x.io", "ships")), Some(Scope::Namespaced));
+        assert_eq!(kinds.scope(both, ("x.io", "none")), None);
+        assert_eq!(
+            kinds.scope(["east"], ("x.io", "ports")),
+            None,
+            "west is not asked about"
+        );
+        assert_eq!(kinds.serves("east", "x.io", "ports"), Some(false));
+        assert_eq!(kinds.serves("north", "x.io", "ports"), None);
+        assert_eq!(kinds.resource_of("west", "x.io", "Port").as_deref(), Some("ports"));
+        let ships = kinds.load().members["east"].get("x.io", "ships").unwrap().clone();
+        assert_eq!(ships.versions, ["v2", "v1"]);
+        assert_eq!(
+            ships.verbs.iter().collect::<Vec<_>>(),
+            ["get"],
+            "what all versions allow"
+        );
+        kinds.retain(|cluster| cluster == "east");
+        assert_eq!(kinds.scope(both, ("x.io", "ports")), None);
+    }
+
+    #[test]
+    fn a_version_that_one_member_lacks_is_a_conflict_and_an_absent_kind_is_not() {
+        let kinds = kinds();
+        let members: [Arc<str>; 2] = ["east".into(), "west".into()];
+        let conflict = kinds.version_conflict(&members, ("x.io", "v2", "ships")).unwrap();
+        assert!(
+            conflict.contains("ships.x.io") && conflict.contains("west: v1"),
+            "{conflict}"
+        );
+        assert_eq!(kinds.version_conflict(&members, ("x.io", "v1", "ships")), None);
+        assert_eq!(kinds.version_conflict(&members, ("x.io", "v1", "ports")), None);
+        assert_eq!(
+            kinds.version_conflict(&members, ("x.io", "v9", "ships")),
+            None,
+            "nobody has it: 404 says so"
+        );
+    }
+
+    #[test]
+    fn partial_kinds_are_those_that_some_lack_or_serve_otherwise() {
+        let members: [Arc<str>; 3] = ["east".into(), "west".into(), "never-seen".into()];
+        let partial = kinds().load().partial(&members);
+        let names: Vec<_> = partial.iter().map(|one| (&*one.resource, one.missing.len())).collect();
+        assert_eq!(names, [("ports", 1), ("ships", 0)]);
+    }
+}

@@ -1,0 +1,147 @@
+//! Requests, told once each when they are over (`edge::RequestRecord`).
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::decision::plan::{Rule, TrafficClass};
+use crate::edge::RequestRecord;
+use crate::value::classify::Verb;
+
+/// A small GET takes about a millisecond; a unary request ends by its deadline.
+const SECONDS: [f64; 15] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+/// A label whose value does not apply.
+const NONE: &str = "none";
+
+/// All values are words of enums: closed sets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    /// The rule of the plan; it also tells the view.
+    rule: &'static str,
+    code: &'static str,
+    /// Why an answer of our own is an error.
+    reason: &'static str,
+    ended: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DurationLabels {
+    verb: &'static str,
+    class: &'static str,
+}
+
+/// Member clusters are bounded: an administrator joins each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MemberLabels {
+    cluster: Arc<str>,
+    class: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AuditLabels {
+    verb: &'static str,
+    rule: &'static str,
+}
+
+/// One per process.
+#[derive(Debug)]
+pub(crate) struct RequestMetrics {
+    finished: Family<RequestLabels, Counter>,
+    head_seconds: Family<DurationLabels, Histogram, fn() -> Histogram>,
+    members: Family<MemberLabels, Counter>,
+    audited: Family<AuditLabels, Counter>,
+    answer_bytes: Counter,
+    in_flight: Gauge,
+}
+
+impl RequestMetrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            finished: Family::default(),
+            head_seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            members: Family::default(),
+            audited: Family::default(),
+            answer_bytes: Counter::default(),
+            in_flight: Gauge::default(),
+        }
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register("finished", "Requests that are over", self.finished.clone());
+        let help = "Time to the head of the answer";
+        registry.register_with_unit("head_duration", help, Unit::Seconds, self.head_seconds.clone());
+        registry.register(
+            "by_member",
+            "Requests that were planned for a member",
+            self.members.clone(),
+        );
+        let help = "Requests outside their caller's shard that Audit let through";
+        registry.register("audited", help, self.audited.clone());
+        registry.register_with_unit("answer", "Bytes of answers", Unit::Bytes, self.answer_bytes.clone());
+        registry.register("in_flight", "Requests that are being served", self.in_flight.clone());
+    }
+
+    /// A request has come.
+    pub(crate) fn begin(&self) {
+        self.in_flight.inc();
+    }
+
+    /// It is over.
+    pub(crate) fn observe(&self, record: &RequestRecord) {
+        self.in_flight.dec();
+        let verb = record.verb.map_or(NONE, Verb::as_str);
+        let rule = record.rule.map_or(NONE, Rule::as_str);
+        let class = record.class.map_or(NONE, TrafficClass::as_str);
+        let code = code_class(record.status.map(|status| status.as_u16()));
+        let reason = record.reason.unwrap_or(NONE);
+        let labels = RequestLabels {
+            verb,
+            rule,
+            code,
+            reason,
+            ended: record.ended.as_str(),
+        };
+        self.finished.get_or_create(&labels).inc();
+        if let Some(head) = record.head {
+            self.head_seconds
+                .get_or_create(&DurationLabels { verb, class })
+                .observe(head.as_secs_f64());
+        }
+        if let Some(cluster) = &record.cluster {
+            self.members
+                .get_or_create(&MemberLabels {
+                    cluster: cluster.clone(),
+                    class,
+                    code,
+                })
+                .inc();
+        }
+        if record.audited {
+            self.audited.get_or_create(&AuditLabels { verb, rule }).inc();
+        }
+        self.answer_bytes.inc_by(record.bytes);
+    }
+}
+
+fn code_class(status: Option<u16>) -> &'static str {
+    match status {
+        None => NONE,
+        Some(101) => "101",
+        Some(200..=299) => "2xx",
+        Some(300..=399) => "3xx",
+        // Told apart: pressure, and everything else that the client did.
+        Some(429) => "429",
+        Some(400..=499) => "4xx",
+        Some(500..=599) => "5xx",
+        Some(_) => "other",
+    }
+}

@@ -1,0 +1,128 @@
+//! The hub's stream, as one router lives it: Hello with what it still holds, transactions in, acks and reports out,
+//! reconnecting for ever.
+//!
+//! A transaction is checked whole, swapped in at once, answered, then written to the state file; written before it is
+//! answered if it takes something from a caller. While the hub is away the last state is served on, also after a restart.
+//! Not here: what a resource means (`snapshot::build`). Caller: `app`.
+
+mod channel;
+mod held;
+mod session;
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use portolan_runtime::grpc::AddressError;
+use portolan_runtime::{Backoff, ReadyHandle, Tasks};
+use thiserror::Error;
+
+pub(crate) use self::channel::HubLink;
+use self::channel::MAX_MESSAGE_BYTES;
+pub(crate) use self::held::Held;
+use self::session::Session;
+use crate::resource::access::HubReviews;
+use crate::resource::metrics::HubMetrics;
+
+/// Ceiling between two tries: a hub that is back is found within seconds, and a fleet does not hammer it.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+
+/// Why a stream ended.
+#[derive(Debug, Error)]
+enum SessionError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("the hub answers {:?}: {}", .0.code(), .0.message())]
+    Status(Box<tonic::Status>),
+    #[error("the hub closed the stream")]
+    Closed,
+    #[error("the hub did not {0} in time")]
+    Slow(&'static str),
+    #[error("a release is not acknowledged, as a restart would undo it: {0}")]
+    Unsaved(String),
+    #[error("the identity was renewed")]
+    Renewed,
+}
+
+/// The client. One per process; the only writer of the snapshot store.
+pub(crate) struct Subscriber {
+    link: HubLink,
+    held: Held,
+    reviews: HubReviews,
+    metrics: HubMetrics,
+    ready: ReadyHandle,
+}
+
+impl Subscriber {
+    pub(crate) fn new(link: HubLink, held: Held, reviews: HubReviews, metrics: HubMetrics, ready: ReadyHandle) -> Self {
+        Self {
+            link,
+            held,
+            reviews,
+            metrics,
+            ready,
+        }
+    }
+
+    /// Serves what the state file kept, before anything is asked of the hub; false if it kept nothing. Blocking.
+    pub(crate) fn load_last_good(&mut self) -> bool {
+        let serving = self.held.load();
+        if serving {
+            self.ready.ready();
+        } else {
+            self.ready.not_ready("the first snapshot of the hub");
+        }
+        serving
+    }
+
+    /// Follows the hub until cancelled. Waits for an identity first.
+    pub(crate) async fn run(mut self, tasks: Tasks) -> anyhow::Result<()> {
+        let stop = tasks.token();
+        stop.run_until_cancelled(self.follow()).await;
+        self.held.save_if_changed().await;
+        Ok(())
+    }
+
+    async fn follow(&mut self) {
+        let mut backoff = Backoff::new(Duration::from_millis(200), MAX_WAIT);
+        let mut identity = self.link.identity().subscribe();
+        loop {
+            // The sender lives in the link, so this cannot fail.
+            let _ = identity.wait_for(|generation| *generation > 0).await;
+            let Err(error) = self.session().await;
+            self.metrics.disconnected();
+            if matches!(error, SessionError::Renewed) {
+                tracing::info!("reconnecting to the hub with the renewed identity");
+                continue;
+            }
+            let serving = self.held.generation();
+            tracing::warn!(hub = self.link.address(), %error, serving, "the hub's stream ended, serving the last state");
+            let mut pause = pin!(backoff.sleep());
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    () = self.held.save_due() => self.held.save_if_changed().await,
+                }
+            }
+        }
+    }
+
+    async fn session(&mut self) -> Result<Infallible, SessionError> {
+        let mut session = Session::open(&self.link, self.held.known()).await?;
+        self.metrics.connected();
+        tracing::info!(hub = self.link.address(), "connected to the hub");
+        let carrier = self.reviews.carry();
+        session.run(&mut self.held, carrier, &self.metrics, &self.ready).await
+    }
+}
+
+impl From<tonic::Status> for SessionError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod scripted;
+#[cfg(test)]
+mod tests;

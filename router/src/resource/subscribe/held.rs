@@ -1,0 +1,245 @@
+//! What the router holds of the hub: the resources as they came (for the state file) and the snapshot made of them.
+//!
+//! One writer: `subscribe`. Applying is synchronous and all or nothing; disk follows behind, except when something was
+//! taken from a caller: then it is on disk before the hub hears so ([`Held::secure`]).
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::SessionError;
+use crate::resource::enroll::Chain;
+use crate::resource::state::{StateError, StateFile};
+use crate::resource::upstream::Upstreams;
+use crate::value::snapshot::build::{Transaction, apply, resource_ref};
+use crate::value::snapshot::{Snapshot, SnapshotStore};
+
+/// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Of it after writes that failed: about a minute.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// The state and where it goes.
+pub(crate) struct Held {
+    store: Arc<SnapshotStore>,
+    upstreams: Arc<Upstreams>,
+    file: StateFile,
+    /// As they came, of what the snapshot was made of. `Arc`: handed to a thread that writes them.
+    resources: HashMap<v1::ResourceRef, Arc<v1::Resource>>,
+    changed: bool,
+    /// The state file may still grant what the hub has taken back.
+    owes_save: bool,
+    saved_at: Option<Instant>,
+    saving: Option<JoinHandle<Result<(), StateError>>>,
+    /// Writes in a row that failed.
+    failures: u32,
+}
+
+/// What became of a transaction.
+#[derive(Debug, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) rejected: Vec<v1::Rejected>,
+    pub(super) rest_applied: bool,
+}
+
+impl Held {
+    pub(crate) fn new(store: Arc<SnapshotStore>, upstreams: Arc<Upstreams>, state_dir: &Path) -> Self {
+        let file = StateFile::in_folder(state_dir);
+        Self {
+            store,
+            upstreams,
+            file,
+            resources: HashMap::new(),
+            changed: false,
+            owes_save: false,
+            saved_at: None,
+            saving: None,
+            failures: 0,
+        }
+    }
+
+    pub(super) fn upstreams(&self) -> &Arc<Upstreams> {
+        &self.upstreams
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.store.load().generation
+    }
+
+    /// Serves the state file. False if there is none that can be served. Blocking.
+    pub(super) fn load(&mut self) -> bool {
+        match self.file.load() {
+            Ok(None) => false,
+            Ok(Some(resources)) => self.serve_last_good(resources),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "no last good state");
+                false
+            }
+        }
+    }
+
+    fn serve_last_good(&mut self, resources: Vec<v1::Resource>) -> bool {
+        let verdict = self.apply(Transaction {
+            upserted: resources,
+            removed: Vec::new(),
+        });
+        self.changed = false;
+        if verdict.rest_applied {
+            let snapshot = self.store.load();
+            let (callers, members) = (snapshot.callers.len(), snapshot.targets.len());
+            tracing::info!(callers, members, "serving the last good state");
+        } else {
+            tracing::warn!(rejected = ?verdict.rejected, "the state file holds what this version cannot serve");
+        }
+        verdict.rest_applied
+    }
+
+    /// Checks all of a transaction, then serves it: one swap.
+    pub(super) fn apply(&mut self, transaction: Transaction) -> Verdict {
+        let applied = apply(&self.store.load(), &transaction);
+        let verdict = Verdict {
+            rejected: applied.rejected,
+            rest_applied: applied.rest_applied,
+        };
+        if verdict.rest_applied {
+            self.serve(applied.snapshot);
+            self.keep(transaction, &verdict.rejected);
+        }
+        verdict
+    }
+
+    fn serve(&self, snapshot: Snapshot) {
+        // Before the swap: a request of the new snapshot finds its members, and one of the old misses only what is
+        // gone.
+        self.upstreams.reconcile(&snapshot);
+        self.store.swap(snapshot);
+    }
+
+    fn keep(&mut self, transaction: Transaction, rejected: &[v1::Rejected]) {
+        for reference in &transaction.removed {
+            let before = self.resources.remove(reference);
+            self.owes_save |= before.is_some_and(|before| takes_away(&before, None));
+        }
+        for resource in transaction.upserted {
+            let Some(reference) = resource_ref(&resource) else {
+                continue;
+            };
+            // The last good one of a refused entry stays.
+            if !rejected
+                .iter()
+                .any(|refused| refused.r#ref.as_ref() == Some(&reference))
+            {
+                let resource = Arc::new(resource);
+                let before = self.resources.insert(reference, resource.clone());
+                self.owes_save |= before.is_some_and(|before| takes_away(&before, Some(&resource)));
+            }
+        }
+        self.changed = true;
+    }
+
+    /// For `RouterHello`.
+    pub(super) fn known(&self) -> Vec<v1::KnownResource> {
+        let known = |(reference, version): (&v1::ResourceRef, &String)| v1::KnownResource {
+            r#ref: Some(reference.clone()),
+            version: version.clone(),
+        };
+        self.store.load().versions.iter().map(known).collect()
+    }
+
+    /// Resolves when the state file should be written; never while nothing has changed. Safe to drop.
+    pub(super) async fn save_due(&self) {
+        if !self.changed {
+            return std::future::pending().await;
+        }
+        if let Some(saved_at) = self.saved_at {
+            let pause = SAVE_INTERVAL * 2_u32.pow(self.failures.min(MOST_DOUBLINGS));
+            tokio::time::sleep_until(saved_at + pause).await;
+        }
+    }
+
+    /// To be done before the hub is told that this router has let go of anything: killed before its file says so, it would
+    /// come back granting what another shard has by then. An error that was returned once is returned until a write succeeds.
+    pub(super) async fn secure(&mut self) -> Result<(), SessionError> {
+        if !self.owes_save {
+            return Ok(());
+        }
+        self.changed = true;
+        let saved = self.save().await;
+        saved.map_err(|error| SessionError::Unsaved(Chain(&error).to_string()))?;
+        self.owes_save = false;
+        Ok(())
+    }
+
+    /// Writes the state file. A failure warns: serving does not depend on it.
+    pub(super) async fn save_if_changed(&mut self) {
+        if let Err(error) = self.save().await {
+            warn_unsaved(&error);
+        }
+    }
+
+    /// Writes what has changed, after a write that still runs. When dropped the write goes on, and the next call waits for
+    /// it: an older state never replaces a newer one.
+    async fn save(&mut self) -> Result<(), StateError> {
+        if let Err(error) = self.saved().await {
+            warn_unsaved(&error);
+        }
+        if !self.changed {
+            return Ok(());
+        }
+        self.changed = false;
+        self.saved_at = Some(Instant::now());
+        let (file, resources) = (self.file.clone(), self.resources.values().cloned().collect::<Vec<_>>());
+        self.saving = Some(tokio::task::spawn_blocking(move || {
+            file.save(resources.iter().map(Arc::as_ref))
+        }));
+        self.saved().await
+    }
+
+    async fn saved(&mut self) -> Result<(), StateError> {
+        let Some(saving) = &mut self.saving else {
+            return Ok(());
+        };
+        let outcome = saving.await.map_err(StateError::from).flatten();
+        self.saving = None;
+        // The next transaction may be half a day away: it is tried again without one.
+        self.changed |= outcome.is_err();
+        self.failures = if outcome.is_err() { self.failures + 1 } else { 0 };
+        outcome
+    }
+}
+
+fn warn_unsaved(error: &StateError) {
+    tracing::warn!(error = %Chain(error), "the last good state was not written");
+}
+
+/// Whether a caller may do less by `after` than by `before`: a router that still served `before` would do harm.
+fn takes_away(before: &v1::Resource, after: Option<&v1::Resource>) -> bool {
+    let granted_after = after.map(granted).unwrap_or_default();
+    let kept = |pair: &(&str, &str)| granted_after.contains(pair) || granted_after.contains(&(pair.0, ALL_NAMESPACES));
+    !granted(before).iter().all(kept)
+}
+
+/// Stands for all namespaces of a member; none has this name.
+const ALL_NAMESPACES: &str = "";
+
+/// (member, namespace) pairs that a view lets its caller write to.
+fn granted(resource: &v1::Resource) -> HashSet<(&str, &str)> {
+    let Some(Body::CallerView(view)) = &resource.body else {
+        return HashSet::new();
+    };
+    let members = view.shard.iter().flat_map(|shard| &shard.members);
+    let pairs = members.flat_map(|member| {
+        let named = member.namespaces.iter();
+        let held = named.filter(|grant| grant.state() != v1::GrantState::Releasing);
+        let all = member.all_namespaces.then_some(ALL_NAMESPACES);
+        let namespaces = held.map(|grant| grant.namespace.as_str()).chain(all);
+        namespaces.map(|namespace| (member.cluster.as_str(), namespace))
+    });
+    pairs.collect()
+}

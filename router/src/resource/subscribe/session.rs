@@ -1,0 +1,253 @@
+//! One stream to the hub, from Hello to its end.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::time::{Duration, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use portolan_runtime::{ReadyHandle, telemetry};
+use portolan_wire::PROTOCOL;
+use portolan_wire::v1;
+use portolan_wire::v1::router_control_client::RouterControlClient;
+use portolan_wire::v1::router_message::Kind as Out;
+use portolan_wire::v1::router_update::Kind as In;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::held::{Held, Verdict};
+use super::{HubLink, MAX_MESSAGE_BYTES, SessionError};
+use crate::resource::access::{Asked, Carrier, Decision};
+use crate::resource::metrics::HubMetrics;
+use crate::resource::upstream::Upstreams;
+use crate::value::snapshot::build::Transaction;
+
+/// Messages on their way out. More only pile up when the hub does not read, and then the stream is better ended.
+const OUTBOX: usize = 64;
+/// For the connection, the handshakes and the answer's head.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+/// For a place in the outbox.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Transitions within this go out as one report.
+const REPORT_DELAY: Duration = Duration::from_millis(100);
+/// Unanswered questions beyond which those that nobody waits for any more are forgotten.
+const MAX_PENDING: usize = 1_024;
+
+pub(super) struct Session {
+    outbox: mpsc::Sender<v1::RouterMessage>,
+    updates: Streaming<v1::RouterUpdate>,
+    /// Changes when the identity is renewed: the hub must see the new certificate before the old one expires.
+    identity: watch::Receiver<u64>,
+    transaction: Transaction,
+    /// Questions to the hub by id, until they are answered.
+    pending: HashMap<u64, oneshot::Sender<Decision>>,
+    next_id: u64,
+    reported: Option<Vec<v1::BreakerState>>,
+}
+
+impl Session {
+    /// Connects and says Hello.
+    pub(super) async fn open(link: &HubLink, known: Vec<v1::KnownResource>) -> Result<Self, SessionError> {
+        let mut identity = link.identity().subscribe();
+        identity.mark_unchanged();
+        let mut client = RouterControlClient::new(link.channel()?).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        let hello = v1::RouterHello {
+            protocol: PROTOCOL,
+            capabilities: Vec::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            known,
+        };
+        outbox
+            .try_send(message(Out::Hello(hello)))
+            .map_err(|_| SessionError::Slow("take our Hello"))?;
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, client.connect(ReceiverStream::new(messages)));
+        let updates = opened.await.map_err(|_| SessionError::Slow("answer"))??.into_inner();
+        Ok(Self {
+            outbox,
+            updates,
+            identity,
+            transaction: Transaction::default(),
+            pending: HashMap::new(),
+            next_id: 0,
+            reported: None,
+        })
+    }
+
+    /// Follows the stream to its end.
+    pub(super) async fn run(
+        &mut self,
+        held: &mut Held,
+        mut carrier: Carrier,
+        metrics: &HubMetrics,
+        ready: &ReadyHandle,
+    ) -> Result<Infallible, SessionError> {
+        let upstreams = held.upstreams().clone();
+        let mut breakers = upstreams.subscribe();
+        let mut report_at = Some(Instant::now());
+        loop {
+            tokio::select! {
+                update = self.updates.message() => {
+                    let update = update?.ok_or(SessionError::Closed)?;
+                    if let Some(commit) = self.take(update) {
+                        let verdict = self.commit(&commit, held, metrics);
+                        if verdict.rest_applied {
+                            ready.ready();
+                        }
+                        held.secure().await?;
+                        self.send(answer(commit.nonce, verdict)).await?;
+                    }
+                }
+                Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
+                Ok(()) = breakers.changed() => {
+                    report_at = report_at.or_else(|| Some(Instant::now() + REPORT_DELAY));
+                }
+                () = due(report_at) => {
+                    report_at = None;
+                    self.report(states(&upstreams)).await?;
+                }
+                () = held.save_due() => held.save_if_changed().await,
+                _ = self.identity.changed() => return Err(SessionError::Renewed),
+            }
+        }
+    }
+
+    /// Collects; `Some` at the end of a transaction.
+    fn take(&mut self, update: v1::RouterUpdate) -> Option<v1::Commit> {
+        match update.kind {
+            Some(In::Resource(resource)) => self.transaction.upserted.push(resource),
+            Some(In::Removed(reference)) => self.transaction.removed.push(reference),
+            Some(In::Commit(commit)) => return Some(commit),
+            Some(In::AccessDecision(decision)) => {
+                if let Some(waiting) = self.pending.remove(&decision.id) {
+                    // Nobody waits any more: fine.
+                    let _ = waiting.send(Decision {
+                        allowed: decision.allowed,
+                        reason: decision.reason,
+                    });
+                }
+            }
+            // Of a newer hub: what this router does not know it was not promised to need.
+            None => tracing::debug!("an update of an unknown kind"),
+        }
+        None
+    }
+
+    fn commit(&mut self, commit: &v1::Commit, held: &mut Held, metrics: &HubMetrics) -> Verdict {
+        let transaction = std::mem::take(&mut self.transaction);
+        let (upserted, removed) = (transaction.upserted.len(), transaction.removed.len());
+        let span = tracing::info_span!(
+            "swap",
+            nonce = commit.nonce,
+            upserted,
+            removed,
+            rejected = tracing::field::Empty
+        );
+        telemetry::set_parent(&span, telemetry::extract_context(&trace_headers(&commit.traceparent)));
+        let _entered = span.enter();
+        let verdict = held.apply(transaction);
+        span.record("rejected", verdict.rejected.len());
+        metrics.transaction(verdict.rest_applied, verdict.rejected.len());
+        let generation = held.generation();
+        for refused in &verdict.rejected {
+            let name = refused.r#ref.as_ref().map_or("", |reference| reference.name.as_str());
+            tracing::warn!(
+                name,
+                version = refused.version,
+                reason = refused.reason,
+                "refused what the hub sent"
+            );
+        }
+        tracing::info!(
+            nonce = commit.nonce,
+            generation,
+            upserted,
+            removed,
+            applied = verdict.rest_applied,
+            "swapped"
+        );
+        verdict
+    }
+
+    async fn ask(&mut self, asked: Asked) -> Result<(), SessionError> {
+        if self.pending.len() >= MAX_PENDING {
+            self.pending.retain(|_, waiting| !waiting.is_closed());
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.pending.insert(id, asked.answer);
+        let crate::resource::access::ProxyQuestion { user, groups, cluster } = asked.question;
+        self.send(Out::AccessReview(v1::AccessReview {
+            id,
+            user,
+            groups,
+            cluster,
+        }))
+        .await
+    }
+
+    /// The watch also wakes for what changes no state, a new member for example.
+    async fn report(&mut self, states: Vec<v1::BreakerState>) -> Result<(), SessionError> {
+        if self.reported.as_ref() == Some(&states) {
+            return Ok(());
+        }
+        self.reported = Some(states.clone());
+        self.send(Out::Breakers(v1::BreakerReport { breakers: states })).await
+    }
+
+    async fn send(&self, kind: Out) -> Result<(), SessionError> {
+        match tokio::time::timeout(SEND_TIMEOUT, self.outbox.send(message(kind))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(SessionError::Closed),
+            Err(_) => Err(SessionError::Slow("read")),
+        }
+    }
+}
+
+fn message(kind: Out) -> v1::RouterMessage {
+    v1::RouterMessage { kind: Some(kind) }
+}
+
+fn answer(nonce: u64, verdict: Verdict) -> Out {
+    if verdict.rejected.is_empty() {
+        return Out::Ack(v1::Ack { nonce });
+    }
+    Out::Nack(v1::Nack {
+        nonce,
+        rejected: verdict.rejected,
+        rest_applied: verdict.rest_applied,
+    })
+}
+
+fn trace_headers(traceparent: &str) -> HeaderMap {
+    let value = HeaderValue::from_str(traceparent)
+        .ok()
+        .filter(|value| !value.is_empty());
+    value
+        .map(|value| (HeaderName::from_static("traceparent"), value))
+        .into_iter()
+        .collect()
+}
+
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn states(upstreams: &Upstreams) -> Vec<v1::BreakerState> {
+    let state = |status: crate::resource::upstream::BreakerStatus| v1::BreakerState {
+        cluster: status.cluster.to_string(),
+        traffic_class: status.class.as_str().to_owned(),
+        state: status.report.state.as_str().to_owned(),
+        reason: status.report.reason,
+        since_unix_seconds: status
+            .report
+            .since
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)),
+    };
+    upstreams.breakers().into_iter().map(state).collect()
+}

@@ -1,0 +1,487 @@
+//! The subscriber against a scripted hub over real gRPC and TLS.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+use portolan_wire::v1::router_message::Kind as In;
+use portolan_wire::v1::router_update::Kind as Out;
+use tonic::Status;
+
+use super::Held;
+use super::scripted::{Client, ScriptedHub};
+use crate::decision::plan::Check;
+use crate::resource::access::{Access, MemberAnswer, MemberApi};
+use crate::resource::state::StateFile;
+use crate::resource::upstream::Upstreams;
+use crate::value::fault::Fault;
+use crate::value::snapshot::build::Transaction;
+use crate::value::snapshot::{Binding, CallerKey, SnapshotStore};
+
+const CANARY: &str = "canary-5d1c";
+
+fn resource(version: &str, body: Body) -> v1::Resource {
+    v1::Resource {
+        version: version.to_owned(),
+        body: Some(body),
+    }
+}
+
+fn target(cluster: &str, url: &str) -> v1::Resource {
+    let endpoints = vec![v1::Endpoint {
+        url: url.to_owned(),
+        ..v1::Endpoint::default()
+    }];
+    let target = v1::Target {
+        cluster: cluster.to_owned(),
+        endpoints,
+        ..v1::Target::default()
+    };
+    resource(&format!("target-{url}"), Body::Target(target))
+}
+
+fn credential(cluster: &str) -> v1::Resource {
+    let credential = v1::Credential {
+        cluster: cluster.to_owned(),
+        token: CANARY.to_owned(),
+        expires_unix_seconds: 4_000_000_000,
+    };
+    resource("credential", Body::Credential(credential))
+}
+
+/// A caller of the shard `ns/<shard>`; an empty ServiceAccount makes it bad.
+fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
+    let compiled = v1::Shard {
+        name: shard.to_owned(),
+        primary_cluster: "east".to_owned(),
+        label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
+        ..v1::Shard::default()
+    };
+    let view = v1::CallerView {
+        home_cluster: "east".to_owned(),
+        pod_uid: uid.to_owned(),
+        namespace: "ns".to_owned(),
+        pod: "operator-0".to_owned(),
+        service_account: service_account.to_owned(),
+        shards: vec![format!("ns/{shard}")],
+        shard: Some(compiled),
+    };
+    resource(&format!("caller-{shard}"), Body::CallerView(view))
+}
+
+fn everything() -> Vec<v1::Resource> {
+    vec![
+        target("east", "https://127.0.0.1:1"),
+        credential("east"),
+        caller("u1", "a", "operator"),
+    ]
+}
+
+fn shard_of(client: &Client, uid: &str) -> Option<String> {
+    let key = CallerKey {
+        home_cluster: "east".into(),
+        pod_uid: uid.into(),
+    };
+    match &client.store.load().callers.get(&key)?.binding {
+        Binding::One(shard) => Some(shard.config.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn connected() -> (ScriptedHub, Client, tempfile::TempDir) {
+    let (hub, folder) = (ScriptedHub::start().await, tempfile::tempdir().unwrap());
+    let client = Client::new().enrolled(&hub.authority);
+    client.subscribe(client.link(&hub.authority, hub.address), folder.path());
+    (hub, client, folder)
+}
+
+#[tokio::test]
+async fn a_transaction_is_swapped_in_whole_and_acked() {
+    let (mut hub, client, _folder) = connected().await;
+    assert!(!client.readiness.is_ready());
+    let mut session = hub.session().await;
+    assert_eq!(
+        (session.hello.protocol, session.hello.known.len()),
+        (portolan_wire::PROTOCOL, 0)
+    );
+    assert_eq!(session.peer, "portolan:router:gateway");
+    let mut generations = client.store.subscribe();
+    assert_eq!(
+        session.push(7, everything(), Vec::new()).await,
+        In::Ack(v1::Ack { nonce: 7 })
+    );
+    assert!(client.readiness.is_ready());
+    assert_eq!(*generations.borrow_and_update(), 1, "one swap");
+    assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
+    assert!(client.upstreams.get("east").is_some());
+
+    let gone = v1::ResourceRef {
+        kind: v1::ResourceKind::CallerView.into(),
+        name: "east/u1".to_owned(),
+    };
+    assert_eq!(
+        session.push(8, Vec::new(), vec![gone]).await,
+        In::Ack(v1::Ack { nonce: 8 })
+    );
+    assert_eq!(shard_of(&client, "u1"), None);
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn a_bad_caller_keeps_its_last_good_view_and_a_bad_target_rejects_all() {
+    let (mut hub, client, _folder) = connected().await;
+    let mut session = hub.session().await;
+    session.push(1, everything(), Vec::new()).await;
+
+    let In::Nack(nack) = session
+        .push(
+            2,
+            vec![caller("u1", "b", ""), caller("u2", "b", "operator")],
+            Vec::new(),
+        )
+        .await
+    else {
+        panic!("not a NACK")
+    };
+    assert!(nack.rest_applied);
+    assert_eq!(nack.rejected.len(), 1);
+    assert_eq!(nack.rejected[0].r#ref.as_ref().unwrap().name, "east/u1");
+    assert_eq!(nack.rejected[0].version, "caller-b");
+    assert!(
+        nack.rejected[0].reason.contains("service_account"),
+        "{}",
+        nack.rejected[0].reason
+    );
+    assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
+    assert_eq!(shard_of(&client, "u2").as_deref(), Some("ns/b"));
+
+    let before = client.store.load().generation;
+    let bad = vec![target("west", "http://insecure"), caller("u3", "a", "operator")];
+    let In::Nack(nack) = session.push(3, bad, Vec::new()).await else {
+        panic!("not a NACK")
+    };
+    assert!(!nack.rest_applied);
+    assert_eq!(
+        (shard_of(&client, "u3"), client.store.load().generation),
+        (None, before)
+    );
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn a_restart_without_the_hub_serves_the_last_good_state() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    session.push(1, everything(), Vec::new()).await;
+    // Refused entries must not get into the file in place of good ones.
+    session.push(2, vec![caller("u1", "b", "")], Vec::new()).await;
+    drop(session);
+    client.stop().await;
+    let address = hub.address;
+    let authority = hub.stop().await;
+
+    let client = Client::new().enrolled(&authority);
+    client.subscribe(client.link(&authority, address), folder.path());
+    assert!(client.readiness.is_ready(), "ready before the hub is heard");
+    assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
+    let token = client.store.load().credentials["east"].token.clone();
+    assert!(token.ct_eq(CANARY), "tokens are kept too");
+
+    // And when the hub is back, only differences need to be sent.
+    let mut hub = ScriptedHub::start_at(authority, &address.to_string()).await;
+    let session = hub.session().await;
+    let mut known: Vec<_> = session.hello.known.iter().map(|known| known.version.as_str()).collect();
+    known.sort_unstable();
+    assert_eq!(known, ["caller-a", "credential", "target-https://127.0.0.1:1"]);
+    client.stop().await;
+}
+
+/// The caller u1 with a namespace to write to.
+fn holder() -> v1::Resource {
+    let mut holder = caller("u1", "a", "operator");
+    if let Some(Body::CallerView(view)) = &mut holder.body {
+        let grant = v1::NamespaceGrant {
+            namespace: "ns-a".to_owned(),
+            generation: 1,
+            state: v1::GrantState::Granted.into(),
+        };
+        view.shard.as_mut().unwrap().members = vec![v1::MemberGrant {
+            cluster: "east".to_owned(),
+            all_namespaces: false,
+            namespaces: vec![grant],
+        }];
+    }
+    holder
+}
+
+fn releasing() -> v1::Resource {
+    let mut view = holder();
+    view.version = "releasing".to_owned();
+    if let Some(Body::CallerView(view)) = &mut view.body {
+        let grants = &mut view.shard.as_mut().unwrap().members[0].namespaces;
+        grants[0].state = v1::GrantState::Releasing.into();
+    }
+    view
+}
+
+fn kept(folder: &std::path::Path) -> Vec<String> {
+    let resources = StateFile::in_folder(folder).load().unwrap().unwrap();
+    resources.into_iter().map(|resource| resource.version).collect()
+}
+
+#[tokio::test]
+async fn what_is_released_is_on_disk_before_the_hub_hears_so() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    let all = vec![target("east", "https://127.0.0.1:1"), holder()];
+    session.push(1, all, Vec::new()).await;
+    session.push(2, vec![releasing()], Vec::new()).await;
+    assert!(kept(folder.path()).contains(&"releasing".to_owned()));
+    session.push(3, vec![holder()], Vec::new()).await;
+    let gone = v1::ResourceRef {
+        kind: v1::ResourceKind::CallerView.into(),
+        name: "east/u1".to_owned(),
+    };
+    session.push(4, Vec::new(), vec![gone]).await;
+    assert_eq!(kept(folder.path()), ["target-https://127.0.0.1:1"]);
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn a_release_that_cannot_be_written_is_not_acknowledged() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    let all = vec![target("east", "https://127.0.0.1:1"), holder()];
+    session.push(1, all, Vec::new()).await;
+    // Nothing was released: this is acknowledged beside the write, which must not meet the removal.
+    while StateFile::in_folder(folder.path()).load().ok().flatten().is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    let commit = || {
+        Out::Commit(v1::Commit {
+            nonce: 1,
+            ..v1::Commit::default()
+        })
+    };
+    session.send(Out::Resource(releasing())).await;
+    session.send(commit()).await;
+    let mut second = hub.session().await;
+    assert_eq!(second.hello.known.len(), 2);
+    // What it holds by now is the same, and is no more proved to be released than before.
+    second.send(commit()).await;
+    let mut third = hub.session().await;
+    std::fs::create_dir_all(folder.path()).unwrap();
+    assert_eq!(
+        third.push(1, Vec::new(), Vec::new()).await,
+        In::Ack(v1::Ack { nonce: 1 })
+    );
+    assert!(kept(folder.path()).contains(&"releasing".to_owned()));
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn a_state_that_could_not_be_written_is_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let upstreams = Upstreams::new(Duration::from_secs(1), portolan_runtime::Tasks::new());
+    let mut held = Held::new(Arc::new(SnapshotStore::new()), upstreams, &missing);
+    held.apply(Transaction {
+        upserted: vec![target("east", "https://127.0.0.1:1")],
+        removed: Vec::new(),
+    });
+    held.save_if_changed().await;
+    std::fs::create_dir(&missing).unwrap();
+    tokio::time::timeout(Duration::from_mins(1), held.save_due())
+        .await
+        .unwrap();
+    held.save_if_changed().await;
+    assert!(StateFile::in_folder(&missing).load().unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_broken_stream_is_opened_again_and_serving_goes_on() {
+    let (mut hub, client, _folder) = connected().await;
+    let mut session = hub.session().await;
+    session.push(1, everything(), Vec::new()).await;
+    // Half a transaction is forgotten with its stream.
+    session.send(Out::Resource(caller("u9", "a", "operator"))).await;
+    session.end(Status::unavailable("restarting")).await;
+    let mut session = hub.session().await;
+    assert_eq!(session.hello.known.len(), 3);
+    assert_eq!(
+        session.push(1, vec![caller("u2", "a", "operator")], Vec::new()).await,
+        In::Ack(v1::Ack { nonce: 1 })
+    );
+    assert_eq!(
+        (shard_of(&client, "u9"), shard_of(&client, "u1").is_some()),
+        (None, true)
+    );
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn a_renewed_identity_opens_a_new_stream() {
+    let (mut hub, client, _folder) = connected().await;
+    let first = hub.session().await;
+    let client = client.enrolled(&hub.authority);
+    let second = hub.session().await;
+    assert_eq!(first.peer, second.peer);
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn breakers_are_reported_after_hello_and_when_the_members_change() {
+    let (mut hub, client, _folder) = connected().await;
+    let mut session = hub.session().await;
+    let In::Breakers(report) = session.any().await else {
+        panic!("not a report")
+    };
+    assert_eq!(report.breakers, []);
+    session.push(1, everything(), Vec::new()).await;
+    let report = match session.reports.pop() {
+        Some(report) => report,
+        None => match session.any().await {
+            In::Breakers(report) => report,
+            other => panic!("{other:?}"),
+        },
+    };
+    let states: Vec<_> = report
+        .breakers
+        .iter()
+        .map(|one| (one.cluster.as_str(), one.traffic_class.as_str(), one.state.as_str()))
+        .collect();
+    assert_eq!(
+        states,
+        [
+            ("east", "unary", "closed"),
+            ("east", "watch", "closed"),
+            ("east", "upgrade", "closed")
+        ]
+    );
+    client.stop().await;
+}
+
+struct NoMembers;
+
+impl MemberApi for NoMembers {
+    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> futures::future::BoxFuture<'static, MemberAnswer> {
+        panic!("member {cluster} was asked")
+    }
+}
+
+fn proxy(user: &str) -> [Check; 1] {
+    [Check::HubProxy {
+        user: user.to_owned(),
+        groups: vec!["sre".to_owned()],
+        cluster: "east".to_owned(),
+    }]
+}
+
+#[tokio::test]
+async fn questions_to_the_hub_are_told_apart_by_id() {
+    let (mut hub, client, _folder) = connected().await;
+    let mut session = hub.session().await;
+    // The stream carries questions once it has been answered on.
+    session.push(1, Vec::new(), Vec::new()).await;
+    let access = Access::new(client.reviews.clone(), std::sync::Arc::new(NoMembers));
+    let answers = async {
+        let mut asked = Vec::new();
+        for _ in 0..2 {
+            let In::AccessReview(review) = session.receive().await else {
+                panic!("not a question")
+            };
+            assert_eq!(
+                (review.groups.as_slice(), review.cluster.as_str()),
+                (&["sre".to_owned()][..], "east")
+            );
+            asked.push(review);
+        }
+        // In the other order.
+        for review in asked.into_iter().rev() {
+            let decision = v1::AccessDecision {
+                id: review.id,
+                allowed: review.user == "ada",
+                reason: String::new(),
+            };
+            session.send(Out::AccessDecision(decision)).await;
+        }
+    };
+    let (ada, bob) = (proxy("ada"), proxy("bob"));
+    let (ada, bob, ()) = tokio::join!(access.check(&ada), access.check(&bob), answers);
+    assert_eq!(ada, Ok(()));
+    assert!(
+        matches!(&bob, Err(Fault::Forbidden(text)) if text.contains("memberclusters/east")),
+        "{bob:?}"
+    );
+
+    // The hub goes away: its last word stands, and a stranger is told why.
+    session.end(Status::unavailable("restarting")).await;
+    hub.stop().await;
+    assert_eq!(access.check(&proxy("ada")).await, Ok(()));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let eve = access.check(&proxy("eve")).await;
+    assert!(
+        matches!(&eve, Err(Fault::Unavailable { message, .. }) if message.contains("away")),
+        "{eve:?}"
+    );
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn no_token_is_in_the_log_or_on_configz() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let (mut hub, client, _folder) = connected().await;
+    let mut session = hub.session().await;
+    session.push(1, everything(), Vec::new()).await;
+    // A credential that is refused, with a token that cannot stand in a header.
+    let spoilt = v1::Credential {
+        cluster: "east".into(),
+        token: format!("{CANARY}\n"),
+        expires_unix_seconds: 0,
+    };
+    let In::Nack(nack) = session
+        .push(2, vec![resource("spoilt", Body::Credential(spoilt))], Vec::new())
+        .await
+    else {
+        panic!("not a NACK")
+    };
+    let snapshot = client.store.load();
+    let told = [
+        format!("{nack:?}"),
+        format!("{snapshot:?}"),
+        snapshot.configz().to_string(),
+    ];
+    client.stop().await;
+    for text in told.iter().chain([&log.text()]) {
+        assert!(!text.contains("canary"), "{text}");
+    }
+    assert!(log.text().contains("swapped"), "the log was looked at");
+}
+
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

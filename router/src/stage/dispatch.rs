@@ -1,0 +1,321 @@
+//! Runs a plan that forwards: looks first where the plan says so, then bulkhead, breaker, send, and judges what came.
+//!
+//! Every leg has a client span and carries its trace context to the member. Reads are retried within a budget when the
+//! member cannot have been the wiser; a write that left is never sent again. Errors become a `Fault` that says whether
+//! the request may have run. Not here: routing rules (`plan`), connections (`upstream`). Callers: `edge`, and `fanout` leg by
+//! leg.
+
+mod document;
+pub(crate) mod gate;
+mod judge;
+mod look;
+mod renamed;
+pub(crate) mod retry;
+mod review;
+mod send;
+mod silence;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::request::Parts;
+use opentelemetry::Context;
+use parking_lot::Mutex;
+use portolan_runtime::{Secret, Tasks};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+pub(crate) use self::document::{DocumentRequest, MemberDocuments};
+use self::gate::{CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Gate, Place};
+pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
+pub(crate) use self::look::{gather_answer_body, gather_body};
+pub(crate) use self::review::MemberReviews;
+pub(crate) use self::send::{admit, inject, leg_span, tell};
+use crate::decision::plan::{Forward, TrafficClass};
+use crate::resource::upstream::{Body, Upstream, UpstreamError, Upstreams};
+use crate::stage::recheck::Recheck;
+use crate::stage::upgrade::{self, Tunnel};
+use crate::value::classify::ApiRequest;
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Caller, CallerKey, Snapshot};
+
+/// To the head of the answer of a watch, and to a switch of protocols. API servers answer a watch at once; a kubelet that
+/// is asked to exec may have to start something.
+pub(crate) const LONG_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Callers whose bulkheads are kept; beyond it those without requests are dropped.
+const MAX_CALLERS: usize = 4096;
+
+/// One request for one member.
+pub(crate) struct Leg {
+    pub(crate) forward: Box<Forward>,
+    pub(crate) asked: ApiRequest,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) caller: Caller,
+    /// For the whole answer; `None` for what is long.
+    pub(crate) deadline: Option<Instant>,
+    /// Trace context that came with the request.
+    pub(crate) received: Context,
+    /// Asked before anything but a read leaves; `None` for what the router asks itself, which reads.
+    pub(crate) recheck: Option<Arc<Recheck>>,
+}
+
+/// An answer, and what it holds in the bulkheads until its body is over.
+pub(crate) struct Dispatched {
+    pub(crate) response: Response<Body>,
+    pub(crate) places: Places,
+    /// With a 101: to be run once the client has been answered.
+    pub(crate) tunnel: Option<Tunnel>,
+}
+
+/// Places of one request: its caller's, its member's.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    _caller: Place,
+    _target: Place,
+}
+
+impl Places {
+    /// Of a request to several members, each of which has its place with its own answer.
+    pub(crate) fn of_caller(caller: Place) -> Self {
+        Self {
+            _caller: caller,
+            _target: Place::default(),
+        }
+    }
+}
+
+/// The stage. One per process.
+pub(crate) struct Dispatcher {
+    upstreams: Arc<Upstreams>,
+    // A mutex: held for one look-up per request.
+    callers: Mutex<HashMap<CallerId, Arc<CallerGates>>>,
+    /// Connections for upgrades are its tasks.
+    tasks: Tasks,
+}
+
+/// Tells callers apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum CallerId {
+    Pod(CallerKey),
+    Person(String),
+}
+
+impl CallerId {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        match caller {
+            Caller::Pod(view) => Self::Pod(view.key.clone()),
+            Caller::Person { user, .. } => Self::Person(user.clone()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct CallerGates {
+    unary: Arc<Gate>,
+    streams: Arc<Gate>,
+}
+
+/// What the steps of one leg share.
+pub(crate) struct Run<'a> {
+    pub(crate) leg: &'a Leg,
+    pub(crate) upstream: &'a Arc<Upstream>,
+    pub(crate) bearer: &'a Secret,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(upstreams: Arc<Upstreams>, tasks: Tasks) -> Self {
+        Self {
+            upstreams,
+            callers: Mutex::default(),
+            tasks,
+        }
+    }
+
+    /// Sends the request to the plan's member and returns its answer, with its body to come.
+    pub(crate) async fn dispatch(&self, mut leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
+        if let Some(election) = look::election(&mut leg, &head, &mut body).await? {
+            leg.forward = election;
+        }
+        let upstream = self.upstream(&leg.forward)?;
+        let bearer = credential(&leg)?;
+        let places = self.places(&leg, &upstream).await?;
+        let run = Run {
+            leg: &leg,
+            upstream: &upstream,
+            bearer: &bearer,
+        };
+        look::guard(&run, &head, &mut body).await?;
+        if leg.forward.class == TrafficClass::Upgrade {
+            let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
+            return Ok(Dispatched {
+                response,
+                places,
+                tunnel,
+            });
+        }
+        crate::decision::rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        look::rename_request(&run, &head, &mut body).await?;
+        if let Body::Whole(bytes) = &body {
+            head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+        }
+        let response = send::send(&run, head, body).await?;
+        let response = look::rename_response(&run, response).await?;
+        let (mut head, body) = response.into_parts();
+        crate::decision::rewrite::rewrite_response(&leg.forward, &mut head);
+        Ok(Dispatched {
+            response: Response::from_parts(head, body),
+            places,
+            tunnel: None,
+        })
+    }
+
+    fn upstream(&self, forward: &Forward) -> Result<Arc<Upstream>, Fault> {
+        // The set of members follows the snapshot at once, but a request may hold an older snapshot.
+        self.upstreams
+            .get(&forward.target.cluster)
+            .ok_or_else(|| forward.unavailable(format!("member cluster {} was just removed", forward.target.cluster)))
+    }
+
+    /// Sends one leg of a request that goes to several members: a read, whose caller has its place already. The place at
+    /// the member goes with the answer's body. The head of the answer is the member's own, untouched.
+    pub(crate) async fn read(&self, leg: Leg, mut head: Parts) -> Result<Response<Body>, Fault> {
+        let upstream = self.upstream(&leg.forward)?;
+        let bearer = credential(&leg)?;
+        let place = Self::target_place(&leg, &upstream).await?;
+        let run = Run {
+            leg: &leg,
+            upstream: &upstream,
+            bearer: &bearer,
+        };
+        crate::decision::rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        let mut response = send::send(&run, head, Body::Empty).await?;
+        if let Body::Member(stream) = response.body_mut() {
+            stream.hold(place);
+        }
+        Ok(response)
+    }
+
+    async fn places(&self, leg: &Leg, upstream: &Upstream) -> Result<Places, Fault> {
+        let forward = &leg.forward;
+        let caller = self.caller_place(&leg.caller, forward.long_running, forward.priority);
+        Ok(Places {
+            _caller: leg.within(caller).await??,
+            _target: Self::target_place(leg, upstream).await?,
+        })
+    }
+
+    /// A place among the caller's unary requests, waited for up to the deadline.
+    pub(crate) async fn caller_place_by(&self, caller: &Caller, deadline: Option<Instant>) -> Result<Place, Fault> {
+        let entering = self.caller_place(caller, false, false);
+        let Some(deadline) = deadline else {
+            return entering.await;
+        };
+        let late = |_| Fault::TooManyRequests {
+            message: "this caller's other requests left no room for this one in time".to_owned(),
+            retry_after_seconds: 1,
+            cluster: None,
+        };
+        tokio::time::timeout_at(deadline, entering).await.map_err(late)?
+    }
+
+    /// A place among the caller's requests. `long`: among its streams, which do not queue.
+    pub(crate) async fn caller_place(&self, caller: &Caller, long: bool, first: bool) -> Result<Place, Fault> {
+        let gates = self.gates(caller);
+        let gate = if long { &gates.streams } else { &gates.unary };
+        gate.enter(first).await.map_err(|_| full("this caller", None))
+    }
+
+    /// Long requests are bounded by caller alone: a member does not count them among its work.
+    async fn target_place(leg: &Leg, upstream: &Upstream) -> Result<Place, Fault> {
+        if leg.forward.long_running {
+            return Ok(Place::default());
+        }
+        let place = leg.within(upstream.gate.enter(leg.forward.priority)).await?;
+        place.map_err(|_| full(&format!("member cluster {}", upstream.cluster), Some(&upstream.cluster)))
+    }
+
+    fn gates(&self, caller: &Caller) -> Arc<CallerGates> {
+        let id = CallerId::of(caller);
+        let mut callers = self.callers.lock();
+        if callers.len() >= MAX_CALLERS && !callers.contains_key(&id) {
+            callers.retain(|_, gates| gates.is_used());
+        }
+        callers.entry(id).or_default().clone()
+    }
+}
+
+impl Default for CallerGates {
+    fn default() -> Self {
+        Self {
+            unary: Gate::new(CALLER_IN_FLIGHT, CALLER_QUEUE),
+            streams: Gate::new(CALLER_STREAMS, 0),
+        }
+    }
+}
+
+impl CallerGates {
+    fn is_used(&self) -> bool {
+        self.unary.taken(CALLER_IN_FLIGHT) > 0 || self.streams.taken(CALLER_STREAMS) > 0
+    }
+}
+
+impl Leg {
+    /// Whether it may still be sent. The one exception to one snapshot per request: the hub gives a namespace to its
+    /// next owner soon after this router has acknowledged its release, and a write may have waited long since its plan:
+    /// for a place, a review, a look at the object, its body or a connection. It must not leave then.
+    pub(crate) fn still(&self) -> Result<(), UpstreamError> {
+        let still = |recheck: &Arc<Recheck>| recheck.still(&self.forward, &self.asked, &self.caller, &self.snapshot);
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        recheck.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
+    }
+
+    /// Wakes when [`Self::still`] may say something else.
+    fn swaps(&self) -> Option<watch::Receiver<u64>> {
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        recheck.map(|recheck| recheck.swaps())
+    }
+
+    /// Awaits something that comes before anything is sent, up to the deadline.
+    async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, Fault> {
+        match self.deadline {
+            None => Ok(future.await),
+            Some(deadline) => tokio::time::timeout_at(deadline, future)
+                .await
+                .map_err(|_| Fault::Timeout {
+                    message: format!(
+                        "member cluster {} had no room for the request in time",
+                        self.forward.target.cluster
+                    ),
+                    cluster: self.forward.target.cluster.to_string(),
+                    sent: false,
+                }),
+        }
+    }
+}
+
+fn full(whose: &str, cluster: Option<&str>) -> Fault {
+    Fault::TooManyRequests {
+        message: format!("{whose} has as many requests under way as it may"),
+        retry_after_seconds: 1,
+        cluster: cluster.map(str::to_owned),
+    }
+}
+
+fn credential(leg: &Leg) -> Result<Secret, Fault> {
+    let cluster = &leg.forward.target.cluster;
+    leg.snapshot
+        .credentials
+        .get(cluster)
+        .map(|credential| credential.token.clone())
+        .ok_or_else(|| {
+            leg.forward.unavailable(format!(
+                "this router has no credential for member cluster {cluster} yet; is its agent connected?"
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests;

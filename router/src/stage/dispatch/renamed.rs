@@ -1,0 +1,57 @@
+//! The body of a watch of the leader-election Lease, on its way to a client that knows it by another name.
+//!
+//! Only whole events are passed on, so that the stream always ends between two. Caller: `look`.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::Response;
+use http::header::CONTENT_TYPE;
+use http_body::Frame;
+
+use crate::decision::lease::Events;
+use crate::resource::upstream::{Body, BodyError, Merged};
+use crate::value::snapshot::LeaseName;
+
+/// The body.
+pub(super) struct Renamed {
+    body: Body,
+    events: Events,
+}
+
+impl Renamed {
+    /// As it is, if its events cannot be told apart.
+    pub(super) fn of(names: &LeaseName, response: Response<Body>) -> Response<Body> {
+        let content_type = response.headers().get(CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok());
+        match Events::new(names, content_type) {
+            None => response,
+            Some(events) => response.map(|body| Body::Merged(Merged::new(Self { body, events }))),
+        }
+    }
+}
+
+impl http_body::Body for Renamed {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                return Poll::Ready(None);
+            };
+            // Trailers say nothing here.
+            let Ok(data) = frame?.into_data() else { continue };
+            let Some(renamed) = self.events.push(&data) else {
+                return Poll::Ready(Some(Err(BodyError::Member {
+                    cluster: "the primary".into(),
+                    reason: "an event of a Lease is too large".to_owned(),
+                })));
+            };
+            if !renamed.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(renamed))));
+            }
+        }
+    }
+}

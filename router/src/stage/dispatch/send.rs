@@ -1,0 +1,237 @@
+//! One leg on the wire: breaker, attempts, deadline, and the leg's client span.
+
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Request, Response};
+use opentelemetry::Context;
+use portolan_runtime::telemetry;
+use tokio::time::Instant;
+use tracing::{Instrument as _, Span, field};
+
+use super::judge::{fault_of, judge_answer, judge_error, refused_us};
+use super::retry::MAX_ATTEMPTS;
+use super::silence::Waiting;
+use super::{LONG_HEAD_TIMEOUT, Run};
+use crate::decision::plan::TrafficClass;
+use crate::resource::breaker::{Outcome, Permit, State};
+use crate::resource::upstream::{Body, ConnectError, UpstreamError};
+use crate::value::classify::Verb;
+use crate::value::fault::Fault;
+
+/// Before a retry: long enough for a server that restarts a listener, short enough for who waits.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// Sends `head` and `body`, which are the member's already but for trace context.
+pub(super) async fn send(run: &Run<'_>, mut head: Parts, body: Body) -> Result<Response<Body>, Fault> {
+    let span = leg_span(run, &head);
+    inject(&span, &run.leg.received, &mut head);
+    let outcome = attempts(run, head, body).instrument(span.clone()).await;
+    let outcome = outcome.and_then(|response| match refused_us(run.leg, &response) {
+        Some(fault) => Err(fault),
+        None => Ok(response),
+    });
+    match &outcome {
+        Ok(response) => {
+            span.record("http.response.status_code", response.status().as_u16());
+            if response.status().is_server_error() {
+                span.record("otel.status_code", "ERROR");
+            }
+        }
+        Err(fault) => {
+            span.record("otel.status_code", "ERROR");
+            span.record("otel.status_description", field::display(fault));
+        }
+    }
+    outcome
+}
+
+pub(crate) fn leg_span(run: &Run<'_>, head: &Parts) -> Span {
+    let forward = &run.leg.forward;
+    tracing::info_span!(
+        "leg",
+        otel.kind = "client",
+        otel.status_code = field::Empty,
+        otel.status_description = field::Empty,
+        http.request.method = head.method.as_str(),
+        http.response.status_code = field::Empty,
+        cluster = &*forward.target.cluster,
+        class = forward.class.as_str(),
+        breaker = field::Empty,
+        attempts = field::Empty,
+    )
+}
+
+pub(crate) fn inject(span: &Span, received: &Context, head: &mut Parts) {
+    telemetry::inject_context(&telemetry::context_of(span, received), &mut head.headers);
+}
+
+async fn attempts(run: &Run<'_>, head: Parts, body: Body) -> Result<Response<Body>, Fault> {
+    let forward = &run.leg.forward;
+    let retries = &run.upstream.retries;
+    retries.earn();
+    // A body can be sent once; reads have none.
+    let again = (forward.read && matches!(body, Body::Empty)).then(|| head.clone());
+    let mut request = Request::from_parts(head, body);
+    for attempt in 1.. {
+        let permit = admit(run)?;
+        let error = match attempt_once(run, permit, request).await? {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
+        };
+        let Some(again) = &again else {
+            return Err(fault_of(forward, &error));
+        };
+        if attempt >= MAX_ATTEMPTS || !is_retryable(&error) || !retries.spend() {
+            return Err(fault_of(forward, &error));
+        }
+        Span::current().record("attempts", attempt + 1);
+        tracing::debug!(cluster = %run.upstream.cluster, %error, attempt, "sending a read again");
+        tokio::time::sleep(RETRY_AFTER * attempt).await;
+        request = Request::from_parts(again.clone(), Body::Empty);
+    }
+    Err(Fault::Internal("attempts are counted".to_owned()))
+}
+
+/// Reads only. What took its full time already is not tried again: the client is better served by an answer.
+fn is_retryable(error: &UpstreamError) -> bool {
+    match error {
+        UpstreamError::Refused { .. } | UpstreamError::Lost { .. } => true,
+        UpstreamError::Connect { source, .. } => {
+            matches!(
+                source,
+                ConnectError::Tcp { .. } | ConnectError::Tls { .. } | ConnectError::Http { .. }
+            )
+        }
+        UpstreamError::Withdrawn(_) | UpstreamError::Body(_) | UpstreamError::Request(_) => false,
+    }
+}
+
+/// Asks the breaker.
+pub(crate) fn admit(run: &Run<'_>) -> Result<Permit, Fault> {
+    let forward = &run.leg.forward;
+    let breaker = run.upstream.breaker(forward.class);
+    breaker.admit(forward.priority).map_err(|refused| {
+        Span::current().record("breaker", State::Open.as_str());
+        let report = breaker.report();
+        let last = run.upstream.last_failure();
+        let last = last.map(|why| format!("; last: {why}")).unwrap_or_default();
+        forward.unavailable(format!(
+            "member cluster {} is not asked for now: its {} breaker is {} ({}); the next try is in {:.0?}{last}",
+            run.upstream.cluster,
+            forward.class.as_str(),
+            report.state.as_str(),
+            report.reason,
+            refused.retry_in
+        ))
+    })
+}
+
+/// Tells the breaker, and everybody else when that changed its state.
+pub(crate) fn tell(run: &Run<'_>, permit: Permit, outcome: Outcome, why: &dyn std::fmt::Display) {
+    let transition = permit.record(outcome);
+    if outcome == Outcome::Failure {
+        run.upstream.failed(why);
+    }
+    if outcome == Outcome::Success && run.leg.forward.class == TrafficClass::Unary {
+        run.upstream.answers();
+    }
+    let Some(transition) = transition else { return };
+    let (cluster, class) = (&*run.upstream.cluster, run.leg.forward.class.as_str());
+    let (from, to) = (transition.from.as_str(), transition.to.as_str());
+    // An event within the leg's span: the trace of the request that tipped the breaker shows it.
+    if transition.to == State::Open {
+        tracing::warn!(cluster, class, from, to, reason = %transition.why, last = %why, "breaker opened");
+    } else {
+        tracing::info!(cluster, class, from, to, reason = %transition.why, "breaker changed");
+    }
+}
+
+/// One attempt. The outer error ends the leg, the inner one may be tried again.
+async fn attempt_once(
+    run: &Run<'_>,
+    permit: Permit,
+    request: Request<Body>,
+) -> Result<Result<Response<Body>, UpstreamError>, Fault> {
+    let watch = run.leg.asked.verb == Verb::Watch;
+    // Followed logs and what is behind `proxy` may say nothing until there is something to say.
+    let patient = run.leg.deadline.is_none() && !watch;
+    let waiting = Waiting::new(permit, request.body().delivered(), patient);
+    let patience = Instant::now() + LONG_HEAD_TIMEOUT;
+    let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
+    let mut sending = std::pin::pin!(deliver(run, request));
+    let outcome = match tokio::time::timeout_at(until, sending.as_mut()).await {
+        Ok(outcome) => outcome,
+        Err(_) if watch || run.leg.deadline == Some(until) => return Err(timed_out(run, Some(waiting))),
+        Err(_) => {
+            // The breaker does not wait for it any longer: it may be its only probe.
+            drop(waiting);
+            let outcome = match run.leg.deadline {
+                None => sending.await,
+                Some(deadline) => tokio::time::timeout_at(deadline, sending)
+                    .await
+                    .map_err(|_| timed_out(run, None))?,
+            };
+            return Ok(outcome.map(|response| limited(run, response)));
+        }
+    };
+    if let Some(permit) = waiting.over() {
+        match &outcome {
+            Ok(response) => tell(run, permit, judge_answer(response), &response.status()),
+            Err(error) => tell(run, permit, judge_error(error), error),
+        }
+    }
+    Ok(outcome.map(|response| limited(run, response)))
+}
+
+/// Sends what may still be sent once there is a connection for it. A member carries out a write when it has all of its
+/// body, so one whose client takes its time is taken back when a swap meanwhile plans it otherwise.
+async fn deliver(run: &Run<'_>, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
+    let (leg, forward) = (run.leg, &run.leg.forward);
+    let slot = run.upstream.slot(forward.long_running, forward.priority).await?;
+    let delivered = request.body().delivered();
+    let swaps = leg.swaps().filter(|_| !delivered.is_whole());
+    leg.still()?;
+    let exchange = run.upstream.exchange(slot, request);
+    let Some(mut swaps) = swaps else {
+        return exchange.await;
+    };
+    let withdrawn = async {
+        while swaps.changed().await.is_ok() && !delivered.is_whole() {
+            if let Err(withdrawn) = leg.still() {
+                return withdrawn;
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        outcome = exchange => outcome,
+        withdrawn = withdrawn => Err(withdrawn),
+    }
+}
+
+/// The deadline is for the whole answer.
+fn limited(run: &Run<'_>, mut response: Response<Body>) -> Response<Body> {
+    if let (Some(deadline), Body::Member(stream)) = (run.leg.deadline, response.body_mut()) {
+        stream.set_deadline(deadline);
+    }
+    response
+}
+
+fn timed_out(run: &Run<'_>, waiting: Option<Waiting>) -> Fault {
+    let message = format!("member cluster {} did not answer in time", run.upstream.cluster);
+    let shortened = run.leg.asked.query.first("timeout").is_some();
+    if let Some((permit, outcome)) = waiting.and_then(|waiting| waiting.timed_out(shortened)) {
+        tell(run, permit, outcome, &message);
+    }
+    if run.leg.asked.verb == Verb::Watch {
+        // Nothing can have changed by it, and an informer lists anew after anything but 429.
+        return run.leg.forward.unavailable(message);
+    }
+    Fault::Timeout {
+        message,
+        cluster: run.upstream.cluster.to_string(),
+        sent: true,
+    }
+}

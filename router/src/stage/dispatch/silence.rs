@@ -1,0 +1,110 @@
+//! A member that says nothing: when that counts against it, whoever gives up first.
+//!
+//! Clients often have less patience than this router's deadline. A member that hangs would never fail if only those
+//! requests counted that somebody waited out; nor may it be blamed while a client still keeps back its own body.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::resource::breaker::{Outcome, Permit, State};
+use crate::resource::upstream::Delivered;
+
+/// Without the head of an answer, with the whole request in its hands. API servers answer most requests within one.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
+
+/// A request that waits for its member's answer. Dropped, it tells the breaker what the silence means.
+pub(super) struct Waiting {
+    /// `None`: told.
+    permit: Option<Permit>,
+    delivered: Delivered,
+    since: Instant,
+    /// What waits for something to happen in a Pod may be silent for as long as nothing does.
+    patient: bool,
+}
+
+impl Waiting {
+    pub(super) fn new(permit: Permit, delivered: Delivered, patient: bool) -> Self {
+        Self {
+            permit: Some(permit),
+            delivered,
+            since: Instant::now(),
+            patient,
+        }
+    }
+
+    /// The permit, to be told of an answer or an error.
+    pub(super) fn over(mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    /// The permit, and what the member's silence up to a deadline says: one that a client made shorter than what an API
+    /// server may need says nothing.
+    pub(super) fn timed_out(mut self, shortened: bool) -> Option<(Permit, Outcome)> {
+        let outcome = if shortened {
+            self.silence()
+        } else {
+            self.blame(Duration::ZERO)
+        };
+        self.permit.take().map(|permit| (permit, outcome))
+    }
+
+    fn silence(&self) -> Outcome {
+        self.blame(SILENCE)
+    }
+
+    fn blame(&self, after: Duration) -> Outcome {
+        if !self.patient && self.delivered.is_whole() && self.since.elapsed() >= after {
+            Outcome::Failure
+        } else {
+            Outcome::Neutral
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let outcome = self.silence();
+        let Some(transition) = self.permit.take().and_then(|permit| permit.record(outcome)) else {
+            return;
+        };
+        if transition.to == State::Open {
+            // Within the leg's span, which names the member.
+            tracing::warn!(reason = %transition.why, last = "no answer before the client gave up", "breaker opened");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::breaker::{Breaker, Settings};
+
+    async fn after(wait: Duration, delivered: Delivered, patient: bool) -> State {
+        let settings = Settings {
+            consecutive_failures: 1,
+            ..Settings::default()
+        };
+        let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
+        let waiting = Waiting::new(breaker.admit(false).unwrap(), delivered, patient);
+        tokio::time::sleep(wait).await;
+        drop(waiting);
+        breaker.report().state
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_give_up_tell_of_a_member_that_hangs() {
+        assert_eq!(after(SILENCE, Delivered::whole(), false).await, State::Open);
+        assert_eq!(after(SILENCE / 2, Delivered::whole(), false).await, State::Closed);
+        assert_eq!(
+            after(SILENCE, Delivered::default(), false).await,
+            State::Closed,
+            "the client's own body"
+        );
+        assert_eq!(
+            after(SILENCE, Delivered::whole(), true).await,
+            State::Closed,
+            "nothing to log"
+        );
+    }
+}

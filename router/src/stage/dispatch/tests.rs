@@ -1,0 +1,418 @@
+//! Legs with what must be looked at first, against a scripted member. The rules themselves are tested with `plan`.
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex as Lock;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::decision::plan::{BodyRule, Change, Guard, Rewrite};
+use crate::resource::breaker::{self, State};
+use crate::resource::discovery::Kinds;
+use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
+use crate::value::classify::{Impersonation, classify};
+use crate::value::snapshot::{LeaseName, SnapshotStore};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
+
+/// What the member was asked: method, path with query, body.
+type Asked = Arc<Lock<Vec<(Method, String, String)>>>;
+
+struct World {
+    backend: Backend,
+    dispatcher: Dispatcher,
+    upstreams: Arc<Upstreams>,
+    snapshot: Arc<Snapshot>,
+    /// The snapshot in force when a request is sent.
+    now: Arc<SnapshotStore>,
+    asked: Asked,
+}
+
+/// A member that answers `answer` to everything.
+async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) -> World {
+    let asked = Asked::default();
+    let backend = Backend::start(100, answering(asked.clone(), answer)).await;
+    let snapshot = Arc::new(snapshot([backend.target("east")]));
+    let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
+    upstreams.reconcile(&snapshot);
+    let dispatcher = Dispatcher::new(upstreams.clone(), Tasks::new());
+    let now = Arc::new(SnapshotStore::new());
+    now.swap((*snapshot).clone());
+    World {
+        backend,
+        dispatcher,
+        upstreams,
+        snapshot,
+        now,
+        asked,
+    }
+}
+
+fn answering(asked: Asked, answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) -> Script {
+    let answer = Arc::new(answer);
+    script(move |request, mut respond| {
+        let (asked, answer) = (asked.clone(), answer.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let path = parts.uri.path_and_query().unwrap().to_string();
+            let value = answer(&parts.method, &path);
+            let body = String::from_utf8(read_all(body).await).unwrap();
+            asked.lock().push((parts.method, path, body));
+            let code = value["code"].as_u64().unwrap_or(200);
+            let mut out = respond
+                .send_response(head(u16::try_from(code).unwrap()), false)
+                .unwrap();
+            out.send_data(value.to_string().into(), true).unwrap();
+        }
+    })
+}
+
+impl World {
+    fn forward(&self) -> Forward {
+        Forward {
+            target: self.snapshot.targets["east"].clone(),
+            class: TrafficClass::Unary,
+            priority: false,
+            long_running: false,
+            read: false,
+            collection: false,
+            rewrite: Rewrite::default(),
+            guard: None,
+            body_rule: None,
+            act_as: Impersonation::user("system:serviceaccount:ns:operator"),
+            checks: Vec::new(),
+            warning: None,
+            election: None,
+        }
+    }
+
+    fn leg(&self, forward: Forward, head: &Parts) -> Leg {
+        Leg {
+            forward: Box::new(forward),
+            asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
+            snapshot: self.snapshot.clone(),
+            caller: Caller::Person {
+                user: "ada".to_owned(),
+                groups: Vec::new(),
+            },
+            deadline: Some(Instant::now() + Duration::from_secs(20)),
+            received: Context::new(),
+            recheck: Some(Recheck::new(self.now.clone(), Kinds::default())),
+        }
+    }
+
+    async fn dispatch(&self, forward: Forward, method: Method, path: &str, body: Value) -> Result<(u16, Value), Fault> {
+        let body = if body.is_null() {
+            Bytes::new()
+        } else {
+            body.to_string().into()
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "router")
+            .header("content-type", "application/json")
+            .body(())
+            .unwrap();
+        let (head, ()) = request.into_parts();
+        let leg = self.leg(forward, &head);
+        let dispatched = self.dispatcher.dispatch(leg, head, Body::from(body)).await?;
+        let status = dispatched.response.status().as_u16();
+        let body = dispatched.response.into_body().collect().await.unwrap().to_bytes();
+        Ok((status, serde_json::from_slice(&body).unwrap()))
+    }
+
+    fn asked(&self) -> Vec<(Method, String, String)> {
+        self.asked.lock().clone()
+    }
+}
+
+fn lease_name() -> LeaseName {
+    LeaseName {
+        client: "leader".to_owned(),
+        member: "leader---shard".to_owned(),
+    }
+}
+
+fn lease(name: &str) -> Value {
+    json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name, "namespace": "ns"}})
+}
+
+#[tokio::test]
+async fn the_lease_has_its_other_name_in_the_member_only() {
+    let world = world(|_, _| lease("leader---shard")).await;
+    let forward = Forward {
+        priority: true,
+        rewrite: Rewrite {
+            lease: Some(lease_name()),
+            ..Rewrite::default()
+        },
+        ..world.forward()
+    };
+    let path = format!("{LEASES}/leader");
+    let (status, seen) = world
+        .dispatch(forward, Method::PUT, &path, lease("leader"))
+        .await
+        .unwrap();
+    assert_eq!((status, seen), (200, lease("leader")));
+    let (_, path, body) = world.asked().remove(0);
+    assert_eq!(path, format!("{LEASES}/leader---shard"));
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), lease("leader---shard"));
+}
+
+#[tokio::test]
+async fn a_create_is_the_election_only_if_the_body_says_so() {
+    let world = world(|_, _| lease("any")).await;
+    let plan = || {
+        let election = Forward {
+            priority: true,
+            rewrite: Rewrite {
+                lease: Some(lease_name()),
+                ..Rewrite::default()
+            },
+            ..world.forward()
+        };
+        Forward {
+            election: Some(Box::new(election)),
+            ..world.forward()
+        }
+    };
+    world
+        .dispatch(plan(), Method::POST, LEASES, lease("leader"))
+        .await
+        .unwrap();
+    world
+        .dispatch(plan(), Method::POST, LEASES, lease("other"))
+        .await
+        .unwrap();
+    let names: Vec<_> = world
+        .asked()
+        .into_iter()
+        .map(|(_, _, body)| serde_json::from_str::<Value>(&body).unwrap()["metadata"]["name"].clone())
+        .collect();
+    assert_eq!(names, ["leader---shard", "other"]);
+}
+
+fn guarded(world: &World) -> Forward {
+    let selector = portolan_crds::selector::Selector::parse("app=foo").unwrap();
+    Forward {
+        guard: Some(Guard {
+            path: "/api/v1/namespaces/ns/pods/a".to_owned(),
+            selector: selector.clone(),
+            object: "pods ns/a".to_owned(),
+            shard: "ns/shard".to_owned(),
+            cluster: "east".to_owned(),
+        }),
+        body_rule: Some(BodyRule {
+            selector,
+            change: Change::Whole,
+            object: "pods ns/a".to_owned(),
+            shard: "ns/shard".to_owned(),
+        }),
+        ..world.forward()
+    }
+}
+
+fn pod(app: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ns", "labels": {"app": app}}})
+}
+
+#[tokio::test]
+async fn an_object_of_others_is_looked_at_and_left_alone() {
+    let world = world(|_, _| pod("bar")).await;
+    let path = "/api/v1/namespaces/ns/pods/a";
+    let refused = world
+        .dispatch(guarded(&world), Method::PUT, path, pod("foo"))
+        .await
+        .unwrap_err();
+    assert!(matches!(refused, Fault::Forbidden(_)), "{refused:?}");
+    let asked = world.asked();
+    assert_eq!(asked.len(), 1, "looked at, not written: {asked:?}");
+    assert_eq!((&asked[0].0, asked[0].1.as_str()), (&Method::GET, path));
+}
+
+#[tokio::test]
+async fn what_would_leave_the_shard_is_refused_and_what_stays_is_sent_whole() {
+    let world = world(|_, _| pod("foo")).await;
+    let path = "/api/v1/namespaces/ns/pods/a";
+    let refused = world
+        .dispatch(guarded(&world), Method::PUT, path, pod("bar"))
+        .await
+        .unwrap_err();
+    assert!(matches!(refused, Fault::Forbidden(_)), "{refused:?}");
+    let (status, _) = world
+        .dispatch(guarded(&world), Method::PUT, path, pod("foo"))
+        .await
+        .unwrap();
+    assert_eq!(status, 200);
+    let asked = world.asked();
+    let methods: Vec<_> = asked.iter().map(|(method, ..)| method.clone()).collect();
+    assert_eq!(methods, [Method::GET, Method::GET, Method::PUT]);
+    assert_eq!(serde_json::from_str::<Value>(&asked[2].2).unwrap(), pod("foo"));
+}
+
+#[tokio::test]
+async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
+    let world = world(|_, _| lease("leader---shard")).await;
+    let breaker = world
+        .upstreams
+        .get("east")
+        .unwrap()
+        .breaker(TrafficClass::Unary)
+        .clone();
+    breaker.configure(breaker::Settings {
+        consecutive_failures: 1,
+        open_for: Duration::ZERO,
+        ..breaker::Settings::default()
+    });
+    breaker.admit(false).unwrap().record(breaker::Outcome::Failure);
+    let probe = breaker.admit(false).unwrap();
+    assert_eq!(breaker.report().state, State::HalfOpen);
+    let path = format!("{LEASES}/leader");
+    let held = world
+        .dispatch(world.forward(), Method::PUT, &path, lease("other"))
+        .await
+        .unwrap_err();
+    assert!(matches!(held, Fault::Unavailable { sent: false, .. }), "{held:?}");
+    let renewal = Forward {
+        priority: true,
+        rewrite: Rewrite {
+            lease: Some(lease_name()),
+            ..Rewrite::default()
+        },
+        ..world.forward()
+    };
+    world
+        .dispatch(renewal, Method::PUT, &path, lease("leader"))
+        .await
+        .unwrap();
+    assert_eq!(breaker.report().state, State::Closed, "its success is the member's");
+    drop(probe);
+}
+
+#[tokio::test]
+async fn without_a_credential_nothing_is_sent() {
+    let mut world = world(|_, _| pod("foo")).await;
+    let mut without = (*world.snapshot).clone();
+    without.credentials.clear();
+    world.snapshot = Arc::new(without);
+    let fault = world
+        .dispatch(world.forward(), Method::POST, "/api/v1/namespaces/ns/pods", pod("foo"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&fault, Fault::Unavailable { sent: false, message, .. } if message.contains("credential")),
+        "{fault:?}"
+    );
+    assert_eq!(world.backend.seen.requests(), 0);
+}
+
+#[tokio::test]
+async fn reviews_go_with_the_routers_own_credential() {
+    let world = world(|_, _| json!({"kind": "TokenReview", "code": 201})).await;
+    let snapshots = Arc::new(crate::value::snapshot::SnapshotStore::new());
+    snapshots.swap((*world.snapshot).clone());
+    let reviews = MemberReviews {
+        upstreams: world.upstreams.clone(),
+        snapshots,
+    };
+    let (code, body) = crate::resource::access::MemberApi::post(&reviews, "east", "/apis/x/v1/reviews", b"{}".to_vec())
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            code.as_u16(),
+            serde_json::from_slice::<Value>(&body).unwrap()["kind"].as_str()
+        ),
+        (201, Some("TokenReview"))
+    );
+    assert_eq!(
+        world.asked(),
+        [(Method::POST, "/apis/x/v1/reviews".to_owned(), "{}".to_owned())]
+    );
+    let unknown =
+        crate::resource::access::MemberApi::post(&reviews, "west", "/apis/x/v1/reviews", b"{}".to_vec()).await;
+    assert!(matches!(unknown, Err(Fault::Unavailable { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn a_member_that_was_removed_is_unavailable() {
+    let world = world(|_, _| pod("foo")).await;
+    let elsewhere = Forward {
+        target: Arc::new(target("gone", &[], "")),
+        ..world.forward()
+    };
+    let fault = world
+        .dispatch(elsewhere, Method::GET, "/api/v1/namespaces/ns/pods/a", Value::Null)
+        .await
+        .unwrap_err();
+    assert!(matches!(fault, Fault::Unavailable { sent: false, .. }), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_member_that_refuses_our_credential_does_not_refuse_the_callers() {
+    let refusing = json!({"kind": "Status", "code": 401, "reason": "Unauthorized"});
+    let world = world(move |_, _| refusing.clone()).await;
+    let path = "/api/v1/namespaces/ns/pods";
+    let refused = world
+        .dispatch(world.forward(), Method::POST, path, json!({}))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&refused, Fault::Unavailable { sent: false, message, .. } if message.contains("credential")),
+        "{refused:?}"
+    );
+    let backend = "/api/v1/namespaces/ns/services/s/proxy/login";
+    let (status, _) = world
+        .dispatch(world.forward(), Method::GET, backend, Value::Null)
+        .await
+        .unwrap();
+    assert_eq!(status, 401, "what is behind proxy has credentials of its own");
+}
+
+#[tokio::test]
+async fn a_write_that_is_planned_otherwise_by_now_is_not_sent() {
+    let world = world(|_, _| pod("foo")).await;
+    let mut without = (*world.snapshot).clone();
+    without.generation += 1;
+    without.targets.clear();
+    world.now.swap(without);
+    let path = "/clusters/east/api/v1/namespaces/ns/pods/a";
+    let refused = world.dispatch(world.forward(), Method::PUT, path, pod("foo")).await;
+    assert!(matches!(refused, Err(Fault::NotFound(_))), "{refused:?}");
+    assert_eq!(world.backend.seen.requests(), 0);
+    let read = Forward {
+        read: true,
+        ..world.forward()
+    };
+    let (status, _) = world.dispatch(read, Method::GET, path, Value::Null).await.unwrap();
+    assert_eq!(status, 200, "a read is ruled by its own snapshot");
+}
+
+#[tokio::test]
+async fn the_look_before_a_stream_ends_by_itself() {
+    let world = world(|_, _| pod("foo")).await;
+    let exec = Forward {
+        class: TrafficClass::Upgrade,
+        long_running: true,
+        ..guarded(&world)
+    };
+    let (head, ()) = Request::post("/api/v1/namespaces/ns/pods/a/exec")
+        .body(())
+        .unwrap()
+        .into_parts();
+    let leg = Leg {
+        deadline: None,
+        ..world.leg(exec, &head)
+    };
+    let question = look::question(&leg, "/api/v1/namespaces/ns/pods/a");
+    assert!(question.deadline.is_some());
+    let Forward {
+        class,
+        long_running,
+        read,
+        ..
+    } = *question.forward;
+    assert_eq!((class, long_running, read), (TrafficClass::Unary, false, true));
+}

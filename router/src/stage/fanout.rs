@@ -1,0 +1,165 @@
+//! Runs a plan over members of a shard: a LIST or WATCH of the merged view, one answer made of many (design 5).
+//!
+//! Also of one member: the same code serves one leg and many. `leg` asks a member, `list` and `watch` make the answer with
+//! the pure core of `portolan-merge`; both are bodies that read their legs when hyper reads them, without a task of their
+//! own, so back-pressure needs no code. What the plan wants checked is asked by `leg`, of each member before it is sent
+//! anything: legs come and connect anew while a watch runs. Not here: which members (`plan`), connections and retries
+//! (`dispatch`). Caller: `edge`.
+
+mod accept;
+mod connect;
+pub(crate) mod fence;
+pub(crate) mod find;
+mod gzip;
+pub(crate) mod leg;
+mod list;
+pub(crate) mod open;
+mod owners;
+pub(crate) mod socket;
+mod stream;
+mod wake;
+mod watch;
+
+use std::sync::Arc;
+
+use http::header::WARNING;
+use http::{Response, StatusCode};
+use parking_lot::Mutex;
+use portolan_merge::cursor::Cursor;
+use portolan_merge::resume::Resume;
+use portolan_merge::watch::{Budget, WatchMerge};
+use portolan_runtime::Tasks;
+
+pub(crate) use self::leg::Asking;
+use self::open::OpenWatches;
+use crate::decision::plan::FanOut;
+use crate::decision::rewrite;
+use crate::resource::access::Access;
+use crate::resource::upstream::Body;
+use crate::stage::dispatch::gate::Place;
+use crate::stage::dispatch::{Dispatcher, Places};
+use crate::stage::recheck::Recheck;
+use crate::stage::reply::{self, Format};
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Snapshot, SnapshotStore};
+
+/// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
+pub(crate) const SHADOW_BYTES: usize = 64 << 20;
+/// The same for unions of names, which end without it: apart, so that others' memories never end them, and larger, because
+/// a relist of many is the dearer thing.
+pub(crate) const NAMES_BYTES: usize = 256 << 20;
+
+/// What all open watches may hold of large events that are not whole yet, together: some of the largest there are.
+pub(crate) const FRAME_BYTES: usize = 64 << 20;
+
+/// The stage. One per process.
+pub(crate) struct FanOuts {
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) access: Access,
+    /// For reconnects of watches: credentials are of their time.
+    pub(crate) snapshots: Arc<SnapshotStore>,
+    /// Tells open watches of swaps.
+    pub(crate) recheck: Arc<Recheck>,
+    pub(crate) open: Arc<OpenWatches>,
+    /// What ended watches had sent. A mutex: taken when a watch ends, and when a client has no cursor to go on from.
+    pub(crate) resume: Mutex<Resume>,
+    /// What open watches remember of keys, together.
+    pub(crate) shadows: Budget,
+    /// What unions remember of names, together.
+    pub(crate) names: Budget,
+    /// What they hold of events that are not whole yet, together.
+    pub(crate) frames: Budget,
+    /// Cancelled when the router drains.
+    pub(crate) tasks: Tasks,
+}
+
+/// One request to several members.
+pub(crate) struct Fan {
+    pub(crate) plan: FanOut,
+    pub(crate) asking: Asking,
+    /// The one that it was planned with.
+    pub(crate) snapshot: Arc<Snapshot>,
+}
+
+/// The answer, and what it holds of the caller's bulkhead.
+pub(crate) struct Fanned {
+    pub(crate) response: Response<Body>,
+    pub(crate) places: Places,
+}
+
+impl FanOuts {
+    /// One place of the caller for the whole, however many legs.
+    pub(crate) async fn run(self: &Arc<Self>, fan: Fan) -> Result<Fanned, Fault> {
+        let place = self.caller_place(&fan).await?;
+        let response = if fan.plan.watch {
+            watch::watch(self, fan).await?
+        } else {
+            list::list(self, fan).await?
+        };
+        Ok(Fanned {
+            response,
+            places: Places::of_caller(place),
+        })
+    }
+
+    async fn caller_place(&self, fan: &Fan) -> Result<Place, Fault> {
+        let (dispatcher, caller) = (&self.dispatcher, &fan.asking.caller);
+        if fan.plan.watch {
+            return dispatcher.caller_place(caller, true, false).await;
+        }
+        dispatcher.caller_place_by(caller, fan.asking.deadline).await
+    }
+
+    fn memory(&self, plan: &FanOut) -> &Budget {
+        if plan.unique { &self.names } else { &self.shadows }
+    }
+
+    fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {
+        let binding = list::stream_binding(asking, plan);
+        self.resume
+            .lock()
+            .remember(self.open.uptime(), &binding, merge.sent().clone());
+    }
+
+    /// Where a client stands whose last object had this version.
+    fn resume(&self, asking: &Asking, plan: &FanOut, raw: u64) -> Option<Cursor> {
+        let binding = list::stream_binding(asking, plan);
+        let cursor = self.resume.lock().find(self.open.uptime(), &binding, raw)?;
+        (cursor.epoch() == plan.universe.epoch()).then_some(cursor)
+    }
+}
+
+/// A member's own answer. Where several were asked, it says whose it is: the Status does not, and each decides for itself
+/// who may, which fields it selects by, which versions it keeps. What none of them serves is none's alone.
+fn named(plan: &FanOut, cluster: &str, response: Response<Body>) -> Response<Body> {
+    let own = response.status().is_client_error() && response.status() != StatusCode::NOT_FOUND;
+    signed(plan, cluster, response, own)
+}
+
+/// The same of one that was asked for all: what is wrong with the words of a request is so everywhere.
+fn judged(plan: &FanOut, cluster: &str, response: Response<Body>) -> Response<Body> {
+    let own = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    let own = own.contains(&response.status());
+    signed(plan, cluster, response, own)
+}
+
+fn signed(plan: &FanOut, cluster: &str, mut response: Response<Body>, own: bool) -> Response<Body> {
+    if own && plan.legs.len() > 1 {
+        let text = format!("member cluster {cluster} answered {}", response.status());
+        let warning = rewrite::warning(&text).map(|value| (WARNING, value));
+        response.headers_mut().extend(warning);
+    }
+    response
+}
+
+/// An answer of the router's own among those of members.
+fn own_answer(fault: &Fault, format: Format) -> Response<Body> {
+    reply::reply(fault, format).map(Body::from)
+}
+
+#[cfg(test)]
+mod tests;

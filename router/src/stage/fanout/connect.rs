@@ -1,0 +1,228 @@
+//! One leg of a merged watch on its way to its member, and what the member's first answer means for the whole.
+//!
+//! The futures are boxed and live only while a leg (re)connects: an open stream is a body and nothing else. Callers: `watch`
+//! for the first connection, `stream` for all others.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Response, StatusCode};
+use portolan_merge::query::{Begin, LegQuery, Param};
+use portolan_merge::watch::Start;
+use tokio::time::Instant;
+
+use super::FanOuts;
+use super::accept::{Accepted, Shape, described};
+use super::leg::{self, Asking, Overrides};
+use super::named;
+use crate::decision::plan::FanOut;
+use crate::resource::upstream::Body;
+use crate::stage::reply::Format;
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Snapshot, Unavailable};
+
+/// Added to what members are told of the end of the client's stream: its end is to be ours, after a bookmark.
+const GRACE_SECONDS: u64 = 60;
+
+/// What all legs of one merged watch share.
+pub(super) struct Shared {
+    pub(super) fanouts: Arc<FanOuts>,
+    pub(super) asking: Asking,
+    pub(super) accepted: Accepted,
+    /// The client began with nothing: only then may it be told less than all (design 5.4).
+    pub(super) first: bool,
+    /// When the client's stream ends.
+    pub(super) ends: Instant,
+}
+
+/// A leg that waits, or waits for its member.
+pub(super) type Connecting = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// Events come.
+    Live(Response<Body>),
+    /// The member does not serve the kind.
+    Absent(Response<Body>),
+    /// The member will not serve this request, however often it is asked.
+    Refused(Response<Body>),
+    /// The version is too old for the member.
+    Gone,
+    /// The member cannot serve it now.
+    Away(Away),
+}
+
+/// Why a member cannot serve now.
+#[derive(Debug)]
+pub(super) struct Away {
+    pub(super) why: String,
+    /// A 429 of its own, for a client that asked for nobody else.
+    pub(super) answer: Option<Response<Body>>,
+}
+
+/// How one leg is to be asked.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    pub(super) query: LegQuery,
+    /// The others' shape, once one has chosen.
+    pub(super) shape: Option<Shape>,
+    pub(super) wait: Duration,
+}
+
+impl Wish {
+    /// `plain`: the member knows no watch-list.
+    pub(super) fn of(start: Start, plain: bool) -> LegQuery {
+        let begin = match (start, plain) {
+            (Start::At(0), _) => Begin::Latest,
+            (Start::At(version), _) => Begin::At(version),
+            // A watch-list that may be as old as the member's cache: the marker tells where what was there ends.
+            (Start::Any, false) => {
+                let mut query = Begin::Sync { not_older: None }.query();
+                query.resource_version = Param::Set("0".to_owned());
+                return query;
+            }
+            (Start::Any, true) => Begin::Any,
+            (Start::Recent | Start::Sync, false) => Begin::Sync { not_older: None },
+            (Start::Recent | Start::Sync, true) => Begin::Recent,
+        };
+        begin.query()
+    }
+}
+
+/// `snapshot`: whose credentials to use; the current one's if not given.
+pub(super) fn connect(
+    shared: &Arc<Shared>,
+    plan: &Arc<FanOut>,
+    leg: usize,
+    wish: Wish,
+    snapshot: Option<Arc<Snapshot>>,
+) -> Connecting {
+    let (shared, plan) = (shared.clone(), plan.clone());
+    Box::pin(async move {
+        if !wish.wait.is_zero() {
+            tokio::time::sleep(wish.wait).await;
+        }
+        let snapshot = snapshot.unwrap_or_else(|| shared.fanouts.snapshots.load());
+        let leg = &plan.legs[leg];
+        let overrides = shared.overrides(&wish);
+        let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, snapshot).await;
+        judge(&shared, &plan, leg.cluster(), answer)
+    })
+}
+
+impl Shared {
+    /// Whether the initial events may do without a member that cannot be reached. To a client that lists anew, what is not
+    /// among them is deleted.
+    pub(super) fn may_leave_out(&self, plan: &FanOut) -> bool {
+        self.first && plan.unavailable == Unavailable::PartialStart
+    }
+
+    fn overrides(&self, wish: &Wish) -> Overrides {
+        let left = self.ends.saturating_duration_since(Instant::now()).as_secs() + GRACE_SECONDS;
+        Overrides {
+            query: wish.query.clone(),
+            timeout_seconds: Param::Set(left.to_string()),
+            include_object: self.include_object(),
+            accept: Some(self.accept(wish.shape)),
+        }
+    }
+
+    fn accept(&self, shape: Option<Shape>) -> HeaderValue {
+        match shape {
+            Some(shape) => self.accepted.header_for(shape),
+            None => self.accepted.header(),
+        }
+    }
+
+    /// The client of a Table wants rows alone.
+    pub(super) fn hides_objects(&self) -> bool {
+        self.asking.asked.query.first("includeObject").as_deref() == Some("None")
+    }
+
+    /// A row without its object's metadata says nothing of version and namespace. Other answers than Tables do not heed it.
+    fn include_object(&self) -> Param {
+        if self.hides_objects() {
+            Param::Set("Metadata".to_owned())
+        } else {
+            Param::Keep
+        }
+    }
+}
+
+fn judge(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
+    let response = match answer {
+        Ok(response) => response,
+        Err(fault @ (Fault::BadRequest(_) | Fault::Forbidden(_))) => {
+            let format = Format::negotiate(&shared.asking.headers);
+            return Answered::Refused(super::own_answer(&fault, format));
+        }
+        Err(fault) => {
+            return Answered::Away(Away {
+                why: fault.to_string(),
+                answer: None,
+            });
+        }
+    };
+    let status = response.status();
+    match status {
+        StatusCode::OK if shared.accepted.shape(response.headers()).is_some() => Answered::Live(response),
+        // What stands in front of an API server, and is not one.
+        StatusCode::OK => Answered::Away(Away {
+            why: format!(
+                "member cluster {cluster} did not answer with a watch: {}",
+                described(response.headers())
+            ),
+            answer: None,
+        }),
+        StatusCode::NOT_FOUND => Answered::Absent(named(plan, cluster, response)),
+        StatusCode::GONE => Answered::Gone,
+        StatusCode::TOO_MANY_REQUESTS => Answered::Away(Away {
+            why: format!("member cluster {cluster} answered {status}"),
+            answer: Some(response),
+        }),
+        _ if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
+            Answered::Refused(named(plan, cluster, response))
+        }
+        _ => Answered::Away(Away {
+            why: format!("member cluster {cluster} answered {status}"),
+            answer: None,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_asked_for_a_marker_wherever_the_state_comes_first() {
+        let words = |start, plain| {
+            let query = Wish::of(start, plain);
+            let text = |param: &Param| match param {
+                Param::Set(value) => value.clone(),
+                Param::Keep => "keep".to_owned(),
+                Param::Drop => String::new(),
+            };
+            (
+                text(&query.resource_version),
+                text(&query.send_initial_events),
+                text(&query.allow_watch_bookmarks),
+            )
+        };
+        for (start, plain, version, initial) in [
+            (Start::At(7), false, "7", ""),
+            (Start::At(0), false, "", "false"),
+            (Start::Any, false, "0", "true"),
+            (Start::Any, true, "0", ""),
+            (Start::Recent, false, "", "true"),
+            (Start::Recent, true, "", ""),
+            (Start::Sync, false, "", "true"),
+            (Start::Sync, true, "", ""),
+        ] {
+            let expected = (version.to_owned(), initial.to_owned(), "true".to_owned());
+            assert_eq!(words(start, plain), expected, "{start:?} {plain}");
+        }
+    }
+}

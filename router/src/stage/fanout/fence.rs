@@ -1,0 +1,193 @@
+//! The write fence (design 5.1): the answer to a write waits until the caller's own watch has shown it.
+//!
+//! What raw versions cannot give is one order over members; a client that reads its own writes by comparing versions would
+//! wait in vain or not at all. So an answer is kept, a quarter of a second at most, until every open watch of the same
+//! caller that will show the object has sent it. Not kept for a leg that is down, nor for watches that the client narrowed:
+//! whether they show the object cannot be told from here. Caller: `edge`, for writes through the merged view.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::future::join_all;
+use http::Response;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use portolan_merge::object_meta;
+use tokio::time::Instant;
+
+use super::open::{Fenced, LegState, OpenLeg, OpenWatches};
+use crate::resource::upstream::{Body, BodyError, Merged};
+use crate::stage::dispatch::CallerId;
+use crate::value::classify::{ApiRequest, Verb, View};
+use crate::value::snapshot::Caller;
+
+/// Longest wait. A member's watch cache is some milliseconds behind its writes.
+const LONGEST: Duration = Duration::from_millis(250);
+/// Looked through for the version; custom resources have it behind their managed fields.
+const PEEKED_BYTES: usize = 256 << 10;
+
+/// A write whose answer may have to wait.
+#[derive(Debug)]
+pub(crate) struct Write {
+    fenced: Fenced,
+    namespace: Option<String>,
+    name: Option<String>,
+    cluster: Arc<str>,
+}
+
+impl Write {
+    /// `None` for what changes no object, or nothing that a merged watch shows.
+    pub(crate) fn of(caller: &Caller, asked: &ApiRequest, cluster: &Arc<str>) -> Option<Self> {
+        let writes = matches!(asked.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete);
+        if !writes || asked.view != View::Merged || asked.upgrade.is_some() || asked.query.first("dryRun").is_some() {
+            return None;
+        }
+        let resource = asked.resource.as_ref()?;
+        // RequestInfo takes a Namespace for its own namespace.
+        let namespace = resource.namespace.clone().filter(|_| !resource.is("", "namespaces"));
+        Some(Self {
+            fenced: Fenced {
+                caller: CallerId::of(caller),
+                group: resource.group.clone(),
+                resource: resource.resource.clone(),
+            },
+            namespace,
+            name: resource.name.clone(),
+            cluster: cluster.clone(),
+        })
+    }
+
+    /// The legs that will show it and are there to do so.
+    fn legs(&self, open: &OpenWatches) -> Vec<Arc<OpenLeg>> {
+        let shows = |asked: Option<&String>, written: Option<&String>| asked.is_none() || asked == written;
+        open.fenced(&self.fenced)
+            .iter()
+            .filter(|watch| {
+                !watch.narrowed
+                    && shows(watch.namespace.as_ref(), self.namespace.as_ref())
+                    && shows(watch.name.as_ref(), self.name.as_ref())
+            })
+            .filter_map(|watch| watch.leg(&self.cluster))
+            .filter(|leg| leg.state() == LegState::Live)
+            .collect()
+    }
+}
+
+/// Hands the answer on when the caller's watches have caught up with it.
+pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<Body>) -> Response<Body> {
+    if !response.status().is_success() || response.headers().contains_key(CONTENT_ENCODING) {
+        return response;
+    }
+    let legs = write.legs(open);
+    if legs.is_empty() {
+        return response;
+    }
+    let since = Instant::now();
+    let until = since + LONGEST;
+    let (head, body) = response.into_parts();
+    let (version, body) = peeked(&head.headers, body, until).await;
+    let response = Response::from_parts(head, body);
+    let Some(version) = version else { return response };
+    let reached = join_all(legs.iter().map(|leg| leg.reaches(version)));
+    let outcome = match tokio::time::timeout_at(until, reached).await {
+        Ok(_) => "seen",
+        Err(_) => "late",
+    };
+    open.metrics.fenced(outcome, since.elapsed());
+    response
+}
+
+/// The version of the object that a body holds, and the same body. Reads until it is found.
+async fn peeked(headers: &HeaderMap, mut body: Body, until: Instant) -> (Option<u64>, Body) {
+    let mut read = VecDeque::new();
+    let mut all = BytesMut::new();
+    let mut version = None;
+    let mut ended = None;
+    while version.is_none() && all.len() < PEEKED_BYTES {
+        match tokio::time::timeout_at(until, body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    all.extend_from_slice(data);
+                    version = version_of(headers, &all);
+                }
+                read.push_back(frame);
+            }
+            Ok(Some(Err(error))) => {
+                ended = Some(error);
+                break;
+            }
+            Ok(None) | Err(_) => break,
+        }
+    }
+    let again = Again {
+        read,
+        ended,
+        rest: body,
+    };
+    (version, Body::Merged(Merged::new(again)))
+}
+
+fn version_of(headers: &HeaderMap, read: &[u8]) -> Option<u64> {
+    let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let object = match kind.split(';').next()?.trim() {
+        "application/json" => object_meta::json(read)?,
+        "application/vnd.kubernetes.protobuf" => object_meta::protobuf(read)?,
+        _ => return None,
+    };
+    object.resource_version.parse().ok()
+}
+
+/// A body of which a part was read already.
+struct Again {
+    read: VecDeque<Frame<Bytes>>,
+    ended: Option<BodyError>,
+    rest: Body,
+}
+
+impl http_body::Body for Again {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(frame) = self.read.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        if let Some(error) = self.ended.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        Pin::new(&mut self.rest).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_empty() && self.ended.is_none() && self.rest.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn json() -> HeaderMap {
+        HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))])
+    }
+
+    #[tokio::test]
+    async fn the_version_is_found_and_the_body_stays_as_it_was() {
+        let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"17"},"spec":{}}"#;
+        let until = Instant::now() + LONGEST;
+        let (version, body) = peeked(&json(), Body::from(Bytes::from(text)), until).await;
+        assert_eq!(version, Some(17));
+        assert_eq!(body.collect().await.unwrap().to_bytes(), text);
+        let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#;
+        let (version, body) = peeked(&json(), Body::from(Bytes::from(status)), until).await;
+        assert_eq!(version, None);
+        assert_eq!(body.collect().await.unwrap().to_bytes(), status);
+    }
+}

@@ -1,0 +1,224 @@
+//! Two members, the primary first: who has it, and whose child may be written where.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use opentelemetry::Context;
+use portolan_runtime::Tasks;
+use portolan_wire::v1;
+
+use super::*;
+use crate::decision::plan::{self, Plan, owners};
+use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
+use crate::resource::discovery::kinds::{Kind, MemberKinds};
+use crate::resource::discovery::{Kinds, Scope};
+use crate::resource::upstream::Upstreams;
+use crate::resource::upstream::scripted::{Backend, head, script, snapshot};
+use crate::value::classify::classify;
+use crate::value::snapshot::Caller;
+use crate::value::snapshot::build::{Transaction, apply};
+
+const HAS_N: &str = r#"{"metadata":{"name":"n","uid":"u-n"}}"#;
+const HAS_OTHER_N: &str = r#"{"metadata":{"name":"n","uid":"u-other"}}"#;
+
+struct NoReviews;
+
+impl MemberApi for NoReviews {
+    fn post(
+        &self,
+        _cluster: &str,
+        _path: &'static str,
+        _body: Vec<u8>,
+    ) -> futures::future::BoxFuture<'static, MemberAnswer> {
+        Box::pin(async { Err(Fault::Internal("nobody is asked".to_owned())) })
+    }
+}
+
+/// What a member answers to everything.
+async fn member(code: u16, body: &'static str) -> Backend {
+    let answer = script(move |_, mut respond| async move {
+        let mut stream = respond.send_response(head(code), false).unwrap();
+        stream.send_data(Bytes::from_static(body.as_bytes()), true).unwrap();
+    });
+    Backend::start(100, answer).await
+}
+
+fn kinds() -> Kinds {
+    let mut served = MemberKinds::default();
+    for (resource, kind, scope) in [
+        ("nodes", "Node", Scope::Cluster),
+        ("configmaps", "ConfigMap", Scope::Namespaced),
+    ] {
+        let kind = Kind {
+            scope,
+            kind: kind.to_owned(),
+            versions: vec!["v1".to_owned()],
+            verbs: ["get".to_owned()].into(),
+        };
+        served.add("", resource, kind);
+    }
+    let kinds = Kinds::default();
+    kinds.set(&"east".into(), Arc::new(served));
+    kinds
+}
+
+struct World {
+    east: Backend,
+    west: Backend,
+    dispatcher: Dispatcher,
+    access: Access,
+    snapshot: Arc<Snapshot>,
+    caller: Caller,
+    kinds: Kinds,
+}
+
+impl World {
+    async fn new(east: (u16, &'static str), west: (u16, &'static str)) -> Self {
+        let (east, west) = (member(east.0, east.1).await, member(west.0, west.1).await);
+        let targets = [east.target("east"), west.target("west")].map(|mut target| {
+            target.allowed_service_accounts.insert("ops/operator".to_owned());
+            target
+        });
+        let grant = |cluster: &str, namespace: &str| v1::MemberGrant {
+            cluster: cluster.into(),
+            all_namespaces: false,
+            namespaces: vec![v1::NamespaceGrant {
+                namespace: namespace.into(),
+                generation: 1,
+                state: v1::GrantState::Granted.into(),
+            }],
+        };
+        let view = v1::CallerView {
+            home_cluster: "east".into(),
+            pod_uid: "u".into(),
+            namespace: "ops".into(),
+            pod: "operator-0".into(),
+            service_account: "operator".into(),
+            shards: vec!["ops/blue".into()],
+            shard: Some(v1::Shard {
+                name: "blue".into(),
+                primary_cluster: "east".into(),
+                members: vec![grant("east", "a"), grant("west", "b")],
+                label_prefix: "ctrlmesh.kusionstack.io/".into(),
+                ..v1::Shard::default()
+            }),
+        };
+        let resource = v1::Resource {
+            version: "1".into(),
+            body: Some(v1::resource::Body::CallerView(view)),
+        };
+        let transaction = Transaction {
+            upserted: vec![resource],
+            removed: vec![],
+        };
+        let snapshot = apply(&snapshot(targets), &transaction).snapshot;
+        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
+        upstreams.reconcile(&snapshot);
+        Self {
+            east,
+            west,
+            dispatcher: Dispatcher::new(upstreams, Tasks::new()),
+            access: Access::new(HubReviews::default(), Arc::new(NoReviews)),
+            caller: Caller::Pod(snapshot.callers.values().next().unwrap().clone()),
+            snapshot: Arc::new(snapshot),
+            kinds: kinds(),
+        }
+    }
+
+    /// Asks for `request` and runs `with` what was planned.
+    fn asking(&self, request: &str) -> (Asking, Plan, Parts) {
+        let (method, path) = request.split_once(' ').unwrap();
+        let request = Request::builder().method(method).uri(path).body(()).unwrap();
+        let (head, ()) = request.into_parts();
+        let asked = classify(&head.method, &head.uri, &HeaderMap::new()).unwrap();
+        let plan = plan::plan(&self.caller, &asked, &self.snapshot, &self.kinds).plan;
+        let mut asking = Asking::new(asked, &head, self.caller.clone(), Context::new());
+        asking.deadline = Some(tokio::time::Instant::now() + Duration::from_secs(20));
+        (asking, plan, head)
+    }
+
+    fn finder<'a>(&'a self, asking: &'a Asking) -> Finder<'a> {
+        Finder {
+            dispatcher: &self.dispatcher,
+            access: &self.access,
+            asking,
+            snapshot: &self.snapshot,
+        }
+    }
+
+    /// The member, or the code of the refusal.
+    async fn finds(&self, request: &str) -> String {
+        let (asking, plan, head) = self.asking(request);
+        let Plan::Choose(choose) = plan else { panic!("{plan:?}") };
+        let chosen = self.finder(&asking).choose(*choose, &head, &mut Body::Empty).await;
+        match chosen {
+            Ok(forward) => forward.target.cluster.to_string(),
+            Err(fault) => fault.status_code().as_u16().to_string(),
+        }
+    }
+
+    /// What becomes of a child in namespace `namespace` of this owner.
+    async fn owned_by(&self, namespace: &str, kind: &str) -> Result<(), Fault> {
+        let (asking, plan, _) = self.asking(&format!("POST /api/v1/namespaces/{namespace}/configmaps"));
+        let Plan::Forward(child) = plan else { panic!("{plan:?}") };
+        assert!(owners::may_cross(&asking.asked, &self.caller));
+        let body = format!(
+            r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"v1","kind":"{kind}","name":"n","uid":"u-n"}}]}}}}"#
+        );
+        let owners = owners::read(None, body.as_bytes());
+        self.finder(&asking).owners(&child, &owners, &self.kinds).await
+    }
+}
+
+#[tokio::test]
+async fn the_primary_is_asked_first_and_the_others_only_then() {
+    let world = World::new((200, HAS_N), (200, HAS_N)).await;
+    assert_eq!(world.finds("GET /api/v1/nodes/n").await, "east");
+    assert_eq!(world.west.seen.requests(), 0);
+    let world = World::new((404, "{}"), (200, HAS_N)).await;
+    assert_eq!(world.finds("PATCH /api/v1/nodes/n").await, "west");
+    let world = World::new((404, "{}"), (404, "{}")).await;
+    assert_eq!(world.finds("DELETE /api/v1/nodes/n").await, "east");
+    let world = World::new((403, "{}"), (404, "{}")).await;
+    assert_eq!(world.finds("GET /api/v1/nodes/n").await, "east");
+}
+
+#[tokio::test]
+async fn a_member_that_cannot_say_is_no_404() {
+    let world = World::new((404, "{}"), (500, "{}")).await;
+    assert_eq!(world.finds("GET /api/v1/nodes/n").await, "503");
+    let world = World::new((500, "{}"), (200, HAS_N)).await;
+    assert_eq!(world.finds("GET /api/v1/nodes/n").await, "west");
+    assert_eq!(world.finds("DELETE /api/v1/nodes/n").await, "503");
+}
+
+#[tokio::test]
+async fn a_child_is_written_only_beside_its_owner() {
+    // The owner is east's: a child in east's namespace may be, one in west's would be deleted there.
+    let world = World::new((200, HAS_N), (404, "{}")).await;
+    world.owned_by("a", "Node").await.unwrap();
+    assert_eq!(world.west.seen.requests(), 0, "found where it should be");
+    let refused = world.owned_by("b", "Node").await.unwrap_err();
+    assert!(
+        matches!(&refused, Fault::Forbidden(text) if text.contains("garbage collector")),
+        "{refused}"
+    );
+    // Another object of that name is not the owner.
+    let world = World::new((200, HAS_N), (200, HAS_OTHER_N)).await;
+    assert!(world.owned_by("b", "Node").await.is_err());
+    // Nowhere: as in one cluster, the API server's to judge.
+    let world = World::new((404, "{}"), (404, "{}")).await;
+    world.owned_by("b", "Node").await.unwrap();
+    // It might be there.
+    let world = World::new((500, "{}"), (404, "{}")).await;
+    let unknown = world.owned_by("b", "Node").await.unwrap_err();
+    assert_eq!(unknown.status_code(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn owners_with_a_namespace_are_not_asked_for() {
+    let world = World::new((200, HAS_N), (404, "{}")).await;
+    world.owned_by("b", "ConfigMap").await.unwrap();
+    assert_eq!(world.east.seen.requests() + world.west.seen.requests(), 0);
+}

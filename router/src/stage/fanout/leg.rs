@@ -1,0 +1,173 @@
+//! One member's part of a request to several: the client's request with other parameters, sent as `dispatch` sends any read.
+//!
+//! What the client asked for and what does not change from leg to leg is in [`Asking`]; what one leg is asked otherwise in
+//! [`Overrides`]. Callers: `list` for each page, `watch` at the start and for each reconnect.
+
+use std::sync::Arc;
+
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue,
+    SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response};
+use opentelemetry::Context;
+use portolan_merge::query::{LegQuery, Param};
+use tokio::time::Instant;
+
+use super::FanOuts;
+use crate::decision::plan::{FanLeg, TrafficClass};
+use crate::resource::upstream::Body;
+use crate::stage::dispatch::Leg;
+use crate::value::classify::{ApiRequest, Query};
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Caller, Snapshot};
+
+/// How long a member may take with the whole, in its own words.
+const TIMEOUT_SECONDS: &str = "timeoutSeconds";
+/// What of an object stands in the row of a Table.
+const INCLUDE_OBJECT: &str = "includeObject";
+
+/// Of the client's headers: its secrets, its body's, and those of a WebSocket that is ours to open.
+const NOT_KEPT: [HeaderName; 8] = [
+    AUTHORIZATION,
+    COOKIE,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    SEC_WEBSOCKET_EXTENSIONS,
+    SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION,
+];
+
+/// What all legs of one request have in common. Small: a watch keeps it for its life.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    pub(crate) asked: ApiRequest,
+    /// The client's, without what must not be kept.
+    pub(crate) headers: HeaderMap,
+    pub(crate) caller: Caller,
+    /// Trace context that came with the request.
+    pub(crate) received: Context,
+    /// For the whole answer; `None` for watches.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// What one leg is asked otherwise than the client asked. The default: as the client asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overrides {
+    pub(crate) query: LegQuery,
+    pub(crate) timeout_seconds: Param,
+    pub(crate) include_object: Param,
+    pub(crate) accept: Option<HeaderValue>,
+}
+
+impl Asking {
+    pub(crate) fn new(asked: ApiRequest, head: &Parts, caller: Caller, received: Context) -> Self {
+        let mut headers = head.headers.clone();
+        for name in NOT_KEPT {
+            headers.remove(name);
+        }
+        Self {
+            asked,
+            headers,
+            caller,
+            received,
+            deadline: None,
+        }
+    }
+}
+
+impl Overrides {
+    fn apply(&self, query: &mut Query) {
+        let all = self.query.overrides().into_iter();
+        let more = [
+            (TIMEOUT_SECONDS, &self.timeout_seconds),
+            (INCLUDE_OBJECT, &self.include_object),
+        ];
+        for (key, param) in all.chain(more) {
+            match param {
+                Param::Keep => {}
+                Param::Drop => query.remove(key),
+                Param::Set(value) => query.set(key, value),
+            }
+        }
+    }
+}
+
+/// Asks one member, once it is sure that the caller may (free for who does not impersonate). Any answer of its API server
+/// is `Ok`, whatever its code; a `Fault` means that there is none: `Forbidden` that it may not. The credential is
+/// `snapshot`'s: the request's own at first, the current one for a reconnect.
+pub(crate) async fn start(
+    fanouts: &FanOuts,
+    asking: &Asking,
+    leg: &FanLeg,
+    overrides: &Overrides,
+    snapshot: Arc<Snapshot>,
+) -> Result<Response<Body>, Fault> {
+    if let Some(why) = &leg.held {
+        return Err(leg.forward.unavailable(why.clone()));
+    }
+    fanouts.access.check(&leg.forward.checks).await?;
+    let mut forward = Box::new(leg.forward.clone());
+    let mut asked = asking.asked.clone();
+    overrides.apply(&mut asked.query);
+    // Whatever the client's connection is to become: members stream their events.
+    if forward.class == TrafficClass::Upgrade {
+        forward.class = TrafficClass::Watch;
+    }
+    asked.upgrade = None;
+    let leg = Leg {
+        forward,
+        asked,
+        snapshot,
+        caller: asking.caller.clone(),
+        deadline: asking.deadline,
+        received: asking.received.clone(),
+        recheck: None,
+    };
+    fanouts.dispatcher.read(leg, head(asking, overrides)).await
+}
+
+fn head(asking: &Asking, overrides: &Overrides) -> Parts {
+    let (mut head, ()) = Request::new(()).into_parts();
+    // A HEAD is answered with what a GET would tell.
+    head.method = match &asking.asked.method {
+        &Method::HEAD => Method::GET,
+        other => other.clone(),
+    };
+    head.headers.clone_from(&asking.headers);
+    if let Some(accept) = &overrides.accept {
+        head.headers.insert(ACCEPT, accept.clone());
+    }
+    // Bytes are looked for in the answers.
+    head.headers
+        .insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_named_is_changed_and_in_its_place() {
+        let mut query = Query::new(Some(
+            "labelSelector=a&resourceVersion=9&x=1&limit=5&timeoutSeconds=3&watch",
+        ));
+        let overrides = Overrides {
+            query: LegQuery {
+                resource_version: Param::Set("7".to_owned()),
+                limit: Param::Drop,
+                allow_watch_bookmarks: Param::Set("true".to_owned()),
+                ..LegQuery::default()
+            },
+            ..Overrides::default()
+        };
+        overrides.apply(&mut query);
+        assert_eq!(
+            query.raw(),
+            Some("labelSelector=a&resourceVersion=7&x=1&timeoutSeconds=3&watch&allowWatchBookmarks=true")
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! One list of many members' lists (design 5.2, 5.4).
+//!
+//! `portolan_merge::query` says what each member is asked, `round` asks and puts the answer together. Here a round is
+//! repeated where its heads say that it must: without members that do not serve the kind, or in another format. What a
+//! client may read of a failure is a member's own Status wherever one member's word decides.
+
+mod answer;
+mod body;
+mod heads;
+mod round;
+mod status;
+
+use std::sync::Arc;
+
+use http::Response;
+use http::header::HeaderValue;
+use portolan_merge::query::{CollectionQuery, InvalidQuery, ListAsk, QueryFault};
+use portolan_merge::token::Binding;
+
+use self::heads::Head;
+use self::round::{Round, Turn};
+use super::accept::Accepted;
+use super::leg::{Asking, Overrides, start};
+use super::{Fan, FanOuts, gzip, judged};
+use crate::decision::plan::FanOut;
+use crate::resource::upstream::Body;
+use crate::stage::reply::Format;
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Binding as Bound, Caller};
+
+/// Whether rows carry their objects' metadata, which the router needs to judge them.
+const INCLUDE_OBJECT: &str = "includeObject";
+
+/// A list on its way to be answered.
+pub(super) struct Listing<'a> {
+    fanouts: &'a FanOuts,
+    fan: Fan,
+    query: CollectionQuery,
+    binding: Binding,
+    wanted: Accepted,
+    /// The client's for a Status of ours.
+    status: Format,
+    gzip: bool,
+    hide_objects: bool,
+    /// Slots of the members still to be asked, in order.
+    slots: Vec<usize>,
+    /// Slots of members that serve nothing of this, or were left out.
+    absent: Vec<usize>,
+    /// Told to the client with the answer.
+    warnings: Vec<HeaderValue>,
+}
+
+/// Answers a LIST.
+pub(super) async fn list(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Body>, Fault> {
+    Listing::new(fanouts, fan)?.run().await
+}
+
+/// Who may go on with what this request was answered: the caller, acting as whom it acts, for the same objects.
+fn binding(asking: &Asking, plan: &FanOut) -> Binding {
+    bind(asking, plan, [])
+}
+
+/// Whose ended stream it was: one replica's. What another replica of the operator, under the same ServiceAccount, had been
+/// sent says nothing of what this one has seen.
+pub(super) fn stream_binding(asking: &Asking, plan: &FanOut) -> Binding {
+    match &asking.caller {
+        Caller::Pod(view) => bind(asking, plan, [&*view.key.home_cluster, &*view.key.pod_uid]),
+        Caller::Person { .. } => binding(asking, plan),
+    }
+}
+
+fn bind<const N: usize>(asking: &Asking, plan: &FanOut, replica: [&str; N]) -> Binding {
+    let (shard, user) = match &asking.caller {
+        Caller::Pod(view) => (shard_of(&view.binding), view.user()),
+        Caller::Person { user, .. } => (String::new(), user.clone()),
+    };
+    let act_as = plan
+        .legs
+        .first()
+        .map(|leg| format!("{:?}", leg.forward.act_as))
+        .unwrap_or_default();
+    let query = |name| asking.asked.query.first(name).unwrap_or_default();
+    let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
+    let request = [&*shard, &*user, &*act_as, &*asking.asked.path, &*labels, &*fields];
+    Binding::new(request.into_iter().chain(replica))
+}
+
+fn shard_of(binding: &Bound) -> String {
+    match binding {
+        Bound::One(shard) => shard.config.to_string(),
+        Bound::None | Bound::Several(_) => String::new(),
+    }
+}
+
+pub(super) fn fault_of(fault: QueryFault) -> Fault {
+    match fault {
+        QueryFault::BadRequest(why) => Fault::BadRequest(why),
+        QueryFault::Expired(why) => Fault::Expired(why),
+    }
+}
+
+impl<'a> Listing<'a> {
+    fn new(fanouts: &'a FanOuts, mut fan: Fan) -> Result<Self, Fault> {
+        let (plan, asking) = (&fan.plan, &mut fan.asking);
+        let mut query = CollectionQuery::parse(|name| asking.asked.query.first(name).map(Into::into));
+        let judged = plan.unique || plan.legs.iter().any(|leg| leg.filter.is_some());
+        if plan.unique && plan.legs.len() > 1 {
+            // Which names were on earlier pages nobody remembers; API servers may send more than the limit.
+            query = query.unlimited();
+        }
+        let binding = binding(asking, plan);
+        let hide_objects = judged && asking.asked.query.first(INCLUDE_OBJECT).as_deref() == Some("None");
+        if hide_objects {
+            asking.asked.query.set(INCLUDE_OBJECT, "Metadata");
+        }
+        Ok(Self {
+            fanouts,
+            wanted: Accepted::of(&asking.headers)?,
+            status: Format::negotiate(&asking.headers),
+            gzip: gzip::is_accepted(&asking.headers),
+            slots: plan.legs.iter().map(|leg| leg.slot).collect(),
+            query,
+            binding,
+            hide_objects,
+            absent: Vec::new(),
+            warnings: Vec::new(),
+            fan,
+        })
+    }
+
+    /// Each turn takes a member away or settles the format, so it ends.
+    async fn run(mut self) -> Result<Response<Body>, Fault> {
+        loop {
+            let ask = self.query.list(&self.fan.plan.universe, &self.binding, &self.slots);
+            let read = match ask.map_err(fault_of)? {
+                ListAsk::Invalid(invalid) => return self.refused(invalid).await,
+                ListAsk::Read(read) => read,
+            };
+            match Round::ask(&self, read).await? {
+                Turn::Answer(response) => return Ok(response),
+                Turn::Asking(wanted) => self.wanted = wanted,
+                Turn::Without(without, warnings) => {
+                    self.slots.retain(|slot| !without.contains(slot));
+                    self.absent.extend(without);
+                    self.warnings.extend(warnings);
+                }
+            }
+        }
+    }
+
+    /// The first member that can be had refuses it in its own words.
+    async fn refused(&self, InvalidQuery(query): InvalidQuery) -> Result<Response<Body>, Fault> {
+        let overrides = Overrides {
+            query,
+            ..Overrides::default()
+        };
+        let mut gone = None;
+        let (plan, asking) = (&self.fan.plan, &self.fan.asking);
+        for leg in &plan.legs {
+            let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.snapshot.clone()).await;
+            match heads::judge(leg, outcome, asking.deadline).await? {
+                Head::Refused(response) => return Ok(judged(plan, leg.cluster(), round::passed(leg, response))),
+                Head::List(..) => return Err(fault_of(InvalidQuery::fault())),
+                Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::refusal(plan, leg, response)))),
+                Head::Away(fault) => gone = gone.or(Some(Err(fault))),
+            }
+        }
+        gone.unwrap_or_else(|| Err(Fault::Internal("a plan over no members".to_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests;

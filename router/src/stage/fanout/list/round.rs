@@ -1,0 +1,318 @@
+//! One round of a list: every member that is needed is asked at once, and their heads decide what becomes of it.
+
+use futures::future::join_all;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WARNING};
+use http::{HeaderMap, Response, StatusCode};
+use portolan_merge::cursor::Slot;
+use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions};
+use portolan_merge::query::{CONTINUE_INCONSISTENT, LegAsk, ListRead};
+use portolan_merge::token::Token;
+
+use super::answer::{all_tables, finish};
+use super::body::{Assemble, ListBody, Source};
+use super::heads::{self, Head};
+use super::status::{Told, pinned, whole};
+use super::{Listing, Overrides, start};
+use crate::decision::plan::{FanLeg, FanOut};
+use crate::decision::rewrite;
+use crate::resource::metrics::FanOutMetrics;
+use crate::resource::upstream::Body;
+use crate::stage::fanout::accept::{Accepted, Media, Shape};
+use crate::stage::fanout::named;
+use crate::stage::reply;
+use crate::value::fault::Fault;
+use crate::value::snapshot::Unavailable;
+
+/// Members' versions are read from JSON, whatever the client takes.
+const PIN_ACCEPT: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
+/// Largest object that is held to be judged: etcd takes 1.5 MiB, aggregated APIs may send more.
+const MAX_ITEM_BYTES: usize = 16 << 20;
+
+/// What became of a round.
+pub(super) enum Turn {
+    /// The client is answered.
+    Answer(Response<Body>),
+    /// Once more, in this format.
+    Asking(Accepted),
+    /// Once more without these slots, and what is said about it.
+    Without(Vec<usize>, Vec<HeaderValue>),
+}
+
+/// The members' answers, sorted.
+pub(super) struct Round<'a> {
+    listing: &'a Listing<'a>,
+    read: ListRead,
+    lists: Vec<(&'a FanLeg, Media, Response<Body>)>,
+    pins: Vec<(&'a FanLeg, Response<Body>)>,
+    /// The first answer of a member that does not serve the kind.
+    absent: Option<Response<Body>>,
+    without: Vec<usize>,
+    away: Option<Fault>,
+    warnings: Vec<HeaderValue>,
+}
+
+/// A member's own answer, as it goes to the client.
+pub(super) fn passed(leg: &FanLeg, response: Response<Body>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    rewrite::rewrite_response(&leg.forward, &mut head);
+    Response::from_parts(head, body)
+}
+
+/// One that is the whole answer, and says whose it is.
+pub(super) fn refusal(plan: &FanOut, leg: &FanLeg, response: Response<Body>) -> Response<Body> {
+    named(plan, leg.cluster(), passed(leg, response))
+}
+
+impl<'a> Round<'a> {
+    /// Asks, and waits for all heads.
+    pub(super) async fn ask(listing: &'a Listing<'a>, read: ListRead) -> Result<Turn, Fault> {
+        let asks = read.legs.iter().map(|ask| (ask, listing.wanted.header()));
+        let asks = asks.chain(read.pins.iter().map(|ask| (ask, PIN_ACCEPT)));
+        let heads = join_all(asks.map(|(ask, accept)| head(listing, ask, accept))).await;
+        let pages = read.legs.len();
+        let mut round = Self {
+            listing,
+            read,
+            lists: Vec::new(),
+            pins: Vec::new(),
+            absent: None,
+            without: Vec::new(),
+            away: None,
+            warnings: Vec::new(),
+        };
+        for (index, answer) in heads.into_iter().enumerate() {
+            let (leg, head) = answer?;
+            match head {
+                Head::Refused(response) => return round.refused(leg, index, response).await.map(Turn::Answer),
+                Head::Absent(response) => {
+                    let plan = &listing.fan.plan;
+                    round.absent.get_or_insert_with(|| refusal(plan, leg, response));
+                    round.without.push(leg.slot);
+                }
+                Head::Away(fault) => round.leave_out(leg, fault),
+                Head::List(media, response) if index < pages => round.lists.push((leg, media, response)),
+                Head::List(_, response) => round.pins.push((leg, response)),
+            }
+        }
+        round.turn().await
+    }
+
+    /// A member that cannot be had: the list waits for it, unless it may begin without it.
+    fn leave_out(&mut self, leg: &FanLeg, fault: Fault) {
+        let plan = &self.listing.fan.plan;
+        if plan.unavailable == Unavailable::PartialStart && self.listing.query.is_first() && !self.read.continued {
+            let text = format!(
+                "objects of member cluster {} are missing from this list and follow when it is back: {fault}",
+                leg.cluster()
+            );
+            self.warnings.extend(rewrite::warning(&text));
+            self.without.push(leg.slot);
+            tracing::warn!(cluster = %leg.cluster(), error = %fault, "a list begins without a member");
+            self.metrics().list_without(leg.cluster(), "left-out");
+        } else {
+            self.metrics().list_without(leg.cluster(), "held");
+        }
+        self.away.get_or_insert(fault);
+    }
+
+    fn metrics(&self) -> &'a FanOutMetrics {
+        &self.listing.fanouts.open.metrics
+    }
+
+    async fn turn(mut self) -> Result<Turn, Fault> {
+        let may_leave = !self.warnings.is_empty();
+        match self.away.take() {
+            Some(fault) if !may_leave || (self.lists.is_empty() && self.pins.is_empty()) => return Err(fault),
+            _ => {}
+        }
+        if self.lists.is_empty() {
+            if self.read.continued {
+                let why = "the kind is no longer served where this list goes on";
+                return Err(Fault::Expired(why.to_owned()));
+            }
+            return match self.absent {
+                Some(response) if self.pins.is_empty() => Ok(Turn::Answer(response)),
+                _ => Ok(Turn::Without(self.without, self.warnings)),
+            };
+        }
+        for slot in self.listing.absent.iter().chain(&self.without) {
+            self.read.cursor.set(*slot, Slot::Sync);
+        }
+        self.read.later.retain(|slot| !self.without.contains(slot));
+        let media = self.lists[0].1;
+        if self.lists.iter().any(|(_, other, _)| *other != media) {
+            return self.asked_for_json();
+        }
+        self.read_pins().await?;
+        self.answer(media).await
+    }
+
+    /// Once only: who answers in another type even then will not do better.
+    fn asked_for_json(&self) -> Result<Turn, Fault> {
+        let json = self.listing.wanted.json();
+        if self.listing.wanted != json {
+            return Ok(Turn::Asking(json));
+        }
+        match self.lists.iter().find(|(_, media, _)| *media != Media::Json) {
+            None => Err(Fault::Internal("lists of one type that differ".to_owned())),
+            Some((leg, _, _)) => {
+                let why = format!("member cluster {} does not answer in JSON when asked to", leg.cluster());
+                Err(leg.forward.unavailable(why))
+            }
+        }
+    }
+
+    /// Their versions are the later pages' versions; who has nothing gets no page.
+    async fn read_pins(&mut self) -> Result<(), Fault> {
+        let deadline = self.listing.fan.asking.deadline;
+        let pins = std::mem::take(&mut self.pins);
+        let pins = pins
+            .into_iter()
+            .map(async |(leg, response)| (leg, pinned(response, deadline).await));
+        for (leg, pin) in join_all(pins).await {
+            let pin = pin.map_err(|why| {
+                leg.forward
+                    .unavailable(format!("member cluster {}: {why}", leg.cluster()))
+            })?;
+            self.read.cursor.set(leg.slot, position(&pin.version));
+            if pin.empty || position(&pin.version) == Slot::Sync {
+                self.read.later.retain(|slot| *slot != leg.slot);
+            }
+        }
+        Ok(())
+    }
+
+    async fn answer(mut self, media: Media) -> Result<Turn, Fault> {
+        let listing = self.listing;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, media.content_type());
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        let (mut legs, mut sources) = (Vec::new(), Vec::new());
+        for (leg, _, response) in std::mem::take(&mut self.lists) {
+            let (head, body) = passed(leg, response).into_parts();
+            for warning in head.headers.get_all(WARNING) {
+                if !headers.get_all(WARNING).iter().any(|held| held == warning) {
+                    headers.append(WARNING, warning.clone());
+                }
+            }
+            for via in head.headers.get_all(http::header::VIA) {
+                headers.insert(http::header::VIA, via.clone());
+            }
+            sources.push(Source { first: None, body });
+            legs.push(leg);
+        }
+        for warning in listing.warnings.iter().chain(&self.warnings) {
+            headers.append(WARNING, warning.clone());
+        }
+        let format = match (media, listing.wanted.shape_of(media)) {
+            (Media::Protobuf, _) => ListFormat::Protobuf,
+            (Media::Json, Some(Shape::Table)) => {
+                if !all_tables(&legs, &mut sources).await? {
+                    return Ok(Turn::Asking(Accepted::plain()));
+                }
+                ListFormat::Table
+            }
+            (Media::Json, _) => ListFormat::Json,
+        };
+        let merge = ListMerge::new(format, legs.iter().map(|leg| list_leg(leg)).collect(), self.options());
+        let assemble = self.assemble(legs.iter().map(|leg| leg.slot).collect());
+        let body = ListBody::new(merge, sources, assemble);
+        finish(listing, &legs, headers, body).await.map(Turn::Answer)
+    }
+
+    fn options(&self) -> ListOptions {
+        ListOptions {
+            unique: self.listing.fan.plan.unique,
+            cluster_column: true,
+            hide_objects: self.listing.hide_objects,
+            max_item_bytes: MAX_ITEM_BYTES,
+        }
+    }
+
+    /// The cursor of all, and where the next page begins. `slots`: of the legs that are merged, in their order.
+    fn assemble(&self, slots: Vec<usize>) -> Assemble {
+        let (mut cursor, binding) = (self.read.cursor.clone(), self.listing.binding);
+        let (paged, consistent, later) = (self.read.paged, self.read.consistent, self.read.later.clone());
+        Box::new(move |metas| {
+            let mut next = None;
+            for (slot, meta) in slots.iter().zip(metas) {
+                let Some(meta) = meta else { continue };
+                cursor.set(*slot, position(&meta.resource_version));
+                if let Some(member) = meta.continue_.as_ref().filter(|text| !text.is_empty()) {
+                    if !paged {
+                        return Err("a member sent a page, though the whole was asked for".to_owned());
+                    }
+                    next = Some((*slot, Some(member.clone())));
+                }
+            }
+            let next = next.or_else(|| later.first().map(|slot| (*slot, None)));
+            let resource_version = cursor.encode().map_err(|error| error.to_string())?;
+            let token = next.map(|(leg, member)| Token {
+                cursor,
+                slot: leg,
+                member_token: member,
+                consistent,
+            });
+            let continue_ = token.map(|token| token.encode(&binding)).transpose();
+            Ok(portolan_merge::list::MergedMeta {
+                resource_version,
+                continue_: continue_.map_err(|error| error.to_string())?,
+            })
+        })
+    }
+
+    /// A member's word for all of them. An expired page is ours to say: the token to go on with must be ours, too.
+    async fn refused(self, leg: &FanLeg, index: usize, response: Response<Body>) -> Result<Response<Body>, Fault> {
+        let plan = &self.listing.fan.plan;
+        let Some(first) = self.read.legs.first() else {
+            return Ok(refusal(plan, leg, response));
+        };
+        if response.status() != StatusCode::GONE || !self.read.continued {
+            return Ok(refusal(plan, leg, response));
+        }
+        let (_, body) = whole(response, self.listing.fan.asking.deadline).await;
+        let own = match &first.query.continue_ {
+            portolan_merge::query::Param::Set(own) => Some(own.clone()),
+            _ => None,
+        };
+        let token = Token {
+            cursor: self.read.cursor.clone(),
+            slot: first.slot,
+            member_token: if index == 0 { Told::read(&body).continue_ } else { own },
+            consistent: false,
+        };
+        let token = token
+            .encode(&self.listing.binding)
+            .map_err(|error| Fault::Internal(error.to_string()))?;
+        let fault = Fault::Expired(CONTINUE_INCONSISTENT.to_owned());
+        Ok(reply::reply_with_continue(&fault, &token, self.listing.status).map(Body::from))
+    }
+}
+
+async fn head<'a>(listing: &'a Listing<'a>, ask: &LegAsk, accept: HeaderValue) -> Result<(&'a FanLeg, Head), Fault> {
+    let fan = &listing.fan;
+    let mut legs = fan.plan.legs.iter();
+    let Some(leg) = legs.find(|leg| leg.slot == ask.slot) else {
+        return Err(Fault::Internal("a slot without a leg".to_owned()));
+    };
+    let overrides = Overrides {
+        query: ask.query.clone(),
+        accept: Some(accept),
+        ..Overrides::default()
+    };
+    let outcome = start(listing.fanouts, &fan.asking, leg, &overrides, fan.snapshot.clone()).await;
+    Ok((leg, heads::judge(leg, outcome, fan.asking.deadline).await?))
+}
+
+/// What a member's version means in a cursor. Aggregated APIs that keep nothing have none.
+fn position(version: &str) -> Slot {
+    version.parse().map_or(Slot::Sync, Slot::At)
+}
+
+fn list_leg(leg: &FanLeg) -> ListLeg {
+    ListLeg {
+        cluster: leg.cluster().clone(),
+        filter: leg.filter.clone(),
+    }
+}

@@ -1,0 +1,422 @@
+//! The body of a merged watch: reads its legs when it is read itself, and writes what the merge core makes of them.
+//!
+//! One struct, no task: a client that does not read makes its members wait, and nobody else. Each leg has a waker of its own
+//! (`wake`), so a wake-up reads what woke it. It ends as API servers end watches: after a bookmark, between two events,
+//! never by a reset. What becomes of a leg that ends is in `mend`. Made by `watch`; read by hyper, or by `socket`.
+
+mod mend;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as _, Frame};
+use portolan_merge::watch::{Output, WatchMerge};
+use portolan_runtime::Backoff;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::accept::Shape;
+use super::connect::{Connecting, Shared};
+use super::open::{LegState, OpenLeg, Registered};
+use super::wake::Wakes;
+use crate::decision::plan::FanOut;
+use crate::resource::upstream::{Body, BodyError, Ending, MergedEnd};
+use crate::stage::recheck::{FanVerdict, Verdict, WatchedFan};
+use crate::stage::reply::{self, Format};
+use crate::value::fault::Fault;
+
+/// Made in one go before it is handed on: legs that always have something must not keep the client waiting.
+const ROUND_BYTES: usize = 64 << 10;
+/// Chunks read in one go, for the same reason, when nothing of them is the client's.
+const ROUND_CHUNKS: usize = 64;
+/// Pieces are joined up to this: an event and its bookmark go out in one frame.
+const JOINED_BYTES: usize = 16 << 10;
+/// A watch that ends sooner without an event is an error to client-go, which lists anew.
+const SHORTEST: Duration = Duration::from_millis(1200);
+/// Between two attempts to connect a leg: at first, and at most. A member that is back is noticed within the latter, and its
+/// breaker lets few of the attempts through meanwhile.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MOST: Duration = Duration::from_secs(4);
+
+/// What `watch` has found out before the first byte.
+pub(super) struct Begun {
+    pub(super) shared: Arc<Shared>,
+    pub(super) plan: Arc<FanOut>,
+    pub(super) merge: WatchMerge,
+    pub(super) shape: Shape,
+    /// One per leg.
+    pub(super) links: Vec<Link>,
+    pub(super) drain: Pin<Box<WaitForCancellationFutureOwned>>,
+    pub(super) watched: WatchedFan,
+    pub(super) ending: Ending,
+}
+
+/// A leg's connection.
+pub(super) enum Link {
+    Live(Body),
+    Connecting(Connecting),
+    /// It failed before the stream began, for this reason.
+    Failed(Failed),
+    Idle,
+}
+
+/// Why a leg has no stream.
+#[derive(Debug, Clone)]
+pub(super) struct Failed {
+    pub(super) reason: Reason,
+    pub(super) why: String,
+}
+
+/// In metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The member ended it.
+    Ended,
+    /// The connection broke.
+    Broken,
+    /// It cannot be reached, or not now.
+    Away,
+    /// It refuses what it served before.
+    Refused,
+    /// It does not serve the kind.
+    Absent,
+    /// What it sent cannot be read.
+    Unreadable,
+    /// Its objects are read anew.
+    Relist,
+    /// A swap changed what it is asked.
+    Replanned,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Broken => "broken",
+            Self::Away => "away",
+            Self::Refused => "refused",
+            Self::Absent => "absent",
+            Self::Unreadable => "unreadable",
+            Self::Relist => "relist",
+            Self::Replanned => "replanned",
+        }
+    }
+}
+
+struct LegStream {
+    link: Link,
+    waker: Waker,
+    shown: Arc<OpenLeg>,
+    backoff: Backoff,
+    /// When it last became live.
+    since: Option<Instant>,
+    /// Not read until the others' initial events are over.
+    parked: bool,
+    /// Something was read of it that is not shown yet.
+    touched: bool,
+    /// Times in a row that it could not be read.
+    unreadable: u32,
+}
+
+/// See the module.
+pub(super) struct MergedWatch {
+    shared: Arc<Shared>,
+    plan: Arc<FanOut>,
+    merge: WatchMerge,
+    shape: Shape,
+    legs: Vec<LegStream>,
+    out: Output,
+    /// After all else, instead of a bookmark.
+    last: Option<Bytes>,
+    wakes: Arc<Wakes>,
+    /// Wakes for the two below.
+    control: Waker,
+    ends: Pin<Box<Sleep>>,
+    begun: Instant,
+    drain: Pin<Box<WaitForCancellationFutureOwned>>,
+    watched: WatchedFan,
+    shown: Registered,
+    /// The leg to begin with.
+    next: usize,
+    /// Nothing more is read.
+    over: bool,
+    ending: Ending,
+}
+
+impl MergedWatch {
+    pub(super) fn new(begun: Begun) -> Self {
+        let Begun {
+            shared,
+            plan,
+            merge,
+            shape,
+            links,
+            drain,
+            watched,
+            ending,
+        } = begun;
+        let wakes = Wakes::new(links.len() + 1);
+        let open = &shared.fanouts.open;
+        let legs: Vec<LegStream> = links
+            .into_iter()
+            .zip(&plan.legs)
+            .enumerate()
+            .map(|(index, (link, leg))| LegStream::new(link, wakes.waker(index), open.leg(leg.cluster())))
+            .collect();
+        let shown = legs.iter().map(|leg| leg.shown.clone()).collect();
+        let shown = open.register(&shared.asking.caller, &shared.asking.asked, plan.fence, shown);
+        let mut stream = Self {
+            control: wakes.waker(legs.len()),
+            ends: Box::pin(tokio::time::sleep_until(shared.ends)),
+            begun: Instant::now(),
+            shared,
+            plan,
+            merge,
+            shape,
+            legs,
+            out: Output::default(),
+            last: None,
+            wakes,
+            drain,
+            watched,
+            shown,
+            next: 0,
+            over: false,
+            ending,
+        };
+        stream.settle_failed();
+        stream
+    }
+
+    fn control(&mut self, cx: &Context<'_>) {
+        while !self.over
+            && let Some(verdict) = self.watched.poll(cx)
+        {
+            match verdict {
+                FanVerdict::Over(Verdict::Withdrawn) => self.end(MergedEnd::Rechecked),
+                FanVerdict::Over(Verdict::Changed) => {
+                    self.expire("changed", "the caller's shard has changed: list again");
+                    self.ending.set(MergedEnd::Rechecked);
+                }
+                FanVerdict::Renewed(plan) => self.plan = plan,
+                FanVerdict::Replanned(plan) => self.replan(plan),
+            }
+        }
+        if self.over || !self.wakes.take(self.legs.len()) {
+            return;
+        }
+        let mut cx = Context::from_waker(&self.control);
+        let due = self.ends.as_mut().poll(&mut cx).is_ready();
+        let drains = self.drain.as_mut().poll(&mut cx).is_ready();
+        if drains && !due && self.says_too_little() {
+            let grown = (self.begun + SHORTEST).min(self.ends.deadline());
+            self.ends.as_mut().reset(grown);
+            if self.ends.as_mut().poll(&mut cx).is_pending() {
+                return;
+            }
+        }
+        match (drains, due) {
+            (true, _) => self.end(MergedEnd::Drained),
+            (false, true) => self.end(MergedEnd::Complete),
+            (false, false) => {}
+        }
+    }
+
+    fn says_too_little(&self) -> bool {
+        let counts = self.merge.counts();
+        counts.events + counts.bookmarks == 0 && self.begun.elapsed() < SHORTEST
+    }
+
+    /// The planned end.
+    fn end(&mut self, end: MergedEnd) {
+        self.merge.close(&mut self.out);
+        self.ending.set(end);
+        self.over = true;
+    }
+
+    /// The end that makes the client list again.
+    fn expire(&mut self, reason: &'static str, why: &str) {
+        self.shared.fanouts.open.metrics.expired(reason);
+        let fault = Fault::Expired(why.to_owned());
+        let format = match self.shape {
+            Shape::Json | Shape::Table => Format::Json,
+            Shape::Protobuf => Format::Protobuf,
+        };
+        self.last = Some(reply::error_event(&fault, format));
+        self.over = true;
+    }
+
+    /// Reads legs in turn. True when none of them has more to say now.
+    fn read_legs(&mut self) -> bool {
+        let count = self.legs.len();
+        let mut chunks = 0;
+        loop {
+            let mut read = false;
+            for step in 0..count {
+                let index = (self.next + step) % count;
+                if !self.wakes.take(index) {
+                    continue;
+                }
+                if matches!(self.legs[index].link, Link::Live(_)) && self.merge.paused(index) {
+                    self.legs[index].parked = true;
+                    continue;
+                }
+                read = true;
+                if self.read(index) {
+                    self.wakes.set(index);
+                }
+                chunks += 1;
+                if self.over {
+                    return true;
+                }
+                if self.out.len() >= ROUND_BYTES || chunks >= ROUND_CHUNKS {
+                    self.next = (index + 1) % count;
+                    return false;
+                }
+            }
+            if !self.unpark() && !read {
+                return true;
+            }
+        }
+    }
+
+    /// Reads one chunk of one leg. True if there may be another.
+    fn read(&mut self, index: usize) -> bool {
+        let LegStream { link, waker, .. } = &mut self.legs[index];
+        let mut cx = Context::from_waker(waker);
+        match link {
+            Link::Idle | Link::Failed(_) => return false,
+            Link::Connecting(connecting) => match connecting.as_mut().poll(&mut cx) {
+                Poll::Pending => return false,
+                Poll::Ready(answered) => self.connected(index, answered),
+            },
+            Link::Live(body) => match Pin::new(body).poll_frame(&mut cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.push(index, data);
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => self.lost(index, Reason::Broken, &error.to_string()),
+                Poll::Ready(None) => self.lost(index, Reason::Ended, "the member ended it"),
+            },
+        }
+        true
+    }
+
+    fn unpark(&mut self) -> bool {
+        let mut any = false;
+        for (index, leg) in self.legs.iter_mut().enumerate() {
+            if leg.parked && !self.merge.paused(index) {
+                leg.parked = false;
+                self.wakes.set(index);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// What is ready, joined if it is small.
+    fn take(&mut self) -> Option<Bytes> {
+        let Some(first) = self.out.pop() else {
+            return self.last.take();
+        };
+        let chunk = if self.out.is_empty() || first.len() >= JOINED_BYTES {
+            first
+        } else {
+            let room = (first.len() + self.out.len()).min(JOINED_BYTES * 2);
+            let mut joined = BytesMut::with_capacity(room);
+            joined.extend_from_slice(&first);
+            while joined.len() < JOINED_BYTES
+                && let Some(next) = self.out.pop()
+            {
+                joined.extend_from_slice(&next);
+            }
+            joined.freeze()
+        };
+        let counts = self.merge.counts();
+        let (events, bookmarks) = self.shown.watch.sent(chunk.len(), counts.events, counts.bookmarks);
+        self.shared.fanouts.open.metrics.sent(events, bookmarks);
+        if self.out.is_empty() {
+            self.show();
+        }
+        Some(chunk)
+    }
+
+    /// What the legs have come to, for fences and pages.
+    fn show(&mut self) {
+        let now = self.shared.fanouts.open.now();
+        for (index, leg) in self.legs.iter_mut().enumerate() {
+            if !std::mem::take(&mut leg.touched) {
+                continue;
+            }
+            let view = self.merge.leg_state(index);
+            leg.shown.advance(view.slot, view.seen, now);
+            if view.synced && leg.shown.state() == LegState::Relisting {
+                leg.shown.set_state(LegState::Live, None);
+            }
+        }
+    }
+}
+
+impl http_body::Body for MergedWatch {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(chunk) = self.take() {
+            return Poll::Ready(Some(Ok(Frame::data(chunk))));
+        }
+        if self.over {
+            return Poll::Ready(None);
+        }
+        self.wakes.register(cx.waker());
+        self.control(cx);
+        // Another set, if the plan changed.
+        self.wakes.register(cx.waker());
+        let mut quiet = self.over || self.read_legs();
+        if quiet && !self.over {
+            let this = &mut *self;
+            this.merge.flush(&mut this.out);
+            quiet = !this.next_acts();
+        }
+        if let Some(chunk) = self.take() {
+            return Poll::Ready(Some(Ok(Frame::data(chunk))));
+        }
+        if self.over {
+            return Poll::Ready(None);
+        }
+        self.show();
+        if !quiet {
+            // All of it was nobody's, or a leg is connected anew; others have a turn before the rest.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for MergedWatch {
+    fn drop(&mut self) {
+        self.shared
+            .fanouts
+            .remember(&self.shared.asking, &self.plan, &self.merge);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There is one per member and open watch; with its registry entry and the merge core's part it must stay far below
+    /// what its HTTP/2 stream costs.
+    #[test]
+    fn what_an_idle_leg_costs_is_pinned() {
+        let leg = size_of::<LegStream>() + size_of::<OpenLeg>() + size_of::<crate::decision::plan::FanLeg>();
+        assert!(leg <= 2048, "{leg} bytes per leg");
+        let watch = size_of::<MergedWatch>() + size_of::<Shared>();
+        assert!(watch <= 3072, "{watch} bytes per watch");
+    }
+}

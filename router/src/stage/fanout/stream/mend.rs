@@ -1,0 +1,249 @@
+//! What becomes of a leg that connects, ends or breaks while the client's stream goes on, and of the stream when its plan
+//! changes.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use portolan_merge::watch::{Act, Start};
+use portolan_runtime::Backoff;
+use tokio::time::Instant;
+
+use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason};
+use crate::decision::plan::FanOut;
+use crate::stage::fanout::connect::{Answered, Away, Wish, connect};
+use crate::stage::fanout::open::{LegState, OpenLeg};
+use crate::stage::fanout::wake::Wakes;
+use crate::stage::fanout::watch::watch_legs;
+use crate::stage::reply::{self, Format};
+use crate::value::fault::Fault;
+
+/// Between two looks whether a member serves a kind now.
+const ABSENT_FIRST: Duration = Duration::from_secs(5);
+const ABSENT_MOST: Duration = Duration::from_mins(1);
+/// A leg that was up for so long is connected again without much ado.
+const STABLE: Duration = Duration::from_secs(10);
+/// A member whose stream cannot be read so often at the same place will not do better: only a list gets past it.
+const UNREADABLE: u32 = 3;
+
+impl LegStream {
+    pub(super) fn new(link: Link, waker: Waker, shown: Arc<OpenLeg>) -> Self {
+        let live = matches!(link, Link::Live(_));
+        if live {
+            shown.set_state(LegState::Live, None);
+        }
+        Self {
+            link,
+            waker,
+            shown,
+            backoff: Backoff::new(RETRY_FIRST, RETRY_MOST),
+            since: live.then(Instant::now),
+            parked: false,
+            touched: live,
+            unreadable: 0,
+        }
+    }
+
+    fn wait(&mut self, reason: Reason) -> Duration {
+        if self.since.take().is_some_and(|since| since.elapsed() >= STABLE) {
+            self.backoff.reset();
+        }
+        let wait = self.backoff.next(&mut rand::rng());
+        if reason == Reason::Absent {
+            // Nobody waits for it, and every watch of the kind looks.
+            return (ABSENT_FIRST + wait * 10).min(ABSENT_MOST);
+        }
+        wait
+    }
+}
+
+impl MergedWatch {
+    /// Legs that failed before the stream began.
+    pub(super) fn settle_failed(&mut self) {
+        for index in 0..self.legs.len() {
+            let link = &mut self.legs[index].link;
+            if !matches!(link, Link::Failed(_)) {
+                if matches!(link, Link::Connecting(_)) {
+                    self.without(index, Reason::Away);
+                }
+                continue;
+            }
+            let Link::Failed(Failed { reason, why }) = std::mem::replace(link, Link::Idle) else {
+                continue;
+            };
+            self.without(index, reason);
+            self.lost(index, reason, &why);
+        }
+    }
+
+    /// Whether the initial events of the whole wait for a leg that is not there: not for one that has nothing of the kind,
+    /// and not of a client's first list where the user has said so.
+    fn without(&mut self, index: usize, reason: Reason) {
+        let act = if reason == Reason::Absent {
+            self.merge.absent(index, &mut self.out)
+        } else if self.shared.may_leave_out(&self.plan) {
+            self.merge.give_up(index, &mut self.out)
+        } else {
+            None
+        };
+        self.act(act, Reason::Relist, "its initial events were cut off");
+    }
+
+    pub(super) fn push(&mut self, index: usize, data: Bytes) {
+        self.legs[index].touched = true;
+        let seen = self.merge.leg_state(index).seen;
+        let pushed = self.merge.push(index, data, &mut self.out);
+        if self.merge.leg_state(index).seen > seen {
+            // Not any chunk: the first of those that a frame is in says nothing yet.
+            self.legs[index].unreadable = 0;
+        }
+        match pushed {
+            Ok(act) => {
+                self.act(act, Reason::Relist, "the member has forgotten where it was");
+            }
+            Err(error) => {
+                let cluster = &self.legs[index].shown.cluster;
+                tracing::warn!(%cluster, %error, "a leg of a watch cannot be read");
+                self.legs[index].unreadable += 1;
+                let why = error.to_string();
+                if self.legs[index].unreadable >= UNREADABLE {
+                    self.expire(Reason::Unreadable.as_str(), &why);
+                } else {
+                    self.lost(index, Reason::Unreadable, &why);
+                }
+            }
+        }
+        self.next_acts();
+    }
+
+    /// True if something was done: a leg may have a connection that nobody has polled.
+    pub(super) fn next_acts(&mut self) -> bool {
+        let mut acted = false;
+        while let Some(act) = self.merge.next_act() {
+            self.act(Some(act), Reason::Relist, "its objects are read anew");
+            acted = true;
+        }
+        acted
+    }
+
+    pub(super) fn lost(&mut self, index: usize, reason: Reason, why: &str) {
+        let act = self.merge.lost(index);
+        self.act(Some(act), reason, why);
+        self.next_acts();
+    }
+
+    fn act(&mut self, act: Option<Act>, reason: Reason, why: &str) {
+        match act {
+            None => {}
+            Some(Act::Expired { why }) => self.expire("member", &why),
+            Some(Act::Restart { leg, start }) => self.restart(leg, start, reason, why),
+        }
+    }
+
+    fn restart(&mut self, index: usize, start: Start, reason: Reason, why: &str) {
+        let leg = &mut self.legs[index];
+        self.shared
+            .fanouts
+            .open
+            .metrics
+            .restarted(&leg.shown.cluster, reason.as_str());
+        leg.shown.restarted();
+        let state = match (reason, start) {
+            (Reason::Absent, _) => LegState::Absent,
+            (Reason::Relist | Reason::Replanned, _) => LegState::Relisting,
+            (_, _) => LegState::Held,
+        };
+        tracing::debug!(cluster = %leg.shown.cluster, reason = reason.as_str(), why, ?start, "a leg of a watch is connected again");
+        leg.shown.set_state(state, Some(why));
+        let wish = Wish {
+            query: Wish::of(start, self.merge.watch_list_disabled(index)),
+            shape: Some(self.shape),
+            wait: leg.wait(reason),
+        };
+        leg.parked = false;
+        leg.link = Link::Connecting(connect(&self.shared, &self.plan, index, wish, None));
+        self.wakes.set(index);
+    }
+
+    /// A leg's member has answered.
+    pub(super) fn connected(&mut self, index: usize, answered: Answered) {
+        let cluster = self.plan.legs[index].cluster().clone();
+        match answered {
+            Answered::Live(response) => {
+                if self.shared.accepted.shape(response.headers()) != Some(self.shape) {
+                    let why = format!("member cluster {cluster} answered in another format than the others");
+                    return self.lost(index, Reason::Unreadable, &why);
+                }
+                let leg = &mut self.legs[index];
+                leg.link = Link::Live(response.into_body());
+                leg.since = Some(Instant::now());
+                leg.touched = true;
+                let synced = self.merge.leg_state(index).synced;
+                let state = if synced { LegState::Live } else { LegState::Relisting };
+                leg.shown.set_state(state, None);
+            }
+            Answered::Absent(_) => {
+                self.without(index, Reason::Absent);
+                self.lost(index, Reason::Absent, "the member does not serve the kind");
+            }
+            Answered::Gone => {
+                let fault = Fault::Expired("too old resource version".to_owned());
+                let format = match self.shape {
+                    crate::stage::fanout::accept::Shape::Protobuf => Format::Protobuf,
+                    _ => Format::Json,
+                };
+                self.push(index, reply::error_event(&fault, format));
+            }
+            Answered::Refused(response) => {
+                // Before 1.32 members know no watch-list, and say so.
+                if response.status() == http::StatusCode::UNPROCESSABLE_ENTITY {
+                    self.merge.disable_watch_list(index);
+                }
+                let why = format!("member cluster {cluster} answered {}", response.status());
+                self.lost(index, Reason::Refused, &why);
+            }
+            Answered::Away(Away { why, .. }) => {
+                self.without(index, Reason::Away);
+                self.lost(index, Reason::Away, &why);
+            }
+        }
+    }
+
+    /// Goes on under another plan.
+    pub(super) fn replan(&mut self, plan: Arc<FanOut>) {
+        let mut before = std::mem::take(&mut self.legs);
+        let acts = self.merge.replan(&plan.universe, watch_legs(&plan, &[]), &mut self.out);
+        // Versions of another cluster under the same name are no measure for this one's.
+        before.retain(|old| {
+            let uid = |plan: &FanOut| {
+                let leg = plan.legs.iter().find(|leg| *old.shown.cluster == **leg.cluster())?;
+                Some(leg.forward.target.cluster_uid.clone())
+            };
+            uid(&self.plan) == uid(&plan)
+        });
+        self.plan = plan;
+        self.wakes = Wakes::new(self.plan.legs.len() + 1);
+        self.control = self.wakes.waker(self.plan.legs.len());
+        let open = self.shared.fanouts.open.clone();
+        for (index, leg) in self.plan.legs.iter().enumerate() {
+            let waker = self.wakes.waker(index);
+            let kept = before.iter().position(|old| *old.shown.cluster == **leg.cluster());
+            self.legs.push(match kept {
+                Some(at) => LegStream {
+                    waker,
+                    parked: false,
+                    ..before.swap_remove(at)
+                },
+                None => LegStream::new(Link::Idle, waker, open.leg(leg.cluster())),
+            });
+        }
+        self.shown
+            .watch
+            .set_legs(self.legs.iter().map(|leg| leg.shown.clone()).collect());
+        for act in acts {
+            self.act(Some(act), Reason::Replanned, "the caller's shard has changed");
+        }
+        self.next_acts();
+    }
+}

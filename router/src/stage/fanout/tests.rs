@@ -1,0 +1,467 @@
+//! Merged watches over scripted members, without a socket to the client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::SendStream;
+use h2::server::SendResponse;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use opentelemetry::Context;
+use portolan_merge::cursor::{Slot, Universe};
+use portolan_merge::resume::ResumeBounds;
+use portolan_merge::watch::Start;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::connect::{Answered, Shared, Wish, connect};
+use super::fence::Write;
+use super::*;
+use crate::decision::plan::{Check, FanLeg, Forward, Rewrite, TrafficClass, fanout::Share};
+use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
+use crate::resource::discovery::Kinds;
+use crate::resource::metrics::FanOutMetrics;
+use crate::resource::upstream::Upstreams;
+use crate::resource::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
+use crate::value::classify::{Impersonation, classify};
+use crate::value::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable};
+
+mod edges;
+mod middles;
+mod starts;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const PODS: &str = "/api/v1/pods";
+
+/// A member whose every answer the test gives.
+struct Member {
+    name: &'static str,
+    /// What the requests of the watch at hand say; those of earlier ones may still come.
+    round: String,
+    backend: Option<Backend>,
+    asked: mpsc::UnboundedReceiver<Asked>,
+}
+
+struct Asked {
+    path: String,
+    respond: SendResponse<Bytes>,
+}
+
+impl Member {
+    async fn start(name: &'static str) -> Self {
+        let (sender, asked) = mpsc::unbounded_channel();
+        let backend = Some(Backend::start(100, handing_over(sender)).await);
+        Self {
+            name,
+            round: String::new(),
+            backend,
+            asked,
+        }
+    }
+
+    async fn asked(&mut self) -> Asked {
+        loop {
+            let asked = tokio::time::timeout(PATIENCE, self.asked.recv()).await;
+            let asked = asked.unwrap().unwrap();
+            if asked.path.contains(&self.round) {
+                return asked;
+            }
+        }
+    }
+
+    /// The next request, answered with an open watch.
+    async fn opens(&mut self) -> (String, SendStream<Bytes>) {
+        let mut asked = self.asked().await;
+        let stream = asked.respond.send_response(head(200), false).unwrap();
+        (asked.path, stream)
+    }
+
+    /// The next request, answered with a Status.
+    async fn refuses(&mut self, code: u16) -> String {
+        let mut asked = self.asked().await;
+        let mut stream = asked.respond.send_response(head(code), false).unwrap();
+        let status = json!({"kind": "Status", "apiVersion": "v1", "code": code, "message": self.name});
+        stream.send_data(status.to_string().into(), true).unwrap();
+        asked.path
+    }
+}
+
+fn handing_over(sender: mpsc::UnboundedSender<Asked>) -> Script {
+    script(move |request, respond| {
+        let sender = sender.clone();
+        async move {
+            let (head, _) = request.into_parts();
+            let _ = sender.send(Asked {
+                path: head.uri.path_and_query().unwrap().to_string(),
+                respond,
+            });
+        }
+    })
+}
+
+struct World {
+    members: Vec<Member>,
+    fanouts: Arc<FanOuts>,
+    universe: Arc<Universe>,
+    plan: FanOut,
+    caller: Caller,
+    rounds: usize,
+}
+
+impl World {
+    async fn new(names: &[&'static str]) -> Self {
+        let mut members = Vec::new();
+        for name in names {
+            members.push(Member::start(name).await);
+        }
+        let targets: Vec<_> = members
+            .iter()
+            .map(|member| member.backend.as_ref().unwrap().target(member.name))
+            .collect();
+        let universe = Arc::new(Universe::new(
+            "ns/shard",
+            targets.iter().map(|target| target.cluster_uid.clone()),
+        ));
+        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
+        let snapshots = Arc::new(SnapshotStore::new());
+        snapshots.swap(snapshot(targets.clone()));
+        upstreams.reconcile(&snapshots.load());
+        let legs = targets.into_iter().map(|target| FanLeg {
+            slot: universe.slot(&target.cluster_uid).unwrap(),
+            forward: forward(target),
+            filter: None,
+            share: Share {
+                namespaces: None,
+                selector: None,
+            },
+            by_labels: None,
+            held: None,
+        });
+        let plan = FanOut {
+            legs: legs.collect(),
+            universe: universe.clone(),
+            watch: true,
+            unavailable: Unavailable::Hold,
+            unique: false,
+            fence: true,
+        };
+        let fanouts = Arc::new(FanOuts {
+            dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
+            access: nobody(),
+            recheck: Recheck::new(snapshots.clone(), Kinds::default()),
+            snapshots,
+            open: OpenWatches::new(FanOutMetrics::default()),
+            resume: Mutex::new(Resume::new(ResumeBounds::default())),
+            shadows: Budget::new(SHADOW_BYTES),
+            names: Budget::new(1_000),
+            frames: Budget::new(FRAME_BYTES),
+            tasks: Tasks::new(),
+        });
+        Self {
+            members,
+            fanouts,
+            universe,
+            plan,
+            caller: caller(),
+            rounds: 0,
+        }
+    }
+
+    fn cursor(&self, slots: &[u64]) -> String {
+        let mut cursor = Cursor::new(&self.universe);
+        for (leg, version) in self.plan.legs.iter().zip(slots) {
+            cursor.set(leg.slot, Slot::At(*version));
+        }
+        cursor.encode().unwrap()
+    }
+
+    fn ask(&self, query: &str) -> Fan {
+        let request = Request::builder()
+            .uri(format!("{PODS}?watch=1&{query}"))
+            .header("authorization", "Bearer client")
+            .body(())
+            .unwrap();
+        let (head, ()) = request.into_parts();
+        let asked = classify(&Method::GET, &head.uri, &head.headers).unwrap();
+        Fan {
+            plan: self.plan.clone(),
+            asking: Asking::new(asked, &head, self.caller.clone(), Context::new()),
+            snapshot: self.fanouts.snapshots.load(),
+        }
+    }
+
+    /// The request under way.
+    fn start(&mut self, query: &str) -> tokio::task::JoinHandle<Result<Watch, Fault>> {
+        self.rounds += 1;
+        let round = format!("&round={}", self.rounds);
+        let fan = self.ask(&format!("{query}{round}"));
+        for member in &mut self.members {
+            member.round.clone_from(&round);
+        }
+        let fanouts = self.fanouts.clone();
+        #[allow(clippy::disallowed_methods)]
+        tokio::spawn(async move {
+            let Fanned { response, .. } = fanouts.run(fan).await?;
+            let (head, body) = response.into_parts();
+            Ok(Watch {
+                status: head.status,
+                headers: head.headers,
+                body,
+                rest: Vec::new(),
+            })
+        })
+    }
+
+    /// An open watch with both members' streams.
+    async fn open(&mut self, query: &str) -> (Watch, Vec<(String, SendStream<Bytes>)>) {
+        let started = self.start(query);
+        let mut streams = Vec::new();
+        for member in &mut self.members {
+            streams.push(member.opens().await);
+        }
+        (started.await.unwrap().unwrap(), streams)
+    }
+
+    fn leg(&self, index: usize) -> (String, Option<String>) {
+        let described = self.fanouts.open.describe();
+        let leg = &described["watches"][0]["legs"][index];
+        let text = |key: &str| leg[key].as_str().map(str::to_owned);
+        (text("state").unwrap_or_default(), text("slot"))
+    }
+}
+
+fn caller() -> Caller {
+    Caller::Person {
+        user: "ada".to_owned(),
+        groups: Vec::new(),
+    }
+}
+
+/// Members whose RBAC lets nobody act as somebody else; west cannot be asked.
+struct Strict;
+
+impl MemberApi for Strict {
+    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> futures::future::BoxFuture<'static, MemberAnswer> {
+        let answer = match cluster {
+            "west" => Err(Fault::Unavailable {
+                message: "west is away".to_owned(),
+                cluster: Some(cluster.to_owned()),
+                sent: false,
+            }),
+            _ => Ok((
+                StatusCode::CREATED,
+                json!({"spec": {}, "status": {"allowed": false}}).to_string().into(),
+            )),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// For plans without checks.
+pub(super) fn nobody() -> Access {
+    Access::new(HubReviews::default(), Arc::new(Strict))
+}
+
+/// One replica of an operator.
+fn replica(pod_uid: &str) -> Caller {
+    Caller::Pod(Arc::new(CallerView {
+        key: CallerKey {
+            home_cluster: "east".into(),
+            pod_uid: pod_uid.into(),
+        },
+        namespace: "ns".into(),
+        pod: format!("operator-{pod_uid}"),
+        service_account: "operator".to_owned(),
+        binding: Binding::None,
+    }))
+}
+
+fn forward(target: crate::value::snapshot::Target) -> Forward {
+    Forward {
+        target: Arc::new(target),
+        class: TrafficClass::Watch,
+        priority: false,
+        long_running: true,
+        read: true,
+        collection: true,
+        rewrite: Rewrite::default(),
+        guard: None,
+        body_rule: None,
+        act_as: Impersonation::user("system:serviceaccount:ns:operator"),
+        checks: Vec::new(),
+        warning: None,
+        election: None,
+    }
+}
+
+/// What a client reads.
+struct Watch {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Body,
+    rest: Vec<u8>,
+}
+
+impl Watch {
+    /// The next event; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            let Some(frame) = tokio::time::timeout(PATIENCE, self.body.frame()).await.unwrap() else {
+                assert_eq!(self.rest, b"", "the stream ended within an event");
+                return None;
+            };
+            self.rest.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        }
+    }
+
+    async fn expect(&mut self, kind: &str, name: &str) {
+        let event = self.next().await.unwrap();
+        assert_eq!(
+            (event["type"].as_str(), event["object"]["metadata"]["name"].as_str()),
+            (Some(kind), Some(name)),
+            "{event}"
+        );
+    }
+
+    /// The next event, which is a bookmark; its version.
+    async fn bookmark(&mut self) -> String {
+        let event = self.next().await.unwrap();
+        assert_eq!(event["type"], "BOOKMARK", "{event}");
+        event["object"]["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    async fn whole(self) -> Value {
+        let bytes = self.body.collect().await.unwrap().to_bytes();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+}
+
+fn event(kind: &str, name: &str, version: u64) -> Bytes {
+    let object = json!({
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": version.to_string()},
+    });
+    format!("{}\n", json!({"type": kind, "object": object})).into()
+}
+
+fn bookmark(version: u64, marker: bool) -> Bytes {
+    let mut object = json!({
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
+    });
+    if marker {
+        object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    }
+    format!("{}\n", json!({"type": "BOOKMARK", "object": object})).into()
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn events_of_all_members_come_as_one_stream_with_a_cursor_after_them() {
+    let mut world = World::new(&["east", "west"]).await;
+    let query = format!(
+        "resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds=300&x=1",
+        world.cursor(&[10, 20])
+    );
+    let (mut watch, mut streams) = world.open(&query).await;
+    assert_eq!(
+        (watch.status, &watch.headers["content-type"]),
+        (StatusCode::OK, &"application/json".parse().unwrap())
+    );
+    assert!(
+        streams[0]
+            .0
+            .contains("resourceVersion=10&allowWatchBookmarks=true&timeoutSeconds=3"),
+        "{}",
+        streams[0].0
+    );
+    assert!(
+        streams[1].0.contains("resourceVersion=20&") && streams[1].0.contains("x=1"),
+        "{}",
+        streams[1].0
+    );
+    streams[0].1.send_data(event("ADDED", "a", 11), false).unwrap();
+    watch.expect("ADDED", "a").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[11, 20]));
+    let two = [event("MODIFIED", "b", 21), event("DELETED", "b", 22)].concat();
+    streams[1].1.send_data(two.into(), false).unwrap();
+    watch.expect("MODIFIED", "b").await;
+    watch.expect("DELETED", "b").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[11, 22]));
+    eventually("the page follows", || {
+        world.leg(1) == ("live".to_owned(), Some("22".to_owned()))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_member_that_goes_and_comes_back_costs_the_client_nothing() {
+    let mut world = World::new(&["east", "west"]).await;
+    let query = format!("resourceVersion={}&allowWatchBookmarks=true", world.cursor(&[10, 20]));
+    let (mut watch, mut streams) = world.open(&query).await;
+    streams[0].1.send_data(event("ADDED", "a", 11), false).unwrap();
+    watch.expect("ADDED", "a").await;
+    watch.bookmark().await;
+    // Half an event, then the connection is gone.
+    streams[0]
+        .1
+        .send_data(event("ADDED", "c", 12).slice(..20), false)
+        .unwrap();
+    world.members[0].backend.as_ref().unwrap().order(Order::Cut);
+    let reads = async {
+        streams[1].1.send_data(event("ADDED", "b", 21), false).unwrap();
+        watch.expect("ADDED", "b").await;
+        watch.bookmark().await;
+    };
+    reads.await;
+    let poll = watch.next();
+    let back = async {
+        let (path, mut stream) = world.members[0].opens().await;
+        assert!(path.contains("resourceVersion=11&"), "{path}");
+        stream.send_data(event("ADDED", "c", 12), false).unwrap();
+        stream
+    };
+    let (next, _stream) = tokio::join!(poll, back);
+    assert_eq!(next.unwrap()["object"]["metadata"]["name"], "c");
+    assert_eq!(watch.bookmark().await, world.cursor(&[12, 21]));
+    assert_eq!(world.leg(0).0, "live");
+}
+
+#[tokio::test]
+async fn a_position_that_is_not_ours_is_answered_within_the_stream() {
+    let mut world = World::new(&["east", "west"]).await;
+    for version in [
+        "17",
+        "99999999999999999999999999",
+        &world.cursor(&[1, 2]).replace('1', "2"),
+    ] {
+        let watch = world
+            .start(&format!("resourceVersion={version}"))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(watch.status, StatusCode::OK, "{version}");
+        let event = watch.whole().await;
+        assert_eq!(
+            (&event["type"], &event["object"]["code"]),
+            (&json!("ERROR"), &json!(410)),
+            "{event}"
+        );
+        assert_eq!(event["object"]["reason"], "Expired", "{event}");
+    }
+}

@@ -1,0 +1,335 @@
+//! A merged watch whose members are being asked: who is waited for, whose word decides, and what the stream begins with.
+//!
+//! Caller: `watch`, which has read the client's words.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VIA, WARNING};
+use http::{HeaderMap, Response, StatusCode};
+use portolan_merge::query::{Begin, LegQuery};
+use portolan_merge::watch::{Start, WatchMerge, WatchSpec};
+use tokio::time::Instant;
+
+use super::{Plan, content_type, passed, watch_legs};
+use crate::decision::plan::FanOut;
+use crate::decision::rewrite;
+use crate::resource::upstream::{Body, Ending, Merged};
+use crate::stage::fanout::accept::Shape;
+use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect};
+use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
+use crate::value::fault::Fault;
+use crate::value::snapshot::Snapshot;
+
+/// For the others, once a member's events could flow.
+const BRIEF: Duration = Duration::from_secs(2);
+
+/// A watch whose members are being asked.
+pub(super) struct Opening {
+    shared: Arc<Shared>,
+    plan: Arc<FanOut>,
+    begin: Plan,
+    bookmarks: bool,
+    /// As the merge core wants them.
+    starts: Vec<Start>,
+    /// Members that were asked without a marker after they had refused one.
+    plain: Vec<bool>,
+    legs: Vec<Asked>,
+}
+
+enum Asked {
+    Waiting(Connecting),
+    Answered(Answered),
+}
+
+impl Opening {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        plan: Arc<FanOut>,
+        begin: Plan,
+        bookmarks: bool,
+        snapshot: &Arc<Snapshot>,
+    ) -> Self {
+        let legs = plan.legs.len();
+        let mut opening = Self {
+            shared,
+            plan,
+            begin,
+            bookmarks,
+            starts: Vec::new(),
+            plain: vec![false; legs],
+            legs: Vec::new(),
+        };
+        // How to ask follows from the whole, whatever the format will be.
+        let core = opening.core(Shape::Json);
+        for index in 0..opening.plan.legs.len() {
+            let start = core.start(index);
+            opening.starts.push(start);
+            let wish = Wish {
+                query: opening.query(index, start),
+                shape: None,
+                wait: Duration::ZERO,
+            };
+            let connecting = connect(&opening.shared, &opening.plan, index, wish, Some(snapshot.clone()));
+            opening.legs.push(Asked::Waiting(connecting));
+        }
+        opening
+    }
+
+    /// The client's own words where the merge core has no others.
+    fn query(&self, leg: usize, start: Start) -> LegQuery {
+        match (self.begin.begins[leg], start) {
+            (begin @ Begin::Sync { .. }, Start::Sync) => begin.query(),
+            _ => Wish::of(start, false),
+        }
+    }
+
+    /// Before 1.32 members know no watch-list, and refuse a marker that only the router asked for.
+    fn ask_plainly(&mut self, index: usize) {
+        let start = self.starts[index];
+        let wish = Wish {
+            query: Wish::of(start, true),
+            shape: None,
+            wait: Duration::ZERO,
+        };
+        self.legs[index] = Asked::Waiting(connect(&self.shared, &self.plan, index, wish, None));
+    }
+
+    fn core(&self, shape: Shape) -> WatchMerge {
+        let mut merge = WatchMerge::new(WatchSpec {
+            format: shape.watch(),
+            bookmarks: self.bookmarks,
+            initial_events: self.begin.initial_events,
+            cursor: self.begin.cursor.clone(),
+            legs: watch_legs(&self.plan, &self.begin.starts()),
+            unique: self.plan.unique,
+            cluster_column: shape == Shape::Table,
+            known_objects: Some(self.shared.fanouts.memory(&self.plan).clone()),
+        })
+        .bounded(self.shared.fanouts.frames.clone());
+        if self.shared.hides_objects() {
+            merge = merge.hiding_objects();
+        }
+        if let Some(raw) = self.begin.raw {
+            merge.resumed(raw);
+        }
+        merge
+    }
+
+    pub(super) async fn run(mut self, snapshot: &Snapshot) -> Result<Response<Body>, Fault> {
+        self.wait().await;
+        if let Some(refused) = self.take(|answered| matches!(answered, Answered::Refused(_)))
+            && let Answered::Refused(response) = refused
+        {
+            return Ok(passed(response));
+        }
+        let Some((shape, kind)) = self.shape() else {
+            return self.nobody();
+        };
+        if !self.goes_without()
+            && let Some(away) = self.first_away()
+        {
+            return Err(away);
+        }
+        Ok(self.stream(snapshot, shape, kind))
+    }
+
+    /// Whether it may begin with some members only.
+    fn goes_without(&self) -> bool {
+        self.begin.resumes || self.shared.may_leave_out(&self.plan)
+    }
+
+    /// Until all have answered, or somebody has and the others were waited for briefly.
+    async fn wait(&mut self) {
+        let goes_without = self.goes_without();
+        let mut brief = std::pin::pin!(tokio::time::sleep(BRIEF));
+        let mut begun = false;
+        poll_fn(|cx| {
+            let (mut waiting, mut enough, mut hopeless) = (false, false, false);
+            for index in 0..self.legs.len() {
+                waiting |= self.poll_leg(index, cx);
+                match &self.legs[index] {
+                    Asked::Answered(Answered::Live(_) | Answered::Gone) => enough |= goes_without,
+                    Asked::Answered(Answered::Refused(_)) => enough = true,
+                    // Without this one there is no beginning, whatever the others say.
+                    Asked::Answered(Answered::Away(_)) => hopeless |= !goes_without,
+                    Asked::Answered(Answered::Absent(_)) | Asked::Waiting(_) => {}
+                }
+            }
+            if !waiting || hopeless {
+                return Poll::Ready(());
+            }
+            if enough && !begun {
+                begun = true;
+                brief.as_mut().reset(Instant::now() + BRIEF);
+            }
+            if begun { brief.as_mut().poll(cx) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// True while it waits.
+    fn poll_leg(&mut self, index: usize, cx: &mut Context<'_>) -> bool {
+        while let Asked::Waiting(connecting) = &mut self.legs[index] {
+            let Poll::Ready(answered) = connecting.as_mut().poll(cx) else {
+                return true;
+            };
+            let unknown = |response: &Response<Body>| response.status() == StatusCode::UNPROCESSABLE_ENTITY;
+            let ours = !self.begin.initial_events && !self.plain[index];
+            self.legs[index] = Asked::Answered(answered);
+            if let Asked::Answered(Answered::Refused(response)) = &self.legs[index]
+                && ours
+                && unknown(response)
+            {
+                self.plain[index] = true;
+                self.ask_plainly(index);
+            }
+        }
+        false
+    }
+
+    fn take(&mut self, which: impl Fn(&Answered) -> bool) -> Option<Answered> {
+        let at = self
+            .legs
+            .iter()
+            .position(|leg| matches!(leg, Asked::Answered(answered) if which(answered)))?;
+        match self.legs.remove(at) {
+            Asked::Answered(answered) => Some(answered),
+            Asked::Waiting(_) => None,
+        }
+    }
+
+    /// What the first member that serves it chose.
+    fn shape(&self) -> Option<(Shape, HeaderValue)> {
+        self.legs.iter().find_map(|leg| match leg {
+            Asked::Answered(Answered::Live(response)) => {
+                let shape = self.shared.accepted.shape(response.headers())?;
+                Some((shape, response.headers().get(CONTENT_TYPE)?.clone()))
+            }
+            // It says so within the stream.
+            Asked::Answered(Answered::Gone) => {
+                let shape = self.shared.accepted.own();
+                Some((shape, content_type(shape)))
+            }
+            _ => None,
+        })
+    }
+
+    /// No member's events can flow.
+    fn nobody(mut self) -> Result<Response<Body>, Fault> {
+        let alone = self.legs.len() == 1;
+        if let Some(Answered::Away(Away {
+            answer: Some(answer), ..
+        })) = self.take(|answered| alone && matches!(answered, Answered::Away(Away { answer: Some(_), .. })))
+        {
+            return Ok(passed(answer));
+        }
+        if let Some(away) = self.first_away() {
+            return Err(away);
+        }
+        match self.take(|answered| matches!(answered, Answered::Absent(_))) {
+            Some(Answered::Absent(response)) => Ok(passed(response)),
+            _ => Err(Fault::TooManyRequests {
+                message: "no member cluster answered in a format that can be merged".to_owned(),
+                retry_after_seconds: 1,
+                cluster: None,
+            }),
+        }
+    }
+
+    fn first_away(&self) -> Option<Fault> {
+        let legs = || self.legs.iter().zip(&self.plan.legs);
+        let away = legs().find_map(|(asked, leg)| match asked {
+            Asked::Answered(Answered::Away(away)) => Some((leg, away.why.clone())),
+            _ => None,
+        });
+        let silent = || {
+            let (_, leg) = legs().find(|(asked, _)| matches!(asked, Asked::Waiting(_)))?;
+            Some((leg, format!("member cluster {} does not answer", leg.cluster())))
+        };
+        let (leg, why) = away.or_else(silent)?;
+        Some(Fault::TooManyRequests {
+            message: format!("a watch begins when all members of the shard can be asked: {why}"),
+            retry_after_seconds: 1,
+            cluster: Some(leg.cluster().to_string()),
+        })
+    }
+
+    fn stream(self, snapshot: &Snapshot, shape: Shape, kind: HeaderValue) -> Response<Body> {
+        let mut merge = self.core(shape);
+        for (leg, _) in self.plain.iter().enumerate().filter(|(_, plain)| **plain) {
+            merge.disable_watch_list(leg);
+        }
+        let Self { shared, plan, legs, .. } = self;
+        let mut missing = Vec::new();
+        let links = legs.into_iter().zip(&plan.legs).map(|(asked, leg)| {
+            let link = link(&shared, shape, asked);
+            if !matches!(link, Link::Live(_)) {
+                missing.push(leg.cluster().clone());
+            }
+            link
+        });
+        let links = links.collect();
+        let mut head = Response::new(Body::Empty);
+        let headers = head.headers_mut();
+        headers.insert(CONTENT_TYPE, kind);
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        headers.append(VIA, rewrite::VIA_VALUE);
+        warn(headers, &plan, &missing);
+        let fanouts = &shared.fanouts;
+        let asking = &shared.asking;
+        // Registered before the first byte: no swap from here on is missed.
+        let watched = fanouts
+            .recheck
+            .watch_fan(plan.clone(), &asking.asked, &asking.caller, snapshot);
+        let drain = Box::pin(fanouts.tasks.token().cancelled_owned());
+        let ending = Ending::default();
+        let stream = MergedWatch::new(Begun {
+            merge,
+            shape,
+            links,
+            drain,
+            watched,
+            plan,
+            shared,
+            ending: ending.clone(),
+        });
+        *head.body_mut() = Body::Merged(Merged::ending(stream, ending));
+        head
+    }
+}
+
+fn link(shared: &Shared, shape: Shape, asked: Asked) -> Link {
+    let failed = |reason, why: &str| {
+        Link::Failed(Failed {
+            reason,
+            why: why.to_owned(),
+        })
+    };
+    match asked {
+        Asked::Waiting(connecting) => Link::Connecting(connecting),
+        Asked::Answered(Answered::Live(response)) if shared.accepted.shape(response.headers()) == Some(shape) => {
+            Link::Live(response.into_body())
+        }
+        Asked::Answered(Answered::Live(_)) => failed(Reason::Unreadable, "the member chose another format"),
+        Asked::Answered(Answered::Absent(_)) => failed(Reason::Absent, "the member does not serve the kind"),
+        Asked::Answered(Answered::Gone) => Link::Connecting(Box::pin(std::future::ready(Answered::Gone))),
+        Asked::Answered(Answered::Refused(response)) => failed(Reason::Refused, response.status().as_str()),
+        Asked::Answered(Answered::Away(away)) => failed(Reason::Away, &away.why),
+    }
+}
+
+/// What the plan and the missing members have to say to whoever reads headers.
+fn warn(headers: &mut HeaderMap, plan: &FanOut, missing: &[Arc<str>]) {
+    let audited = plan.legs.iter().find_map(|leg| leg.forward.warning.clone());
+    let without = missing
+        .iter()
+        .map(|cluster| format!("member cluster {cluster} is not there yet: its events follow when it is"));
+    for text in audited.into_iter().chain(without) {
+        if let Some(value) = rewrite::warning(&text) {
+            headers.append(WARNING, value);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Who asks? A bound ServiceAccount token of exactly one member, or a person's client certificate of the hub CA.
+//!
+//! The signing key decides which member a token comes from; signature, times, audience and Pod binding are judged here,
+//! then that member alone is asked by TokenReview (kept for seconds, by hash). What the caller may do is in its
+//! `CallerView`, looked up in the request's own snapshot each time. No token reaches a log, a span or an error. Caller:
+//! `edge`; `accept` makes the [`PeerIdentity`].
+
+mod cache;
+mod review;
+mod token;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use http::{HeaderMap, HeaderValue};
+use portolan_runtime::pki;
+use portolan_wire::identity::Identity;
+use rustls_pki_types::CertificateDer;
+
+pub(crate) use self::cache::Source;
+use self::cache::{Lookup, TokenCache, TokenHash};
+use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
+use crate::args::IdentityConfig;
+use crate::resource::access::MemberApi;
+use crate::resource::metrics::{Identified, IdentifyMetrics};
+use crate::value::fault::Fault;
+use crate::value::snapshot::keys::{KeyOwner, SigningKey};
+use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
+
+/// Before a token in base64url, in `Sec-WebSocket-Protocol`.
+const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// Who a client certificate belongs to. The handshake verified its chain against the hub CA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PeerIdentity {
+    identity: Identity,
+    /// Connections outlive certificates; requests on them do not.
+    not_after: SystemTime,
+}
+
+impl PeerIdentity {
+    /// From the chain that a client presented, leaf first. `None` if its subject is nobody.
+    pub(crate) fn from_certificates(chain: &[CertificateDer<'_>]) -> Option<Self> {
+        let subject = pki::subject_of(chain.first()?).ok()?;
+        let identity = Identity::from_subject(&subject.common_name, &subject.organizations)?;
+        Some(Self {
+            identity,
+            not_after: subject.not_after,
+        })
+    }
+}
+
+/// The stage. One per process, shared by all requests.
+pub(crate) struct Identifier {
+    config: IdentityConfig,
+    members: Arc<dyn MemberApi>,
+    cache: TokenCache,
+    metrics: IdentifyMetrics,
+}
+
+impl Identifier {
+    pub(crate) fn new(config: IdentityConfig, members: Arc<dyn MemberApi>, metrics: IdentifyMetrics) -> Self {
+        let cache = TokenCache::default();
+        Self {
+            config,
+            members,
+            cache,
+            metrics,
+        }
+    }
+
+    /// 401 for nobody, 403 for a Pod of no shard or several, 503 while its member cannot be asked. Safe to drop.
+    pub(crate) async fn identify(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&PeerIdentity>,
+        snapshot: &Snapshot,
+    ) -> Result<Caller, Fault> {
+        let outcome = self.identify_at(headers, peer, snapshot, SystemTime::now()).await;
+        self.metrics.outcome(match &outcome {
+            Ok(Caller::Pod(_)) => Identified::Pod,
+            Ok(Caller::Person { .. }) => Identified::Person,
+            Err(Fault::Unauthenticated(_)) => Identified::Unauthenticated,
+            Err(Fault::Forbidden(_)) => Identified::Forbidden,
+            Err(_) => Identified::Unavailable,
+        });
+        outcome
+    }
+
+    async fn identify_at(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&PeerIdentity>,
+        snapshot: &Snapshot,
+        now: SystemTime,
+    ) -> Result<Caller, Fault> {
+        // As an API server does: a certificate that is somebody comes first.
+        if let Some(PeerIdentity {
+            identity: Identity::Person { user, groups },
+            not_after,
+        }) = peer
+            && now < *not_after
+        {
+            return Ok(Caller::Person {
+                user: user.clone(),
+                groups: groups.clone(),
+            });
+        }
+        let Some(token) = bearer(headers)? else {
+            return Err(no_identity(peer, &self.config.audience));
+        };
+        if snapshot.generation == 0 {
+            return Err(Fault::Unavailable {
+                message: "the router has no routing state yet: neither from its hub nor from its state file".to_owned(),
+                cluster: None,
+                sent: false,
+            });
+        }
+        let reviewed = self.reviewed(&token, snapshot, now).await?;
+        caller_of(&reviewed, snapshot).map(Caller::Pod)
+    }
+
+    async fn reviewed(&self, token: &str, snapshot: &Snapshot, now: SystemTime) -> Result<Arc<Reviewed>, Fault> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(unauthenticated(&TokenError::NotAToken));
+        }
+        let hash = TokenHash::of(token);
+        match self.cache.get(hash) {
+            Some(Lookup::Kept(outcome)) => {
+                self.metrics.source(Source::Kept);
+                return outcome;
+            }
+            Some(Lookup::Running(running)) => {
+                self.metrics.source(Source::Joined);
+                return running.await;
+            }
+            None => {}
+        }
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let claimed = self.verify(token, snapshot, now)?;
+        let life = Duration::from_secs(claimed.expires.saturating_sub(now));
+        let review = review::review(self.members.clone(), token.to_owned(), claimed);
+        let (outcome, source) = self.cache.review(hash, life, review).await;
+        self.metrics.source(source);
+        self.metrics.kept(self.cache.len());
+        outcome
+    }
+
+    /// By the pinned keys alone; nobody is asked about a token that no member signed.
+    fn verify(&self, token: &str, snapshot: &Snapshot, now: u64) -> Result<Reviewed, Fault> {
+        let named = token::parse_header(token).map_err(|error| unauthenticated(&error))?;
+        let candidates = snapshot.keys.candidates(Some(&named.kid));
+        let audiences = Audiences {
+            wanted: &self.config.audience,
+            api_server: self.config.accept_api_audience,
+        };
+        let mut refusal = None;
+        for SigningKey { owner, jwk } in candidates {
+            let cluster = match owner {
+                KeyOwner::Cluster(cluster) => cluster,
+                // Its token may be of a Pod of any of them.
+                KeyOwner::Conflict(clusters) if token::is_signed_by(token, &named, jwk) => {
+                    return Err(shared_key(clusters));
+                }
+                // A kid is only a name: whoever publishes another key under it must not shut others out.
+                KeyOwner::Conflict(_) => continue,
+            };
+            match token::verify(token, &named, (cluster, jwk), &audiences, now) {
+                Ok(claimed) => return Ok(claimed),
+                // Perhaps of another key of this name. Any other error is of a token that did verify.
+                Err(error @ TokenError::Signature(_)) => _ = refusal.get_or_insert(error),
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(refusal.map_or_else(|| unknown_key(&named), |error| unauthenticated(&error)))
+    }
+}
+
+/// The token of `Authorization: Bearer`, else the one that browsers put among the protocols of a WebSocket. Two
+/// Authorization headers, or another scheme, are refused: guessing is worse.
+fn bearer(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Fault> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else {
+        return Ok(websocket_token(headers).map(Cow::Owned));
+    };
+    if values.next().is_some() {
+        return Err(Fault::Unauthenticated(
+            "several Authorization headers: send one".to_owned(),
+        ));
+    }
+    let token = bearer_value(value)
+        .ok_or_else(|| Fault::Unauthenticated("the Authorization header carries no bearer token".to_owned()))?;
+    Ok(Some(Cow::Borrowed(token)))
+}
+
+/// As the API server reads it. `rewrite` takes it away before the member sees it.
+fn websocket_token(headers: &HeaderMap) -> Option<String> {
+    let offered = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let mut protocols = offered.flat_map(|value| value.split(',')).map(str::trim);
+    let encoded = protocols.find_map(|protocol| protocol.strip_prefix(TOKEN_PROTOCOL))?;
+    String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
+}
+
+fn bearer_value(value: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+fn no_identity(peer: Option<&PeerIdentity>, audience: &str) -> Fault {
+    let what = match peer {
+        None => "no identity",
+        Some(PeerIdentity {
+            identity: Identity::Person { .. },
+            ..
+        }) => "the client certificate has expired",
+        Some(_) => "the certificate of an agent or router is no caller's",
+    };
+    Fault::Unauthenticated(format!(
+        "{what}: send the bearer token of a Pod's ServiceAccount with audience {audience:?}, or a client certificate of \
+         the hub CA (portolanctl kubeconfig)"
+    ))
+}
+
+fn unauthenticated(error: &TokenError) -> Fault {
+    Fault::Unauthenticated(error.to_string())
+}
+
+fn unknown_key(_named: &Named) -> Fault {
+    // The kid is not repeated: until a key verifies it, it is whatever the client wrote.
+    Fault::Unauthenticated(
+        "no member cluster published the key that signed the token: it is not of a joined member, or the member has \
+         rotated its keys and its agent has not reported them yet"
+            .to_owned(),
+    )
+}
+
+fn shared_key(clusters: &[Arc<str>]) -> Fault {
+    Fault::Unauthenticated(format!(
+        "the token's signing key is published by several members ({}), so it cannot tell whose Pod this is: give each \
+         cluster its own ServiceAccount signing key",
+        clusters.join(", ")
+    ))
+}
+
+/// The view of a reviewed Pod in this snapshot.
+fn caller_of(reviewed: &Reviewed, snapshot: &Snapshot) -> Result<Arc<CallerView>, Fault> {
+    let pod = Pod(reviewed);
+    let Some(view) = snapshot.callers.get(&reviewed.key) else {
+        return Err(Fault::Forbidden(if namesake(reviewed, snapshot) {
+            format!(
+                "{pod} has the name of a caller but another uid: it was replaced and the hub has not heard of it yet"
+            )
+        } else {
+            format!("{pod} belongs to no shard: no ShardingConfig in its namespace selects it")
+        }));
+    };
+    if *view.namespace != *reviewed.namespace || view.service_account != reviewed.service_account {
+        return Err(Fault::Forbidden(format!(
+            "{pod} is known to the hub as Pod {}/{} of ServiceAccount {}",
+            view.namespace, view.pod, view.service_account
+        )));
+    }
+    match &view.binding {
+        Binding::One(_) => Ok(view.clone()),
+        Binding::None => Err(Fault::Forbidden(format!("{pod} belongs to no shard"))),
+        Binding::Several(configs) => Err(Fault::Forbidden(format!(
+            "{pod} belongs to {} shards, which must be one: {}; narrow their selectors",
+            configs.len(),
+            configs.join(", ")
+        ))),
+    }
+}
+
+/// Whether a caller of the same name is known. Walks all callers, in a refusal only.
+fn namesake(reviewed: &Reviewed, snapshot: &Snapshot) -> bool {
+    snapshot.callers.values().any(|view| {
+        view.key.home_cluster == reviewed.key.home_cluster
+            && *view.namespace == *reviewed.namespace
+            && view.pod == reviewed.pod
+    })
+}
+
+struct Pod<'a>(&'a Reviewed);
+
+impl std::fmt::Display for Pod<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Reviewed {
+            key,
+            namespace,
+            pod,
+            service_account,
+            ..
+        } = self.0;
+        write!(
+            f,
+            "Pod {namespace}/{pod} (ServiceAccount {service_account}) of member {}",
+            key.home_cluster
+        )
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod signer;
+#[cfg(test)]
+mod tests;

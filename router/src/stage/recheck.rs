@@ -1,0 +1,442 @@
+//! Long requests that a new snapshot would plan otherwise: their answers are ended, or go on under the new plan.
+//!
+//! A request is ruled by its snapshot to its end, but a watch, a followed log or a shell has no end of its own: after
+//! each swap they are planned anew. One whose caller has vanished or may no longer ask ends as if the member had ended
+//! it; a watch of one member that would now be of another, or of other objects, ends with 410, because a client that merely
+//! watched again would go on from where it was and never see what came or went with the change. A merged watch is handed
+//! its new plan instead and mends itself. Temporary refusals (a cordon, a version that a member does not serve yet) end
+//! nothing that runs. Not asked again here: `access`, whose answers no swap changes. Callers: `edge` registers, its
+//! answers and `fanout` poll; `dispatch` asks for a write that is about to leave.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use portolan_crds::selector::Selector;
+use portolan_runtime::Tasks;
+use tokio::sync::watch;
+
+use crate::decision::plan::{self, FanOut, Forward, Plan, Replan, Rule};
+use crate::resource::discovery::Kinds;
+use crate::value::classify::{ApiRequest, Impersonation};
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Caller, Snapshot, SnapshotStore};
+
+/// Why an answer is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The caller may not ask this any more, or not of this router.
+    Withdrawn,
+    /// It would be answered by another member, or with other objects.
+    Changed,
+}
+
+/// What is to become of a merged watch.
+#[derive(Debug, Clone)]
+pub(crate) enum FanVerdict {
+    /// To end, see [`Verdict`]. `Changed`: with 410.
+    Over(Verdict),
+    /// Targets or holds were renewed: reconnect with these from now on. No stream is touched.
+    Renewed(Arc<FanOut>),
+    /// Other legs, or other objects of some: hand it to the merge core.
+    Replanned(Arc<FanOut>),
+}
+
+/// All long requests of this process.
+#[derive(Debug)]
+pub(crate) struct Recheck {
+    snapshots: Arc<SnapshotStore>,
+    kinds: Kinds,
+    // A mutex: held to add, remove or copy the list; nothing is planned under it.
+    open: Mutex<Registered>,
+}
+
+#[derive(Debug, Default)]
+struct Registered {
+    next: u64,
+    requests: HashMap<u64, Arc<Open>>,
+}
+
+/// One of them. Small: there is one per watch.
+#[derive(Debug)]
+struct Open {
+    asked: ApiRequest,
+    /// A mutex: one task judges, and the request itself when it begins and takes its new plan.
+    seen: Mutex<Seen>,
+    /// A [`Word`]: polled with every frame, so it must cost nothing.
+    word: AtomicU8,
+    waker: AtomicWaker,
+}
+
+/// What was found last. The order is the order of weight: a lighter word never replaces a heavier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Word {
+    Same,
+    Renewed,
+    Replanned,
+    Changed,
+    Withdrawn,
+}
+
+/// The plan in force and who asked for it.
+#[derive(Debug)]
+struct Seen {
+    caller: Caller,
+    rests_on: Basis,
+}
+
+/// What a plan in force rests on.
+#[derive(Debug)]
+enum Basis {
+    One(Member),
+    Fan(Arc<FanOut>),
+}
+
+/// A plan for one member. Holds no target: an old one would live as long as the request.
+#[derive(Debug)]
+struct Member {
+    cluster: Arc<str>,
+    cluster_uid: String,
+    /// Of the target.
+    version: String,
+    selector: Option<Selector>,
+    act_as: Impersonation,
+}
+
+/// A registered request; dropped, it is forgotten.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    id: u64,
+    open: Arc<Open>,
+    all: Arc<Recheck>,
+}
+
+/// A registered merged watch.
+#[derive(Debug)]
+pub(crate) struct WatchedFan(Watched);
+
+impl Recheck {
+    pub(crate) fn new(snapshots: Arc<SnapshotStore>, kinds: Kinds) -> Arc<Self> {
+        let open = Mutex::default();
+        Arc::new(Self { snapshots, kinds, open })
+    }
+
+    /// Judges all of them after each swap, until cancelled.
+    pub(crate) async fn run(self: Arc<Self>, tasks: Tasks) {
+        let mut swaps = self.snapshots.subscribe();
+        let stop = tasks.token();
+        while let Some(Ok(())) = stop.run_until_cancelled(swaps.changed()).await {
+            swaps.borrow_and_update();
+            let snapshot = self.snapshots.load();
+            let open: Vec<_> = self.open.lock().requests.values().cloned().collect();
+            for request in open {
+                request.judge(&snapshot, &self.kinds);
+            }
+        }
+    }
+
+    /// Registers a request that was planned with `snapshot`. Swaps since then are not missed.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        forward: &Forward,
+        asked: &ApiRequest,
+        caller: &Caller,
+        snapshot: &Snapshot,
+    ) -> Watched {
+        self.register(Basis::One(Member::of(forward)), asked, caller, snapshot)
+    }
+
+    /// Registers a merged watch.
+    pub(crate) fn watch_fan(
+        self: &Arc<Self>,
+        plan: Arc<FanOut>,
+        asked: &ApiRequest,
+        caller: &Caller,
+        snapshot: &Snapshot,
+    ) -> WatchedFan {
+        WatchedFan(self.register(Basis::Fan(plan), asked, caller, snapshot))
+    }
+
+    /// Wakes after each swap.
+    pub(crate) fn swaps(&self) -> watch::Receiver<u64> {
+        self.snapshots.subscribe()
+    }
+
+    /// Whether a request that `snapshot` planned as `forward` would go out so now; else what a fresh one is answered.
+    pub(crate) fn still(
+        &self,
+        forward: &Forward,
+        asked: &ApiRequest,
+        caller: &Caller,
+        snapshot: &Snapshot,
+    ) -> Result<(), Fault> {
+        let now = self.snapshots.load();
+        if now.generation == snapshot.generation {
+            return Ok(());
+        }
+        let Some(caller) = current(caller, &now) else {
+            let why = "the hub does not tell of this caller any more";
+            return Err(Fault::Forbidden(why.to_owned()));
+        };
+        let next = match plan::plan(&caller, asked, &now, &self.kinds).plan {
+            Plan::Refuse(fault) => return Err(fault),
+            // The body has named the leader-election Lease.
+            Plan::Forward(next) if forward.rewrite.lease.is_some() && next.election.is_some() => next.election,
+            Plan::Forward(next) => Some(next),
+            // An object does not move: where it was found it stays.
+            Plan::Choose(choose) => {
+                let mut candidates = choose.candidates.into_iter().map(|one| one.forward);
+                let here = candidates.find(|next| next.target.cluster == forward.target.cluster);
+                here.map(Box::new)
+            }
+            Plan::FanOut(_) | Plan::Discovery(_) | Plan::Local(_) => None,
+        };
+        if next.is_some_and(|next| alike(forward, &next)) {
+            return Ok(());
+        }
+        Err(forward.unavailable(format!(
+            "the shard has changed while the request waited to be sent to member cluster {}: send it again",
+            forward.target.cluster
+        )))
+    }
+
+    fn register(
+        self: &Arc<Self>,
+        rests_on: Basis,
+        asked: &ApiRequest,
+        caller: &Caller,
+        snapshot: &Snapshot,
+    ) -> Watched {
+        let open = Arc::new(Open {
+            asked: asked.clone(),
+            seen: Mutex::new(Seen {
+                caller: caller.clone(),
+                rests_on,
+            }),
+            word: AtomicU8::new(Word::Same as u8),
+            waker: AtomicWaker::new(),
+        });
+        let id = {
+            let mut registered = self.open.lock();
+            registered.next += 1;
+            let id = registered.next;
+            registered.requests.insert(id, open.clone());
+            id
+        };
+        // Registered first: a swap from now on is seen by `run`, an earlier one here.
+        let now = self.snapshots.load();
+        if now.generation != snapshot.generation {
+            open.judge(&now, &self.kinds);
+        }
+        let all = self.clone();
+        Watched { id, open, all }
+    }
+}
+
+impl Watched {
+    /// The verdict, or a wake-up when there is one.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Option<Verdict> {
+        self.open.waker.register(cx.waker());
+        self.open.verdict()
+    }
+
+    /// Waits for a verdict.
+    pub(crate) async fn ended(&self) -> Verdict {
+        std::future::poll_fn(|cx| self.poll(cx).map_or(Poll::Pending, Poll::Ready)).await
+    }
+}
+
+impl WatchedFan {
+    /// What is new, once; or a wake-up when there is something. The end is told again and again.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Option<FanVerdict> {
+        self.0.open.waker.register(cx.waker());
+        self.0.open.take()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.all.open.lock().requests.remove(&self.id);
+    }
+}
+
+impl Open {
+    fn word(&self) -> Word {
+        match self.word.load(Ordering::Acquire) {
+            1 => Word::Renewed,
+            2 => Word::Replanned,
+            3 => Word::Changed,
+            4 => Word::Withdrawn,
+            _ => Word::Same,
+        }
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        match self.word() {
+            Word::Withdrawn => Some(Verdict::Withdrawn),
+            Word::Changed => Some(Verdict::Changed),
+            Word::Same | Word::Renewed | Word::Replanned => None,
+        }
+    }
+
+    fn take(&self) -> Option<FanVerdict> {
+        if self.word() == Word::Same {
+            return None;
+        }
+        // Under the lock, so that no newer plan's word is wiped out.
+        let seen = self.seen.lock();
+        if let Some(over) = self.verdict() {
+            return Some(FanVerdict::Over(over));
+        }
+        let word = self.word();
+        self.word.store(Word::Same as u8, Ordering::Release);
+        let Basis::Fan(plan) = &seen.rests_on else { return None };
+        match word {
+            Word::Replanned => Some(FanVerdict::Replanned(plan.clone())),
+            _ => Some(FanVerdict::Renewed(plan.clone())),
+        }
+    }
+
+    fn judge(&self, snapshot: &Snapshot, kinds: &Kinds) {
+        if self.verdict().is_some() {
+            return;
+        }
+        {
+            let mut seen = self.seen.lock();
+            let word = seen.judge(&self.asked, snapshot, kinds);
+            if word <= self.word() {
+                return;
+            }
+            self.word.store(word as u8, Ordering::Release);
+        }
+        self.waker.wake();
+    }
+}
+
+impl Seen {
+    /// What `snapshot` makes of the request; remembers it if it may go on.
+    fn judge(&mut self, asked: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Word {
+        let Some(caller) = current(&self.caller, snapshot) else {
+            return Word::Withdrawn;
+        };
+        let same_view = same(&caller, &self.caller);
+        // Of the usual swap most of them need no more than this.
+        if same_view && self.rests_on.is_untouched(snapshot) {
+            return Word::Same;
+        }
+        let planned = plan::plan(&caller, asked, snapshot, kinds);
+        let word = match (planned.plan, &mut self.rests_on) {
+            (Plan::Forward(forward), Basis::One(member)) => member.judge(&forward),
+            (Plan::FanOut(next), Basis::Fan(plan)) => judge_fan(plan, *next),
+            // An object does not move: where it was found it stays.
+            (Plan::Choose(choose), Basis::One(member)) => choose
+                .candidates
+                .iter()
+                .find(|one| one.forward.target.cluster == member.cluster)
+                .map_or(Word::Withdrawn, |one| member.judge(&one.forward)),
+            (Plan::Refuse(_), basis) if basis.outlives(planned.rule) => {
+                // What it would be filtered by then is not known.
+                return if same_view { Word::Same } else { Word::Changed };
+            }
+            _ => Word::Withdrawn,
+        };
+        self.caller = caller;
+        word
+    }
+}
+
+fn judge_fan(plan: &mut Arc<FanOut>, next: FanOut) -> Word {
+    match next.after(plan) {
+        Replan::Same => Word::Same,
+        Replan::Renewed(next) => {
+            *plan = Arc::new(next);
+            Word::Renewed
+        }
+        Replan::Changed(next) => {
+            *plan = Arc::new(next);
+            Word::Replanned
+        }
+        Replan::Anew => Word::Changed,
+        Replan::Withdrawn => Word::Withdrawn,
+    }
+}
+
+impl Basis {
+    /// Whether a refusal by this rule goes away by itself and says nothing against what runs.
+    fn outlives(&self, rule: Rule) -> bool {
+        match self {
+            Self::One(_) => rule == Rule::Cordoned,
+            Self::Fan(_) => matches!(rule, Rule::Cordoned | Rule::NoTarget | Rule::VersionConflict),
+        }
+    }
+
+    /// Whether nothing that it rests on was sent anew; the caller's view aside.
+    fn is_untouched(&self, snapshot: &Snapshot) -> bool {
+        let same = |cluster: &str, version: &str| {
+            let target = snapshot.targets.get(cluster);
+            target.is_some_and(|target| target.version == version)
+        };
+        match self {
+            Self::One(member) => same(&member.cluster, &member.version),
+            Self::Fan(plan) => plan
+                .legs
+                .iter()
+                .all(|leg| same(leg.cluster(), &leg.forward.target.version)),
+        }
+    }
+}
+
+impl Member {
+    fn of(forward: &Forward) -> Self {
+        Self {
+            cluster: forward.target.cluster.clone(),
+            cluster_uid: forward.target.cluster_uid.clone(),
+            version: forward.target.version.clone(),
+            selector: forward.rewrite.selector.clone(),
+            act_as: forward.act_as.clone(),
+        }
+    }
+
+    fn judge(&mut self, forward: &Forward) -> Word {
+        let next = Self::of(forward);
+        if next.act_as != self.act_as {
+            return Word::Withdrawn;
+        }
+        let kept =
+            next.cluster == self.cluster && next.cluster_uid == self.cluster_uid && next.selector == self.selector;
+        *self = next;
+        if kept { Word::Same } else { Word::Changed }
+    }
+}
+
+fn same(one: &Caller, other: &Caller) -> bool {
+    match (one, other) {
+        (Caller::Pod(one), Caller::Pod(other)) => Arc::ptr_eq(one, other) || one == other,
+        _ => one == other,
+    }
+}
+
+/// The same caller as `snapshot` knows it; `None`: not at all.
+fn current(caller: &Caller, snapshot: &Snapshot) -> Option<Caller> {
+    match caller {
+        Caller::Person { .. } => Some(caller.clone()),
+        Caller::Pod(view) => snapshot.callers.get(&view.key).cloned().map(Caller::Pod),
+    }
+}
+
+/// Whether two plans of one request send the same to the same member, after the same looks.
+fn alike(one: &Forward, other: &Forward) -> bool {
+    one.target.cluster == other.target.cluster
+        && one.target.cluster_uid == other.target.cluster_uid
+        && one.rewrite == other.rewrite
+        && one.guard == other.guard
+        && one.body_rule == other.body_rule
+        && one.act_as == other.act_as
+}

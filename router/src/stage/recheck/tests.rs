@@ -1,0 +1,313 @@
+//! What a swap means for a request that is under way.
+
+use http::{HeaderMap, Method};
+use portolan_wire::v1;
+
+use super::*;
+use crate::value::classify::classify;
+use crate::value::snapshot::build::{Transaction, apply};
+
+const ALL_PODS: &str = "GET /api/v1/pods?watch=true";
+const PODS: &str = "GET /api/v1/namespaces/a/pods?watch=true";
+const EXEC: &str = "POST /api/v1/namespaces/a/pods/p/exec";
+
+/// The caller owns `a` and `b` of east.
+struct World {
+    target: v1::Target,
+    view: v1::CallerView,
+    /// A second member is known.
+    west: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let pods = v1::KindCoverage {
+            resource: "pods".into(),
+            complete: true,
+            rule: Some(v1::LabelRule {
+                prefix: "ctrlmesh.kusionstack.io/".into(),
+                bucketing: None,
+            }),
+            ..v1::KindCoverage::default()
+        };
+        let target = v1::Target {
+            cluster: "east".into(),
+            cluster_uid: "1".into(),
+            endpoints: vec![v1::Endpoint {
+                url: "https://east:6443".into(),
+                tls_server_name: String::new(),
+            }],
+            allowed_service_accounts: vec!["ops/operator".into(), "ops/other".into()],
+            coverage: vec![pods],
+            ..v1::Target::default()
+        };
+        let shard = v1::Shard {
+            name: "blue".into(),
+            primary_cluster: "east".into(),
+            enforcement: v1::Enforcement::Enforce.into(),
+            members: vec![v1::MemberGrant {
+                cluster: "east".into(),
+                all_namespaces: false,
+                namespaces: ["a", "b"].map(grant).to_vec(),
+            }],
+            label_prefix: "ctrlmesh.kusionstack.io/".into(),
+            ..v1::Shard::default()
+        };
+        let view = v1::CallerView {
+            home_cluster: "east".into(),
+            pod_uid: "u".into(),
+            namespace: "ops".into(),
+            pod: "operator-0".into(),
+            service_account: "operator".into(),
+            shards: vec!["ops/blue".into()],
+            shard: Some(shard),
+        };
+        Self {
+            target,
+            view,
+            west: false,
+        }
+    }
+
+    fn member(&mut self) -> &mut v1::MemberGrant {
+        &mut self.view.shard.as_mut().unwrap().members[0]
+    }
+
+    fn snapshot(&self, version: &str) -> Snapshot {
+        use v1::resource::Body;
+        let mut bodies = vec![Body::Target(self.target.clone()), Body::CallerView(self.view.clone())];
+        if self.west {
+            bodies.push(Body::Target(v1::Target {
+                cluster: "west".into(),
+                cluster_uid: "w".into(),
+                ..self.target.clone()
+            }));
+        }
+        let resource = |body| v1::Resource {
+            version: version.into(),
+            body: Some(body),
+        };
+        let transaction = Transaction {
+            upserted: bodies.into_iter().map(resource).collect(),
+            removed: vec![],
+        };
+        let applied = apply(&Snapshot::default(), &transaction);
+        assert_eq!(applied.rejected, []);
+        applied.snapshot
+    }
+}
+
+fn grant(namespace: &str) -> v1::NamespaceGrant {
+    v1::NamespaceGrant {
+        namespace: namespace.into(),
+        generation: 1,
+        state: v1::GrantState::Granted.into(),
+    }
+}
+
+/// What becomes of `request` after `change`.
+fn after(request: &str, change: impl Fn(&mut World)) -> Word {
+    let (word, _) = replanned(request, change);
+    word
+}
+
+fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<FanOut>>) {
+    let mut world = World::new();
+    let old = world.snapshot("1");
+    let caller = Caller::Pod(old.callers.values().next().unwrap().clone());
+    let (method, uri) = request.split_once(' ').unwrap();
+    let asked = classify(
+        &method.parse::<Method>().unwrap(),
+        &uri.parse().unwrap(),
+        &HeaderMap::new(),
+    )
+    .unwrap();
+    let kinds = Kinds::default();
+    let store = Arc::new(SnapshotStore::new());
+    let all = Recheck::new(store.clone(), kinds.clone());
+    change(&mut world);
+    let mut new = world.snapshot("2");
+    if world.view.shards.is_empty() {
+        new.callers.clear();
+    }
+    new.generation = old.generation + 1;
+    // The swap that came while it was being sent.
+    store.swap(new);
+    let found = match plan::plan(&caller, &asked, &old, &kinds).plan {
+        Plan::Forward(forward) => {
+            let watched = all.watch(&forward, &asked, &caller, &old);
+            assert_eq!(all.open.lock().requests.len(), 1);
+            (watched.open.word(), None)
+        }
+        Plan::FanOut(fan) => {
+            let watched = all.watch_fan(Arc::new(*fan), &asked, &caller, &old);
+            let word = watched.0.open.word();
+            let plan = match watched.0.open.take() {
+                None => None,
+                Some(FanVerdict::Over(_)) => {
+                    assert!(watched.0.open.take().is_some(), "the end is told again");
+                    None
+                }
+                Some(FanVerdict::Renewed(plan) | FanVerdict::Replanned(plan)) => {
+                    assert!(watched.0.open.take().is_none(), "a plan is told once");
+                    Some(plan)
+                }
+            };
+            (word, plan)
+        }
+        other => panic!("{request}: {other:?}"),
+    };
+    assert!(all.open.lock().requests.is_empty(), "nothing is kept of what is over");
+    found
+}
+
+#[test]
+fn what_would_be_answered_alike_goes_on() {
+    // The new target is for reconnects.
+    for (request, renewed) in [(ALL_PODS, Word::Renewed), (PODS, Word::Renewed), (EXEC, Word::Same)] {
+        assert_eq!(after(request, |_| {}), renewed, "{request}");
+        let endpoint = |world: &mut World| world.target.endpoints[0].url = "https://east-2:6443".into();
+        assert_eq!(after(request, endpoint), renewed, "{request}");
+        assert_eq!(
+            after(request, |world| world.target.cordoned = true),
+            Word::Same,
+            "{request}"
+        );
+    }
+    let other = |world: &mut World| world.member().namespaces = ["a", "c"].map(grant).to_vec();
+    assert_eq!(after(PODS, other), Word::Renewed, "its own namespace stayed");
+    assert_eq!(after(EXEC, other), Word::Same);
+}
+
+#[test]
+fn labels_that_come_change_no_running_watch_and_labels_that_go_do() {
+    let (word, plan) = replanned("GET /api/v1/secrets?watch=true", |world| {
+        world.target.coverage[0].resource = "secrets".into();
+    });
+    assert_eq!(word, Word::Renewed);
+    assert!(plan.unwrap().legs[0].filter.is_some(), "it goes on filtering here");
+    let (word, plan) = replanned(ALL_PODS, |world| world.target.coverage[0].complete = false);
+    assert_eq!(word, Word::Renewed);
+    assert!(
+        plan.unwrap().legs[0].filter.is_none(),
+        "who has no label yet comes with it"
+    );
+    let (word, _) = replanned(ALL_PODS, |world| {
+        world.target.coverage[0].complete = false;
+        world.target.coverage[0].at_admission = Some(false);
+    });
+    assert_eq!(word, Word::Replanned, "an update could take its labels off");
+    let (word, plan) = replanned(ALL_PODS, |world| world.target.coverage.clear());
+    assert_eq!(word, Word::Replanned);
+    let leg = &plan.unwrap().legs[0];
+    assert!(leg.filter.is_some() && leg.forward.rewrite.selector.is_none());
+}
+
+#[test]
+fn other_objects_are_a_new_plan() {
+    for namespaces in [vec!["a"], vec!["a", "b", "c"]] {
+        let change = |world: &mut World| world.member().namespaces = namespaces.iter().copied().map(grant).collect();
+        let (word, plan) = replanned(ALL_PODS, change);
+        assert_eq!(word, Word::Replanned, "{namespaces:?}");
+        let plan = plan.unwrap();
+        let filter = plan.legs[0].share.namespaces.as_ref().unwrap();
+        assert_eq!(filter.names(), namespaces.len());
+        // Filtered here it stays filtered here: such a stream can be given another filter.
+        let (_, plan) = replanned("GET /api/v1/secrets?watch=true", change);
+        assert_eq!(plan.unwrap().legs[0].filter.as_ref().unwrap().names(), namespaces.len());
+    }
+    // Another cluster under the same name, and a member more.
+    let replaced = |world: &mut World| world.target.cluster_uid = "2".into();
+    assert_eq!(after(PODS, replaced), Word::Replanned);
+    let more = |world: &mut World| {
+        world.view.shard.as_mut().unwrap().members.push(v1::MemberGrant {
+            cluster: "west".into(),
+            all_namespaces: false,
+            namespaces: vec![grant("c")],
+        });
+        world.west = true;
+    };
+    let (word, plan) = replanned(ALL_PODS, more);
+    assert_eq!((word, plan.unwrap().legs.len()), (Word::Replanned, 2));
+    assert_eq!(after(PODS, more), Word::Replanned, "another universe");
+    assert_eq!(
+        after("GET /api/v1/nodes?watch=true", more),
+        Word::Changed,
+        "names may collide now"
+    );
+}
+
+#[test]
+fn what_cannot_be_planned_now_goes_on_unless_the_caller_changed() {
+    // West is a member of the shard, but not known to this router yet.
+    let unknown = |world: &mut World| {
+        world.view.shard.as_mut().unwrap().members.push(v1::MemberGrant {
+            cluster: "west".into(),
+            all_namespaces: false,
+            namespaces: vec![grant("c")],
+        });
+    };
+    assert_eq!(after(ALL_PODS, unknown), Word::Changed);
+    assert_eq!(after(PODS, unknown), Word::Renewed);
+}
+
+#[test]
+fn what_may_not_be_asked_any_more_ends() {
+    let gone = |world: &mut World| world.view.shards.clear();
+    let left = |world: &mut World| world.member().namespaces = vec![grant("b")];
+    let shards = |world: &mut World| world.view.shards.push("ops/green".into());
+    let denied = |world: &mut World| world.target.allowed_service_accounts.clear();
+    let account = |world: &mut World| world.view.service_account = "other".into();
+    for request in [PODS, EXEC] {
+        assert_eq!(after(request, gone), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, left), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, shards), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, denied), Word::Withdrawn, "{request}");
+        assert_eq!(after(request, account), Word::Withdrawn, "{request}");
+    }
+    let releasing = |world: &mut World| world.member().namespaces[0].state = v1::GrantState::Releasing.into();
+    assert_eq!(after(PODS, releasing), Word::Renewed, "reads go on");
+    assert_eq!(after(EXEC, releasing), Word::Withdrawn, "a shell writes");
+}
+
+/// What is said of a write that waited while `change` came.
+fn still(request: &str, change: impl Fn(&mut World)) -> Result<(), Fault> {
+    let mut world = World::new();
+    let old = world.snapshot("1");
+    let caller = Caller::Pod(old.callers.values().next().unwrap().clone());
+    let (method, uri) = request.split_once(' ').unwrap();
+    let uri = uri.parse().unwrap();
+    let asked = classify(&method.parse::<Method>().unwrap(), &uri, &HeaderMap::new()).unwrap();
+    let store = Arc::new(SnapshotStore::new());
+    let all = Recheck::new(store.clone(), Kinds::default());
+    let Plan::Forward(forward) = plan::plan(&caller, &asked, &old, &Kinds::default()).plan else {
+        panic!("{request}");
+    };
+    change(&mut world);
+    let mut new = world.snapshot("2");
+    new.generation = old.generation + 1;
+    store.swap(new);
+    all.still(&forward, &asked, &caller, &old)
+}
+
+#[test]
+fn a_write_that_waited_is_refused_what_a_fresh_one_is() {
+    const WRITE: &str = "POST /api/v1/namespaces/a/pods";
+    let releasing = |world: &mut World| world.member().namespaces[0].state = v1::GrantState::Releasing.into();
+    assert!(matches!(still(WRITE, releasing), Err(Fault::Forbidden(_))));
+    let left = |world: &mut World| world.member().namespaces = vec![grant("b")];
+    assert!(matches!(still(WRITE, left), Err(Fault::Forbidden(_))));
+    let replaced = |world: &mut World| world.target.cluster_uid = "2".into();
+    let fault = still(WRITE, replaced).unwrap_err();
+    assert!(matches!(fault, Fault::Unavailable { sent: false, .. }), "{fault:?}");
+    let other = |world: &mut World| world.member().namespaces = ["a", "c"].map(grant).to_vec();
+    let lease = |world: &mut World| {
+        let shard = world.view.shard.as_mut().unwrap();
+        shard.leader_election_name = "op".into();
+    };
+    for write in [WRITE, EXEC, "POST /apis/coordination.k8s.io/v1/namespaces/a/leases"] {
+        assert_eq!(still(write, |_| {}), Ok(()), "{write}");
+        assert_eq!(still(write, other), Ok(()), "{write}");
+        assert_eq!(still(write, lease), Ok(()), "{write}");
+    }
+}

@@ -1,0 +1,164 @@
+//! The one place that writes Kubernetes `Status` answers, whole or as a watch `ERROR` event, in the client's format.
+//!
+//! `Retry-After`, as header and in the details, only where the fault allows it: clients resend any verb that carries it.
+//! Called by `edge` for every fault before a body has begun, and by watches after.
+
+mod protobuf;
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Response};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1;
+
+use crate::value::fault::{Fault, Origin};
+
+/// Cause that names the member cluster at fault.
+const MEMBER_CAUSE: &str = "MemberCluster";
+
+/// Formats a Status can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Format {
+    /// `application/json`.
+    #[default]
+    Json,
+    /// `application/vnd.kubernetes.protobuf`.
+    Protobuf,
+}
+
+impl Format {
+    /// The format of the client's most preferred type that a Status can be written in; JSON if there is none.
+    pub(crate) fn negotiate(headers: &HeaderMap) -> Self {
+        let ranges = headers
+            .get_all(ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|v| v.split(','));
+        let mut best = (0.0, Self::Json);
+        for range in ranges {
+            let mut parts = range.split(';').map(str::trim);
+            let format = match parts.next() {
+                Some("application/json" | "*/*" | "application/*") => Self::Json,
+                Some("application/vnd.kubernetes.protobuf") => Self::Protobuf,
+                _ => continue,
+            };
+            let quality = parts
+                .find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok())
+                .unwrap_or(1.0);
+            if quality > best.0 {
+                best = (quality, format);
+            }
+        }
+        best.1
+    }
+
+    /// For `Content-Type`.
+    pub(crate) fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        })
+    }
+}
+
+/// The whole answer to a failed request: code, content type, `Retry-After` if allowed, Status body.
+pub(crate) fn reply(fault: &Fault, format: Format) -> Response<Bytes> {
+    answer(fault, &fault.status(), format)
+}
+
+/// The same for an expired page of a list, with the token that the rest can be read with as it is now.
+pub(crate) fn reply_with_continue(fault: &Fault, token: &str, format: Format) -> Response<Bytes> {
+    let mut status = fault.status();
+    status.metadata.continue_ = Some(token.to_owned());
+    answer(fault, &status, format)
+}
+
+fn answer(fault: &Fault, status: &v1::Status, format: Format) -> Response<Bytes> {
+    let body = match format {
+        Format::Json => json(status),
+        Format::Protobuf => protobuf::status(status).into(),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = fault.status_code();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, format.content_type());
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    if let Some(seconds) = fault.retry_after_seconds() {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// Whether the client will not read the Status of a refusal. client-go does not when it asks for aggregated discovery:
+/// kubectl then says `unknown`, and only a `Warning` header reaches the person.
+pub(crate) fn reads_no_status(headers: &HeaderMap) -> bool {
+    let mut accepts = headers.get_all(ACCEPT).iter();
+    accepts.any(|value| value.to_str().is_ok_and(|text| text.contains("APIGroupDiscoveryList")))
+}
+
+/// One `ERROR` event of a watch, framed: a line of JSON, or length-prefixed protobuf. The stream ends after it.
+pub(crate) fn error_event(fault: &Fault, format: Format) -> Bytes {
+    let status = fault.status();
+    match format {
+        Format::Json => {
+            let event = serde_json::json!({"type": "ERROR", "object": status});
+            Bytes::from(format!("{event}\n"))
+        }
+        Format::Protobuf => protobuf::error_event(&status).into(),
+    }
+}
+
+fn json(status: &v1::Status) -> Bytes {
+    // A Status has string keys only, so this cannot fail; an empty body would still carry the code.
+    serde_json::to_vec(status).unwrap_or_default().into()
+}
+
+impl Fault {
+    /// The Kubernetes Status of this fault.
+    pub(crate) fn status(&self) -> v1::Status {
+        let cause = match self.origin() {
+            Origin::Cluster(cluster) => Some(vec![v1::StatusCause {
+                field: None,
+                message: Some(cluster),
+                reason: Some(MEMBER_CAUSE.into()),
+            }]),
+            Origin::Client | Origin::Router => None,
+        };
+        let retry = self
+            .retry_after_seconds()
+            .and_then(|seconds| i32::try_from(seconds).ok());
+        let details = (cause.is_some() || retry.is_some()).then(|| v1::StatusDetails {
+            causes: cause,
+            retry_after_seconds: retry,
+            ..v1::StatusDetails::default()
+        });
+        v1::Status {
+            code: Some(self.status_code().as_u16().into()),
+            details,
+            message: Some(self.to_string()),
+            metadata: v1::ListMeta::default(),
+            reason: Some(self.status_reason().into()),
+            status: Some("Failure".into()),
+        }
+    }
+
+    /// As in apimachinery's `StatusReason`: clients switch on it.
+    fn status_reason(&self) -> &'static str {
+        match self {
+            Self::BadRequest(_) => "BadRequest",
+            Self::Unauthenticated(_) => "Unauthorized",
+            Self::Forbidden(_) => "Forbidden",
+            Self::NotFound(_) => "NotFound",
+            Self::MethodNotAllowed(_) => "MethodNotAllowed",
+            Self::NotAcceptable(_) => "NotAcceptable",
+            Self::Expired(_) => "Expired",
+            Self::TooLarge { .. } => "RequestEntityTooLarge",
+            Self::TooManyRequests { .. } => "TooManyRequests",
+            Self::Unavailable { .. } => "ServiceUnavailable",
+            Self::Timeout { .. } => "Timeout",
+            Self::UnsupportedMediaType(_) => "UnsupportedMediaType",
+            Self::Internal(_) => "InternalError",
+        }
+    }
+}

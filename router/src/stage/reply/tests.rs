@@ -1,0 +1,179 @@
+//! Every fault as clients read it, in both formats.
+
+use portolan_merge::wire;
+use prost::Message;
+
+use super::protobuf::{Status, Unknown};
+use super::*;
+use crate::value::object::protobuf::MAGIC;
+
+fn unavailable(sent: bool) -> Fault {
+    Fault::Unavailable {
+        message: "member cluster west is away".into(),
+        cluster: Some("west".into()),
+        sent,
+    }
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn faults_are_statuses() {
+    let busy = Fault::TooManyRequests {
+        message: "m".into(),
+        retry_after_seconds: 7,
+        cluster: None,
+    };
+    let not_yet = Fault::Unavailable {
+        message: "m".into(),
+        cluster: None,
+        sent: false,
+    };
+    let late = Fault::Timeout {
+        message: "m".into(),
+        cluster: "west".into(),
+        sent: true,
+    };
+    let table = [
+        (Fault::BadRequest("m".into()), 400, "BadRequest", None, "bad-request"),
+        (
+            Fault::Unauthenticated("m".into()),
+            401,
+            "Unauthorized",
+            None,
+            "unauthenticated",
+        ),
+        (Fault::Forbidden("m".into()), 403, "Forbidden", None, "forbidden"),
+        (Fault::NotFound("m".into()), 404, "NotFound", None, "not-found"),
+        (
+            Fault::MethodNotAllowed("m".into()),
+            405,
+            "MethodNotAllowed",
+            None,
+            "method-not-allowed",
+        ),
+        (Fault::Expired("m".into()), 410, "Expired", None, "expired"),
+        (
+            Fault::TooLarge { limit: 3 },
+            413,
+            "RequestEntityTooLarge",
+            None,
+            "too-large",
+        ),
+        (
+            Fault::UnsupportedMediaType("m".into()),
+            415,
+            "UnsupportedMediaType",
+            None,
+            "unsupported-media-type",
+        ),
+        (busy, 429, "TooManyRequests", Some(7), "too-many-requests"),
+        (Fault::Internal("m".into()), 500, "InternalError", None, "internal"),
+        (unavailable(false), 503, "ServiceUnavailable", None, "unavailable"),
+        (not_yet, 503, "ServiceUnavailable", Some(1), "unavailable"),
+        (unavailable(true), 503, "ServiceUnavailable", None, "unavailable"),
+        (late, 504, "Timeout", None, "timeout"),
+    ];
+    for (fault, code, reason, retry, label) in table {
+        let response = reply(&fault, Format::Json);
+        assert_eq!(response.status().as_u16(), code, "{fault:?}");
+        assert_eq!(fault.reason(), label);
+        let header = response
+            .headers()
+            .get(RETRY_AFTER)
+            .map(|value| value.to_str().unwrap().parse::<i32>().unwrap());
+        assert_eq!(header, retry, "{fault:?}");
+        let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!((&body["kind"], &body["apiVersion"]), (&"Status".into(), &"v1".into()));
+        assert_eq!(
+            (&body["code"], &body["reason"], &body["status"]),
+            (&code.into(), &reason.into(), &"Failure".into())
+        );
+        assert_eq!(body["details"]["retryAfterSeconds"].as_i64(), retry.map(i64::from));
+        assert_eq!(body["message"], fault.to_string());
+    }
+    let body: serde_json::Value = serde_json::from_slice(reply(&unavailable(true), Format::Json).body()).unwrap();
+    assert_eq!(body["details"]["causes"][0]["message"], "west");
+}
+
+#[test]
+fn protobuf_says_the_same() {
+    let response = reply(&unavailable(false), Format::Protobuf);
+    assert_eq!(response.headers()[CONTENT_TYPE], "application/vnd.kubernetes.protobuf");
+    let envelope = Unknown::decode(response.body().strip_prefix(MAGIC).unwrap()).unwrap();
+    assert_eq!(
+        (
+            envelope.type_meta.kind.as_str(),
+            envelope.type_meta.api_version.as_str()
+        ),
+        ("Status", "v1")
+    );
+    let status = Status::decode(envelope.raw.as_slice()).unwrap();
+    assert_eq!(
+        (status.code, status.reason.as_deref()),
+        (Some(503), Some("ServiceUnavailable"))
+    );
+    let details = status.details.unwrap();
+    assert_eq!(
+        (details.retry_after_seconds, details.causes[0].message.as_deref()),
+        (None, Some("west"))
+    );
+}
+
+#[test]
+fn events_are_framed() {
+    let fault = Fault::Expired("gone".into());
+    let json = error_event(&fault, Format::Json);
+    assert!(json.ends_with(b"\n"));
+    let event: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(
+        (&event["type"], &event["object"]["code"]),
+        (&"ERROR".into(), &410.into())
+    );
+    let frame = error_event(&fault, Format::Protobuf);
+    let (length, event) = frame.split_at(4);
+    assert_eq!(u32::from_be_bytes(length.try_into().unwrap()) as usize, event.len());
+    let inside = |number| wire::last(event, number).unwrap().unwrap();
+    assert_eq!(inside(1), b"ERROR");
+    assert!(wire::last(inside(2), 1).unwrap().unwrap().starts_with(MAGIC));
+}
+
+#[test]
+fn the_format_is_the_clients() {
+    let table = [
+        ("", Format::Json),
+        ("*/*", Format::Json),
+        ("application/vnd.kubernetes.protobuf", Format::Protobuf),
+        ("application/vnd.kubernetes.protobuf,application/json", Format::Protobuf),
+        ("application/vnd.kubernetes.protobuf;stream=watch", Format::Protobuf),
+        (
+            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+            Format::Json,
+        ),
+        (
+            "application/vnd.kubernetes.protobuf;q=0.5, application/json",
+            Format::Json,
+        ),
+        (
+            "application/cbor, application/vnd.kubernetes.protobuf;q=0.9, application/json;q=0.8",
+            Format::Protobuf,
+        ),
+        ("text/html", Format::Json),
+        ("application/vnd.kubernetes.protobuf;q=0", Format::Json),
+    ];
+    for (accept, expected) in table {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+        assert_eq!(Format::negotiate(&headers), expected, "{accept}");
+    }
+    assert_eq!(Format::negotiate(&HeaderMap::new()), Format::Json);
+}
+
+#[test]
+fn discovery_by_client_go_is_known() {
+    let accepts =
+        |accept: &'static str| reads_no_status(&HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]));
+    assert!(accepts(
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+    ));
+    assert!(!accepts("application/json"));
+    assert!(!reads_no_status(&HeaderMap::new()));
+}

@@ -1,0 +1,153 @@
+//! Exec, attach and port-forward: a request that becomes a byte tunnel, SPDY/3.1 or WebSocket, both unread.
+//!
+//! Upgrades are HTTP/1.1's, so each has an upstream connection of its own. A member that answers anything but 101 is
+//! passed through as any other answer. In the tunnel either side may end its direction first (half-close); the other
+//! goes on. There is no idle time-out: a shell may be silent for hours. A drain cuts tunnels at its deadline. Callers:
+//! `dispatch` opens, `edge` runs the [`Tunnel`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{HOST, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode, Version};
+use hyper::client::conn::http1;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use portolan_runtime::Tasks;
+use tracing::{Instrument as _, field};
+
+use crate::decision::rewrite;
+use crate::resource::breaker::Outcome;
+use crate::resource::upstream::{Body, UpstreamError};
+use crate::stage::dispatch::{
+    LONG_HEAD_TIMEOUT, Run, admit, fault_of, inject, judge_answer, judge_error, leg_span, refused_us, tell,
+};
+use crate::value::fault::Fault;
+
+/// Read at a time, per direction: port-forwards move files.
+const BUFFER_BYTES: usize = 16 << 10;
+/// For the client's side to follow once the member has switched: it has only to read our answer's head.
+const SWITCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Both ends of a tunnel, before its bytes flow.
+pub(crate) struct Tunnel {
+    client: OnUpgrade,
+    member: OnUpgrade,
+}
+
+/// Opens a connection to the leg's member and asks it to switch. With a 101 comes the tunnel, to be run once the
+/// client has been answered.
+pub(crate) async fn upgrade(
+    run: &Run<'_>,
+    tasks: &Tasks,
+    (mut head, body): (Parts, Body),
+) -> Result<(Response<Body>, Option<Tunnel>), Fault> {
+    let client = head
+        .extensions
+        .remove::<OnUpgrade>()
+        .filter(|_| head.version == Version::HTTP_11);
+    let Some(client) = client else {
+        return Err(Fault::BadRequest(
+            "exec, attach and port-forward are upgrades of HTTP/1.1: connect with it".to_owned(),
+        ));
+    };
+    rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, run.bearer)?;
+    let span = leg_span(run, &head);
+    inject(&span, &run.leg.received, &mut head);
+    let mut response = exchange(run, tasks, Request::from_parts(head, body))
+        .instrument(span.clone())
+        .await?;
+    span.record("http.response.status_code", response.status().as_u16());
+    if let Some(fault) = refused_us(run.leg, &response) {
+        return Err(fault);
+    }
+    let tunnel = (response.status() == StatusCode::SWITCHING_PROTOCOLS).then(|| Tunnel {
+        client,
+        member: hyper::upgrade::on(&mut response),
+    });
+    let (mut head, body) = response.into_parts();
+    rewrite::rewrite_response(&run.leg.forward, &mut head);
+    Ok((Response::from_parts(head, body), tunnel))
+}
+
+async fn exchange(run: &Run<'_>, tasks: &Tasks, request: Request<Body>) -> Result<Response<Body>, Fault> {
+    let permit = admit(run)?;
+    let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, ask(run, tasks, request)).await;
+    let failed = |fault: Fault| {
+        tracing::Span::current().record("otel.status_code", "ERROR");
+        tracing::Span::current().record("otel.status_description", field::display(&fault));
+        fault
+    };
+    match outcome {
+        Ok(Ok(response)) => {
+            tell(run, permit, judge_answer(&response), &response.status());
+            Ok(response)
+        }
+        Ok(Err(error)) => {
+            tell(run, permit, judge_error(&error), &error);
+            Err(failed(fault_of(&run.leg.forward, &error)))
+        }
+        Err(_) => {
+            let fault = Fault::Timeout {
+                message: format!(
+                    "member cluster {} did not switch protocols in time",
+                    run.upstream.cluster
+                ),
+                cluster: run.upstream.cluster.to_string(),
+                sent: true,
+            };
+            tell(run, permit, Outcome::Failure, &fault);
+            Err(failed(fault))
+        }
+    }
+}
+
+async fn ask(run: &Run<'_>, tasks: &Tasks, mut request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
+    let cluster = &run.upstream.cluster;
+    let dialed = run.upstream.connect_http1().await?;
+    let host =
+        HeaderValue::try_from(dialed.authority.as_str()).map_err(|error| UpstreamError::Request(error.to_string()))?;
+    request.headers_mut().insert(HOST, host);
+    *request.version_mut() = Version::HTTP_11;
+    let lost = |error: hyper::Error| UpstreamError::Lost {
+        cluster: cluster.clone(),
+        reason: error.to_string(),
+        told: false,
+    };
+    let (mut sender, connection) = http1::handshake(TokioIo::new(dialed.stream)).await.map_err(lost)?;
+    let name: Arc<str> = cluster.clone();
+    tasks.spawn("upgrade-connection", async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(cluster = %name, %error, "upgrade connection broke");
+        }
+    });
+    run.leg.still()?;
+    // Most have no body. One that has is for a member that does not switch, and travels like any other.
+    let response = sender.send_request(request).await.map_err(lost)?;
+    Ok(response.map(|incoming| Body::Http1 {
+        incoming,
+        cluster: cluster.clone(),
+    }))
+}
+
+impl Tunnel {
+    /// Carries bytes both ways until both have ended; returns how many went to the client. An error ends both at once.
+    pub(crate) async fn run(self) -> std::io::Result<u64> {
+        let switched = async { tokio::try_join!(self.client, self.member) };
+        let (client, member) = tokio::time::timeout(SWITCH_TIMEOUT, switched)
+            .await
+            .map_err(std::io::Error::other)?
+            .map_err(std::io::Error::other)?;
+        let (_, to_client) = carry(client, member).await?;
+        Ok(to_client)
+    }
+}
+
+async fn carry(client: Upgraded, member: Upgraded) -> std::io::Result<(u64, u64)> {
+    let (mut client, mut member) = (TokioIo::new(client), TokioIo::new(member));
+    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut member, BUFFER_BYTES, BUFFER_BYTES).await
+}
+
+#[cfg(test)]
+mod tests;

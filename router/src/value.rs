@@ -1,0 +1,6 @@
+//! Words and values: what every layer above speaks of. Pure: no IO, no clock, no task.
+
+pub(crate) mod classify;
+pub(crate) mod fault;
+pub(crate) mod object;
+pub(crate) mod snapshot;

@@ -1,0 +1,165 @@
+//! Everything that can go wrong with one request, in one enum. Stages return it; only `reply` turns it into an answer.
+
+use thiserror::Error;
+
+/// Why a request is refused or failed. Owned text, so that a fault outlives the snapshot that caused it.
+#[derive(Debug, Clone, Error, PartialEq)]
+pub(crate) enum Fault {
+    /// 400: the request cannot be read as a Kubernetes API request, or breaks path hygiene.
+    #[error("{0}")]
+    BadRequest(String),
+    /// 401: no identity, or one that does not verify.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// 403: outside the caller's shard, no grant, or an impersonation that is not allowed.
+    #[error("{0}")]
+    Forbidden(String),
+    /// 404: no such member cluster in the path.
+    #[error("{0}")]
+    NotFound(String),
+    /// 405: the merged view cannot answer this over several members.
+    #[error("{0}")]
+    MethodNotAllowed(String),
+    /// 406: the answer exists in no format that the client takes.
+    #[error("{0}")]
+    NotAcceptable(String),
+    /// 410: what the client resumes from is gone; it must list again.
+    #[error("{0}")]
+    Expired(String),
+    /// 413: the body is over the bound.
+    #[error("request body is larger than {limit} bytes")]
+    TooLarge {
+        /// The bound in bytes.
+        limit: u64,
+    },
+    /// 429: nothing was sent; try again.
+    #[error("{message}")]
+    TooManyRequests {
+        /// What is full, open or incomplete, and which member.
+        message: String,
+        /// Seconds for `Retry-After`.
+        retry_after_seconds: u32,
+        /// The member, when one is at fault.
+        cluster: Option<String>,
+    },
+    /// 503: nothing was sent, or a read failed; `sent` decides whether `Retry-After` may be told.
+    #[error("{message}")]
+    Unavailable {
+        /// What is unavailable and why.
+        message: String,
+        /// The member, when one is at fault.
+        cluster: Option<String>,
+        /// Whether bytes of the request left for the member.
+        sent: bool,
+    },
+    /// 504: the member did not answer in time.
+    #[error("{message}")]
+    Timeout {
+        /// What timed out.
+        message: String,
+        /// The member.
+        cluster: String,
+        /// Whether bytes of the request left for the member.
+        sent: bool,
+    },
+    /// 415: a body in a format that must be read here and cannot be.
+    #[error("{0}")]
+    UnsupportedMediaType(String),
+    /// 500: a fault of the router itself.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// Whose fault it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The request.
+    Client,
+    /// This router.
+    Router,
+    /// A member cluster.
+    Cluster(String),
+}
+
+impl Fault {
+    /// The HTTP status code.
+    pub(crate) fn status_code(&self) -> http::StatusCode {
+        use http::StatusCode;
+        match self {
+            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
+            Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            Self::Expired(_) => StatusCode::GONE,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooManyRequests { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// A closed set of words: metric label and span attribute.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::BadRequest(_) => "bad-request",
+            Self::Unauthenticated(_) => "unauthenticated",
+            Self::Forbidden(_) => "forbidden",
+            Self::NotFound(_) => "not-found",
+            Self::MethodNotAllowed(_) => "method-not-allowed",
+            Self::NotAcceptable(_) => "not-acceptable",
+            Self::Expired(_) => "expired",
+            Self::TooLarge { .. } => "too-large",
+            Self::TooManyRequests { .. } => "too-many-requests",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Timeout { .. } => "timeout",
+            Self::UnsupportedMediaType(_) => "unsupported-media-type",
+            Self::Internal(_) => "internal",
+        }
+    }
+
+    /// Whose fault it is.
+    pub(crate) fn origin(&self) -> Origin {
+        match self {
+            Self::TooManyRequests {
+                cluster: Some(cluster), ..
+            }
+            | Self::Unavailable {
+                cluster: Some(cluster), ..
+            }
+            | Self::Timeout { cluster, .. } => Origin::Cluster(cluster.clone()),
+            Self::TooManyRequests { cluster: None, .. }
+            | Self::Unavailable { cluster: None, .. }
+            | Self::Internal(_) => Origin::Router,
+            Self::BadRequest(_)
+            | Self::Unauthenticated(_)
+            | Self::Forbidden(_)
+            | Self::NotFound(_)
+            | Self::MethodNotAllowed(_)
+            | Self::NotAcceptable(_)
+            | Self::Expired(_)
+            | Self::TooLarge { .. }
+            | Self::UnsupportedMediaType(_) => Origin::Client,
+        }
+    }
+
+    /// Seconds for `Retry-After`. `None` whenever something was sent: clients resend any verb on 429 and 5xx that has it.
+    /// `None` also where a member is away: client-go would repeat the request ten times in the worker's own time, and an
+    /// operator with one worker stand still for the members that are well. Its own back-off per object does better.
+    pub(crate) fn retry_after_seconds(&self) -> Option<u32> {
+        match self {
+            Self::TooManyRequests {
+                retry_after_seconds, ..
+            } => Some(*retry_after_seconds),
+            Self::Unavailable {
+                sent: false,
+                cluster: None,
+                ..
+            } => Some(1),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The bytes of Kubernetes objects, as far as a router must look into them: which encoding, which name, which labels.
+//!
+//! A router does not know schemas. It relies on what all objects share: `metadata` with `name` and `labels` in JSON and
+//! YAML, and in protobuf the envelope and the field numbers of ObjectMeta. Everything it does not look for is left as it
+//! is. Callers: `lease`, which renames, and `plan::guard`, which judges; both with bodies that arrived whole.
+
+pub(crate) mod protobuf;
+mod unambiguous;
+
+use serde_json::Value;
+
+use self::unambiguous::Unambiguous;
+use crate::value::fault::Fault;
+
+/// How an object is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// JSON, the patches in JSON included.
+    Json,
+    /// YAML: `apply` patches, which are mostly JSON all the same.
+    Yaml,
+    /// Kubernetes' protobuf envelope.
+    Protobuf,
+}
+
+impl Encoding {
+    /// The encoding behind a `Content-Type`; JSON without one, as for the API server. `None` for anything else (CBOR).
+    pub(crate) fn of(content_type: Option<&str>) -> Option<Self> {
+        let Some(content_type) = content_type else {
+            return Some(Self::Json);
+        };
+        let media = content_type
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_ascii_lowercase();
+        match media.as_str() {
+            "" | "application/json" | "text/json" => Some(Self::Json),
+            "application/vnd.kubernetes.protobuf" => Some(Self::Protobuf),
+            "application/yaml" | "text/yaml" => Some(Self::Yaml),
+            other if other.ends_with("+json") => Some(Self::Json),
+            other if other.ends_with("+yaml") => Some(Self::Yaml),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::of`], or the 415 that makes clients fall back to another encoding.
+    pub(crate) fn required(content_type: Option<&str>) -> Result<Self, Fault> {
+        Self::of(content_type).ok_or_else(|| {
+            Fault::UnsupportedMediaType(format!(
+                "the body must be JSON, YAML or Kubernetes protobuf here, not {:?}",
+                content_type.unwrap_or_default()
+            ))
+        })
+    }
+}
+
+/// Reads a JSON or YAML body. 400 if it is neither, or could be read in two ways: a field given twice, which one reader
+/// merges and the next one replaces, or YAML's merge key.
+pub(crate) fn parse(encoding: Encoding, body: &[u8]) -> Result<Value, Fault> {
+    let json = serde_json::from_slice::<Unambiguous>(body);
+    let read = match encoding {
+        Encoding::Yaml if json.is_err() => {
+            serde_yaml_ng::from_slice::<Unambiguous>(body).map_err(|error| format!("not YAML: {error}"))
+        }
+        _ => json.map_err(|error| format!("not JSON: {error}")),
+    };
+    read.map(|value| value.0)
+        .map_err(|why| Fault::BadRequest(format!("the body is {why}")))
+}

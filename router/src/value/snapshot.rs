@@ -1,0 +1,303 @@
+//! What the router knows: one immutable value, compiled from what the hub sent, swapped as a whole.
+//!
+//! Every request loads it once and is ruled by it to its end. Here are its types; [`build`] makes it from the wire's
+//! resources, [`SnapshotStore`] is the one place it is kept. No rule of routing lives here, see `plan`.
+//! Readers: `identify`, `plan`, `upstream`, `/configz`; writer: `subscribe`.
+
+pub(crate) mod build;
+mod configz;
+pub(crate) mod keys;
+mod reach;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use portolan_crds::labels::LabelKeys;
+use portolan_crds::names::ShardName;
+use portolan_crds::selector::Selector;
+use portolan_crds::shard::Bucketing;
+use portolan_runtime::Secret;
+use portolan_wire::v1;
+
+use self::keys::KeyIndex;
+pub(crate) use self::reach::Reach;
+pub(crate) use self::store::SnapshotStore;
+
+/// Routing state of one moment. Cheap to clone: everything large is behind an `Arc`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    /// Counts the swaps of this process; 0 is the empty snapshot before the hub (or the state file) has spoken.
+    pub(crate) generation: u64,
+    /// Who may ask, by home cluster and Pod uid.
+    pub(crate) callers: HashMap<CallerKey, Arc<CallerView>>,
+    /// Member clusters by name.
+    pub(crate) targets: HashMap<Arc<str>, Arc<Target>>,
+    /// The router's own token in each member.
+    pub(crate) credentials: HashMap<Arc<str>, Arc<Credential>>,
+    /// Keys that sign callers' tokens, over all targets.
+    pub(crate) keys: Arc<KeyIndex>,
+    /// Version of every resource in here, as the hub named it; for `RouterHello.known`.
+    pub(crate) versions: HashMap<v1::ResourceRef, String>,
+}
+
+/// A caller: one replica of an operator.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct CallerKey {
+    /// The member cluster in which its Pod runs.
+    pub(crate) home_cluster: Arc<str>,
+    /// Uid of that Pod.
+    pub(crate) pod_uid: Arc<str>,
+}
+
+/// What one caller is and may do.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CallerView {
+    /// Home cluster and Pod uid.
+    pub(crate) key: CallerKey,
+    /// Namespace of its Pod, in the home cluster.
+    pub(crate) namespace: Arc<str>,
+    /// Name of its Pod.
+    pub(crate) pod: String,
+    /// Name of its ServiceAccount, without namespace.
+    pub(crate) service_account: String,
+    /// The shard it belongs to.
+    pub(crate) binding: Binding,
+}
+
+impl CallerView {
+    /// The user that members know it as.
+    pub(crate) fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
+    }
+}
+
+/// How many shards claim a caller.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Binding {
+    /// None: refused.
+    None,
+    /// Exactly one: served.
+    One(Arc<Shard>),
+    /// Several ShardingConfigs, `namespace/name`: refused, naming them.
+    Several(Vec<String>),
+}
+
+/// What one group of callers owns.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Shard {
+    /// Its ShardingConfig.
+    pub(crate) config: ShardName,
+    /// `metadata.generation` of the spec this was compiled from.
+    pub(crate) config_generation: i64,
+    /// The member cluster of its leases and of what belongs to no member in particular.
+    pub(crate) primary_cluster: Arc<str>,
+    /// The leader-election Lease as the operator names it, and as it lies in the primary cluster.
+    pub(crate) lease: Option<LeaseName>,
+    /// Whether callers may use `/clusters/<member>`.
+    pub(crate) explicit_view: bool,
+    /// What happens to single-object requests outside the shard.
+    pub(crate) enforcement: Enforcement,
+    /// The members, in `clusters[]` order.
+    pub(crate) members: Vec<Member>,
+    /// Narrower rules within the namespaces.
+    pub(crate) limits: Vec<Limit>,
+    /// Keys of the labels that agents write.
+    pub(crate) label_keys: LabelKeys,
+    /// What agents write into the label `sharding-hash`; evaluated from a namespace's name where labels are not trusted yet.
+    pub(crate) bucketing: Bucketing,
+    /// What a merged list does while a member is unreachable.
+    pub(crate) unavailable: Unavailable,
+    /// Whether the answer to a write waits for the caller's own watch (design 5.1).
+    pub(crate) write_fence: bool,
+    /// Who owns which namespace: the first member in order that has it.
+    namespaces: HashMap<Arc<str>, Grant>,
+    /// Per member: which namespaces are the shard's.
+    reaches: Vec<Reach>,
+}
+
+impl Shard {
+    /// The member that owns `namespace`, and in what state; an exact grant before a whole cluster.
+    pub(crate) fn owner(&self, namespace: &str) -> Option<(&Member, Grant)> {
+        if let Some(grant) = self.namespaces.get(namespace) {
+            return self.members.get(grant.member).map(|member| (member, *grant));
+        }
+        let (index, member) = self
+            .members
+            .iter()
+            .enumerate()
+            .find(|(_, member)| member.all_namespaces)?;
+        Some((
+            member,
+            Grant {
+                member: index,
+                generation: 0,
+                state: GrantState::Granted,
+                exact: false,
+            },
+        ))
+    }
+
+    /// The member of this name.
+    pub(crate) fn member(&self, cluster: &str) -> Option<&Member> {
+        self.members.iter().find(|member| &*member.cluster == cluster)
+    }
+
+    /// Which namespaces of the member of this index are the shard's.
+    pub(crate) fn reach(&self, member: usize) -> Option<&Reach> {
+        self.reaches.get(member)
+    }
+}
+
+/// The two names of the leader-election Lease; see `portolan_crds::names::lease_name`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeaseName {
+    /// `leaderElectionName`: what the operator asks for.
+    pub(crate) client: String,
+    /// `<leaderElectionName>---<shard>`: what lies in the primary cluster.
+    pub(crate) member: String,
+}
+
+/// See `spec.enforcement`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enforcement {
+    /// Refuse.
+    Enforce,
+    /// Let through, count and warn.
+    Audit,
+}
+
+/// See `spec.unavailable` and design 5.4.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Unavailable {
+    /// A list is whole or answers 429.
+    #[default]
+    Hold,
+    /// A first list goes without the member, and says so.
+    PartialStart,
+}
+
+/// One member cluster of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Its name.
+    pub(crate) cluster: Arc<str>,
+    /// Unfiltered by namespace: a ShardingConfig without `clusters`.
+    pub(crate) all_namespaces: bool,
+    /// How many namespaces of it the shard owns.
+    pub(crate) namespaces: usize,
+    /// A system namespace among them: agents leave those alone, so labels cannot select their objects.
+    pub(crate) unlabelled: Option<Arc<str>>,
+}
+
+/// The right to one (cluster, namespace) pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Index into [`Shard::members`].
+    pub(crate) member: usize,
+    /// Counts the changes of owner of the pair.
+    pub(crate) generation: u64,
+    /// Whether writes are still allowed.
+    pub(crate) state: GrantState,
+    /// Granted by name, not as part of a whole cluster.
+    pub(crate) exact: bool,
+}
+
+/// Where a grant is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GrantState {
+    /// Reads and writes.
+    Granted,
+    /// On its way to another shard: reads go on, writes are refused.
+    Releasing,
+}
+
+/// One rule of `spec.limits`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Limit {
+    /// Groups and resources it is about; empty means every resource. `*` matches all.
+    pub(crate) resources: Vec<(Vec<String>, Vec<String>)>,
+    /// Which of their objects belong to the shard.
+    pub(crate) selector: Selector,
+}
+
+/// One member cluster, as every request to it needs it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Target {
+    /// Its name.
+    pub(crate) cluster: Arc<str>,
+    /// Version of the resource it was built from: equal versions are equal targets.
+    pub(crate) version: String,
+    /// UID of its kube-system Namespace.
+    pub(crate) cluster_uid: String,
+    /// API-server endpoints in order of preference, at least one.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// PEM bundle that the API server's certificate must chain to.
+    pub(crate) ca_pem: String,
+    /// Taken out of service by an administrator.
+    pub(crate) cordoned: bool,
+    /// Breaker settings; zero fields mean the router's defaults.
+    pub(crate) breaker: v1::Breaker,
+    /// Public JSON Web Keys, as sent.
+    pub(crate) signing_keys: Vec<String>,
+    /// `namespace/name` of the ServiceAccounts this member lets the router act as.
+    pub(crate) allowed_service_accounts: std::collections::HashSet<String>,
+    /// People this member lets the router act as.
+    pub(crate) allowed_users: std::collections::HashSet<String>,
+    /// Label coverage by group and resource.
+    pub(crate) coverage: HashMap<(String, String), Coverage>,
+    /// Namespace to `namespace/name` of the ShardingConfig that owns it here; for the text of refusals.
+    pub(crate) namespace_owners: HashMap<String, String>,
+}
+
+/// One address of a member's API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// `https://host:port`, no path.
+    pub(crate) url: http::Uri,
+    /// Name to verify the certificate by, when it is not the URL's host.
+    pub(crate) tls_server_name: Option<String>,
+}
+
+/// How far the agent has labelled one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    /// Selectors may be trusted.
+    pub(crate) complete: bool,
+    /// Objects that have their labels.
+    pub(crate) labelled: u64,
+    /// Objects there are.
+    pub(crate) total: u64,
+    /// Prefix and buckets that the agent labelled by; `None` if it did not say, or not in words of this version.
+    pub(crate) rule: Option<(String, Bucketing)>,
+    /// Whether new objects get their labels at admission, and keep them in updates that leave them out; `None`: the agent has
+    /// not looked yet.
+    pub(crate) at_admission: Option<bool>,
+}
+
+/// The router's own token in one member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Credential {
+    /// The member.
+    pub(crate) cluster: Arc<str>,
+    /// The bearer token.
+    pub(crate) token: Secret,
+    /// Unix seconds.
+    pub(crate) expires_unix_seconds: i64,
+}
+
+/// Who asks. Found by `identify`, judged by `plan`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Caller {
+    /// A replica of an operator.
+    Pod(Arc<CallerView>),
+    /// A person, by a client certificate of the hub CA.
+    Person {
+        /// The certificate's CN.
+        user: String,
+        /// The certificate's Os.
+        groups: Vec<String>,
+    },
+}

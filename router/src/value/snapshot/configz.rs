@@ -1,0 +1,125 @@
+//! The snapshot as JSON for `/configz`: what is routed where, without a single secret.
+
+use serde_json::{Value, json};
+
+use super::{Binding, CallerView, Enforcement, GrantState, Shard, Snapshot, Target};
+
+impl Snapshot {
+    /// Everything an administrator may see. Tokens appear by their expiry only.
+    pub(crate) fn configz(&self) -> Value {
+        let mut callers: Vec<_> = self.callers.values().collect();
+        callers.sort_by(|a, b| a.key.cmp(&b.key));
+        let mut targets: Vec<_> = self.targets.values().collect();
+        targets.sort_by(|a, b| a.cluster.cmp(&b.cluster));
+        let mut credentials: Vec<_> = self.credentials.values().collect();
+        credentials.sort_by(|a, b| a.cluster.cmp(&b.cluster));
+        json!({
+            "generation": self.generation,
+            "targets": targets.into_iter().map(|target| target.configz()).collect::<Vec<_>>(),
+            "callers": callers.into_iter().map(|caller| caller.configz()).collect::<Vec<_>>(),
+            "credentials": credentials.into_iter().map(|credential| json!({
+                "cluster": &*credential.cluster,
+                "expiresUnixSeconds": credential.expires_unix_seconds,
+            })).collect::<Vec<_>>(),
+            "conflictingSigningKeys": self.keys.conflicts().collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Target {
+    fn configz(&self) -> Value {
+        let mut accounts: Vec<_> = self.allowed_service_accounts.iter().collect();
+        accounts.sort();
+        let mut users: Vec<_> = self.allowed_users.iter().collect();
+        users.sort();
+        let mut coverage: Vec<_> = self.coverage.iter().collect();
+        coverage.sort_by_key(|(kind, _)| *kind);
+        json!({
+            "cluster": &*self.cluster,
+            "version": self.version,
+            "clusterUID": self.cluster_uid,
+            "endpoints": self.endpoints.iter().map(|endpoint| json!({
+                "url": endpoint.url.to_string(),
+                "tlsServerName": endpoint.tls_server_name,
+            })).collect::<Vec<_>>(),
+            "cordoned": self.cordoned,
+            "signingKeys": self.signing_keys.len(),
+            "allowedServiceAccounts": accounts,
+            "allowedUsers": users,
+            "coverage": coverage.into_iter().map(|((group, resource), facts)| json!({
+                "group": group,
+                "resource": resource,
+                "complete": facts.complete,
+                "labelled": facts.labelled,
+                "total": facts.total,
+            })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl CallerView {
+    fn configz(&self) -> Value {
+        let (shards, shard) = match &self.binding {
+            Binding::None => (vec![], None),
+            Binding::One(shard) => (vec![shard.config.to_string()], Some(shard.configz())),
+            Binding::Several(configs) => (configs.clone(), None),
+        };
+        json!({
+            "homeCluster": &*self.key.home_cluster,
+            "podUID": &*self.key.pod_uid,
+            "namespace": &*self.namespace,
+            "pod": self.pod,
+            "serviceAccount": self.service_account,
+            "shards": shards,
+            "shard": shard,
+        })
+    }
+}
+
+impl Shard {
+    fn configz(&self) -> Value {
+        let members = self.members.iter().enumerate().map(|(index, member)| {
+            let mut owned: Vec<_> = self
+                .namespaces
+                .iter()
+                .filter(|(_, grant)| grant.member == index)
+                .collect();
+            owned.sort_by_key(|(name, _)| *name);
+            json!({
+                "cluster": &*member.cluster,
+                "allNamespaces": member.all_namespaces,
+                "namespaces": owned.into_iter().map(|(name, grant)| json!({
+                    "name": &**name,
+                    "generation": grant.generation,
+                    "state": match grant.state {
+                        GrantState::Granted => "Granted",
+                        GrantState::Releasing => "Releasing",
+                    },
+                })).collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "config": self.config.to_string(),
+            "configGeneration": self.config_generation,
+            "primaryCluster": &*self.primary_cluster,
+            "lease": self.lease.as_ref().map(|lease| json!({"client": lease.client, "member": lease.member})),
+            "explicitView": self.explicit_view,
+            "enforcement": match self.enforcement {
+                Enforcement::Enforce => "Enforce",
+                Enforcement::Audit => "Audit",
+            },
+            "members": members.collect::<Vec<_>>(),
+            "limits": self.limits.iter().map(|limit| json!({
+                "resources": limit.resources,
+                "selector": limit.selector.to_string(),
+            })).collect::<Vec<_>>(),
+            "labelPrefix": self.label_keys.prefix(),
+            "bucketing": {
+                "algorithm": format!("{:?}", self.bucketing.algorithm()),
+                "buckets": self.bucketing.buckets(),
+            },
+            "unavailable": format!("{:?}", self.unavailable),
+            "writeFence": self.write_fence,
+        })
+    }
+}
