@@ -10,6 +10,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
 use portolan_runtime::{Backoff, ReadyHandle};
+use portolan_wire::protocol::{Mismatch, Spoken, welcomed};
 use portolan_wire::v1 as wire;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::agent_message::Kind as Said;
@@ -52,6 +53,8 @@ enum SessionError {
     Hub(Box<Status>),
     #[error("the hub closed the stream")]
     Closed,
+    #[error(transparent)]
+    Protocol(#[from] Mismatch),
     #[error("the identity was renewed")]
     Renewed,
     #[error("the member signs tokens by other keys")]
@@ -148,7 +151,8 @@ impl Stream {
             tracing::warn!("the member's API server does not answer: greeting the hub with older facts of it");
         }
         wire::AgentHello {
-            protocol: portolan_wire::PROTOCOL,
+            protocol: Spoken::OURS.newest(),
+            oldest_protocol: Spoken::OURS.oldest(),
             capabilities: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             cluster_uid: self.facts.cluster_uid.clone(),
@@ -174,6 +178,9 @@ impl Stream {
                     Some(Heard::ReviewToken(request)) => {
                         let answer = refused(request.id, "too many token reviews under way".to_owned());
                         say(outbox, Said::TokenReviewed(answer)).await.map_err(|_| SessionError::Closed)?;
+                    }
+                    Some(Heard::Welcome(welcome)) => {
+                        welcomed(welcome.protocol)?;
                     }
                     // A newer hub may say what this agent does not know.
                     None => tracing::debug!("the hub sent a message of an unknown kind"),

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::Stream;
-use portolan_wire::PROTOCOL;
+use portolan_wire::protocol::{Spoken, negotiate};
+use portolan_wire::v1;
 use tonic::Status;
 
 mod agents;
@@ -45,11 +46,9 @@ async fn first<T>(inbound: &mut (impl Stream<Item = Result<T, Status>> + Unpin))
     }
 }
 
-fn check_protocol(protocol: u32) -> Result<(), Status> {
-    if protocol == PROTOCOL {
-        return Ok(());
-    }
-    Err(Status::failed_precondition(format!(
-        "protocol {protocol} is not spoken here, only {PROTOCOL}: install programs of one release"
-    )))
+/// The answer to a Hello that tells these revisions of the protocol.
+fn welcome(newest: u32, oldest: u32) -> Result<v1::Welcome, Status> {
+    let agreed = negotiate(Spoken::OURS, Spoken::told(newest, oldest));
+    let protocol = agreed.map_err(|mismatch| Status::failed_precondition(mismatch.to_string()))?;
+    Ok(v1::Welcome { protocol })
 }

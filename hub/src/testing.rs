@@ -258,7 +258,7 @@ impl TestHub {
 
     pub(crate) async fn router(&self, name: &str, known: Vec<v1::KnownResource>) -> TestRouter {
         let hello = v1::RouterHello {
-            protocol: portolan_wire::PROTOCOL,
+            protocol: portolan_wire::protocol::PROTOCOL,
             known,
             ..v1::RouterHello::default()
         };
@@ -355,7 +355,7 @@ impl TestRouter {
                     received.nonce = commit.nonce;
                     return received;
                 }
-                v1::router_update::Kind::AccessDecision(_) => {}
+                v1::router_update::Kind::AccessDecision(_) | v1::router_update::Kind::Welcome(_) => {}
             }
         }
     }
@@ -396,7 +396,7 @@ pub(crate) fn facts_of(cluster: &str) -> v1::MemberFacts {
 pub(crate) fn hello_of(cluster: &str) -> v1::AgentHello {
     let facts = facts_of(cluster);
     v1::AgentHello {
-        protocol: portolan_wire::PROTOCOL,
+        protocol: portolan_wire::protocol::PROTOCOL,
         version: "test".to_owned(),
         cluster_uid: facts.cluster_uid,
         kubernetes_version: facts.kubernetes_version,

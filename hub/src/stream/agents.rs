@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::reviews::{AgentSessions, Question, Registered};
-use super::{OUTBOUND, SEND_TIMEOUT, check_protocol, first, next_epoch};
+use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
 use crate::distribute::Worlds;
 use crate::enroll::pin_or_note;
 use crate::facts::Pin;
@@ -60,7 +60,7 @@ impl AgentControl for AgentService {
         let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
             return Err(Status::invalid_argument("the first message must be a hello"));
         };
-        check_protocol(hello.protocol)?;
+        let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
         self.check_standing(&cluster, &peer.key_hash()?, &hello).await?;
 
         let epoch = next_epoch();
@@ -68,6 +68,10 @@ impl AgentControl for AgentService {
         self.index.write(|facts| facts.agent_connected(&cluster, epoch, &hello));
         tracing::info!(cluster, remote = %peer.remote, version = hello.version, "agent connected");
         let (outbound, stream) = mpsc::channel(OUTBOUND);
+        // The channel is empty, and its other end is here.
+        let _ = outbound.try_send(Ok(v1::AgentUpdate {
+            kind: Some(Told::Welcome(welcome)),
+        }));
         let session = Session {
             service: self.clone(),
             cluster,

@@ -20,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::transaction::{Holding, Transaction};
-use super::{OUTBOUND, SEND_TIMEOUT, check_protocol, first, next_epoch};
+use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
 use crate::access::Access;
 use crate::acks::Acks;
 use crate::compile::Ref;
@@ -68,8 +68,12 @@ impl RouterControl for RouterService {
         let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
             return Err(Status::invalid_argument("the first message must be a hello"));
         };
-        check_protocol(hello.protocol)?;
+        let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
         let (outbound, stream) = mpsc::channel(OUTBOUND);
+        // The channel is empty, and its other end is here.
+        let _ = outbound.try_send(Ok(v1::RouterUpdate {
+            kind: Some(Told::Welcome(welcome)),
+        }));
         let session = Session::begin(self, router, hello, outbound).await?;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
         let token = self.tasks.token();

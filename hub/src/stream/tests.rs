@@ -102,7 +102,7 @@ fn name_of(resource: &v1::Resource) -> Option<String> {
 async fn streams_are_for_those_whose_certificate_says_so() {
     let hub = TestHub::start().await;
     let good = v1::RouterHello {
-        protocol: portolan_wire::PROTOCOL,
+        protocol: portolan_wire::protocol::PROTOCOL,
         ..Default::default()
     };
     for identity in [
@@ -115,12 +115,19 @@ async fn streams_are_for_those_whose_certificate_says_so() {
         let status = hub.router_as(&identity, good.clone()).await.err().unwrap();
         assert_eq!(status.code(), Code::PermissionDenied, "{identity}");
     }
-    let old = v1::RouterHello {
-        protocol: 99,
-        ..Default::default()
+    let router = async |protocol, oldest_protocol| {
+        let hello = v1::RouterHello {
+            protocol,
+            oldest_protocol,
+            ..Default::default()
+        };
+        hub.router_as(&Identity::Router("r".into()), hello).await
     };
-    let status = hub.router_as(&Identity::Router("r".into()), old).await.err().unwrap();
+    let status = router(1, 0).await.err().unwrap();
     assert_eq!(status.code(), Code::FailedPrecondition);
+    let told = status.message();
+    assert!(told.contains("hub's protocol is 2 and the client's 1"), "{told}");
+    assert!(router(3, 2).await.is_ok(), "a release to come speaks ours too");
 
     let _east = hub.join("east").await;
     let cases = [
@@ -150,8 +157,12 @@ async fn what_agents_report_reaches_routers_and_only_differences_do() {
     let hub = TestHub::start().await;
     shard(&hub, "shard", 1, json!([{"name": "east", "namespaces": ["ns-a"]}]));
     let mut agent = hub.join("east").await;
+    let AgentTold::Welcome(welcome) = agent.hear().await.unwrap() else {
+        panic!("the revision first")
+    };
+    assert_eq!(welcome.protocol, portolan_wire::protocol::PROTOCOL);
     let AgentTold::Config(config) = agent.hear().await.unwrap() else {
-        panic!("config first")
+        panic!("then the config")
     };
     assert_eq!(config.bucketing.map(|bucketing| bucketing.buckets), Some(32));
     let selectors = |config: &v1::AgentConfig| {
@@ -473,7 +484,7 @@ async fn a_second_router_of_a_name_is_refused_while_the_first_is_there() {
     let first = hub.router("gateway", Vec::new()).await;
     let identity = Identity::Router("gateway".to_owned());
     let hello = || v1::RouterHello {
-        protocol: portolan_wire::PROTOCOL,
+        protocol: portolan_wire::protocol::PROTOCOL,
         ..Default::default()
     };
     let status = hub.router_as(&identity, hello()).await.err().unwrap();

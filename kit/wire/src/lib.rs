@@ -1,12 +1,11 @@
 //! The protocol between hub, routers and agents: messages and gRPC services generated from `proto/`, checked in under
 //! `src/gen/` and proved fresh by `tests/drift.rs`.
 //!
-//! No rules and no IO live here. The identities that speak it are client certificates of the hub CA, see [`identity`].
-
-/// Revision of the protocol that [`v1::RouterHello`] and [`v1::AgentHello`] announce.
-pub const PROTOCOL: u32 = 1;
+//! No rules and no IO live here. The identities that speak it are client certificates of the hub CA, see [`identity`]; which
+//! revision of it they speak is settled in [`protocol`].
 
 pub mod identity;
+pub mod protocol;
 
 /// Messages and services of `portolan.wire.v1`.
 #[allow(

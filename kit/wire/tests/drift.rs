@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-const PROTOS: [&str; 4] = ["enroll", "router", "agent", "bucket"];
+const PROTOS: [&str; 5] = ["protocol", "enroll", "router", "agent", "bucket"];
 const GENERATED: &str = "portolan.wire.v1.rs";
 
 #[test]

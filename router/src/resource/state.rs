@@ -12,8 +12,10 @@ use thiserror::Error;
 use tokio::task::JoinError;
 
 const FILE_NAME: &str = "state.bin";
-/// First line of the file; another one is another format.
-const MAGIC: &[u8] = b"portolan-router-state 1\n";
+/// Begins the first line of the file, which ends with the format's number.
+const MAGIC: &[u8] = b"portolan-router-state ";
+/// Changes with what the wire's resources mean; another one is not read.
+const FORMAT: &str = "2";
 const DIGEST_BYTES: usize = 32;
 
 /// Why a state file cannot be used.
@@ -21,8 +23,10 @@ const DIGEST_BYTES: usize = 32;
 pub(crate) enum StateError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{} is not a state file of this router, or of another version", .0.display())]
-    Format(PathBuf),
+    #[error("{} is not a state file of a router", .0.display())]
+    Foreign(PathBuf),
+    #[error("{} is of format {format}, and this router reads format {FORMAT}: the hub is waited for instead", path.display())]
+    Format { path: PathBuf, format: String },
     #[error("{} is damaged", .0.display())]
     Damaged(PathBuf),
     #[error("the thread that writes the state file ended")]
@@ -57,9 +61,17 @@ impl StateFile {
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Vec<Resource>, StateError> {
-        let format = || StateError::Format(self.path.clone());
         let damaged = || StateError::Damaged(self.path.clone());
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(format)?;
+        let foreign = || StateError::Foreign(self.path.clone());
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(foreign)?;
+        let end = rest.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
+        let (format, rest) = (&rest[..end], &rest[end + 1..]);
+        if format != FORMAT.as_bytes() {
+            return Err(StateError::Format {
+                path: self.path.clone(),
+                format: String::from_utf8_lossy(format).into_owned(),
+            });
+        }
         let (digest, mut body) = rest.split_at_checked(DIGEST_BYTES).ok_or_else(damaged)?;
         if Sha256::digest(body).as_slice() != digest {
             return Err(damaged());
@@ -74,7 +86,8 @@ impl StateFile {
 
 fn encode<'a>(resources: impl Iterator<Item = &'a Resource>) -> Vec<u8> {
     let body: Vec<u8> = resources.flat_map(Message::encode_length_delimited_to_vec).collect();
-    [MAGIC, Sha256::digest(&body).as_slice(), &body].concat()
+    let digest = Sha256::digest(&body);
+    [MAGIC, FORMAT.as_bytes(), b"\n", digest.as_slice(), &body].concat()
 }
 
 #[cfg(test)]
@@ -119,6 +132,20 @@ mod tests {
             assert_eq!(file.load().unwrap(), Some(saved));
         }
         assert_eq!(fs::metadata(&file.path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_of_another_format_is_told_with_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::in_folder(folder.path());
+        fs::write(&file.path, b"portolan-router-state 1\nanything").unwrap();
+        let error = file.load().unwrap_err().to_string();
+        assert!(
+            error.contains("is of format 1, and this router reads format 2"),
+            "{error}"
+        );
+        fs::write(&file.path, b"something else").unwrap();
+        assert!(matches!(file.load(), Err(StateError::Foreign(_))));
     }
 
     #[test]

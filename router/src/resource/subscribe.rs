@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use portolan_runtime::grpc::AddressError;
 use portolan_runtime::{Backoff, ReadyHandle, Tasks};
+use portolan_wire::protocol::Mismatch;
 use thiserror::Error;
 
 pub(crate) use self::channel::HubLink;
@@ -36,6 +37,8 @@ enum SessionError {
     Status(Box<tonic::Status>),
     #[error("the hub closed the stream")]
     Closed,
+    #[error(transparent)]
+    Protocol(#[from] Mismatch),
     #[error("the hub did not {0} in time")]
     Slow(&'static str),
     #[error("a release is not acknowledged, as a restart would undo it: {0}")]

@@ -85,7 +85,7 @@ async fn tells_what_its_cluster_is(scene: &Scene) {
     let hello = scene.hub.told.read(|told| told.hellos.last().cloned()).unwrap();
     assert_eq!(
         (hello.protocol, hello.cluster_uid),
-        (portolan_wire::PROTOCOL, system.uid().unwrap())
+        (portolan_wire::protocol::PROTOCOL, system.uid().unwrap())
     );
     assert!(
         hello.jwks.contains("\"keys\"") && hello.kubernetes_version.starts_with("v1."),

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use portolan_runtime::{ReadyHandle, telemetry};
-use portolan_wire::PROTOCOL;
+use portolan_wire::protocol::{Spoken, welcomed};
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_client::RouterControlClient;
 use portolan_wire::v1::router_message::Kind as Out;
@@ -54,7 +54,8 @@ impl Session {
         let mut client = RouterControlClient::new(link.channel()?).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let hello = v1::RouterHello {
-            protocol: PROTOCOL,
+            protocol: Spoken::OURS.newest(),
+            oldest_protocol: Spoken::OURS.oldest(),
             capabilities: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             known,
@@ -90,7 +91,7 @@ impl Session {
             tokio::select! {
                 update = self.updates.message() => {
                     let update = update?.ok_or(SessionError::Closed)?;
-                    if let Some(commit) = self.take(update) {
+                    if let Some(commit) = self.take(update)? {
                         let verdict = self.commit(&commit, held, metrics);
                         if verdict.rest_applied {
                             ready.ready();
@@ -114,11 +115,14 @@ impl Session {
     }
 
     /// Collects; `Some` at the end of a transaction.
-    fn take(&mut self, update: v1::RouterUpdate) -> Option<v1::Commit> {
+    fn take(&mut self, update: v1::RouterUpdate) -> Result<Option<v1::Commit>, SessionError> {
         match update.kind {
             Some(In::Resource(resource)) => self.transaction.upserted.push(resource),
             Some(In::Removed(reference)) => self.transaction.removed.push(reference),
-            Some(In::Commit(commit)) => return Some(commit),
+            Some(In::Commit(commit)) => return Ok(Some(commit)),
+            Some(In::Welcome(welcome)) => {
+                welcomed(welcome.protocol)?;
+            }
             Some(In::AccessDecision(decision)) => {
                 if let Some(waiting) = self.pending.remove(&decision.id) {
                     // Nobody waits any more: fine.
@@ -131,7 +135,7 @@ impl Session {
             // Of a newer hub: what this router does not know it was not promised to need.
             None => tracing::debug!("an update of an unknown kind"),
         }
-        None
+        Ok(None)
     }
 
     fn commit(&mut self, commit: &v1::Commit, held: &mut Held, metrics: &HubMetrics) -> Verdict {

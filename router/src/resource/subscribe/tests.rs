@@ -103,7 +103,7 @@ async fn a_transaction_is_swapped_in_whole_and_acked() {
     let mut session = hub.session().await;
     assert_eq!(
         (session.hello.protocol, session.hello.known.len()),
-        (portolan_wire::PROTOCOL, 0)
+        (portolan_wire::protocol::PROTOCOL, 0)
     );
     assert_eq!(session.peer, "portolan:router:gateway");
     let mut generations = client.store.subscribe();

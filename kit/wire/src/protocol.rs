@@ -1,0 +1,121 @@
+//! Which revision of the protocol two programs speak: the one place where hub, routers and agents negotiate it. Pure.
+//!
+//! A client tells the newest and the oldest revision that it speaks in its Hello, the hub answers with the one that the
+//! stream is of, see [`crate::v1::Welcome`]. From revision 3 on every program speaks the one before its own too, so that
+//! hub, routers and agents can be replaced one after the other.
+
+use thiserror::Error;
+
+/// Newest revision that programs of this release speak.
+pub const PROTOCOL: u32 = 2;
+
+/// Revision from which on the one before is spoken too. Revision 2 shares no resource with 1.
+const FIRST_WITH_A_PREDECESSOR: u32 = 3;
+
+/// Revisions that a program speaks, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spoken {
+    oldest: u32,
+    newest: u32,
+}
+
+/// Two programs of which neither speaks what the other does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the hub's protocol is {hub} and the client's {client}: install programs of releases that follow each other")]
+pub struct Mismatch {
+    hub: Spoken,
+    client: Spoken,
+}
+
+impl std::fmt::Display for Spoken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.oldest == self.newest {
+            return write!(f, "{}", self.newest);
+        }
+        write!(f, "{} to {}", self.oldest, self.newest)
+    }
+}
+
+impl Spoken {
+    /// What this release speaks.
+    pub const OURS: Self = Self::of(PROTOCOL);
+
+    /// What a program speaks whose newest revision is `newest`.
+    pub const fn of(newest: u32) -> Self {
+        let oldest = if newest >= FIRST_WITH_A_PREDECESSOR {
+            newest - 1
+        } else {
+            newest
+        };
+        Self { oldest, newest }
+    }
+
+    /// As a Hello or a Welcome tells it. Without `oldest`, as revision 1 told it: that one alone.
+    pub const fn told(newest: u32, oldest: u32) -> Self {
+        let oldest = if oldest == 0 || oldest > newest { newest } else { oldest };
+        Self { oldest, newest }
+    }
+
+    /// Newest revision spoken.
+    pub const fn newest(self) -> u32 {
+        self.newest
+    }
+
+    /// Oldest revision spoken.
+    pub const fn oldest(self) -> u32 {
+        self.oldest
+    }
+}
+
+/// The newest revision that both speak.
+///
+/// # Errors
+/// [`Mismatch`], naming what either speaks, if there is none.
+pub fn negotiate(hub: Spoken, client: Spoken) -> Result<u32, Mismatch> {
+    let newest = hub.newest.min(client.newest);
+    if newest < hub.oldest.max(client.oldest) {
+        return Err(Mismatch { hub, client });
+    }
+    Ok(newest)
+}
+
+/// What a client makes of the revision in the hub's [`crate::v1::Welcome`].
+///
+/// # Errors
+/// [`Mismatch`] if the stream is of a revision that this release does not speak.
+pub fn welcomed(protocol: u32) -> Result<u32, Mismatch> {
+    negotiate(Spoken::told(protocol, 0), Spoken::OURS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a release to come.
+    const MADE_UP: Spoken = Spoken::of(3);
+
+    #[test]
+    fn neighbours_speak_the_older_both_ways() {
+        assert_eq!(negotiate(Spoken::OURS, MADE_UP), Ok(2));
+        assert_eq!(negotiate(MADE_UP, Spoken::OURS), Ok(2));
+        assert_eq!(negotiate(MADE_UP, MADE_UP), Ok(3));
+        assert_eq!(negotiate(Spoken::OURS, Spoken::OURS), Ok(PROTOCOL));
+    }
+
+    #[test]
+    fn what_is_further_apart_is_refused_naming_both() {
+        let first = Spoken::told(1, 0);
+        let text = |hub, client| negotiate(hub, client).unwrap_err().to_string();
+        assert!(text(Spoken::OURS, first).contains("hub's protocol is 2 and the client's 1"));
+        assert!(text(first, Spoken::OURS).contains("hub's protocol is 1 and the client's 2"));
+        assert!(text(MADE_UP, first).contains("2 to 3 and the client's 1"));
+        assert!(text(Spoken::of(4), Spoken::OURS).contains("3 to 4 and the client's 2"));
+    }
+
+    #[test]
+    fn what_is_told_badly_widens_nothing() {
+        assert_eq!(Spoken::told(2, 7), Spoken::told(2, 0));
+        assert_eq!(Spoken::told(0, 0).newest(), 0);
+        assert!(negotiate(Spoken::OURS, Spoken::told(0, 0)).is_err());
+    }
+}
