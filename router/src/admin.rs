@@ -12,13 +12,14 @@ use http::{HeaderMap, Method, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::decision::plan::{Check, FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
-use crate::resource::discovery::Kinds;
-use crate::resource::discovery::page::page;
-use crate::resource::metrics::HubMetrics;
+use crate::decision::plan::{FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
+use crate::resource::subscribe::HubMetrics;
 use crate::resource::upstream::Upstreams;
+use crate::stage::discovery::page::page;
 use crate::stage::fanout::open::OpenWatches;
+use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, View, classify};
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
 
 /// Callers named when the one asked for is unknown.

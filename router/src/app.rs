@@ -19,15 +19,20 @@ use tokio::runtime::Handle;
 use crate::accept::{self, AcceptConfig};
 use crate::admin::Pages;
 use crate::args::Config;
+use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
-use crate::resource::discovery::{Discovery, Kinds};
 use crate::resource::enroll::Enroller;
-use crate::resource::metrics::Metrics;
-use crate::resource::subscribe::{Held, HubLink, Subscriber};
-use crate::resource::upstream::Upstreams;
+use crate::resource::subscribe::{Held, HubLink, HubMetrics, SnapshotCollector, Subscriber};
+use crate::resource::upstream::{UpstreamCollector, Upstreams};
+use crate::stage::discovery::Discovery;
+use crate::stage::discovery::DiscoveryMetrics;
 use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
+use crate::stage::fanout::metrics::FanOutMetrics;
+use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
+use crate::stage::identify::metrics::IdentifyMetrics;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::SnapshotStore;
 
 /// For admin connections and the last writes, after the traffic is drained.
@@ -78,8 +83,19 @@ struct Parts {
     identity: Arc<IdentityStore>,
     hub_ca: Arc<TrustStore>,
     metrics: Metrics,
+    /// Merged watches.
+    open: Arc<OpenWatches>,
     kinds: Kinds,
     readiness: Readiness,
+}
+
+/// Counters of the parts, each of which owns its own.
+#[derive(Default)]
+struct Metrics {
+    hub: HubMetrics,
+    identify: IdentifyMetrics,
+    discovery: DiscoveryMetrics,
+    requests: Arc<RequestMetrics>,
 }
 
 /// Runs a router to its end: SIGTERM, SIGINT, or a critical task that failed.
@@ -105,9 +121,7 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
     let (accepting, clients, members) = (tasks.child(), tasks.child(), tasks.child());
     let parts = parts(config, tasks, members.on(traffic.clone()))?;
     let registry = Registry::new("router");
-    parts.metrics.register(&registry);
-    registry.scope("hub", |part| parts.identity.register(part));
-    registry.scope("hub", |part| parts.hub_ca.register(part));
+    register(&parts, &registry);
     start_admin(admin, &parts, registry, telemetry, tasks);
     start_hub(&parts, tasks)?;
     let ends = Ends {
@@ -151,13 +165,31 @@ impl Bound {
     }
 }
 
+/// Under `portolan_router_<part>_`: counters, which the parts tell, and state, which is read at each scrape.
+fn register(parts: &Parts, registry: &Registry) {
+    let metrics = &parts.metrics;
+    registry.scope("hub", |part| {
+        metrics.hub.register(part);
+        parts.identity.register(part);
+        parts.hub_ca.register(part);
+    });
+    registry.scope("identify", |part| metrics.identify.register(part));
+    registry.scope("discovery", |part| metrics.discovery.register(part));
+    registry.scope("requests", |part| metrics.requests.register(part));
+    registry.scope("fanout", |part| parts.open.metrics.register(part));
+    registry.root(|root| {
+        root.register_collector(Box::new(SnapshotCollector(parts.store.clone())));
+        root.register_collector(Box::new(UpstreamCollector(parts.upstreams.clone())));
+        root.register_collector(Box::new(OpenCollector(parts.open.clone())));
+    });
+}
+
 fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts> {
     let hub_ca = CaFile(config.hub.ca.clone())
         .follow(tasks, DEFAULT_RELOAD_PERIOD)
         .context("--hub-ca")?;
     let store = Arc::new(SnapshotStore::new());
     let upstreams = Upstreams::new(config.timeouts.connect, members);
-    let metrics = Metrics::new(store.clone(), upstreams.clone());
     Ok(Parts {
         config,
         store,
@@ -165,7 +197,8 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
         reviews: HubReviews::default(),
         identity: IdentityStore::empty(),
         hub_ca,
-        metrics,
+        metrics: Metrics::default(),
+        open: OpenWatches::new(FanOutMetrics::default()),
         kinds: Kinds::default(),
         readiness: Readiness::new(),
     })
@@ -177,7 +210,7 @@ fn start_admin(admin: admin::Bound, parts: &Parts, registry: Registry, telemetry
         upstreams: parts.upstreams.clone(),
         hub: parts.metrics.hub.clone(),
         kinds: parts.kinds.clone(),
-        open: parts.metrics.open.clone(),
+        open: parts.open.clone(),
         config: format!("{:?}", parts.config),
     };
     let configz = pages.clone();
@@ -256,7 +289,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         identifier: Identifier::new(config.identity.clone(), members.clone(), metrics.identify.clone()),
         access,
         dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), clients.clone())),
-        open: metrics.open.clone(),
+        open: parts.open.clone(),
         kinds: parts.kinds.clone(),
         discovery,
         metrics: metrics.requests.clone(),

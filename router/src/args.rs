@@ -13,6 +13,8 @@ use portolan_runtime::duration::parse_duration;
 use portolan_runtime::tls::IdentityFiles;
 use thiserror::Error;
 
+use crate::stage::identify::IdentityConfig;
+
 /// Loopback: what the admin server tells of callers and plans is for this machine.
 const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:8444";
 
@@ -115,41 +117,41 @@ struct LimitArgs {
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where operators and people connect.
-    pub bind: SocketAddr,
+    pub(crate) bind: SocketAddr,
     /// Where the admin server listens.
-    pub admin_bind: SocketAddr,
+    pub(crate) admin_bind: SocketAddr,
     /// Whether `/configz` and `/explain` answer other machines too.
-    pub admin_remote: bool,
+    pub(crate) admin_remote: bool,
     /// Where to tell the bound addresses.
-    pub addresses_file: Option<PathBuf>,
+    pub(crate) addresses_file: Option<PathBuf>,
     /// Serving certificate of the user's own; `None`: the enrolment identity.
-    pub serving: Option<IdentityFiles>,
+    pub(crate) serving: Option<IdentityFiles>,
     /// How to reach the hub and to become known to it.
-    pub hub: HubConfig,
+    pub(crate) hub: HubConfig,
     /// Whose tokens are taken.
-    pub identity: IdentityConfig,
+    pub(crate) identity: IdentityConfig,
     /// Bounds.
-    pub limits: Limits,
+    pub(crate) limits: Limits,
     /// Deadlines.
-    pub timeouts: Timeouts,
+    pub(crate) timeouts: Timeouts,
 }
 
 /// How to reach the hub and to become known to it.
 #[derive(Debug, Clone)]
-pub struct HubConfig {
+pub(crate) struct HubConfig {
     /// `host:port`.
-    pub endpoint: String,
+    pub(crate) endpoint: String,
     /// PEM file of the hub CA.
-    pub ca: PathBuf,
+    pub(crate) ca: PathBuf,
     /// What to enrol with; `None` works once the identity is in the state folder.
-    pub proof: Option<Proof>,
+    pub(crate) proof: Option<Proof>,
     /// Identity and last good state.
-    pub state_dir: PathBuf,
+    pub(crate) state_dir: PathBuf,
 }
 
 /// What a router enrols with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Proof {
+pub(crate) enum Proof {
     /// A file with a bootstrap token.
     Bootstrap(PathBuf),
     /// A file with a bound ServiceAccount token of a member.
@@ -161,39 +163,30 @@ pub enum Proof {
     },
 }
 
-/// Whose tokens are taken.
-#[derive(Debug, Clone)]
-pub struct IdentityConfig {
-    /// Audience of callers' tokens.
-    pub audience: String,
-    /// The API server's own audience too.
-    pub accept_api_audience: bool,
-}
-
 /// Bounds of the data path.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Client connections.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Requests in flight that are neither watch nor upgrade.
-    pub requests: usize,
+    pub(crate) requests: usize,
     /// Watches and upgrades in flight.
-    pub streams: usize,
+    pub(crate) streams: usize,
 }
 
 /// Deadlines of the data path.
 #[derive(Debug, Clone)]
-pub struct Timeouts {
+pub(crate) struct Timeouts {
     /// TLS handshake of a client.
-    pub handshake: Duration,
+    pub(crate) handshake: Duration,
     /// Head of a request.
-    pub head: Duration,
+    pub(crate) head: Duration,
     /// Answer to a unary request.
-    pub request: Duration,
+    pub(crate) request: Duration,
     /// Connection to a member.
-    pub connect: Duration,
+    pub(crate) connect: Duration,
     /// Running requests at shutdown.
-    pub drain: Duration,
+    pub(crate) drain: Duration,
 }
 
 /// Every fault of a command line, together.

@@ -9,6 +9,7 @@ mod call;
 #[cfg(test)]
 pub(crate) mod harness;
 mod limited;
+pub(crate) mod metrics;
 mod record;
 mod span;
 mod watch;
@@ -33,26 +34,23 @@ use tracing::{Instrument as _, Span};
 pub(crate) use self::answer::Answer;
 use self::answer::{Carried, Held};
 use self::call::Call;
-pub(crate) use self::record::RequestRecord;
+use self::metrics::RequestMetrics;
 use self::record::{Completion, Names};
 use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::Access;
-use crate::resource::discovery::{Discovery, Kinds};
-use crate::resource::metrics::RequestMetrics;
 use crate::resource::upstream::Body;
+use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::{Dispatcher, Places};
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, PeerIdentity};
-use crate::stage::recheck::{Recheck, Watched};
+use crate::stage::replan::{Recheck, Watched};
 use crate::stage::reply::{self, Format};
 use crate::value::fault::Fault;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::SnapshotStore;
 
-/// Largest request body but for streams into Pods. An API server takes 3 MiB by default, and large custom resources
-/// may be allowed more.
-pub(crate) const MAX_BODY_BYTES: u64 = 8 << 20;
 /// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 /// What the paths of Leases have in common.

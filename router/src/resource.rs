@@ -2,9 +2,8 @@
 
 pub(crate) mod access;
 pub(crate) mod breaker;
-pub(crate) mod discovery;
+pub(crate) mod bulkhead;
 pub(crate) mod enroll;
-pub(crate) mod metrics;
 pub(crate) mod state;
 pub(crate) mod subscribe;
 pub(crate) mod upstream;

@@ -1,6 +1,10 @@
 //! Words and values: what every layer above speaks of. Pure: no IO, no clock, no task.
 
+pub(crate) mod check;
 pub(crate) mod classify;
+pub(crate) mod document;
 pub(crate) mod fault;
+pub(crate) mod kinds;
 pub(crate) mod object;
 pub(crate) mod snapshot;
+pub(crate) mod traffic;

@@ -6,11 +6,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry as Inner, Unit};
@@ -84,6 +85,34 @@ impl Registry {
         text::encode(&mut body, &self.inner.lock())?;
         Ok(body)
     }
+}
+
+/// Pairs of name and value: names are words of the program, values come from bounded sets.
+pub type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+/// One gauge with all its series, for a collector that reads state at each scrape.
+pub fn gauges<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels<'a>, i64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, <ConstGauge<i64> as TypedMetric>::TYPE)?;
+    for (labels, value) in values {
+        let value = ConstGauge::new(value);
+        value.encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// Whole seconds as the value of a gauge.
+pub fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// A number of things as the value of a gauge.
+pub fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The metrics that Prometheus' own client libraries have for every process, under the same names.

@@ -29,10 +29,13 @@ pub(crate) use self::choose::Choose;
 pub(crate) use self::fanout::{FanLeg, FanOut, Replan};
 use self::forward::{Refusal, Route};
 pub(crate) use self::rule::Rule;
-use crate::resource::discovery::{Kinds, Wanted};
+use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation, Verb, View};
+use crate::value::document::Wanted;
 use crate::value::fault::Fault;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Caller, LeaseName, Snapshot, Target};
+use crate::value::traffic::TrafficClass;
 
 /// A plan and the rule that made it.
 #[derive(Debug, Clone)]
@@ -105,28 +108,6 @@ pub(crate) struct Forward {
     pub(crate) election: Option<Box<Forward>>,
 }
 
-/// Kinds of traffic that do not share connections or breakers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum TrafficClass {
-    /// Everything that ends by itself.
-    Unary,
-    /// Watches and followed logs.
-    Watch,
-    /// Requests that ask for another protocol.
-    Upgrade,
-}
-
-impl TrafficClass {
-    /// As in metrics and breaker reports.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Unary => "unary",
-            Self::Watch => "watch",
-            Self::Upgrade => "upgrade",
-        }
-    }
-}
-
 /// What `rewrite` changes. Default: nothing but headers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rewrite {
@@ -182,32 +163,6 @@ pub(crate) enum Change {
     Over,
     /// The body is a patch.
     Patch,
-}
-
-/// Something to ask before a request may go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Check {
-    /// May this person use the explicit view of this member? Asked of the hub.
-    HubProxy {
-        /// The person.
-        user: String,
-        /// Their groups.
-        groups: Vec<String>,
-        /// The member.
-        cluster: String,
-    },
-    /// May the caller act as the user it names? Asked of the member, one SubjectAccessReview per attribute of
-    /// [`Impersonation::attributes`].
-    Impersonate {
-        /// The member.
-        cluster: String,
-        /// Who asks, as the member knows it.
-        user: String,
-        /// Groups of who asks, as the member would see them.
-        groups: Vec<String>,
-        /// Whom it wants to act as.
-        wanted: Impersonation,
-    },
 }
 
 /// Decides. `kinds`: what members said they serve, as far as it is known.

@@ -16,10 +16,11 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 use portolan_crds::selector::Selector;
 use portolan_runtime::Secret;
 
-use crate::decision::plan::{Forward, TrafficClass, guard};
+use crate::decision::plan::{Forward, guard};
 use crate::value::classify::{ApiRequest, field};
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
+use crate::value::traffic::TrafficClass;
 
 const LABEL_SELECTOR: &str = "labelSelector";
 const FIELD_SELECTOR: &str = "fieldSelector";

@@ -18,10 +18,10 @@ use super::record::{Completion, Ended};
 use super::watch::EventBoundary;
 use crate::resource::upstream::{Body, BodyError, MergedEnd};
 use crate::stage::dispatch::Places;
+use crate::stage::dispatch::upgrade::Tunnel;
 use crate::stage::fanout::socket::Socket;
-use crate::stage::recheck::{Verdict, Watched};
+use crate::stage::replan::{Verdict, Watched};
 use crate::stage::reply;
-use crate::stage::upgrade::Tunnel;
 use crate::value::fault::Fault;
 
 /// What an answer holds until it is over.

@@ -16,11 +16,10 @@ use tracing::Span;
 
 use super::answer::Carried;
 use super::record::Completion;
-use super::{Edge, MAX_BODY_BYTES, MAX_HEAD_BYTES, Served, span, take};
+use super::{Edge, MAX_HEAD_BYTES, Served, span, take};
 use crate::decision::plan::owners;
-use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, TrafficClass};
-use crate::resource::discovery::Wanted;
-use crate::resource::upstream::{Body, ClientBody};
+use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
+use crate::resource::upstream::{Body, ClientBody, MAX_BODY_BYTES};
 use crate::stage::dispatch::{Dispatched, Leg, gather_body};
 use crate::stage::fanout::fence::{self, Write};
 use crate::stage::fanout::find::Finder;
@@ -28,8 +27,10 @@ use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan, Fanned};
 use crate::stage::identify::PeerIdentity;
 use crate::value::classify::{self, ApiRequest, Verb};
+use crate::value::document::Wanted;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
+use crate::value::traffic::TrafficClass;
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(2);

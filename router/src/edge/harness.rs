@@ -19,15 +19,17 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Edge, EdgeParts};
 use crate::accept::{self, AcceptConfig};
-use crate::args::IdentityConfig;
+use crate::edge::metrics::RequestMetrics;
 use crate::resource::access::{Access, Asked, Decision, HubReviews, MemberApi};
-use crate::resource::discovery::{Discovery, DiscoveryMetrics, Kinds};
-use crate::resource::metrics::{FanOutMetrics, IdentifyMetrics, RequestMetrics};
 use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{snapshot, spawn};
+use crate::stage::discovery::{Discovery, DiscoveryMetrics};
 use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
+use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::identify::Identifier;
+use crate::stage::identify::{IdentityConfig, metrics::IdentifyMetrics};
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{SnapshotStore, Target};
 
 /// The person that the harness' clients are.
@@ -108,7 +110,7 @@ impl Router {
             open: OpenWatches::new(FanOutMetrics::default()),
             kinds: kinds.clone(),
             discovery: Discovery::new(documents, kinds, DiscoveryMetrics::default(), tasks.clone()),
-            metrics: Arc::new(RequestMetrics::new()),
+            metrics: Arc::new(RequestMetrics::default()),
             readiness: Readiness::new(),
             max_requests: bounds.max_requests,
             max_streams: 10_000,

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use portolan_runtime::telemetry;
 
-use crate::decision::plan::{Rule, TrafficClass};
-use crate::resource::metrics::RequestMetrics;
+use super::metrics::RequestMetrics;
+use crate::decision::plan::Rule;
 use crate::value::classify::Verb;
+use crate::value::traffic::TrafficClass;
 
 /// One request, over.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::harness::{Bounds, Router, USER, ask, json, open_to_users};
 use super::*;
-use crate::decision::plan::TrafficClass;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::breaker::State;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
+use crate::value::traffic::TrafficClass;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PODS: &str = "/clusters/east/api/v1/namespaces/ns/pods";

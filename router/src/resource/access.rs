@@ -19,7 +19,7 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
 use self::kept::Kept;
 pub(crate) use self::member::{MemberAnswer, MemberApi, ask};
-use crate::decision::plan::Check;
+use crate::value::check::Check;
 use crate::value::classify::impersonate::ImpersonationAttribute;
 use crate::value::fault::Fault;
 

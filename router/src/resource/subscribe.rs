@@ -7,6 +7,7 @@
 
 mod channel;
 mod held;
+mod metrics;
 mod session;
 
 use std::convert::Infallible;
@@ -21,9 +22,9 @@ use thiserror::Error;
 pub(crate) use self::channel::HubLink;
 use self::channel::MAX_MESSAGE_BYTES;
 pub(crate) use self::held::Held;
+pub(crate) use self::metrics::{HubMetrics, SnapshotCollector};
 use self::session::Session;
 use crate::resource::access::HubReviews;
-use crate::resource::metrics::HubMetrics;
 
 /// Ceiling between two tries: a hub that is back is found within seconds, and a fleet does not hammer it.
 const MAX_WAIT: Duration = Duration::from_secs(10);

@@ -8,7 +8,9 @@ mod body;
 mod connection;
 mod endpoint;
 mod exchange;
+mod metrics;
 mod pool;
+pub(crate) mod retry;
 #[cfg(test)]
 pub(crate) mod scripted;
 pub(crate) mod socket;
@@ -25,18 +27,19 @@ use portolan_wire::v1;
 use thiserror::Error;
 use tokio::sync::watch;
 
-pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ending, Merged, MergedEnd};
+pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ending, MAX_BODY_BYTES, Merged, MergedEnd};
 use self::connection::{Tuning, UNARY, WATCH};
 pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;
+pub(crate) use self::metrics::UpstreamCollector;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};
-use crate::decision::plan::TrafficClass;
+use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
-use crate::stage::dispatch::gate::{Gate, TARGET_IN_FLIGHT, TARGET_QUEUE};
-use crate::stage::dispatch::retry::RetryBudget;
+use crate::resource::bulkhead::{Bulkhead, TARGET_IN_FLIGHT, TARGET_QUEUE};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Snapshot, Target};
+use crate::value::traffic::TrafficClass;
 
 /// Why a member did not answer.
 #[derive(Debug, Clone, Error)]
@@ -79,7 +82,7 @@ pub(crate) struct Upstream {
     /// By [`TrafficClass`].
     breakers: [Arc<Breaker>; 3],
     /// Of unary requests, so that a slow member holds no more of the router than its share.
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) bulkhead: Arc<Bulkhead>,
     pub(crate) retries: RetryBudget,
     /// What its last failure was. A mutex: written by failures, read by refusals.
     last_failure: Mutex<Option<Arc<str>>>,
@@ -230,7 +233,7 @@ impl Upstream {
             cluster: target.cluster.clone(),
             transport: Transport::new(target, all),
             breakers: [breaker(), breaker(), breaker()],
-            gate: Gate::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
+            bulkhead: Bulkhead::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
             retries: RetryBudget::default(),
             last_failure: Mutex::new(None),
         }

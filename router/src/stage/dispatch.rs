@@ -6,14 +6,13 @@
 //! leg.
 
 mod document;
-pub(crate) mod gate;
 mod judge;
 mod look;
 mod renamed;
-pub(crate) mod retry;
 mod review;
 mod send;
 mod silence;
+pub(crate) mod upgrade;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,18 +28,20 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) use self::document::{DocumentRequest, MemberDocuments};
-use self::gate::{CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Gate, Place};
 pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
 pub(crate) use self::look::{gather_answer_body, gather_body};
 pub(crate) use self::review::MemberReviews;
 pub(crate) use self::send::{admit, inject, leg_span, tell};
-use crate::decision::plan::{Forward, TrafficClass};
+use self::upgrade::Tunnel;
+use crate::decision::plan::Forward;
+use crate::decision::rewrite;
+use crate::resource::bulkhead::{Bulkhead, CALLER_IN_FLIGHT, CALLER_QUEUE, CALLER_STREAMS, Permit};
 use crate::resource::upstream::{Body, Upstream, UpstreamError, Upstreams};
-use crate::stage::recheck::Recheck;
-use crate::stage::upgrade::{self, Tunnel};
+use crate::stage::replan::Recheck;
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Caller, CallerKey, Snapshot};
+use crate::value::snapshot::{Caller, CallerId, Snapshot};
+use crate::value::traffic::TrafficClass;
 
 /// To the head of the answer of a watch, and to a switch of protocols. API servers answer a watch at once; a kubelet that
 /// is asked to exec may have to start something.
@@ -73,16 +74,16 @@ pub(crate) struct Dispatched {
 /// Places of one request: its caller's, its member's.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    _caller: Place,
-    _target: Place,
+    _caller: Permit,
+    _target: Permit,
 }
 
 impl Places {
     /// Of a request to several members, each of which has its place with its own answer.
-    pub(crate) fn of_caller(caller: Place) -> Self {
+    pub(crate) fn of_caller(caller: Permit) -> Self {
         Self {
             _caller: caller,
-            _target: Place::default(),
+            _target: Permit::default(),
         }
     }
 }
@@ -96,26 +97,10 @@ pub(crate) struct Dispatcher {
     tasks: Tasks,
 }
 
-/// Tells callers apart.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum CallerId {
-    Pod(CallerKey),
-    Person(String),
-}
-
-impl CallerId {
-    pub(crate) fn of(caller: &Caller) -> Self {
-        match caller {
-            Caller::Pod(view) => Self::Pod(view.key.clone()),
-            Caller::Person { user, .. } => Self::Person(user.clone()),
-        }
-    }
-}
-
 #[derive(Debug)]
 struct CallerGates {
-    unary: Arc<Gate>,
-    streams: Arc<Gate>,
+    unary: Arc<Bulkhead>,
+    streams: Arc<Bulkhead>,
 }
 
 /// What the steps of one leg share.
@@ -156,7 +141,7 @@ impl Dispatcher {
                 tunnel,
             });
         }
-        crate::decision::rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
         look::rename_request(&run, &head, &mut body).await?;
         if let Body::Whole(bytes) = &body {
             head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
@@ -164,7 +149,7 @@ impl Dispatcher {
         let response = send::send(&run, head, body).await?;
         let response = look::rename_response(&run, response).await?;
         let (mut head, body) = response.into_parts();
-        crate::decision::rewrite::rewrite_response(&leg.forward, &mut head);
+        rewrite::rewrite_response(&leg.forward, &mut head);
         Ok(Dispatched {
             response: Response::from_parts(head, body),
             places,
@@ -190,7 +175,7 @@ impl Dispatcher {
             upstream: &upstream,
             bearer: &bearer,
         };
-        crate::decision::rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
         let mut response = send::send(&run, head, Body::Empty).await?;
         if let Body::Member(stream) = response.body_mut() {
             stream.hold(place);
@@ -208,7 +193,7 @@ impl Dispatcher {
     }
 
     /// A place among the caller's unary requests, waited for up to the deadline.
-    pub(crate) async fn caller_place_by(&self, caller: &Caller, deadline: Option<Instant>) -> Result<Place, Fault> {
+    pub(crate) async fn caller_place_by(&self, caller: &Caller, deadline: Option<Instant>) -> Result<Permit, Fault> {
         let entering = self.caller_place(caller, false, false);
         let Some(deadline) = deadline else {
             return entering.await;
@@ -222,18 +207,18 @@ impl Dispatcher {
     }
 
     /// A place among the caller's requests. `long`: among its streams, which do not queue.
-    pub(crate) async fn caller_place(&self, caller: &Caller, long: bool, first: bool) -> Result<Place, Fault> {
+    pub(crate) async fn caller_place(&self, caller: &Caller, long: bool, first: bool) -> Result<Permit, Fault> {
         let gates = self.gates(caller);
         let gate = if long { &gates.streams } else { &gates.unary };
         gate.enter(first).await.map_err(|_| full("this caller", None))
     }
 
     /// Long requests are bounded by caller alone: a member does not count them among its work.
-    async fn target_place(leg: &Leg, upstream: &Upstream) -> Result<Place, Fault> {
+    async fn target_place(leg: &Leg, upstream: &Upstream) -> Result<Permit, Fault> {
         if leg.forward.long_running {
-            return Ok(Place::default());
+            return Ok(Permit::default());
         }
-        let place = leg.within(upstream.gate.enter(leg.forward.priority)).await?;
+        let place = leg.within(upstream.bulkhead.enter(leg.forward.priority)).await?;
         place.map_err(|_| full(&format!("member cluster {}", upstream.cluster), Some(&upstream.cluster)))
     }
 
@@ -250,8 +235,8 @@ impl Dispatcher {
 impl Default for CallerGates {
     fn default() -> Self {
         Self {
-            unary: Gate::new(CALLER_IN_FLIGHT, CALLER_QUEUE),
-            streams: Gate::new(CALLER_STREAMS, 0),
+            unary: Bulkhead::new(CALLER_IN_FLIGHT, CALLER_QUEUE),
+            streams: Bulkhead::new(CALLER_STREAMS, 0),
         }
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod find;
 mod gzip;
 pub(crate) mod leg;
 mod list;
+pub(crate) mod metrics;
 pub(crate) mod open;
 mod owners;
 pub(crate) mod socket;
@@ -35,10 +36,10 @@ use self::open::OpenWatches;
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
 use crate::resource::access::Access;
+use crate::resource::bulkhead::Permit;
 use crate::resource::upstream::Body;
-use crate::stage::dispatch::gate::Place;
 use crate::stage::dispatch::{Dispatcher, Places};
-use crate::stage::recheck::Recheck;
+use crate::stage::replan::Recheck;
 use crate::stage::reply::{self, Format};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Snapshot, SnapshotStore};
@@ -102,7 +103,7 @@ impl FanOuts {
         })
     }
 
-    async fn caller_place(&self, fan: &Fan) -> Result<Place, Fault> {
+    async fn caller_place(&self, fan: &Fan) -> Result<Permit, Fault> {
         let (dispatcher, caller) = (&self.dispatcher, &fan.asking.caller);
         if fan.plan.watch {
             return dispatcher.caller_place(caller, true, false).await;

@@ -6,6 +6,7 @@
 //! `edge`; `accept` makes the [`PeerIdentity`].
 
 mod cache;
+pub(crate) mod metrics;
 mod review;
 mod token;
 
@@ -21,12 +22,10 @@ use portolan_runtime::pki;
 use portolan_wire::identity::Identity;
 use rustls_pki_types::CertificateDer;
 
-pub(crate) use self::cache::Source;
-use self::cache::{Lookup, TokenCache, TokenHash};
+use self::cache::{Lookup, Source, TokenCache, TokenHash};
+use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
-use crate::args::IdentityConfig;
 use crate::resource::access::MemberApi;
-use crate::resource::metrics::{Identified, IdentifyMetrics};
 use crate::value::fault::Fault;
 use crate::value::snapshot::keys::{KeyOwner, SigningKey};
 use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
@@ -52,6 +51,15 @@ impl PeerIdentity {
             not_after: subject.not_after,
         })
     }
+}
+
+/// Whose tokens are taken.
+#[derive(Debug, Clone)]
+pub(crate) struct IdentityConfig {
+    /// Audience of callers' tokens.
+    pub(crate) audience: String,
+    /// The API server's own audience too.
+    pub(crate) accept_api_audience: bool,
 }
 
 /// The stage. One per process, shared by all requests.

@@ -301,3 +301,19 @@ pub(crate) enum Caller {
         groups: Vec<String>,
     },
 }
+
+/// Tells callers apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum CallerId {
+    Pod(CallerKey),
+    Person(String),
+}
+
+impl CallerId {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        match caller {
+            Caller::Pod(view) => Self::Pod(view.key.clone()),
+            Caller::Person { user, .. } => Self::Person(user.clone()),
+        }
+    }
+}

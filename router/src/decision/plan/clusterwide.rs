@@ -6,9 +6,9 @@
 use super::choose::{By, Candidate, Choose, Holder};
 use super::merged::{Merged, Outcome};
 use super::{Forward, Plan, Refusal, Rewrite, Rule, scope, single};
-use crate::resource::discovery::Scope;
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
+use crate::value::kinds::Scope;
 use crate::value::snapshot::Binding;
 
 impl Merged<'_> {

@@ -9,11 +9,12 @@ use portolan_merge::filter::{Names, NamespaceFilter};
 
 use super::fanout::{self, Share, digest};
 use super::merged::{Merged, Outcome};
-use super::{FanLeg, FanOut, Refusal, Rewrite, Rule, TrafficClass, scope};
-use crate::resource::discovery::Scope;
+use super::{FanLeg, FanOut, Refusal, Rewrite, Rule, scope};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
+use crate::value::kinds::Scope;
 use crate::value::snapshot::{Member, Reach};
+use crate::value::traffic::TrafficClass;
 
 impl Merged<'_> {
     /// No namespace in the path: the shard's part of every member, or the union of what has no namespace.

@@ -3,7 +3,7 @@
 
 use super::merged::Merged;
 use super::{Plan, Refusal, Rewrite, Rule};
-use crate::resource::discovery::{Document, Wanted};
+use crate::value::document::{Document, Wanted};
 
 impl Merged<'_> {
     /// What is no resource: united documents, and the primary's word for everything else.

@@ -1,6 +1,7 @@
 //! `/clusters/<name>/…`: exactly that member, nothing filtered, and therefore only with a grant.
 
-use super::{Check, Forward, Refusal, Rewrite, Route, Rule};
+use super::{Forward, Refusal, Rewrite, Route, Rule};
+use crate::value::check::Check;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller, CallerView};
 

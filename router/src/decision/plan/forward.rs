@@ -5,11 +5,13 @@
 
 use portolan_crds::names::system_namespace;
 
-use super::{Check, Forward, Rewrite, Rule, TrafficClass};
-use crate::resource::discovery::Kinds;
+use super::{Forward, Rewrite, Rule};
+use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation, Verb};
 use crate::value::fault::Fault;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Caller, Snapshot, Target};
+use crate::value::traffic::TrafficClass;
 
 /// Groups every ServiceAccount has.
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::choose::By;
-use super::{Change, Check, Choose, Forward, LocalAnswer, Plan, Planned};
+use super::{Change, Choose, Forward, LocalAnswer, Plan, Planned};
+use crate::value::check::Check;
 
 /// The rule that made a plan. A closed set: span attribute, metric label and first line of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

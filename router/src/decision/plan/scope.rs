@@ -5,8 +5,8 @@ use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::filter::NamespaceLabels;
 
-use crate::resource::discovery::{Kinds, Scope};
 use crate::value::classify::ResourceRequest;
+use crate::value::kinds::{Kinds, Scope};
 use crate::value::snapshot::{Coverage, Limit, Shard, Target};
 
 /// Groups of Events.

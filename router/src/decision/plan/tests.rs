@@ -14,9 +14,9 @@ use proptest::prelude::*;
 
 use super::choose::By;
 use super::*;
-use crate::resource::discovery::kinds::{Kind, MemberKinds};
-use crate::resource::discovery::{Kinds, Scope};
 use crate::value::classify::classify;
+use crate::value::kinds::{Kind, MemberKinds};
+use crate::value::kinds::{Kinds, Scope};
 use crate::value::snapshot::build::{Transaction, apply};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";

@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{Held, HubLink, Subscriber};
 use crate::resource::access::HubReviews;
-use crate::resource::metrics::HubMetrics;
+use crate::resource::subscribe::HubMetrics;
 use crate::resource::upstream::Upstreams;
 use crate::value::snapshot::SnapshotStore;
 

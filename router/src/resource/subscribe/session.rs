@@ -19,7 +19,7 @@ use tonic::Streaming;
 use super::held::{Held, Verdict};
 use super::{HubLink, MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
-use crate::resource::metrics::HubMetrics;
+use crate::resource::subscribe::HubMetrics;
 use crate::resource::upstream::Upstreams;
 use crate::value::snapshot::build::Transaction;
 

@@ -11,10 +11,10 @@ use tonic::Status;
 
 use super::Held;
 use super::scripted::{Client, ScriptedHub};
-use crate::decision::plan::Check;
 use crate::resource::access::{Access, MemberAnswer, MemberApi};
 use crate::resource::state::StateFile;
 use crate::resource::upstream::Upstreams;
+use crate::value::check::Check;
 use crate::value::fault::Fault;
 use crate::value::snapshot::build::Transaction;
 use crate::value::snapshot::{Binding, CallerKey, SnapshotStore};

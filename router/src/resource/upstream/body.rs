@@ -15,6 +15,10 @@ use thiserror::Error;
 
 use super::exchange::MemberStream;
 
+/// Largest request body but for streams into Pods. An API server takes 3 MiB by default, and large custom resources
+/// may be allowed more.
+pub(crate) const MAX_BODY_BYTES: u64 = 8 << 20;
+
 /// Why a body ended before its end. The receiver's stream is reset: half a list must never look like a whole one.
 #[derive(Debug, Clone, Error)]
 pub(crate) enum BodyError {

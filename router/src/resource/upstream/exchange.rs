@@ -19,7 +19,7 @@ use super::UpstreamError;
 use super::body::{Body, BodyError};
 use super::connection::Connection;
 use super::pool::Slot;
-use crate::stage::dispatch::gate::Place;
+use crate::resource::bulkhead::Permit;
 
 /// Sends `request`, whose URI is path and query, and returns the answer's head with its body to come. Dropping the
 /// future, or the body later, resets the stream.
@@ -56,7 +56,7 @@ pub(super) async fn exchange(
         deadline: None,
         cluster: cluster.clone(),
         _slot: slot,
-        place: Place::default(),
+        place: Permit::default(),
     };
     Ok(Response::from_parts(head, Body::Member(Box::new(stream))))
 }
@@ -198,12 +198,12 @@ pub(crate) struct MemberStream {
     cluster: Arc<str>,
     _slot: Slot,
     /// In the member's bulkhead; empty for what does not count there, or is counted elsewhere.
-    place: Place,
+    place: Permit,
 }
 
 impl MemberStream {
     /// Keeps the place until the body is over.
-    pub(crate) fn hold(&mut self, place: Place) {
+    pub(crate) fn hold(&mut self, place: Permit) {
         drop(std::mem::replace(&mut self.place, place));
     }
 

@@ -14,9 +14,9 @@ use http::{Request, Response};
 use super::judge::{judge_answer, judge_error};
 use super::look::gather;
 use super::silence::Waiting;
-use crate::decision::plan::TrafficClass;
 use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams};
 use crate::value::snapshot::SnapshotStore;
+use crate::value::traffic::TrafficClass;
 
 /// For the whole document. An API server that just got a CRD computes its OpenAPI for seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use super::judge::fault_of;
 use super::renamed::Renamed;
 use super::{LONG_HEAD_TIMEOUT, Leg, Run, send};
+use crate::decision::plan::Forward;
 use crate::decision::plan::guard;
-use crate::decision::plan::{Forward, TrafficClass};
 use crate::decision::{lease, rewrite};
-use crate::edge::MAX_BODY_BYTES;
-use crate::resource::upstream::{Body, BodyError, UpstreamError};
+use crate::resource::upstream::{Body, BodyError, MAX_BODY_BYTES, UpstreamError};
 use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
+use crate::value::traffic::TrafficClass;
 
 /// An answer that is gathered: metadata of one object, or some Leases.
 const MAX_ANSWER_BYTES: usize = 8 << 20;

@@ -14,11 +14,11 @@ use http::{Method, Request};
 use super::judge::{judge_answer, judge_error};
 use super::look::gather;
 use super::silence::Waiting;
-use crate::decision::plan::TrafficClass;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams};
 use crate::value::fault::Fault;
 use crate::value::snapshot::SnapshotStore;
+use crate::value::traffic::TrafficClass;
 
 /// For the whole question: somebody's request waits for it.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
 use super::judge::{fault_of, judge_answer, judge_error, refused_us};
-use super::retry::MAX_ATTEMPTS;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
-use crate::decision::plan::TrafficClass;
 use crate::resource::breaker::{Outcome, Permit, State};
+use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, ConnectError, UpstreamError};
 use crate::value::classify::Verb;
 use crate::value::fault::Fault;
+use crate::value::traffic::TrafficClass;
 
 /// Before a retry: long enough for a server that restarts a listener, short enough for who waits.
 const RETRY_AFTER: Duration = Duration::from_millis(50);

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::decision::plan::{BodyRule, Change, Guard, Rewrite};
 use crate::resource::breaker::{self, State};
-use crate::resource::discovery::Kinds;
 use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
 use crate::value::classify::{Impersonation, classify};
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{LeaseName, SnapshotStore};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";

@@ -22,9 +22,8 @@ use tokio::time::Instant;
 
 use super::open::{Fenced, LegState, OpenLeg, OpenWatches};
 use crate::resource::upstream::{Body, BodyError, Merged};
-use crate::stage::dispatch::CallerId;
 use crate::value::classify::{ApiRequest, Verb, View};
-use crate::value::snapshot::Caller;
+use crate::value::snapshot::{Caller, CallerId};
 
 /// Longest wait. A member's watch cache is some milliseconds behind its writes.
 const LONGEST: Duration = Duration::from_millis(250);

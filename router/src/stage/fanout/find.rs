@@ -12,13 +12,14 @@ use http::{Method, Request, StatusCode};
 
 use super::leg::Asking;
 use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder};
-use crate::decision::plan::{Forward, TrafficClass, guard};
+use crate::decision::plan::{Forward, guard};
 use crate::resource::access::Access;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::{Dispatcher, Leg};
 use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Snapshot;
+use crate::value::traffic::TrafficClass;
 
 /// What finding out needs.
 pub(crate) struct Finder<'a> {

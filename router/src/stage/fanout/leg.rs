@@ -16,12 +16,13 @@ use portolan_merge::query::{LegQuery, Param};
 use tokio::time::Instant;
 
 use super::FanOuts;
-use crate::decision::plan::{FanLeg, TrafficClass};
+use crate::decision::plan::FanLeg;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::Leg;
 use crate::value::classify::{ApiRequest, Query};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, Snapshot};
+use crate::value::traffic::TrafficClass;
 
 /// How long a member may take with the whole, in its own words.
 const TIMEOUT_SECONDS: &str = "timeoutSeconds";

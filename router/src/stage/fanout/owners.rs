@@ -9,10 +9,10 @@ use super::find::Finder;
 use crate::decision::plan::choose::{Candidate, Holder};
 use crate::decision::plan::owners::Owner;
 use crate::decision::plan::{self, Forward, Plan};
-use crate::resource::discovery::{Kinds, Scope};
 use crate::stage::dispatch::gather_answer_body;
 use crate::value::classify::{ApiRequest, Query, ResourceRequest, Verb};
 use crate::value::fault::Fault;
+use crate::value::kinds::{Kinds, Scope};
 
 impl Finder<'_> {
     /// Refuses an object whose owner is in another member than itself: 403, or 503 while that is not known.

@@ -24,7 +24,7 @@ use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::{Body, BodyError, Ending, MergedEnd};
-use crate::stage::recheck::{FanVerdict, Verdict, WatchedFan};
+use crate::stage::replan::{FanVerdict, Verdict, WatchedFan};
 use crate::stage::reply::{self, Format};
 use crate::value::fault::Fault;
 

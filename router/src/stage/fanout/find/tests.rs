@@ -11,11 +11,11 @@ use portolan_wire::v1;
 use super::*;
 use crate::decision::plan::{self, Plan, owners};
 use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
-use crate::resource::discovery::kinds::{Kind, MemberKinds};
-use crate::resource::discovery::{Kinds, Scope};
 use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{Backend, head, script, snapshot};
 use crate::value::classify::classify;
+use crate::value::kinds::{Kind, MemberKinds};
+use crate::value::kinds::{Kinds, Scope};
 use crate::value::snapshot::Caller;
 use crate::value::snapshot::build::{Transaction, apply};
 

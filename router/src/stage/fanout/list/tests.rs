@@ -18,16 +18,17 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::decision::plan::fanout::Share;
-use crate::decision::plan::{FanLeg, Forward, Rewrite, TrafficClass};
-use crate::resource::metrics::FanOutMetrics;
+use crate::decision::plan::{FanLeg, Forward, Rewrite};
 use crate::resource::upstream::scripted::{Backend, script, snapshot, until_reset};
 use crate::resource::upstream::{BodyError, Upstreams};
 use crate::stage::dispatch::Dispatcher;
+use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{FRAME_BYTES, SHADOW_BYTES};
-use crate::stage::recheck::Recheck;
+use crate::stage::replan::Recheck;
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::{SnapshotStore, Unavailable};
+use crate::value::traffic::TrafficClass;
 
 const PODS: &str = "/api/v1/pods";
 
@@ -139,7 +140,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
         access: crate::stage::fanout::tests::nobody(),
         snapshots: store.clone(),
-        recheck: Recheck::new(store, crate::resource::discovery::Kinds::default()),
+        recheck: Recheck::new(store, crate::value::kinds::Kinds::default()),
         open: OpenWatches::new(FanOutMetrics::default()),
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),

@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use portolan_runtime::Tasks;
 
+use super::Discovery;
 use super::cache::{FRESH, Key, Paper};
-use super::{Discovery, Kinds};
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Snapshot, SnapshotStore};
 
 /// Between two rounds that nothing has caused. A round is two requests per member, answered 304.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Kinds;
-use super::kinds::{KindTable, Partial};
+use crate::value::kinds::{KindTable, Kinds, Partial};
 use crate::value::snapshot::{Binding, Shard, Snapshot};
 
 /// All shards with callers on this router.

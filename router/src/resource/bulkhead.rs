@@ -22,51 +22,51 @@ pub(crate) const CALLER_STREAMS: usize = 20_000;
 
 /// One bulkhead.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Bulkhead {
     /// A semaphore: waiters are served in order.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     waiting: AtomicUsize,
     queue: usize,
 }
 
 /// A place in a bulkhead, free again when dropped. Requests that go past the bulkhead have an empty one.
 #[derive(Debug, Default)]
-pub(crate) struct Place(#[allow(dead_code)] Option<OwnedSemaphorePermit>);
+pub(crate) struct Permit(#[allow(dead_code)] Option<OwnedSemaphorePermit>);
 
 /// The bulkhead and its queue are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-impl Gate {
+impl Bulkhead {
     pub(crate) fn new(in_flight: usize, queue: usize) -> Arc<Self> {
         Arc::new(Self {
-            places: Arc::new(Semaphore::new(in_flight)),
+            permits: Arc::new(Semaphore::new(in_flight)),
             waiting: AtomicUsize::new(0),
             queue,
         })
     }
 
     /// Takes a place, waiting for one while the queue is not full. `first` takes one if there is one, and passes anyway.
-    pub(crate) async fn enter(&self, first: bool) -> Result<Place, Full> {
-        if let Ok(permit) = self.places.clone().try_acquire_owned() {
-            return Ok(Place(Some(permit)));
+    pub(crate) async fn enter(&self, first: bool) -> Result<Permit, Full> {
+        if let Ok(permit) = self.permits.clone().try_acquire_owned() {
+            return Ok(Permit(Some(permit)));
         }
         if first {
-            return Ok(Place(None));
+            return Ok(Permit(None));
         }
         let _waiting = Waiting::join(&self.waiting, self.queue)?;
         // The semaphore is never closed.
-        self.places
+        self.permits
             .clone()
             .acquire_owned()
             .await
-            .map(|permit| Place(Some(permit)))
+            .map(|permit| Permit(Some(permit)))
             .map_err(|_| Full)
     }
 
     /// Places taken of all, which is as many as it was made with.
     pub(crate) fn taken(&self, all: usize) -> usize {
-        all.saturating_sub(self.places.available_permits())
+        all.saturating_sub(self.permits.available_permits())
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn takes_so_many_queues_so_many_and_sheds_the_rest() {
-        let gate = Gate::new(1, 1);
+        let gate = Bulkhead::new(1, 1);
         let held = gate.enter(false).await.unwrap();
         let queued = crate::resource::upstream::scripted::spawn({
             let gate = gate.clone();
@@ -114,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiter_that_goes_away_leaves_the_queue() {
-        let gate = Gate::new(1, 1);
+        let gate = Bulkhead::new(1, 1);
         let _held = gate.enter(false).await.unwrap();
         let waiting = tokio::time::timeout(std::time::Duration::from_millis(1), gate.enter(false)).await;
         assert!(waiting.is_err());

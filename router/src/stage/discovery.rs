@@ -2,7 +2,7 @@
 //!
 //! Groups, versions and resources are the union over the members, verbs what all that serve a resource allow, the order
 //! the primary's; how they are united is `portolan_merge::discovery` and `::openapi`. Here: whose documents count
-//! ([`wanted`]), reading and keeping them (`cache`, `warm`), keeping what was made of them (`united`), and the answer. A
+//! (`value::document`), reading and keeping them (`cache`, `warm`), keeping what was made of them (`united`), and the answer. A
 //! member that is away counts with what it said last; one that never said anything is left out with a `Warning`, and nothing
 //! is called absent meanwhile.
 //!
@@ -13,13 +13,11 @@
 mod answer;
 mod cache;
 mod kept;
-pub(crate) mod kinds;
 mod metrics;
 pub(crate) mod page;
 #[cfg(test)]
 mod tests;
 mod united;
-mod wanted;
 mod warm;
 
 use std::sync::Arc;
@@ -35,14 +33,13 @@ use serde_json::Value;
 
 use self::answer::{Caching, Ready};
 use self::cache::{Cache, Copy, Key, Paper};
-pub(crate) use self::kinds::{Kinds, Scope};
 pub(crate) use self::metrics::DiscoveryMetrics;
 use self::united::{Half, Made, Union};
-use self::wanted::{Discovered, JSON};
-pub(crate) use self::wanted::{Document, Source, Wanted};
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::MemberDocuments;
+use crate::value::document::{self, Discovered, Document, JSON, Source, Wanted};
 use crate::value::fault::Fault;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::Snapshot;
 
 /// Answers discovery. One per process.
@@ -138,7 +135,7 @@ struct Call<'a> {
 impl Call<'_> {
     async fn discovery(&self, address: &str) -> Result<Response<Body>, Fault> {
         let aggregates = matches!(self.wanted.document, Document::Core | Document::Groups);
-        let form = wanted::discovered(self.headers, aggregates).ok_or_else(not_acceptable)?;
+        let form = document::discovered(self.headers, aggregates).ok_or_else(not_acceptable)?;
         let halves = self.halves().await.some()?;
         let union = self.discovery.made.union(&halves.found);
         let mut warnings = halves.warnings();
@@ -223,7 +220,7 @@ impl Call<'_> {
     }
 
     async fn openapi_v2(&self) -> Result<Response<Body>, Fault> {
-        let encoding = wanted::encoding(self.headers).ok_or_else(not_acceptable)?;
+        let encoding = document::encoding(self.headers).ok_or_else(not_acceptable)?;
         let copies = self.copies(&Paper::OpenApiV2(encoding)).await.some()?;
         let found: Vec<_> = copies.found.iter().map(|(_, copy)| copy.clone()).collect();
         let made = self.discovery.made.openapi("v2", Edition::V2, encoding, &found);
@@ -246,7 +243,7 @@ impl Call<'_> {
     /// One document of v3. Its hash is of the copies that are at hand, so that what may be kept for ever under a hash is
     /// always the same, also while a member is away.
     async fn openapi(&self, path: &str, hash: &str) -> Result<Response<Body>, Fault> {
-        let encoding = wanted::encoding(self.headers).ok_or_else(not_acceptable)?;
+        let encoding = document::encoding(self.headers).ok_or_else(not_acceptable)?;
         let indexes = self.copies(&Paper::Index).await.some()?;
         let serves = |copy: &Copy| copy.index().is_some_and(|index| index.contains_key(path));
         let having = indexes

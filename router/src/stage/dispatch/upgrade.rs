@@ -17,12 +17,10 @@ use hyper_util::rt::TokioIo;
 use portolan_runtime::Tasks;
 use tracing::{Instrument as _, field};
 
+use super::{LONG_HEAD_TIMEOUT, Run, admit, fault_of, inject, judge_answer, judge_error, leg_span, refused_us, tell};
 use crate::decision::rewrite;
 use crate::resource::breaker::Outcome;
 use crate::resource::upstream::{Body, UpstreamError};
-use crate::stage::dispatch::{
-    LONG_HEAD_TIMEOUT, Run, admit, fault_of, inject, judge_answer, judge_error, leg_span, refused_us, tell,
-};
 use crate::value::fault::Fault;
 
 /// Read at a time, per direction: port-forwards move files.

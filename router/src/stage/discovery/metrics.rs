@@ -1,4 +1,4 @@
-//! `portolan_router_discovery_…`. Told by `cache` and `discovery`, registered by `metrics`.
+//! `portolan_router_discovery_…`. Told by `cache` and `discovery`.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

@@ -15,7 +15,7 @@ use super::answer::Ready;
 use super::cache::Copy;
 use super::kept::Kept;
 use super::metrics::DiscoveryMetrics;
-use super::wanted::{Encoding, JSON, Source};
+use crate::value::document::{Encoding, JSON, Source};
 
 /// Unions of discovery: one per set of members that some shard has, some hundred KB each.
 const MAX_DISCOVERY_BYTES: usize = 64 << 20;

@@ -20,10 +20,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::kept::Kept;
-use super::kinds::{Kind, Kinds, MemberKinds, Scope};
 use super::metrics::{DiscoveryMetrics, Fetched};
-use super::wanted::{Encoding, JSON, V2_PROTOBUF, V3_PROTOBUF};
 use crate::stage::dispatch::{DocumentRequest, MemberDocuments};
+use crate::value::document::{Encoding, JSON, V2_PROTOBUF, V3_PROTOBUF};
+use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
 
 /// A copy is believed for as long. A new CRD is seen this much later than at its member, at most.
 pub(super) const FRESH: Duration = Duration::from_secs(2);

@@ -6,14 +6,14 @@ use http::header::ACCEPT;
 use http::{HeaderMap, Method};
 use portolan_merge::discovery::render::Format;
 
-use crate::decision::plan::Check;
+use crate::value::check::Check;
 
 /// Type of OpenAPI v2 in protobuf, as every API server understands it.
-pub(super) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The same of v3.
-pub(super) const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+pub(crate) const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 /// JSON.
-pub(super) const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 /// A document that is united from several members'.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,21 +120,21 @@ impl Wanted {
 
 /// How `/api` and `/apis` are to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Discovered {
+pub(crate) enum Discovered {
     Legacy,
     Aggregated(Format),
 }
 
 /// How OpenAPI is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     Json,
     Protobuf,
 }
 
 /// What the client likes best of what there is; `None` is 406. Protobuf is not written of discovery: the API server's is
 /// asked for by nobody who does not take JSON too.
-pub(super) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discovered> {
+pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discovered> {
     ranges(headers).iter().find_map(|range| {
         let json = matches!(range.kind, JSON | "application/*" | "*/*");
         let form = match range.parameter("as") {
@@ -153,7 +153,7 @@ pub(super) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discov
 }
 
 /// The same for OpenAPI, whose protobuf has an old and a new name.
-pub(super) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+pub(crate) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     ranges(headers).iter().find_map(|range| match range.kind {
         JSON | "application/*" | "*/*" => Some(Encoding::Json),
         kind if kind.starts_with("application/com.github.proto-openapi.spec.v") => Some(Encoding::Protobuf),

@@ -9,9 +9,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::decision::plan::{Rule, TrafficClass};
-use crate::edge::RequestRecord;
+use super::record::RequestRecord;
+use crate::decision::plan::Rule;
 use crate::value::classify::Verb;
+use crate::value::traffic::TrafficClass;
 
 /// A small GET takes about a millisecond; a unary request ends by its deadline.
 const SECONDS: [f64; 15] = [
@@ -63,8 +64,8 @@ pub(crate) struct RequestMetrics {
     in_flight: Gauge,
 }
 
-impl RequestMetrics {
-    pub(crate) fn new() -> Self {
+impl Default for RequestMetrics {
+    fn default() -> Self {
         Self {
             finished: Family::default(),
             head_seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
@@ -74,8 +75,10 @@ impl RequestMetrics {
             in_flight: Gauge::default(),
         }
     }
+}
 
-    pub(super) fn register(&self, registry: &mut Registry) {
+impl RequestMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("finished", "Requests that are over", self.finished.clone());
         let help = "Time to the head of the answer";
         registry.register_with_unit("head_duration", help, Unit::Seconds, self.head_seconds.clone());

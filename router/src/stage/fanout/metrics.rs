@@ -1,6 +1,6 @@
 //! Merged lists and watches: what became of them, what their legs did, how long writes waited. Told by `fanout`.
 //!
-//! What is open now is read at each scrape, by `state`.
+//! What is open now is read at each scrape, see `open`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Default for FanOutMetrics {
 }
 
 impl FanOutMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "Merged watches by how they began";
         registry.register("watch_starts", help, self.starts.clone());
         let help = "Legs of merged watches that were connected again, by why";

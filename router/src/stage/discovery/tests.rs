@@ -16,6 +16,7 @@ use super::cache::FRESH;
 use super::*;
 use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{self, Backend, head, script};
+use crate::value::kinds::Scope;
 use crate::value::snapshot::{SnapshotStore, Target};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -334,7 +335,7 @@ async fn openapi_is_united_under_a_hash_of_its_own() {
     // The document of a member that is away and was never read: another hash, so that nobody keeps half of it for ever.
     drop(west);
     pass(FRESH).await;
-    let protobuf = [(ACCEPT, wanted::V3_PROTOBUF)];
+    let protobuf = [(ACCEPT, document::V3_PROTOBUF)];
     let moved = scene.ask(&united, &protobuf).await.unwrap();
     assert_eq!(moved.status(), StatusCode::MOVED_PERMANENTLY);
     let known = scene.ask(&united, &[]).await.unwrap();

@@ -23,9 +23,9 @@ use portolan_runtime::Tasks;
 use tokio::sync::watch;
 
 use crate::decision::plan::{self, FanOut, Forward, Plan, Replan, Rule};
-use crate::resource::discovery::Kinds;
 use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Caller, Snapshot, SnapshotStore};
 
 /// Why an answer is to end.

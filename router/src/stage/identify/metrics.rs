@@ -1,0 +1,80 @@
+//! `portolan_router_identify_…`: who asked, and where the answers about tokens came from. Told by `identify`.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::cache::Source;
+
+/// One closed set of words.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+/// What `identify` made of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Identified {
+    Pod,
+    Person,
+    Unauthenticated,
+    Forbidden,
+    Unavailable,
+}
+
+impl Identified {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Person => "person",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden => "forbidden",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabels {
+    source: &'static str,
+}
+
+/// Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IdentifyMetrics {
+    outcomes: Family<OutcomeLabels, Counter>,
+    sources: Family<SourceLabels, Counter>,
+    kept: Gauge,
+}
+
+impl IdentifyMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "requests",
+            "Requests by what they were identified as",
+            self.outcomes.clone(),
+        );
+        registry.register(
+            "reviews",
+            "Token reviews by where the answer came from",
+            self.sources.clone(),
+        );
+        registry.register("reviews_kept", "Token reviews kept", self.kept.clone());
+    }
+
+    pub(crate) fn outcome(&self, outcome: Identified) {
+        let outcome = outcome.as_str();
+        self.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    pub(crate) fn source(&self, source: Source) {
+        let source = source.as_str();
+        self.sources.get_or_create(&SourceLabels { source }).inc();
+    }
+
+    pub(crate) fn kept(&self, entries: usize) {
+        self.kept.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    }
+}
