@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use portolan_wire::v1 as wire;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -17,38 +16,15 @@ use crate::settings::Settings;
 /// Readers of everything that is shown. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct State {
-    config: Config,
-    subjects: Subjects,
-    settings: watch::Receiver<Option<Arc<Settings>>>,
-    // A lock: written once, read at each request of the page.
-    joined: Arc<RwLock<Option<Joined>>>,
-}
-
-#[derive(Clone)]
-struct Joined {
-    cluster: String,
-    hub: String,
+    pub(crate) config: Config,
+    pub(crate) subjects: Subjects,
+    pub(crate) settings: watch::Receiver<Option<Arc<Settings>>>,
+    pub(crate) identity: watch::Receiver<Option<Arc<AgentIdentity>>>,
 }
 
 impl State {
-    pub(crate) fn new(config: Config, subjects: Subjects, settings: watch::Receiver<Option<Arc<Settings>>>) -> Self {
-        Self {
-            config,
-            subjects,
-            settings,
-            joined: Arc::default(),
-        }
-    }
-
-    pub(crate) fn joined(&self, identity: &AgentIdentity) {
-        *self.joined.write() = Some(Joined {
-            cluster: identity.cluster.clone(),
-            hub: identity.origin.hub.clone(),
-        });
-    }
-
     pub(crate) fn dump(&self) -> Value {
-        let joined = self.joined.read().clone();
+        let identity = self.identity.borrow().clone();
         let coverage = self.subjects.coverage.complete().unwrap_or_default();
         let coverage: serde_json::Map<String, Value> = coverage
             .iter()
@@ -62,8 +38,8 @@ impl State {
             .map(|minted| minted.expires_unix_seconds);
         json!({
             "flags": self.config,
-            "cluster": joined.as_ref().map(|joined| &joined.cluster),
-            "hub": joined.as_ref().map(|joined| &joined.hub),
+            "cluster": identity.as_ref().map(|identity| &identity.cluster),
+            "hub": identity.as_ref().map(|identity| &identity.origin.hub),
             "settings": self.settings.borrow().as_deref().map(settings),
             "namespaces": self.subjects.namespaces.len(),
             "callers": self.subjects.callers.len(),

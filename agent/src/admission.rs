@@ -21,11 +21,11 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
 use portolan_crds::labels::{LabelKeys, MANAGER_AGENT, POLICY_LABELS, POLICY_RESERVED, SERVICE_ACCOUNT_AGENT};
-use portolan_runtime::Backoff;
+use portolan_runtime::{Backoff, Chain};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::explain::{chain, watch_broke};
+use crate::explain::watch_broke;
 use crate::kinds::Kind;
 use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
@@ -131,7 +131,7 @@ impl Admission {
                     if is_verdict(&error) {
                         self.uncover();
                     }
-                    tracing::warn!(error = %chain(&error), "admission policies are not installed yet");
+                    tracing::warn!(error = %Chain(&error), "admission policies are not installed yet");
                     backoff.sleep().await;
                 }
             }
@@ -150,7 +150,7 @@ impl Admission {
                     }
                     return BTreeSet::from([user, meant]);
                 }
-                Err(error) => tracing::warn!(error = %chain(&error), "cannot find out the agent's own user name yet"),
+                Err(error) => tracing::warn!(error = %Chain(&error), "cannot find out the agent's own user name yet"),
             }
             backoff.sleep().await;
         }
@@ -252,7 +252,7 @@ impl Admission {
                     tracing::warn!(reason = "it serves the policy and does not apply it", "{UNCOVERED}");
                 }
                 Ok(false) => {}
-                Err(error) => tracing::warn!(error = %chain(&error), "cannot find out whether the policy works"),
+                Err(error) => tracing::warn!(error = %Chain(&error), "cannot find out whether the policy works"),
             }
             tokio::time::sleep(PROBE_PERIOD).await;
         }

@@ -11,19 +11,19 @@ use anyhow::Context;
 use kube::Client;
 use portolan_runtime::admin::{AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
-use portolan_runtime::{Backoff, Readiness, ReadyHandle, Tasks, Telemetry, files};
+use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry, files};
+use portolan_wire::client::{enroll_until_done, keep_enrolled};
 use portolan_wire::v1 as wire;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::admin::State;
 use crate::admission::{Admission, Covered};
 use crate::args::Config;
 use crate::callers::Callers;
-use crate::explain::chain;
 use crate::facts::FactStore;
+use crate::join::Joiner;
 use crate::join::bootstrap::BootstrapSource;
-use crate::join::identity::{AgentIdentity, IdentityStore};
-use crate::join::{Joiner, renew};
+use crate::join::identity::{AgentIdentity, IdentitySecret};
 use crate::metrics::Metrics;
 use crate::mint::Minted;
 use crate::report::Subjects;
@@ -73,7 +73,7 @@ struct Agent {
     tasks: Tasks,
     subjects: Subjects,
     settings: watch::Sender<Option<Arc<Settings>>>,
-    state: State,
+    identity: watch::Sender<Option<Arc<AgentIdentity>>>,
 }
 
 /// Binds, writes the addresses file and starts. Returns before the agent has joined: readiness tells.
@@ -88,11 +88,15 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     registry.scope("member", |part| metrics.register_member(part));
     registry.scope("hub", |part| metrics.register_hub(part));
     let (subjects, sources) = subjects();
-    let (settings, _) = watch::channel(None);
-    let state = State::new(config.clone(), subjects.clone(), settings.subscribe());
-    let dump = state.clone();
+    let (settings, identity) = (watch::Sender::new(None), watch::Sender::new(None));
+    let state = State {
+        config: config.clone(),
+        subjects: subjects.clone(),
+        settings: settings.subscribe(),
+        identity: identity.subscribe(),
+    };
     let pages = AdminPages::new(readiness.clone(), registry, telemetry)
-        .configz(move || dump.dump())
+        .configz(move || state.dump())
         .remote(config.admin_remote);
     bound.serve(&admin_tasks, pages);
     write_addresses(&config, admin)?;
@@ -103,7 +107,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
         tasks: tasks.clone(),
         subjects,
         settings,
-        state,
+        identity,
     };
     let ready = readiness.task("hub");
     ready.not_ready("an identity of this cluster, see the log");
@@ -156,15 +160,11 @@ impl Agent {
         self.spawn_observers(sources);
         self.spawn_labelling();
         let joiner = self.joiner();
-        let identity = joiner.identity().await;
-        self.state.joined(&identity);
+        enroll_until_done(&joiner).await;
         ready.not_ready("a stream to the hub");
         let facts = self.member_facts().await;
-        let identities = watch::Sender::new(Arc::new(identity));
-        let refused = watch::Sender::new(0);
-        let looking = refused.subscribe();
-        self.spawn_stream(identities.subscribe(), refused, facts, ready);
-        renew::run(joiner, identities, looking).await;
+        self.spawn_stream(joiner.refused.clone(), facts, ready);
+        keep_enrolled(&joiner).await;
         Ok(())
     }
 
@@ -178,7 +178,9 @@ impl Agent {
                 token_file: self.config.bootstrap_token_file.clone(),
                 namespace: namespace.clone(),
             },
-            store: IdentityStore::new(self.client.clone(), namespace),
+            secret: IdentitySecret::new(self.client.clone(), namespace),
+            current: self.identity.clone(),
+            refused: Arc::default(),
         }
     }
 
@@ -188,7 +190,7 @@ impl Agent {
         loop {
             match member::facts(&self.client).await {
                 Ok(facts) => return facts,
-                Err(error) => tracing::warn!(error = %chain(&error), "cannot read the facts of this cluster yet"),
+                Err(error) => tracing::warn!(error = %Chain(&error), "cannot read the facts of this cluster yet"),
             }
             backoff.sleep().await;
         }
@@ -237,16 +239,10 @@ impl Agent {
         self.spawn("sweeper", sweeper.run(self.settings.subscribe()));
     }
 
-    fn spawn_stream(
-        &self,
-        identity: watch::Receiver<Arc<AgentIdentity>>,
-        refused: watch::Sender<u64>,
-        facts: wire::MemberFacts,
-        ready: ReadyHandle,
-    ) {
+    fn spawn_stream(&self, refused: Arc<Notify>, facts: wire::MemberFacts, ready: ReadyHandle) {
         let stream = Stream {
             client: self.client.clone(),
-            identity,
+            identity: self.identity.subscribe(),
             subjects: self.subjects.clone(),
             settings: self.settings.clone(),
             refused,

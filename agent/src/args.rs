@@ -11,10 +11,9 @@ use portolan_crds::labels::{DEFAULT_PREFIX, LabelKeys, PrefixError, SYSTEM_NAMES
 use portolan_crds::names::is_dns_label;
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
+use portolan_wire::client::host_of;
 use serde::Serialize;
 use thiserror::Error;
-
-use crate::hub::host_of;
 
 /// Address of the admin server unless a flag says otherwise.
 pub const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:7464";

@@ -2,35 +2,22 @@
 //!
 //! Callers: whoever logs or reports an error.
 
-use std::error::Error;
 use std::fmt::Display;
 
 use kube::core::Status;
 use kube::runtime::watcher;
+use portolan_runtime::Chain;
 
 use crate::metrics::{Metrics, Watched};
 
 /// HTTP status with which the API server ends a watch whose place in history is gone: normal.
 const GONE: u16 = 410;
 
-/// An error with its causes.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| {
-        let cause = cause.to_string();
-        if text.ends_with(&cause) {
-            text
-        } else {
-            format!("{text}: {cause}")
-        }
-    })
-}
-
 /// An error of a call to the API server. Its own text would print the whole answer.
 pub(crate) fn call(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => refusal(status),
-        error => chain(error),
+        error => Chain(error).to_string(),
     }
 }
 
@@ -72,7 +59,7 @@ mod tests {
         let status = Status::failure("secrets is forbidden", "Forbidden").with_code(403);
         let error = CallError::Kube(kube::Error::Api(Box::new(status)));
         assert_eq!(
-            chain(&error),
+            Chain(&error).to_string(),
             "the API server answers 403 Forbidden: secrets is forbidden"
         );
     }

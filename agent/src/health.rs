@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use kube::Client;
+use portolan_runtime::Chain;
 use portolan_wire::v1::Heartbeat;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::explain::chain;
 use crate::member::{self, CallError};
 use crate::metrics::Metrics;
 
@@ -58,7 +58,7 @@ fn judge(answer: Result<String, CallError>) -> Result<(), String> {
         Ok(_) => Ok(()),
         Err(error) => Err(match error.status() {
             Some(status) => format!("/readyz answers {status}"),
-            None => chain(&error),
+            None => Chain(&error).to_string(),
         }),
     }
 }

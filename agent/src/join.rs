@@ -1,41 +1,28 @@
-//! How the agent gets its identity: bootstrap token and key → Enroll → a Secret in the member; Renew at half-life.
+//! How the agent gets its identity: bootstrap token and key → a certificate of the hub → a Secret in the member.
 //!
-//! A restart with a stored identity needs neither token nor hub. Without one it asks until the hub says yes, and says in
-//! the log what a person must do. Callers: `app` (once, then [`renew::run`] for ever).
+//! The life of the identity is `wire::client`'s; here is where it is kept, and when a stored one is given up for a new
+//! join. A restart with a stored identity needs neither token nor hub. Caller: `app`.
 
 pub(crate) mod bootstrap;
 pub(crate) mod identity;
-pub(crate) mod renew;
 
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use kube::Client;
 use portolan_crds::labels::SECRET_AGENT_BOOTSTRAP;
 use portolan_runtime::files::FileError;
-use portolan_runtime::pki::{PkiError, new_key_and_csr};
-use portolan_runtime::{Backoff, Secret};
+use portolan_runtime::pki::{self, PkiError};
+use portolan_runtime::tls::{Identity, IdentityStore, TrustStore};
+use portolan_runtime::{Chain, Secret};
+use portolan_wire::client::{Answer, Applicant, Applied, EnrollError, HubLink, LinkError};
 use portolan_wire::v1::enroll_request::Proof;
-use portolan_wire::v1::enroll_response::Outcome;
-use portolan_wire::v1::enrollment_client::EnrollmentClient;
-use portolan_wire::v1::{EnrollRequest, Pending};
-use rustls::pki_types::CertificateSigningRequestDer;
-use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
-use tonic::{Code, Status};
+use tokio::sync::{Notify, watch};
 
-use crate::explain::chain;
-use crate::hub::{DialError, HubAddress, dial};
 use crate::member::{self, CallError};
 use bootstrap::{Bootstrap, BootstrapSource};
-use identity::{AgentIdentity, IdentityError, IdentityStore, Stored};
-
-/// Longest wait for the hub's answer.
-pub(crate) const ENROLL_TIMEOUT: Duration = Duration::from_secs(15);
-/// Bounds of the waits while the hub's half of the opt-in is missing; the hub suggests one in between.
-const PENDING_MIN: Duration = Duration::from_secs(1);
-const PENDING_MAX: Duration = Duration::from_secs(30);
-/// Name in the CSR. The hub takes only the public key of it.
-const CSR_NAME: &str = "portolan-agent";
+use identity::{AgentIdentity, IdentityError, IdentitySecret, Stored};
 
 /// Why there is no identity yet. All are retried: a person can mend each without a restart.
 #[derive(Debug, Error)]
@@ -52,128 +39,127 @@ pub(crate) enum JoinError {
     File(#[from] FileError),
     #[error(transparent)]
     Member(#[from] CallError),
+    #[error("the way to the hub")]
+    Link(#[from] LinkError),
+    #[error("the hub refuses the bootstrap token ({0}): make a new one with `portolanctl join`")]
+    Refused(String),
     #[error(transparent)]
-    Dial(#[from] DialError),
-    #[error("the hub refuses the bootstrap token ({reason}): make a new one with `portolanctl join`")]
-    Refused { reason: String },
-    #[error("the hub's answer to the enrolment: {0}")]
-    Hub(String),
-    #[error("no answer from the hub within {} s", ENROLL_TIMEOUT.as_secs())]
-    Timeout,
+    Enroll(EnrollError),
     #[error(transparent)]
-    Pki(#[from] PkiError),
+    Key(#[from] PkiError),
     #[error("the hub issued a certificate that cannot be used")]
     Identity(#[from] IdentityError),
 }
 
+impl From<EnrollError> for JoinError {
+    fn from(error: EnrollError) -> Self {
+        match error.refusal() {
+            Some(reason) => Self::Refused(reason.to_owned()),
+            None => Self::Enroll(error),
+        }
+    }
+}
+
 /// Everything needed to get an identity.
-#[derive(Clone)]
 pub(crate) struct Joiner {
     pub(crate) client: Client,
     pub(crate) source: BootstrapSource,
-    pub(crate) store: IdentityStore,
+    pub(crate) secret: IdentitySecret,
+    /// The identity in use; none before the first join.
+    pub(crate) current: watch::Sender<Option<Arc<AgentIdentity>>>,
+    /// Told by the stream when the hub would not take the identity. A Notify: once is as good as often.
+    pub(crate) refused: Arc<Notify>,
 }
 
-enum Answer {
-    Issued(Box<AgentIdentity>),
-    Pending(Pending),
-}
+impl Applicant for Joiner {
+    type Error = JoinError;
 
-impl Joiner {
-    /// The stored identity, else a new one; returns when there is one. Safe to cancel at any point.
-    pub(crate) async fn identity(&self) -> AgentIdentity {
-        let mut backoff = Backoff::default();
-        loop {
-            match self.attempt().await {
-                Ok(Answer::Issued(identity)) => return *identity,
-                Ok(Answer::Pending(pending)) => {
-                    tracing::info!(
-                        reason = pending.reason,
-                        "joined, but not accepted yet: set spec.accept to true on this cluster's MemberCluster on the hub"
-                    );
-                    let suggested = Duration::from_secs(u64::from(pending.retry_after_seconds));
-                    tokio::time::sleep(jittered(suggested.clamp(PENDING_MIN, PENDING_MAX))).await;
-                }
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), attempt = backoff.attempt(), "cannot join yet");
-                    backoff.sleep().await;
-                }
-            }
-        }
+    fn identity(&self) -> Option<Arc<Identity>> {
+        self.current
+            .borrow()
+            .as_ref()
+            .map(|current| current.certificate.clone())
     }
 
+    /// The stored identity, unless this cluster was joined again since or it has expired; else a new one.
     #[tracing::instrument(name = "join", skip_all)]
-    async fn attempt(&self) -> Result<Answer, JoinError> {
-        let stored = self.store.load().await?;
+    async fn apply(&self) -> Result<Applied, JoinError> {
+        let stored = self.secret.load().await?;
         let bootstrap = self.source.read(&self.client).await;
         let identity = match stored {
             Stored::Nothing => return self.enroll(&bootstrap?, None).await,
             Stored::KeyOnly(key) => return self.enroll(&bootstrap?, Some(key)).await,
-            Stored::Whole(identity) => identity,
+            Stored::Whole(identity) => *identity,
         };
         let now = SystemTime::now();
         let Some(reason) = rejoin_reason(&identity, bootstrap.as_ref().ok(), now) else {
-            return Ok(Answer::Issued(Box::new(self.at_given_hub(*identity))));
+            return Ok(self.take(identity));
         };
         tracing::warn!(cluster = identity.cluster, reason, "joining anew");
         let bootstrap = bootstrap?;
-        match self.enroll(&bootstrap, Some(identity.key_pem.clone())).await {
-            Err(error @ JoinError::Refused { .. })
-                if identity.is_valid_at(now) && bootstrap.is_of_ca(&identity.ca_pem) =>
+        match self
+            .enroll(&bootstrap, Some(identity.certificate.key_pem().clone()))
+            .await
+        {
+            Err(error @ JoinError::Refused(_))
+                if identity.certificate.not_after() > now && bootstrap.is_of_ca(&identity.ca_pem) =>
             {
-                tracing::warn!(error = %chain(&error), "going on with the identity of the earlier join");
-                Ok(Answer::Issued(Box::new(self.at_given_hub(*identity))))
+                tracing::warn!(error = %Chain(&error), "going on with the identity of the earlier join");
+                Ok(self.take(identity))
             }
             outcome => outcome,
         }
     }
 
-    /// For an agent whom the hub refuses: a new identity, if this cluster was joined again since it got its own.
-    async fn rejoin(&self, identity: &AgentIdentity) -> Result<Option<AgentIdentity>, JoinError> {
-        let bootstrap = self.source.read(&self.client).await?;
-        if rejoin_reason(identity, Some(&bootstrap), SystemTime::now()).is_none() {
-            return Ok(None);
-        }
-        match self.enroll(&bootstrap, Some(identity.key_pem.clone())).await? {
-            Answer::Issued(identity) => Ok(Some(*identity)),
-            Answer::Pending(pending) => Err(JoinError::Hub(pending.reason)),
-        }
+    async fn renew(&self) -> Result<(), JoinError> {
+        let current = self.current.borrow().clone().expect("who renews has joined");
+        let renewed = AgentIdentity::new(current.link()?.renew().await?, &current.ca_pem, current.origin.clone())?;
+        self.secret.store(&renewed).await?;
+        self.take(renewed);
+        Ok(())
     }
 
-    /// `--hub` says where the hub is now, whatever it was when the identity was issued.
-    fn at_given_hub(&self, mut identity: AgentIdentity) -> AgentIdentity {
+    async fn refused(&self) {
+        self.refused.notified().await;
+    }
+}
+
+impl Joiner {
+    /// Uses an identity that is stored. `--hub` says where the hub is now, whatever it was when that was issued.
+    fn take(&self, mut identity: AgentIdentity) -> Applied {
         if let Some(hub) = &self.source.hub {
             identity.origin.hub.clone_from(hub);
         }
-        identity
+        self.current.send_if_modified(|current| {
+            let same = |current: &AgentIdentity| current.certificate.cert_pem() == identity.certificate.cert_pem();
+            let changed = !current.as_deref().is_some_and(same);
+            if changed {
+                *current = Some(Arc::new(identity));
+            }
+            changed
+        });
+        Applied::Enrolled
     }
 
-    async fn enroll(&self, bootstrap: &Bootstrap, key: Option<Secret<String>>) -> Result<Answer, JoinError> {
+    async fn enroll(&self, bootstrap: &Bootstrap, key: Option<Secret<String>>) -> Result<Applied, JoinError> {
         let facts = member::facts(&self.client).await?;
-        let (key, csr) = if let Some(key) = key {
-            let csr = csr_of(&key)?;
-            (key, csr)
+        let key = if let Some(key) = key {
+            key
         } else {
-            let (key, csr) = new_key_and_csr(CSR_NAME)?;
-            self.store.store_key(&key).await?;
-            (key, csr_der(&csr)?)
+            let key = pki::new_private_key()?;
+            self.secret.store_key(&key).await?;
+            key
         };
-        let request = EnrollRequest {
-            proof: Some(Proof::BootstrapToken(bootstrap.token.expose().clone())),
-            csr,
-            member: Some(facts),
-        };
-        let address = HubAddress {
-            hub: &bootstrap.hub,
-            ca_pem: &bootstrap.ca_pem,
-        };
-        match ask(address, request).await? {
-            Outcome::Pending(pending) => Ok(Answer::Pending(pending)),
-            Outcome::Issued(issued) => {
-                let identity = AgentIdentity::issued(issued, key, &bootstrap.ca_pem, bootstrap.origin())?;
-                self.store.store(&identity).await?;
+        let trust = TrustStore::from_pem(&bootstrap.ca_pem).map_err(LinkError::from)?;
+        let link = HubLink::new(&bootstrap.hub, trust, IdentityStore::empty())?;
+        let proof = Proof::BootstrapToken(bootstrap.token.expose().clone());
+        match link.enroll(proof, Some(facts), &key).await? {
+            Answer::Pending { reason, wait } => Ok(Applied::Pending { reason, wait }),
+            Answer::Issued(certificate) => {
+                let identity = AgentIdentity::new(certificate, &bootstrap.ca_pem, bootstrap.origin())?;
+                self.secret.store(&identity).await?;
                 tracing::info!(cluster = identity.cluster, hub = identity.origin.hub, "joined");
-                Ok(Answer::Issued(Box::new(identity)))
+                Ok(self.take(identity))
             }
         }
     }
@@ -181,7 +167,7 @@ impl Joiner {
 
 /// Why a stored identity is not to be used any more.
 fn rejoin_reason(identity: &AgentIdentity, bootstrap: Option<&Bootstrap>, now: SystemTime) -> Option<&'static str> {
-    if !identity.is_valid_at(now) {
+    if identity.certificate.not_after() <= now {
         Some("the stored identity has expired")
     } else if bootstrap.is_some_and(|bootstrap| !bootstrap.is_of_ca(&identity.ca_pem)) {
         Some("the bootstrap is for a hub with another CA")
@@ -192,49 +178,12 @@ fn rejoin_reason(identity: &AgentIdentity, bootstrap: Option<&Bootstrap>, now: S
     }
 }
 
-async fn ask(address: HubAddress<'_>, request: EnrollRequest) -> Result<Outcome, JoinError> {
-    let mut client = EnrollmentClient::new(dial(address, None).await?);
-    let answer = tokio::time::timeout(ENROLL_TIMEOUT, client.enroll(request))
-        .await
-        .map_err(|_| JoinError::Timeout)?;
-    let response = answer.map_err(|status| refusal(&status))?.into_inner();
-    response
-        .outcome
-        .ok_or_else(|| JoinError::Hub("an empty answer".to_owned()))
-}
-
-fn refusal(status: &Status) -> JoinError {
-    match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => JoinError::Refused {
-            reason: status.message().to_owned(),
-        },
-        code => JoinError::Hub(format!("{code:?}: {}", status.message())),
-    }
-}
-
-pub(crate) fn csr_der(csr_pem: &str) -> Result<Vec<u8>, PkiError> {
-    let csr = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())
-        .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    Ok(csr.as_ref().to_vec())
-}
-
-/// A request for the key that an earlier attempt has stored.
-fn csr_of(key: &Secret<String>) -> Result<Vec<u8>, PkiError> {
-    let failed = |action| move |source| PkiError::Generate { action, source };
-    let key = rcgen::KeyPair::from_pem(key.expose()).map_err(failed("read the stored key"))?;
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name.push(rcgen::DnType::CommonName, CSR_NAME);
-    let request = params.serialize_request(&key).map_err(failed("sign a request"))?;
-    Ok(request.der().as_ref().to_vec())
-}
-
-/// Up to a quarter later, so that a fleet that waits for one thing does not ask in step.
-pub(crate) fn jittered(wait: Duration) -> Duration {
-    wait.mul_f64(rand::random_range(1.0..1.25))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tonic::Status;
+
     use super::*;
     use bootstrap::tests::bootstrap;
     use identity::tests::identity;
@@ -258,23 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_key_asks_again_with_the_same_public_key() {
-        let (key, csr) = new_key_and_csr(CSR_NAME).unwrap();
-        let spki = |der: &[u8]| {
-            use x509_parser::prelude::{FromDer, X509CertificationRequest};
-            let (_, request) = X509CertificationRequest::from_der(der).unwrap();
-            request.certification_request_info.subject_pki.raw.to_vec()
-        };
-        assert_eq!(spki(&csr_der(&csr).unwrap()), spki(&csr_of(&key).unwrap()));
-    }
-
-    #[test]
     fn refusals_name_the_fix() {
-        let error = refusal(&Status::unauthenticated("token abc123 has expired"));
+        let answer = |status| JoinError::from(EnrollError::Status(Box::new(status)));
+        let error = answer(Status::unauthenticated("token abc123 has expired")).to_string();
         assert!(
-            error.to_string().contains("portolanctl join") && error.to_string().contains("expired"),
+            error.contains("portolanctl join") && error.contains("expired"),
             "{error}"
         );
-        assert!(matches!(refusal(&Status::unavailable("starting")), JoinError::Hub(_)));
+        assert!(matches!(answer(Status::unavailable("starting")), JoinError::Enroll(_)));
     }
 }

@@ -1,6 +1,6 @@
 //! The program in every member cluster. It dials out to the hub and never listens but for its admin pages.
 //!
-//! - `join` gets an identity by a bootstrap token and keeps it in a Secret; `join::renew` renews it.
+//! - `join` gets an identity by a bootstrap token, keeps it in a Secret and renews it.
 //! - `stream` holds the connection: takes the configuration (`settings`), answers `review`s, sends `report`s.
 //! - `namespaces`, `callers`, `allowed`, `health`, `mint` each watch or ask the member's API server for one subject and
 //!   keep what they know in `facts` or a watch; they go on without a hub.
@@ -22,7 +22,6 @@ mod callers;
 mod explain;
 mod facts;
 mod health;
-mod hub;
 mod join;
 mod kinds;
 mod label;

@@ -10,12 +10,11 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use portolan_crds::labels::SERVICE_ACCOUNT_ROUTER;
-use portolan_runtime::{Backoff, Secret};
+use portolan_runtime::backoff::jittered;
+use portolan_runtime::{Backoff, Chain, Secret};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::explain::chain;
-use crate::join::jittered;
 use crate::member::{CallError, bounded};
 use crate::metrics::Metrics;
 
@@ -57,7 +56,7 @@ pub(crate) async fn run(client: Client, namespace: String, tokens: watch::Sender
             }
             Err(error) => {
                 metrics.mint_failed();
-                tracing::warn!(error = %chain(&error), "cannot mint a token for routers");
+                tracing::warn!(error = %Chain(&error), "cannot mint a token for routers");
                 backoff.sleep().await;
             }
         }

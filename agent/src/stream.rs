@@ -9,19 +9,18 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
-use portolan_runtime::{Backoff, ReadyHandle};
+use portolan_runtime::{Backoff, Chain, ReadyHandle};
+use portolan_wire::client::{LinkError, OPEN_TIMEOUT};
 use portolan_wire::protocol::{Mismatch, Spoken, welcomed};
 use portolan_wire::v1 as wire;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::agent_message::Kind as Said;
 use portolan_wire::v1::agent_update::Kind as Heard;
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use crate::explain::chain;
-use crate::hub::{DialError, HubAddress, dial};
 use crate::join::identity::AgentIdentity;
 use crate::member;
 use crate::metrics::Metrics;
@@ -33,8 +32,6 @@ use crate::settings::Settings;
 const OUTBOX: usize = 64;
 /// Reviews under way; more are refused at once, so that a flood cannot pile up on the member's API server.
 const MAX_REVIEWS: usize = 64;
-/// The hub opens the stream within this time or is asked again.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// A hello waits so long for fresh facts of the member: the hub must hear from us also while its API server hangs.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often it is looked whether the member has rotated its token-signing keys.
@@ -45,11 +42,11 @@ const RECONNECT_MAX: Duration = Duration::from_secs(15);
 /// Why a session ended.
 #[derive(Debug, Error)]
 enum SessionError {
-    #[error(transparent)]
-    Dial(#[from] DialError),
+    #[error("no way to the hub")]
+    Link(#[from] LinkError),
     #[error("the hub did not open the stream within {} s", OPEN_TIMEOUT.as_secs())]
     OpenTimeout,
-    #[error("the hub ended the stream: {:?}: {}", .0.code(), .0.message())]
+    #[error("the hub answers {:?}: {}", .0.code(), .0.message())]
     Hub(Box<Status>),
     #[error("the hub closed the stream")]
     Closed,
@@ -71,11 +68,12 @@ impl SessionError {
 /// What sessions are made of.
 pub(crate) struct Stream {
     pub(crate) client: Client,
-    pub(crate) identity: watch::Receiver<Arc<AgentIdentity>>,
+    /// None only before the first join, and no stream begins before that.
+    pub(crate) identity: watch::Receiver<Option<Arc<AgentIdentity>>>,
     pub(crate) subjects: Subjects,
     pub(crate) settings: watch::Sender<Option<Arc<Settings>>>,
-    /// Counts the times that the hub would not take the identity: `join::renew` looks for another one then.
-    pub(crate) refused: watch::Sender<u64>,
+    /// Told when the hub would not take the identity: `join` looks for another one then.
+    pub(crate) refused: Arc<Notify>,
     /// As it was last read: a hello must be possible while the member's API server is down.
     pub(crate) facts: wire::MemberFacts,
     pub(crate) ready: ReadyHandle,
@@ -102,9 +100,9 @@ impl Stream {
                 _ => {}
             }
             self.ready.not_ready("a stream to the hub");
-            tracing::warn!(error = %chain(&error), "no stream to the hub");
+            tracing::warn!(error = %Chain(&error), "no stream to the hub");
             if error.is_refusal() {
-                self.refused.send_modify(|count| *count += 1);
+                self.refused.notify_one();
             }
             backoff.sleep().await;
         }
@@ -112,12 +110,9 @@ impl Stream {
 
     async fn session(&mut self) -> Result<std::convert::Infallible, SessionError> {
         let identity = self.identity.borrow_and_update().clone();
-        self.metrics.identity_until(identity.not_after);
-        let address = HubAddress {
-            hub: &identity.origin.hub,
-            ca_pem: &identity.ca_pem,
-        };
-        let channel = dial(address, Some((&identity.certificate_pem, &identity.key_pem))).await?;
+        let identity = identity.expect("a stream begins after the first join");
+        self.metrics.identity_until(identity.certificate.not_after());
+        let channel = identity.link()?.channel();
         let (outbox, queue) = mpsc::channel(OUTBOX);
         let hello = self.hello().await;
         let _ = say(&outbox, Said::Hello(hello)).await;
@@ -229,7 +224,7 @@ async fn other_keys(client: &Client, told: &str) -> String {
         match member::jwks(client).await {
             Ok(jwks) if jwks != told => return jwks,
             Ok(_) => {}
-            Err(error) => tracing::debug!(error = %chain(&error), "cannot look whether the member's keys have changed"),
+            Err(error) => tracing::debug!(error = %Chain(&error), "cannot look whether the member's keys have changed"),
         }
     }
 }

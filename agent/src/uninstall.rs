@@ -16,7 +16,7 @@ use kube::{Api, Client};
 
 use crate::admission;
 use crate::args::UninstallConfig;
-use crate::join::identity::IdentityStore;
+use crate::join::identity::IdentitySecret;
 use crate::kinds;
 use crate::member::{self, CallError, bounded};
 use crate::metrics::{Metrics, Patched};
@@ -71,7 +71,7 @@ pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
         left == 0,
         "some of {left} objects may still be labelled: is an agent running, or a webhook in the way? Stop it and try again"
     );
-    let store = IdentityStore::new(client, &uninstall.config.member.namespace);
+    let store = IdentitySecret::new(client, &uninstall.config.member.namespace);
     store.delete().await.context("removing the agent's identity")?;
     tracing::info!("nothing of the agent is left but what portolanctl installed");
     Ok(())

@@ -255,7 +255,7 @@ impl Enroller {
             ttl: IDENTITY_TTL,
             usage,
         };
-        let certificate_pem = self.ca.sign_csr(&csr.pem, &leaf).map_err(|error| match error {
+        let certificate_pem = self.ca.sign_csr(&csr.der, &leaf).map_err(|error| match error {
             PkiError::Csr(_) | PkiError::CsrTooLarge(_) | PkiError::Name { .. } => {
                 Status::invalid_argument(format!("csr: {error}"))
             }

@@ -13,16 +13,15 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::client::Body;
 use parking_lot::Mutex;
 use portolan_crds::MemberCluster;
-use portolan_runtime::pki::{CertificateAuthority, new_key_and_csr};
+use portolan_runtime::pki::{self, CertificateAuthority};
 use portolan_runtime::tls::{self, ClientAuth, Identity as TlsIdentity, IdentityStore, TrustStore};
-use portolan_runtime::{Secret, Tasks, grpc};
+use portolan_runtime::{Secret, Tasks};
+use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
 use portolan_wire::v1::router_control_client::RouterControlClient;
-use rustls_pki_types::CertificateSigningRequestDer;
-use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -207,8 +206,8 @@ impl TestHub {
 
     fn channel_with(&self, store: Option<Arc<IdentityStore>>) -> Channel {
         let trust = TrustStore::from_pem(self.ca.pem()).unwrap();
-        let config = tls::client_config(trust, store, tls::ALPN_GRPC).unwrap();
-        grpc::channel(&self.address, None, config).unwrap()
+        let link = HubLink::new(&self.address, trust, store.unwrap_or_else(IdentityStore::empty));
+        link.unwrap().channel()
     }
 
     pub(crate) async fn enroll(&self, request: v1::EnrollRequest) -> Result<v1::enroll_response::Outcome, Status> {
@@ -367,13 +366,9 @@ impl TestRouter {
 
 /// A key and a CSR in DER.
 pub(crate) fn key_and_csr() -> (Secret<String>, Vec<u8>) {
-    let (key, pem) = new_key_and_csr("whoever").unwrap();
-    (
-        key,
-        CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
-            .unwrap()
-            .to_vec(),
-    )
+    let key = pki::new_private_key().unwrap();
+    let csr = pki::signing_request(&key).unwrap();
+    (key, csr)
 }
 
 pub(crate) fn enroll_request(token: String, csr: &[u8], member: Option<v1::MemberFacts>) -> v1::EnrollRequest {

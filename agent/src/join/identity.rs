@@ -1,22 +1,20 @@
 //! The agent's identity towards the hub, and the member Secret that keeps it over restarts.
 //!
 //! The key is stored *before* the hub sees it: a bootstrap token is spent on the first public key it meets, so an agent
-//! that forgot its key after asking could never ask again. Callers: `join`, `join::renew`, `uninstall`.
+//! that forgot its key after asking could never ask again. Callers: `join`, `uninstall`.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
 use portolan_crds::labels::SECRET_AGENT_IDENTITY;
-use portolan_runtime::Secret;
-use portolan_runtime::pki::{PkiError, subject_of};
+use portolan_runtime::tls::{self, IdentityStore, TlsError, TrustStore};
+use portolan_runtime::{Chain, Secret};
+use portolan_wire::client::{HubLink, LinkError};
 use portolan_wire::identity::Identity;
-use portolan_wire::v1::Issued;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
 
 use crate::member::{CallError, bounded};
@@ -32,12 +30,9 @@ const BOOTSTRAP: &str = "bootstrap";
 pub(crate) struct AgentIdentity {
     /// Name of this member cluster, as the certificate says.
     pub(crate) cluster: String,
-    pub(crate) certificate_pem: String,
-    pub(crate) key_pem: Secret<String>,
+    pub(crate) certificate: Arc<tls::Identity>,
     pub(crate) ca_pem: String,
     pub(crate) origin: Origin,
-    pub(crate) not_before: SystemTime,
-    pub(crate) not_after: SystemTime,
 }
 
 /// By what an identity was got.
@@ -52,10 +47,8 @@ pub(crate) struct Origin {
 /// Why a certificate is not an agent's identity.
 #[derive(Debug, Error)]
 pub(crate) enum IdentityError {
-    #[error("no certificate in the PEM text")]
-    NoCertificate,
     #[error(transparent)]
-    Unreadable(#[from] PkiError),
+    Unusable(#[from] TlsError),
     #[error("the certificate names {0:?}, which is no agent")]
     NotAnAgent(String),
 }
@@ -69,59 +62,36 @@ pub(crate) enum Stored {
 }
 
 impl AgentIdentity {
-    /// Reads the certificate. `ca_pem` is the CA that is pinned from now on.
-    pub(crate) fn new(
-        certificate_pem: String,
-        key_pem: Secret<String>,
-        ca_pem: String,
-        origin: Origin,
-    ) -> Result<Self, IdentityError> {
-        let der =
-            CertificateDer::from_pem_slice(certificate_pem.as_bytes()).map_err(|_| IdentityError::NoCertificate)?;
-        let subject = subject_of(&der)?;
+    /// Reads whose the certificate is. `ca_pem` is the CA that is pinned from now on: an answer of a hub cannot replace
+    /// what verified it.
+    pub(crate) fn new(certificate: tls::Identity, ca_pem: &str, origin: Origin) -> Result<Self, IdentityError> {
+        let subject = certificate.subject();
         let Some(Identity::Agent(cluster)) = Identity::from_subject(&subject.common_name, &subject.organizations)
         else {
-            return Err(IdentityError::NotAnAgent(subject.common_name));
+            return Err(IdentityError::NotAnAgent(subject.common_name.clone()));
         };
         Ok(Self {
             cluster,
-            certificate_pem,
-            key_pem,
-            ca_pem,
+            certificate: Arc::new(certificate),
+            ca_pem: ca_pem.to_owned(),
             origin,
-            not_before: subject.not_before,
-            not_after: subject.not_after,
         })
     }
 
-    /// From the hub's answer. The CA stays the one that was pinned: an answer cannot replace what verified it.
-    pub(crate) fn issued(
-        issued: Issued,
-        key_pem: Secret<String>,
-        pinned_ca: &str,
-        origin: Origin,
-    ) -> Result<Self, IdentityError> {
-        Self::new(issued.certificate_pem, key_pem, pinned_ca.to_owned(), origin)
-    }
-
-    pub(crate) fn is_valid_at(&self, now: SystemTime) -> bool {
-        self.not_before <= now && now < self.not_after
-    }
-
-    /// How long from `now` until half of its life is over; zero if it is.
-    pub(crate) fn until_half_life(&self, now: SystemTime) -> Duration {
-        let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
-        (self.not_before + life / 2).duration_since(now).unwrap_or_default()
+    /// The way to the hub that issued it, by this identity.
+    pub(crate) fn link(&self) -> Result<HubLink, LinkError> {
+        let trust = TrustStore::from_pem(&self.ca_pem)?;
+        HubLink::new(&self.origin.hub, trust, IdentityStore::new(self.certificate.clone()))
     }
 }
 
 /// The Secret in the member that keeps the identity.
 #[derive(Debug, Clone)]
-pub(crate) struct IdentityStore {
+pub(crate) struct IdentitySecret {
     secrets: Api<KubeSecret>,
 }
 
-impl IdentityStore {
+impl IdentitySecret {
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self {
             secrets: Api::namespaced(client, namespace),
@@ -143,13 +113,16 @@ impl IdentityStore {
             hub,
             bootstrap: text(BOOTSTRAP).unwrap_or_default(),
         };
-        Ok(match AgentIdentity::new(certificate, key.clone(), ca, origin) {
-            Ok(identity) => Stored::Whole(Box::new(identity)),
-            Err(error) => {
-                tracing::warn!(secret = SECRET_AGENT_IDENTITY, %error, "stored identity cannot be used, joining anew");
-                Stored::KeyOnly(key)
-            }
-        })
+        let read = tls::Identity::from_pem(&certificate, &key).map_err(IdentityError::from);
+        Ok(
+            match read.and_then(|certificate| AgentIdentity::new(certificate, &ca, origin)) {
+                Ok(identity) => Stored::Whole(Box::new(identity)),
+                Err(error) => {
+                    tracing::warn!(secret = SECRET_AGENT_IDENTITY, error = %Chain(&error), "stored identity cannot be used, joining anew");
+                    Stored::KeyOnly(key)
+                }
+            },
+        )
     }
 
     pub(crate) async fn store_key(&self, key: &Secret<String>) -> Result<(), CallError> {
@@ -158,8 +131,8 @@ impl IdentityStore {
 
     pub(crate) async fn store(&self, identity: &AgentIdentity) -> Result<(), CallError> {
         self.write(BTreeMap::from([
-            (CERTIFICATE, identity.certificate_pem.clone()),
-            (KEY, identity.key_pem.expose().clone()),
+            (CERTIFICATE, identity.certificate.cert_pem().to_owned()),
+            (KEY, identity.certificate.key_pem().expose().clone()),
             (CA, identity.ca_pem.clone()),
             (HUB, identity.origin.hub.clone()),
             (BOOTSTRAP, identity.origin.bootstrap.clone()),
@@ -217,6 +190,8 @@ fn raw_text(secret: &KubeSecret, key: &str) -> Option<String> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use super::*;
     use portolan_runtime::pki::CertificateAuthority;
 
@@ -226,9 +201,8 @@ pub(super) mod tests {
             .issue_client(common_name, Some(group), Duration::from_hours(1))
             .unwrap();
         AgentIdentity::new(
-            issued.cert_pem,
-            issued.key_pem,
-            ca.pem().to_owned(),
+            tls::Identity::from_pem(&issued.cert_pem, &issued.key_pem)?,
+            ca.pem(),
             Origin {
                 hub: "hub:7443".to_owned(),
                 bootstrap: String::new(),
@@ -240,15 +214,7 @@ pub(super) mod tests {
     fn the_cluster_is_what_the_certificate_says() {
         let identity = identity("portolan:agent:east", "portolan:agents").unwrap();
         assert_eq!(identity.cluster, "east");
-        let now = SystemTime::now();
-        assert!(identity.is_valid_at(now));
-        assert!(!identity.is_valid_at(now + Duration::from_secs(3700)));
-        let half = identity.until_half_life(now);
-        assert!(
-            half > Duration::from_mins(25) && half < Duration::from_mins(30),
-            "{half:?}"
-        );
-        assert_eq!(identity.until_half_life(now + Duration::from_mins(50)), Duration::ZERO);
+        assert_eq!(identity.link().unwrap().address(), "hub:7443");
     }
 
     #[test]

@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use portolan_runtime::pki::MAX_CSR_BYTES;
 use rcgen::CertificateSigningRequestParams;
+use rustls_pki_types::CertificateSigningRequestDer;
 use tonic::Status;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
@@ -16,7 +15,7 @@ use crate::bootstrap::key_hash;
 /// A request whose signature proved possession of the key.
 #[derive(Debug)]
 pub(super) struct Csr {
-    pub(super) pem: String,
+    pub(super) der: Vec<u8>,
     /// What a bootstrap token is spent on.
     pub(super) key_hash: String,
     hosts: Vec<String>,
@@ -37,12 +36,11 @@ impl Csr {
         if !rest.is_empty() {
             return Err(unreadable("has bytes after its end"));
         }
-        let pem = pem_of(der);
         // Verifies the signature over itself: whoever sent it has the private key.
-        CertificateSigningRequestParams::from_pem(&pem)
+        CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(der))
             .map_err(|_| unreadable("is not signed by the key it is for"))?;
         Ok(Self {
-            pem,
+            der: der.to_vec(),
             key_hash: key_hash(request.certification_request_info.subject_pki.raw),
             hosts: hosts_of(&request),
         })
@@ -99,37 +97,13 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn pem_of(der: &[u8]) -> String {
-    let text = BASE64_STANDARD.encode(der);
-    let lines: Vec<_> = text
-        .as_bytes()
-        .chunks(64)
-        .map(|line| String::from_utf8_lossy(line))
-        .collect();
-    format!(
-        "-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n",
-        lines.join("\n")
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use portolan_runtime::pki::new_key_and_csr;
-    use rustls_pki_types::CertificateSigningRequestDer;
-    use rustls_pki_types::pem::PemObject;
-
     use super::*;
-
-    fn der() -> Vec<u8> {
-        let (_, pem) = new_key_and_csr("whoever").unwrap();
-        CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
-            .unwrap()
-            .to_vec()
-    }
 
     #[test]
     fn reads_good_requests_only() {
-        let good = der();
+        let (_, good) = crate::testing::key_and_csr();
         let csr = Csr::read(&good).unwrap();
         assert_eq!(csr.key_hash.len(), 64);
         assert_eq!(csr.hosts_within(&["a".to_owned()]), ["a"]);
@@ -147,7 +121,7 @@ mod tests {
     #[test]
     fn names_are_granted_within_what_is_allowed() {
         let csr = Csr {
-            pem: String::new(),
+            der: Vec::new(),
             key_hash: String::new(),
             hosts: vec!["a".into(), "evil".into()],
         };

@@ -98,6 +98,11 @@ impl Backoff {
     }
 }
 
+/// Up to a quarter later, so that a fleet that waits for one thing does not come in step.
+pub fn jittered(wait: Duration) -> Duration {
+    wait.mul_f64(rand::random_range(1.0..1.25))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

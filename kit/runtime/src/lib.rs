@@ -2,7 +2,7 @@
 //! backoff, telemetry, the admin server, readiness, metrics, TLS material that reloads, a small PKI.
 //!
 //! Not here: anything that knows Kubernetes, the CRDs, the wire protocol or one of the programs.
-//! Callers: hub, router, agent, portolanctl and the end-to-end tests.
+//! Callers: hub, router, agent, portolanctl, the client of `kit/wire` and the end-to-end tests.
 //!
 //! The life of a program, in the order of its `main` and `app`:
 //!
@@ -40,9 +40,9 @@
 mod accept;
 pub mod admin;
 pub mod backoff;
+mod chain;
 pub mod duration;
 pub mod files;
-pub mod grpc;
 pub mod metrics;
 pub mod pki;
 pub mod readiness;
@@ -52,6 +52,7 @@ pub mod telemetry;
 pub mod tls;
 
 pub use backoff::Backoff;
+pub use chain::Chain;
 pub use readiness::{Readiness, ReadyHandle};
 pub use secret::Secret;
 pub use tasks::Tasks;

@@ -13,8 +13,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType, SerialNumber, SubjectPublicKeyInfo,
 };
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -222,13 +222,13 @@ impl CertificateAuthority {
         })
     }
 
-    /// Signs the public key of a CSR, with the names of `leaf`: whatever else the CSR asks for is ignored.
-    /// Returns the chain as PEM, leaf first.
-    pub fn sign_csr(&self, csr_pem: &str, leaf: &LeafSpec) -> Result<String, PkiError> {
-        if csr_pem.len() > MAX_CSR_BYTES {
-            return Err(PkiError::CsrTooLarge(csr_pem.len()));
+    /// Signs the public key of a CSR (PKCS#10 in DER), with the names of `leaf`: whatever else the CSR asks for is
+    /// ignored. Returns the chain as PEM, leaf first.
+    pub fn sign_csr(&self, csr: &[u8], leaf: &LeafSpec) -> Result<String, PkiError> {
+        if csr.len() > MAX_CSR_BYTES {
+            return Err(PkiError::CsrTooLarge(csr.len()));
         }
-        let public_key = verified_public_key(csr_pem)?;
+        let public_key = verified_public_key(csr)?;
         let certificate = self
             .leaf_params(leaf)?
             .signed_by(&public_key, &self.issuer)
@@ -265,14 +265,18 @@ impl CertificateAuthority {
     }
 }
 
-/// A new P-256 key and a request for it, for enrolment: `(key_pem, csr_pem)`.
-pub fn new_key_and_csr(common_name: &str) -> Result<(Secret<String>, String), PkiError> {
-    let key = new_key()?;
-    let request = params(common_name, None)
-        .serialize_request(&key)
-        .map_err(generating("sign a request"))?;
-    let csr_pem = request.pem().map_err(generating("encode a request"))?;
-    Ok((Secret::new(key.serialize_pem()), csr_pem))
+/// A new P-256 key, PEM.
+pub fn new_private_key() -> Result<Secret<String>, PkiError> {
+    Ok(Secret::new(new_key()?.serialize_pem()))
+}
+
+/// A CSR (PKCS#10 in DER) by `key_pem`. It names nobody: whoever signs knows the subject by a proof.
+pub fn signing_request(key_pem: &Secret<String>) -> Result<Vec<u8>, PkiError> {
+    let key = KeyPair::from_pem(key_pem.expose()).map_err(generating("read the key of a request"))?;
+    let mut nobody = CertificateParams::default();
+    nobody.distinguished_name = DistinguishedName::new();
+    let request = nobody.serialize_request(&key).map_err(generating("sign a request"))?;
+    Ok(request.der().to_vec())
 }
 
 /// Reads what a certificate says. Verifies nothing: only for certificates that a handshake accepted, or our own.
@@ -321,10 +325,9 @@ pub fn fingerprint_der(cert_der: &[u8]) -> Result<String, PkiError> {
 
 /// The key of a CSR whose signature proves that the sender has the private half. Nothing else of it is read, so
 /// odd names and extensions in it are harmless.
-fn verified_public_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, PkiError> {
+fn verified_public_key(csr: &[u8]) -> Result<SubjectPublicKeyInfo, PkiError> {
     let unreadable = |error: &dyn std::fmt::Display| PkiError::Csr(error.to_string());
-    let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes()).map_err(|e| unreadable(&e))?;
-    let (_, request) = X509CertificationRequest::from_der(&der).map_err(|e| unreadable(&e))?;
+    let (_, request) = X509CertificationRequest::from_der(csr).map_err(|e| unreadable(&e))?;
     request.verify_signature().map_err(|_| PkiError::CsrSignature)?;
     SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw).map_err(|e| unreadable(&e))
 }

@@ -1,9 +1,11 @@
 //! The protocol between hub, routers and agents: messages and gRPC services generated from `proto/`, checked in under
 //! `src/gen/` and proved fresh by `tests/drift.rs`.
 //!
-//! No rules and no IO live here. The identities that speak it are client certificates of the hub CA, see [`identity`]; which
-//! revision of it they speak is settled in [`protocol`].
+//! The identities that speak it are client certificates of the hub CA, see [`identity`]; which revision of it they speak is
+//! settled in [`protocol`]; [`client`] gets and keeps a certificate and dials the hub. Nothing else here does IO, and no
+//! rules live here.
 
+pub mod client;
 pub mod identity;
 pub mod protocol;
 

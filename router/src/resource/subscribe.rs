@@ -5,7 +5,6 @@
 //! answered if it takes something from a caller. While the hub is away the last state is served on, also after a restart.
 //! Not here: what a resource means (`snapshot::build`). Caller: `app`.
 
-mod channel;
 mod held;
 mod metrics;
 mod session;
@@ -14,26 +13,24 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
-use portolan_runtime::grpc::AddressError;
 use portolan_runtime::{Backoff, ReadyHandle, Tasks};
+use portolan_wire::client::HubLink;
 use portolan_wire::protocol::Mismatch;
 use thiserror::Error;
 
-pub(crate) use self::channel::HubLink;
-use self::channel::MAX_MESSAGE_BYTES;
 pub(crate) use self::held::Held;
 pub(crate) use self::metrics::{HubMetrics, SnapshotCollector};
 use self::session::Session;
 use crate::resource::access::HubReviews;
 
+/// A CallerView with ten thousand namespaces is under one megabyte.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Ceiling between two tries: a hub that is back is found within seconds, and a fleet does not hammer it.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a stream ended.
 #[derive(Debug, Error)]
 enum SessionError {
-    #[error(transparent)]
-    Address(#[from] AddressError),
     #[error("the hub answers {:?}: {}", .0.code(), .0.message())]
     Status(Box<tonic::Status>),
     #[error("the hub closed the stream")]

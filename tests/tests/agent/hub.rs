@@ -179,8 +179,7 @@ impl Service {
             ttl: self.ttl,
             usage: Usage::Client,
         };
-        let csr = pem("CERTIFICATE REQUEST", csr_der);
-        let certificate = self.ca.sign_csr(&csr, &leaf).map_err(|error| invalid(&error))?;
+        let certificate = self.ca.sign_csr(csr_der, &leaf).map_err(|error| invalid(&error))?;
         Ok(Response::new(wire::EnrollResponse {
             outcome: Some(Outcome::Issued(wire::Issued {
                 certificate_pem: certificate,
@@ -327,15 +326,4 @@ fn kind_name(kind: &wire::KindRef) -> String {
     } else {
         format!("{}.{}", kind.resource, kind.group)
     }
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    use base64::Engine as _;
-    let body = base64::engine::general_purpose::STANDARD.encode(der);
-    let lines: Vec<&str> = body
-        .as_bytes()
-        .chunks(64)
-        .map(|line| std::str::from_utf8(line).expect("base64 is ASCII"))
-        .collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }

@@ -12,14 +12,15 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_crds::{MemberCluster, ShardingConfig};
-use portolan_runtime::pki::{CertificateAuthority, new_key_and_csr};
+use portolan_runtime::Secret;
+use portolan_runtime::pki::{self, CertificateAuthority};
 use portolan_runtime::tls::{self, Identity as TlsIdentity, IdentityStore, TrustStore};
-use portolan_runtime::{Secret, grpc};
 use portolan_testbed::{Testbed, eventually};
 use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::fleet::admin_get;
 use portolan_tests::programs::argument;
+use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
 use portolan_wire::protocol::PROTOCOL;
 use portolan_wire::v1;
@@ -27,8 +28,6 @@ use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::enroll_response::Outcome;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
 use portolan_wire::v1::router_control_client::RouterControlClient;
-use rustls_pki_types::CertificateSigningRequestDer;
-use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -289,8 +288,8 @@ impl Scene {
 
     fn channel_with(&self, ca: &CertificateAuthority, store: Option<Arc<IdentityStore>>) -> Channel {
         let trust: Arc<TrustStore> = TrustStore::from_pem(ca.pem()).unwrap();
-        let config = tls::client_config(trust, store, tls::ALPN_GRPC).unwrap();
-        grpc::channel(self.hub.bind(), None, config).unwrap()
+        let link = HubLink::new(self.hub.bind(), trust, store.unwrap_or_else(IdentityStore::empty));
+        link.unwrap().channel()
     }
 
     /// Nothing that the hub has said holds a token or a key.
@@ -504,9 +503,9 @@ pub(crate) fn csr() -> Vec<u8> {
 }
 
 fn key_and_csr() -> (Secret<String>, Vec<u8>) {
-    let (key, pem) = new_key_and_csr("test").unwrap();
-    let csr = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).unwrap();
-    (key, csr.to_vec())
+    let key = pki::new_private_key().unwrap();
+    let csr = pki::signing_request(&key).unwrap();
+    (key, csr)
 }
 
 pub(crate) fn facts_of(cluster: &str) -> v1::MemberFacts {

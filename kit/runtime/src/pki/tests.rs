@@ -30,9 +30,10 @@ fn the_subject_of_a_signed_csr_follows_from_the_caller() {
     greedy.subject_alt_names = vec![SanType::DnsName("kubernetes.default".try_into().unwrap())];
     greedy.extended_key_usages = vec![ExtendedKeyUsagePurpose::Any];
     greedy.custom_extensions = vec![CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0])];
-    let csr = greedy.serialize_request(&key).unwrap().pem().unwrap();
+    let csr = greedy.serialize_request(&key).unwrap();
+    let csr = csr.der();
 
-    let chain = ca.sign_csr(&csr, &leaf("agent:east")).unwrap();
+    let chain = ca.sign_csr(csr, &leaf("agent:east")).unwrap();
     let der = der(&chain);
     let subject = subject_of(&der).unwrap();
     assert_eq!(subject.common_name, "agent:east");
@@ -77,24 +78,28 @@ fn validity_is_what_was_asked_but_ends_with_the_ca() {
 #[test]
 fn a_csr_must_be_signed_by_its_own_key_and_small() {
     let ca = CertificateAuthority::generate("hub CA").unwrap();
-    let (_, csr) = new_key_and_csr("agent").unwrap();
+    let request = params("agent", None).serialize_request(&new_key().unwrap()).unwrap();
+    let csr = request.der().to_vec();
     assert!(ca.sign_csr(&csr, &leaf("agent")).is_ok());
 
-    let mut forged = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes())
-        .unwrap()
-        .to_vec();
+    let mut forged = csr.clone();
     // Inside the subject's name: signed, and still well formed.
     let name = forged.windows(5).position(|window| window == b"agent").unwrap();
     forged[name] = b'A';
-    let text = armour("CERTIFICATE REQUEST", &forged);
     assert!(matches!(
-        ca.sign_csr(&text, &leaf("agent")),
+        ca.sign_csr(&forged, &leaf("agent")),
         Err(PkiError::CsrSignature)
     ));
 
-    assert!(matches!(ca.sign_csr("nonsense", &leaf("agent")), Err(PkiError::Csr(_))));
-    assert!(matches!(ca.sign_csr(ca.pem(), &leaf("agent")), Err(PkiError::Csr(_))));
-    let huge = csr + &"\n".repeat(MAX_CSR_BYTES);
+    assert!(matches!(
+        ca.sign_csr(b"nonsense", &leaf("agent")),
+        Err(PkiError::Csr(_))
+    ));
+    assert!(matches!(
+        ca.sign_csr(&first_certificate(ca.pem()).unwrap(), &leaf("agent")),
+        Err(PkiError::Csr(_))
+    ));
+    let huge = [csr, vec![0; MAX_CSR_BYTES]].concat();
     assert!(matches!(
         ca.sign_csr(&huge, &leaf("agent")),
         Err(PkiError::CsrTooLarge(_))
@@ -102,22 +107,28 @@ fn a_csr_must_be_signed_by_its_own_key_and_small() {
 }
 
 #[test]
+fn a_stored_key_asks_again_with_the_same_public_key() {
+    let key = new_private_key().unwrap();
+    let public_key = |csr: &[u8]| {
+        let (_, request) = X509CertificationRequest::from_der(csr).unwrap();
+        request.certification_request_info.subject_pki.raw.to_vec()
+    };
+    let (first, second) = (signing_request(&key).unwrap(), signing_request(&key).unwrap());
+    assert_eq!(public_key(&first), public_key(&second));
+}
+
+#[test]
 fn damaged_requests_never_panic() {
     let ca = CertificateAuthority::generate("hub CA").unwrap();
-    let (_, csr) = new_key_and_csr("agent").unwrap();
-    let sound = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes())
-        .unwrap()
-        .to_vec();
+    let sound = signing_request(&new_private_key().unwrap()).unwrap();
     for position in 0..sound.len() {
         let mut damaged = sound.clone();
         damaged[position] ^= 0xff;
+        assert!(ca.sign_csr(&damaged, &leaf("agent")).is_err(), "byte {position}");
         assert!(
-            ca.sign_csr(&armour("CERTIFICATE REQUEST", &damaged), &leaf("agent"))
-                .is_err(),
-            "byte {position}"
+            ca.sign_csr(&sound[..position], &leaf("agent")).is_err(),
+            "cut at {position}"
         );
-        let cut = armour("CERTIFICATE REQUEST", &sound[..position]);
-        assert!(ca.sign_csr(&cut, &leaf("agent")).is_err(), "cut at {position}");
     }
 }
 
@@ -202,21 +213,4 @@ fn keys_never_show_in_debug() {
         let canary = key.expose().lines().nth(1).unwrap();
         assert!(!text.contains(canary) && !text.contains("PRIVATE"), "{text}");
     }
-}
-
-fn armour(label: &str, der: &[u8]) -> String {
-    use std::fmt::Write;
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = format!("-----BEGIN {label}-----\n");
-    for chunk in der.chunks(48) {
-        for three in chunk.chunks(3) {
-            let word = three.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
-            for place in 0..4 {
-                let digit = ALPHABET[(word >> (18 - 6 * place) & 63) as usize] as char;
-                write!(text, "{}", if place <= three.len() { digit } else { '=' }).unwrap();
-            }
-        }
-        text.push('\n');
-    }
-    text + &format!("-----END {label}-----\n")
 }

@@ -107,21 +107,22 @@ impl IdentityStore {
         })
     }
 
-    pub fn new(identity: Identity) -> Arc<Self> {
+    pub fn new(identity: impl Into<Arc<Identity>>) -> Arc<Self> {
         let store = Self::empty();
         store.set(identity);
         store
     }
 
     /// Replaces the identity for handshakes from now on; connections that are open keep theirs.
-    pub fn set(&self, identity: Identity) {
+    pub fn set(&self, identity: impl Into<Arc<Identity>>) {
+        let identity = identity.into();
         let not_after = identity
             .not_after()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs();
         self.not_after.set(i64::try_from(not_after).unwrap_or(i64::MAX));
-        self.current.store(Some(Arc::new(identity)));
+        self.current.store(Some(identity));
         self.generation.send_modify(|generation| *generation += 1);
     }
 

@@ -1,7 +1,9 @@
 //! Real handshakes over an in-memory pipe, with stores that change between them.
 
 use super::*;
-use crate::pki::{CertificateAuthority, Issued, LeafSpec, Usage, fingerprint, new_key_and_csr, subject_of};
+use crate::pki::{
+    CertificateAuthority, Issued, LeafSpec, Usage, fingerprint, new_private_key, signing_request, subject_of,
+};
 use crate::tasks::Tasks;
 use rustls_pki_types::ServerName;
 use std::io;
@@ -206,7 +208,8 @@ fn unusable_material_is_refused_before_it_is_stored() {
 #[test]
 fn an_enrolled_identity_is_put_in_by_hand() {
     let ca = ca("hub CA");
-    let (key_pem, csr) = new_key_and_csr("ignored").unwrap();
+    let key_pem = new_private_key().unwrap();
+    let csr = signing_request(&key_pem).unwrap();
     let leaf = LeafSpec {
         common_name: "agent:east".into(),
         organization: None,

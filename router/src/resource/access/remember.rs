@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use portolan_runtime::{Tasks, files};
+use portolan_runtime::{Chain, Tasks, files};
 use serde::{Deserialize, Serialize};
 
 use super::hub::{Decision, ProxyQuestion};
 use super::{Access, HUB_AWAY};
-use crate::resource::enroll::Chain;
 
 const FILE_NAME: &str = "people.json";
 /// Between two looks whether there is something to write. What is lost by a crash in between is asked for again.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::*;
 use crate::resource::subscribe::scripted::{Client, HOUR, ScriptedHub, Step};
@@ -113,11 +114,11 @@ async fn the_certificate_is_renewed_with_a_new_key_and_kept() {
 #[tokio::test]
 async fn what_is_missing_is_told_without_the_token() {
     let world = World::new([Step::Refuse]).await;
-    let refused = world.enroller(Some(world.bootstrap())).enroll().await.err().unwrap();
-    let no_proof = world.enroller(None).enroll().await.err().unwrap();
+    let refused = world.enroller(Some(world.bootstrap())).apply().await.err().unwrap();
+    let no_proof = world.enroller(None).apply().await.err().unwrap();
     let no_file = world
         .enroller(Some(Proof::Bootstrap("/nowhere/token".into())))
-        .enroll()
+        .apply()
         .await
         .err()
         .unwrap();

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_runtime::Chain;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::SessionError;
-use crate::resource::enroll::Chain;
 use crate::resource::state::{StateError, StateFile};
 use crate::resource::upstream::Upstreams;
 use crate::value::snapshot::build::{Transaction, apply, resource_ref};

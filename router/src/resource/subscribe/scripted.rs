@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use portolan_runtime::pki::{CertificateAuthority, LeafSpec, Usage, subject_of};
 use portolan_runtime::tls::{self, ALPN_GRPC, ClientAuth, Identity, IdentityStore, TlsIncoming, TrustStore};
 use portolan_runtime::{Readiness, Tasks};
+use portolan_wire::client::HubLink;
 use portolan_wire::v1;
 use portolan_wire::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use portolan_wire::v1::router_control_server::{RouterControl, RouterControlServer};
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Held, HubLink, Subscriber};
+use super::{Held, Subscriber};
 use crate::resource::access::HubReviews;
 use crate::resource::subscribe::HubMetrics;
 use crate::resource::upstream::Upstreams;
@@ -248,9 +249,6 @@ impl Service {
     }
 
     fn issue(&self, csr: &[u8], ttl: Duration) -> v1::Issued {
-        use base64::Engine as _;
-        let body = base64::engine::general_purpose::STANDARD.encode(csr);
-        let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n");
         let leaf = LeafSpec {
             common_name: "portolan:router:gateway".to_owned(),
             organization: Some("portolan:routers".to_owned()),
@@ -259,7 +257,7 @@ impl Service {
             ttl,
             usage: Usage::Both,
         };
-        let certificate_pem = self.authority.sign_csr(&pem, &leaf).unwrap();
+        let certificate_pem = self.authority.sign_csr(csr, &leaf).unwrap();
         v1::Issued {
             certificate_pem,
             ca_pem: self.authority.pem().to_owned(),

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use portolan_runtime::{ReadyHandle, telemetry};
+use portolan_wire::client::{HubLink, OPEN_TIMEOUT};
 use portolan_wire::protocol::{Spoken, welcomed};
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -17,7 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::held::{Held, Verdict};
-use super::{HubLink, MAX_MESSAGE_BYTES, SessionError};
+use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
 use crate::resource::subscribe::HubMetrics;
 use crate::resource::upstream::Upstreams;
@@ -25,8 +26,6 @@ use crate::value::snapshot::build::Transaction;
 
 /// Messages on their way out. More only pile up when the hub does not read, and then the stream is better ended.
 const OUTBOX: usize = 64;
-/// For the connection, the handshakes and the answer's head.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// For a place in the outbox.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Transitions within this go out as one report.
@@ -51,7 +50,7 @@ impl Session {
     pub(super) async fn open(link: &HubLink, known: Vec<v1::KnownResource>) -> Result<Self, SessionError> {
         let mut identity = link.identity().subscribe();
         identity.mark_unchanged();
-        let mut client = RouterControlClient::new(link.channel()?).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let mut client = RouterControlClient::new(link.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let hello = v1::RouterHello {
             protocol: Spoken::OURS.newest(),

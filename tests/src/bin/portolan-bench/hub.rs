@@ -6,8 +6,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use futures::stream::BoxStream;
 use portolan_runtime::Tasks;
 use portolan_runtime::pki::{CertificateAuthority, LeafSpec, Usage};
@@ -87,11 +85,7 @@ impl Script {
             ttl: TTL,
             usage: Usage::Both,
         };
-        let request = format!(
-            "-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n",
-            STANDARD.encode(csr)
-        );
-        let certificate_pem = self.ca.sign_csr(&request, &leaf)?;
+        let certificate_pem = self.ca.sign_csr(csr, &leaf)?;
         let not_after = std::time::SystemTime::now() + TTL;
         let seconds = not_after
             .duration_since(std::time::UNIX_EPOCH)

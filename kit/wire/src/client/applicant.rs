@@ -1,0 +1,149 @@
+//! The life of an identity: asked for until there is one, renewed at half of its life, asked for anew when it has expired.
+//!
+//! Never gives up: what is missing a person can mend without a restart. Callers: the agent's `join`, the router's `enroll`.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use portolan_runtime::backoff::jittered;
+use portolan_runtime::tls::Identity;
+use portolan_runtime::{Backoff, Chain};
+
+/// Waits between two failed renewals: half of a life is left for many.
+const RENEW_RETRY_MIN: Duration = Duration::from_secs(1);
+const RENEW_RETRY_MAX: Duration = Duration::from_mins(1);
+/// Shortest time between two renewals, however short-lived the hub's certificates are.
+const SHORTEST_RENEWAL: Duration = Duration::from_secs(1);
+/// Timers stand still while a machine sleeps, and clocks are set: look again at least this often.
+const LOOK_AGAIN: Duration = Duration::from_hours(1);
+
+/// What one try has come to.
+#[derive(Debug)]
+pub enum Applied {
+    /// There is an identity, kept and in use.
+    Enrolled,
+    /// The hub knows us and waits for a person.
+    Pending {
+        /// What is missing, in the hub's words.
+        reason: String,
+        /// After which to try again.
+        wait: Duration,
+    },
+}
+
+/// A program with a certificate of the hub: where it keeps that, and what it proves itself by.
+pub trait Applicant: Sync {
+    /// Why a try failed.
+    type Error: std::error::Error + Send + 'static;
+
+    /// The one in use, which may have expired.
+    fn identity(&self) -> Option<Arc<Identity>>;
+
+    /// One try to have a good identity. Reads proof and key anew; whatever is issued is kept before it is used. Must not
+    /// ask the hub if what is kept is good.
+    fn apply(&self) -> impl Future<Output = Result<Applied, Self::Error>> + Send;
+
+    /// One try to replace the identity by its own authority, kept before it is used.
+    fn renew(&self) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Is told what a missing identity waits for.
+    fn waits_for(&self, _what: String) {}
+
+    /// Completes when the hub did not take the identity: [`Self::apply`] is tried once then.
+    fn refused(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+}
+
+/// Tries until there is an identity. Safe to cancel at any point.
+pub async fn enroll_until_done(applicant: &impl Applicant) {
+    let mut backoff = Backoff::default();
+    loop {
+        match applicant.apply().await {
+            Ok(Applied::Enrolled) => return,
+            Ok(Applied::Pending { reason, wait }) => {
+                tracing::info!(
+                    reason,
+                    ?wait,
+                    "not accepted yet: set spec.accept to true on this cluster's MemberCluster on the hub"
+                );
+                applicant.waits_for(format!("the hub's acceptance: {reason}"));
+                tokio::time::sleep(jittered(wait)).await;
+            }
+            Err(error) => {
+                // Also what looks final, an unknown token for example: it may be created a moment later.
+                tracing::warn!(error = %Chain(&error), attempt = backoff.attempt(), "enrolment failed, trying again");
+                applicant.waits_for(format!("an identity: {error}"));
+                backoff.sleep().await;
+            }
+        }
+    }
+}
+
+/// Enrols if need be, then renews until cancelled. A failed renewal leaves the old identity in force.
+pub async fn keep_enrolled(applicant: &impl Applicant) {
+    let mut backoff = Backoff::new(RENEW_RETRY_MIN, RENEW_RETRY_MAX);
+    loop {
+        let now = SystemTime::now();
+        let Some(identity) = applicant.identity().filter(|identity| identity.not_after() > now) else {
+            enroll_until_done(applicant).await;
+            continue;
+        };
+        let wait = until_half_life(&identity, now);
+        if !wait.is_zero() {
+            tokio::select! {
+                () = tokio::time::sleep(jittered(wait.min(LOOK_AGAIN))) => {}
+                () = applicant.refused() => match applicant.apply().await {
+                    Ok(Applied::Enrolled) => {}
+                    Ok(Applied::Pending { reason, .. }) => tracing::warn!(reason, "cannot enrol again yet"),
+                    Err(error) => tracing::warn!(error = %Chain(&error), "cannot enrol again yet"),
+                },
+            }
+            continue;
+        }
+        match applicant.renew().await {
+            Ok(()) => {
+                tracing::info!("certificate renewed");
+                backoff.reset();
+                tokio::time::sleep(SHORTEST_RENEWAL).await;
+            }
+            Err(error) => {
+                let left = identity.not_after().duration_since(now).unwrap_or_default();
+                tracing::warn!(?left, error = %Chain(&error), "the certificate could not be renewed, trying again");
+                backoff.sleep().await;
+            }
+        }
+    }
+}
+
+/// How long from `now` until half of its life is over; zero if it is.
+fn until_half_life(identity: &Identity, now: SystemTime) -> Duration {
+    let subject = identity.subject();
+    let life = subject.not_after.duration_since(subject.not_before).unwrap_or_default();
+    let due = subject.not_before + life / 2;
+    due.duration_since(now).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_runtime::pki::CertificateAuthority;
+
+    use super::*;
+
+    #[test]
+    fn renewed_at_half_of_its_life() {
+        let ca = CertificateAuthority::generate("test").unwrap();
+        let issued = ca.issue_client("ada", None, Duration::from_hours(1)).unwrap();
+        let identity = Identity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap();
+        let now = SystemTime::now();
+        let half = until_half_life(&identity, now);
+        assert!(
+            half > Duration::from_mins(25) && half < Duration::from_mins(30),
+            "backdated: {half:?}"
+        );
+        assert_eq!(
+            until_half_life(&identity, now + Duration::from_mins(50)),
+            Duration::ZERO
+        );
+    }
+}
