@@ -16,6 +16,8 @@ use portolan_crds::selector::{Operator, Requirement, Selector};
 use portolan_crds::shard::{BucketAlgorithm, Bucketing};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::object_meta::ObjectMeta;
+
 /// Names of namespaces. Shared: one set per member and snapshot, however many requests are under way.
 pub type Names = Arc<HashSet<Arc<str>>>;
 
@@ -114,9 +116,9 @@ impl NamespaceFilter {
         reached && self.labels.as_ref().is_none_or(|labels| labels.fits(namespace))
     }
 
-    /// Whether `metadata.name` is to be judged instead of `metadata.namespace`: the objects are namespaces.
-    pub fn by_name(&self) -> bool {
-        self.by_name
+    /// Whether an object is the caller's. Of namespaces the name is asked for, of all other objects the namespace.
+    pub fn admits_object(&self, meta: &ObjectMeta<'_>) -> bool {
+        self.admits(if self.by_name { &meta.name } else { &meta.namespace })
     }
 
     /// Whether it admits every namespace, so that nothing need be judged.

@@ -36,11 +36,8 @@ impl Selection {
 
     /// Legs come one after the other.
     pub(super) fn admits(&mut self, leg: usize, filter: Option<&NamespaceFilter>, meta: &ObjectMeta<'_>) -> bool {
-        if let Some(filter) = filter {
-            let judged = if filter.by_name() { &meta.name } else { &meta.namespace };
-            if !filter.admits(judged) {
-                return false;
-            }
+        if filter.is_some_and(|filter| !filter.admits_object(meta)) {
+            return false;
         }
         let Some(taken) = &mut self.taken else { return true };
         if self.leg != leg {

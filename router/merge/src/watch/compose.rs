@@ -10,9 +10,9 @@ use super::event::around;
 use crate::object_meta::INITIAL_EVENTS_END;
 use crate::wire;
 
-/// The type of the objects in this watch.
+/// The type of the objects in this watch, which every event of it is written with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Type {
+pub(super) struct EventTemplate {
     pub(super) format: WatchFormat,
     pub(super) kind: Box<str>,
     pub(super) api_version: Box<str>,
@@ -28,15 +28,15 @@ pub(super) struct Stub<'a> {
     pub(super) initial_events_end: bool,
 }
 
-impl Type {
+impl EventTemplate {
     /// A whole frame. `cells`: for Tables, the row as the columns of the client have it.
-    pub(super) fn event(&self, kind: &str, stub: Stub<'_>, cells: serde_json::Value) -> Bytes {
+    pub(super) fn event(&self, event_type: &str, stub: Stub<'_>, cells: serde_json::Value) -> Bytes {
         let object = match self.format {
             WatchFormat::Json => self.json(stub),
             WatchFormat::Protobuf => self.protobuf(stub),
             WatchFormat::Table => self.table(stub, cells),
         };
-        let (before, after) = around(self.format, kind, object.len());
+        let (before, after) = around(self.format, event_type, object.len());
         [&before[..], &object, &after].concat().into()
     }
 

@@ -1,9 +1,11 @@
 //! One leg's bytes → whole frames, in any cut. A frame that lies in one chunk is not copied, one that spans several is
 //! gathered in a buffer that goes with it: an idle leg holds none.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
-use super::known::Budget;
+use super::budget::Budget;
 use super::{LARGEST_FRAME, WatchFault, WatchFormat};
 
 const LENGTH: usize = 4;
@@ -14,7 +16,7 @@ const FREE: usize = 256 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameBytes {
     /// These bytes of the chunk.
-    Within(usize, usize),
+    Within(Range<usize>),
     /// Gathered from several chunks.
     Gathered(Bytes),
 }
@@ -65,7 +67,7 @@ impl FrameDecoder {
         let from = *at;
         *at += length;
         if self.partial.is_empty() {
-            return Ok(Some(FrameBytes::Within(from, *at)));
+            return Ok(Some(FrameBytes::Within(from..*at)));
         }
         self.gather(&rest[..length])?;
         Ok(Some(FrameBytes::Gathered(self.take().into())))
@@ -136,7 +138,7 @@ mod tests {
             let mut at = 0;
             while let Some(cut) = splitter.next(format, &chunk, &mut at)? {
                 frames.push(match cut {
-                    FrameBytes::Within(from, to) => chunk[from..to].to_vec(),
+                    FrameBytes::Within(range) => chunk[range].to_vec(),
                     FrameBytes::Gathered(frame) => frame.to_vec(),
                 });
             }

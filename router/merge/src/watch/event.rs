@@ -1,6 +1,7 @@
 //! One frame, read as far as merging needs: what happened, and the meta of the object it happened to.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -44,12 +45,12 @@ impl EventType {
 /// A frame's event.
 #[derive(Debug)]
 pub(super) struct Event<'a> {
-    pub(super) kind: EventType,
+    pub(super) event_type: EventType,
     /// Of the object; for Tables of the row's object, but with the Table's type and version.
     pub(super) meta: ObjectMeta<'a>,
     pub(super) version: u64,
-    /// Where the object stands in the frame: `from` to `to`.
-    pub(super) object: (usize, usize),
+    /// Where the object stands in the frame.
+    pub(super) object: Range<usize>,
 }
 
 /// What a member's ERROR event says.
@@ -75,15 +76,15 @@ impl<'a> Event<'a> {
             WatchFormat::Json | WatchFormat::Table if frame.trim_ascii().is_empty() => return Ok(None),
             WatchFormat::Json | WatchFormat::Table => json_as_servers_write(frame).or_else(|| json_in_any_order(frame)),
         };
-        let (kind, object) = outer.ok_or(WatchFault::NotAnEvent)?;
+        let (event_type, object) = outer.ok_or(WatchFault::NotAnEvent)?;
         let mut event = Self {
-            kind,
+            event_type,
             meta: ObjectMeta::default(),
             version: 0,
             object,
         };
-        if kind != EventType::Error {
-            let body = frame.get(object.0..object.1).unwrap_or_default();
+        if event_type != EventType::Error {
+            let body = frame.get(event.object.clone()).unwrap_or_default();
             event.meta = meta(format, body).ok_or(WatchFault::NotAnEvent)?;
             event.version = event.meta.resource_version.parse().map_err(|_| WatchFault::NoVersion)?;
         }
@@ -132,7 +133,7 @@ fn row_object(table: &[u8]) -> Option<&[u8]> {
 }
 
 /// `{"type":"ADDED","object":{…}}`, so that the rest of the object need not be walked to find its end.
-fn json_as_servers_write(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
+fn json_as_servers_write(frame: &[u8]) -> Option<(EventType, Range<usize>)> {
     const TYPE: &[u8] = b"{\"type\":\"";
     const OBJECT: &[u8] = b",\"object\":";
     let rest = frame.strip_prefix(TYPE)?;
@@ -143,10 +144,10 @@ fn json_as_servers_write(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
     let body = body.strip_suffix(b"}")?;
     // One object: the brace above is the event's, this one is its own.
     (body.starts_with(b"{") && body.ends_with(b"}")).then_some(())?;
-    Some((EventType::of(&rest[..end])?, (from, from + body.len())))
+    Some((EventType::of(&rest[..end])?, from..from + body.len()))
 }
 
-fn json_in_any_order(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
+fn json_in_any_order(frame: &[u8]) -> Option<(EventType, Range<usize>)> {
     #[derive(Deserialize)]
     struct Outer<'a> {
         #[serde(borrow, rename = "type")]
@@ -159,17 +160,17 @@ fn json_in_any_order(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
     Some((EventType::of(outer.kind.as_bytes())?, position(frame, object)))
 }
 
-fn protobuf(frame: &[u8]) -> Option<(EventType, (usize, usize))> {
+fn protobuf(frame: &[u8]) -> Option<(EventType, Range<usize>)> {
     let event = frame.get(4..)?;
-    let kind = EventType::of(wire::last(event, EVENT_TYPE)??)?;
+    let event_type = EventType::of(wire::last(event, EVENT_TYPE)??)?;
     let object = wire::last(wire::last(event, EVENT_OBJECT)??, EXTENSION_RAW)??;
-    Some((kind, position(frame, object)))
+    Some((event_type, position(frame, object)))
 }
 
 /// Where a part stands in its whole.
-fn position(whole: &[u8], part: &[u8]) -> (usize, usize) {
+fn position(whole: &[u8], part: &[u8]) -> Range<usize> {
     let from = part.as_ptr().addr() - whole.as_ptr().addr();
-    (from, from + part.len())
+    from..from + part.len()
 }
 
 /// Reads the Status of an ERROR event; what cannot be read has code 0.
@@ -207,16 +208,16 @@ fn protobuf_refusal(object: &[u8]) -> Option<Refusal> {
 }
 
 /// The frame of an event around an object that is there already: what comes before and after the object.
-pub(super) fn around(format: WatchFormat, kind: &str, object: usize) -> (Bytes, Bytes) {
+pub(super) fn around(format: WatchFormat, event_type: &str, object: usize) -> (Bytes, Bytes) {
     if format != WatchFormat::Protobuf {
-        let before = format!("{{\"type\":\"{kind}\",\"object\":");
+        let before = format!("{{\"type\":\"{event_type}\",\"object\":");
         return (before.into(), Bytes::from_static(b"}\n"));
     }
     let length = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
     let mut inner = Vec::with_capacity(8);
     wire::put_header(&mut inner, EXTENSION_RAW, length(object));
     let mut event = Vec::with_capacity(32);
-    wire::put(&mut event, EVENT_TYPE, kind.as_bytes());
+    wire::put(&mut event, EVENT_TYPE, event_type.as_bytes());
     wire::put_header(&mut event, EVENT_OBJECT, length(inner.len() + object));
     event.extend(inner);
     let total = u32::try_from(event.len() + object).unwrap_or(u32::MAX);

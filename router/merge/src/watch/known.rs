@@ -1,60 +1,17 @@
-//! What the client holds of one member, keys only: enough to tell what a member's own relist changes for it.
+//! What the client holds of one member, keys only: enough to tell what a member's own relist changes for it (the known
+//! objects of client-go's `DeltaFIFO`).
 //!
-//! Exact or not there: a known begins with a stream that begins at nothing, follows every event, and is dropped when the
-//! budget of all shadows is used up.
+//! Exact or not there: they begin with a stream that begins at nothing, follow every event, and are dropped when the
+//! budget that all legs share is used up.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::budget::Budget;
 use crate::object_meta::ObjectMeta;
 
 /// What an entry takes beside its key's bytes, with the slack of a hash table.
 const PER_KEY: usize = 112;
-
-/// Bytes that all watches of a process may take together for one purpose. Clones share it.
-#[derive(Clone, Debug)]
-pub struct Budget(Arc<Account>);
-
-#[derive(Debug)]
-struct Account {
-    limit: usize,
-    /// A counter and no lock: it guards nothing but itself.
-    used: AtomicUsize,
-}
-
-impl Budget {
-    /// Of so many bytes.
-    pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Account {
-            limit,
-            used: AtomicUsize::new(0),
-        }))
-    }
-
-    /// Whether less than an eighth is left: no time to begin what cannot do without.
-    pub fn is_short(&self) -> bool {
-        self.used() > self.0.limit - self.0.limit / 8
-    }
-
-    /// Bytes in use.
-    pub fn used(&self) -> usize {
-        self.0.used.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn take(&self, bytes: usize) -> bool {
-        let within = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.0.limit);
-        self.0
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
-            .is_ok()
-    }
-
-    pub(super) fn give(&self, bytes: usize) {
-        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
 
 /// A UID, in 16 bytes where it is one as API servers make them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,8 +55,8 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
             b'a'..=b'f' => byte - b'a' + 10,
             _ => return None,
         };
-        let held: &mut u8 = bytes.get_mut(digits / 2)?;
-        *held = *held << 4 | digit;
+        let byte: &mut u8 = bytes.get_mut(digits / 2)?;
+        *byte = *byte << 4 | digit;
         digits += 1;
     }
     (digits == 32).then_some(bytes)
@@ -112,16 +69,16 @@ pub(super) struct KnownObject {
     pub(super) version: u64,
     /// Which pass over the member's state saw it last.
     pub(super) pass: u32,
-    /// Of several members' objects under this name it is the one that this stream told last.
-    pub(super) told: bool,
+    /// Of several members' objects under this name it is the one that this stream emitted last.
+    pub(super) emitted: bool,
     /// The client holds another object under this name, or this one out of date: whatever the member says next is news.
-    pub(super) wanted: bool,
+    pub(super) stale: bool,
 }
 
 impl KnownObject {
     /// The version that the client holds; 0: none.
-    pub(super) fn known(&self) -> u64 {
-        if self.wanted { 0 } else { self.version }
+    pub(super) fn client_version(&self) -> u64 {
+        if self.stale { 0 } else { self.version }
     }
 }
 
@@ -133,7 +90,7 @@ pub(super) fn write_key(key: &mut String, meta: &ObjectMeta<'_>) {
     key.push_str(&meta.name);
 }
 
-/// All of one member's.
+/// What the client holds of one member, by `namespace/name`.
 #[derive(Debug)]
 pub(super) struct KnownObjects {
     keys: HashMap<Box<str>, KnownObject>,
@@ -165,15 +122,15 @@ impl KnownObjects {
         self.keys.contains_key(key)
     }
 
-    /// False if the budget is used up: the known is of no use from then on.
+    /// False if the budget is used up: they are of no use from then on.
     #[must_use]
-    pub(super) fn set(&mut self, key: &str, uid: &str, version: u64) -> bool {
+    pub(super) fn set(&mut self, key: &str, uid: Uid, version: u64) -> bool {
         let pass = self.pass;
-        if let Some(held) = self.keys.get_mut(key) {
-            held.uid = Uid::of(uid);
-            held.version = version;
-            held.pass = pass;
-            held.wanted = false;
+        if let Some(object) = self.keys.get_mut(key) {
+            object.uid = uid;
+            object.version = version;
+            object.pass = pass;
+            object.stale = false;
             return true;
         }
         let cost = key.len() + PER_KEY;
@@ -181,46 +138,46 @@ impl KnownObjects {
             return false;
         }
         self.bytes += cost;
-        let uid = Uid::of(uid);
-        let held = KnownObject {
+        let object = KnownObject {
             uid,
             version,
             pass,
-            told: false,
-            wanted: false,
+            emitted: false,
+            stale: false,
         };
-        self.keys.insert(key.into(), held);
+        self.keys.insert(key.into(), object);
         true
     }
 
-    /// This one, or another member's, was told.
-    pub(super) fn tell(&mut self, key: &str, told: bool) {
-        if let Some(held) = self.keys.get_mut(key) {
-            held.told = told;
+    /// The object of this name that was emitted last is this one, or another member's.
+    pub(super) fn set_emitted(&mut self, key: &str, emitted: bool) {
+        if let Some(object) = self.keys.get_mut(key) {
+            object.emitted = emitted;
         }
     }
 
-    pub(super) fn want(&mut self, key: &str) {
-        if let Some(held) = self.keys.get_mut(key) {
-            held.wanted = true;
+    /// What the client holds under this name is not this object, or an older one.
+    pub(super) fn mark_stale(&mut self, key: &str) {
+        if let Some(object) = self.keys.get_mut(key) {
+            object.stale = true;
         }
     }
 
     pub(super) fn remove(&mut self, key: &str) -> Option<KnownObject> {
-        let held = self.keys.remove(key)?;
+        let object = self.keys.remove(key)?;
         self.release(key.len() + PER_KEY);
-        Some(held)
+        Some(object)
     }
 
     /// Begins another pass over the member's state.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin_pass(&mut self) {
         self.pass = self.pass.wrapping_add(1);
     }
 
     /// What this pass did not see, in the order of the keys: the same input makes the same stream. It is taken out.
     pub(super) fn sweep(&mut self) -> Vec<(Box<str>, KnownObject)> {
         let pass = self.pass;
-        let mut gone: Vec<_> = self.keys.extract_if(|_, held| held.pass != pass).collect();
+        let mut gone: Vec<_> = self.keys.extract_if(|_, object| object.pass != pass).collect();
         gone.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         self.release(gone.iter().map(|(key, _)| key.len() + PER_KEY).sum());
         gone
@@ -271,14 +228,14 @@ mod tests {
         let budget = Budget::new(2 * (PER_KEY + 3));
         let mut one = KnownObjects::new(Some(budget.clone()));
         let mut two = KnownObjects::new(Some(budget.clone()));
-        assert!(one.set("a/a", "u", 1) && two.set("a/b", "u", 1));
-        assert!(!one.set("a/c", "u", 1));
+        assert!(one.set("a/a", Uid::of("u"), 1) && two.set("a/b", Uid::of("u"), 1));
+        assert!(!one.set("a/c", Uid::of("u"), 1));
         assert!(budget.is_short());
-        assert!(one.set("a/a", "u", 2), "what is held is not paid again");
+        assert!(one.set("a/a", Uid::of("u"), 2), "what is object is not paid again");
         assert!(two.remove("a/b").is_some() && !budget.is_short());
-        assert!(one.set("a/c", "u", 1));
-        one.begin();
-        assert!(one.set("a/c", "u", 1));
+        assert!(one.set("a/c", Uid::of("u"), 1));
+        one.begin_pass();
+        assert!(one.set("a/c", Uid::of("u"), 1));
         let gone = one.sweep();
         assert_eq!((&*gone[0].0, gone.len(), one.len()), ("a/a", 1, 1));
         drop(one);

@@ -1,6 +1,7 @@
 //! What is to be written to the client, in order. Frames that stood together in a member's chunk go out as one slice of it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 pub struct Output {
     chunks: VecDeque<Bytes>,
     /// The newest piece: a chunk and how much of it.
-    run: Option<(Bytes, usize, usize)>,
+    run: Option<(Bytes, Range<usize>)>,
     bytes: usize,
 }
 
@@ -17,7 +18,7 @@ impl Output {
     /// The next chunk to write.
     pub fn pop(&mut self) -> Option<Bytes> {
         if self.chunks.is_empty() {
-            self.settle();
+            self.seal();
         }
         let chunk = self.chunks.pop_front()?;
         self.bytes -= chunk.len();
@@ -35,28 +36,28 @@ impl Output {
     }
 
     pub(super) fn push(&mut self, chunk: Bytes) {
-        self.settle();
+        self.seal();
         self.bytes += chunk.len();
         self.chunks.push_back(chunk);
     }
 
     /// A part of a chunk; grows the piece before it if that ends where this begins.
-    pub(super) fn forward(&mut self, chunk: &Bytes, from: usize, to: usize) {
-        self.bytes += to - from;
-        if let Some((held, _, end)) = &mut self.run
-            && *end == from
-            && held.as_ptr() == chunk.as_ptr()
+    pub(super) fn forward(&mut self, chunk: &Bytes, part: Range<usize>) {
+        self.bytes += part.len();
+        if let Some((last, run)) = &mut self.run
+            && run.end == part.start
+            && last.as_ptr() == chunk.as_ptr()
         {
-            *end = to;
+            run.end = part.end;
             return;
         }
-        self.settle();
-        self.run = Some((chunk.clone(), from, to));
+        self.seal();
+        self.run = Some((chunk.clone(), part));
     }
 
-    fn settle(&mut self) {
-        if let Some((chunk, from, to)) = self.run.take() {
-            self.chunks.push_back(chunk.slice(from..to));
+    fn seal(&mut self) {
+        if let Some((chunk, run)) = self.run.take() {
+            self.chunks.push_back(chunk.slice(run));
         }
     }
 }

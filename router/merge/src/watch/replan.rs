@@ -1,159 +1,150 @@
 //! The shard changed under a running watch: members join and leave, namespaces move, selectors change.
 //!
 //! What a leg no longer has is told only when every leg that came or changed is through with its state: an object may have
-//! moved there, and then it was never gone. A leg whose client-held objects are not exactly known cannot be mended.
+//! moved there, and then it was never gone. Legs of which it is not exactly known what the client holds cannot change.
 
-use super::known::KnownObjects;
-use super::leg::{Leg, Phase};
+use super::leg::Leg;
 use super::output::Output;
-use super::{Act, PendingDelete, WatchLeg, WatchMerge};
+use super::pending::PendingDelete;
+use super::state::{LegState, ResyncCause};
+use super::{Act, Start, WatchLeg, WatchMerge};
 use crate::cursor::{Cursor, Slot, Universe};
 
+/// A leg of the plan before.
+struct Old {
+    leg: Leg,
+    /// Of its known objects.
+    exact: bool,
+    position: Slot,
+}
+
+impl Old {
+    /// Whether the client holds objects of it.
+    fn is_held(&self) -> bool {
+        self.leg.state.is_dirty() || matches!(self.position, Slot::At(_))
+    }
+}
+
 impl WatchMerge {
-    /// The plan changed: from now on indexes of legs are those of `legs` (told apart by `cluster` and `member`) and slots those of
-    /// `universe`. Legs that no act names keep their streams. Synthesized events may be in `out`.
+    /// The plan changed: from now on indexes of legs are those of `legs` (told apart by `cluster` and `uid_hash`) and slots
+    /// those of `universe`. Legs that no act names keep their streams. Synthesized events may be in `out`.
     pub fn replan(&mut self, universe: &Universe, legs: Vec<WatchLeg>, out: &mut Output) -> Vec<Act> {
-        let exact: Vec<bool> = (0..self.legs.len()).map(|leg| self.exact(leg)).collect();
-        let old_cursor = std::mem::replace(&mut self.cursor, Cursor::new(universe));
-        let mut old: Vec<Option<Old>> = std::mem::take(&mut self.legs)
-            .into_iter()
-            .zip(exact)
-            .map(|(leg, exact)| {
-                let position = old_cursor.slot(leg.slot);
-                Some(Old { leg, exact, position })
-            })
-            .collect();
+        let mut old = self.take_legs(universe);
         self.sent.renumber();
-        self.renumber(&old, &legs);
-        let members = old.iter().flatten().map(|old| (&old.leg.cluster, old.leg.uid_hash));
-        if self.unique && !members.eq(legs.iter().map(|leg| (&leg.cluster, leg.uid_hash))) {
-            // Who wins a name may be another one now, and of names that several have the client may hold any.
-            self.expire("the members of a union of names changed".to_owned());
+        let new_slot = |slot: usize| {
+            let old = old.iter().flatten().find(|old| old.leg.slot == slot)?;
+            Some(legs.iter().find(|new| old.leg.is(new))?.slot)
+        };
+        self.barrier.renumber(new_slot);
+        for delete in self.deletes.values_mut() {
+            delete.slot = delete.slot.and_then(new_slot);
         }
-        let unique = self.unique && legs.len() > 1;
+        let members = old.iter().flatten().map(|old| (&old.leg.cluster, old.leg.uid_hash));
+        if self.legs.unique && !members.eq(legs.iter().map(|leg| (&leg.cluster, leg.uid_hash))) {
+            // Who wins a name may be another one now, and of names that several have the client may hold any.
+            self.acts.expire("the members of a union of names changed".to_owned());
+        }
+        let names = self.legs.unique && legs.len() > 1;
         for spec in legs {
-            let kept = old
-                .iter_mut()
-                .find(|old| old.as_ref().is_some_and(|old| old.leg.is(&spec)))
-                .and_then(Option::take);
-            match kept {
-                Some(kept) => self.carry(kept, spec, unique),
-                None => self.join(spec, unique),
+            let same = |old: &&mut Option<Old>| old.as_ref().is_some_and(|old| old.leg.is(&spec));
+            match old.iter_mut().find(same).and_then(Option::take) {
+                Some(kept) => self.carry(kept, spec, names),
+                None => self.join(spec, names),
             }
         }
         for old in old.into_iter().flatten() {
             self.leave(old);
         }
-        self.due = true;
-        self.moved = true;
+        self.bookmarks.due = true;
+        self.bookmarks.moved = true;
         self.proceed(out);
-        self.acts.drain(..).collect()
+        self.acts.drain()
     }
 
-    fn renumber(&mut self, old: &[Option<Old>], legs: &[WatchLeg]) {
-        let new = |slot: usize| {
-            let leg = old.iter().flatten().find(|old| old.leg.slot == slot)?;
-            Some(legs.iter().find(|new| leg.leg.is(new))?.slot)
-        };
-        for pending_deletes in self.pending_deletes.values_mut() {
-            pending_deletes.slot = pending_deletes.slot.and_then(new);
-        }
+    fn take_legs(&mut self, universe: &Universe) -> Vec<Option<Old>> {
+        let known: Vec<(bool, Slot)> = (0..self.legs.all.len())
+            .map(|leg| (self.legs.exact(leg), self.legs.position(leg)))
+            .collect();
+        self.legs.cursor = Cursor::new(universe);
+        let legs = std::mem::take(&mut self.legs.all).into_iter().zip(known);
+        legs.map(|(leg, (exact, position))| Some(Old { leg, exact, position }))
+            .collect()
     }
 
-    fn join(&mut self, spec: WatchLeg, unique: bool) {
+    fn join(&mut self, spec: WatchLeg, names: bool) {
         let spec = WatchLeg {
-            start: super::Start::Sync,
+            start: Start::Sync,
             ..spec
         };
-        let mut leg = self.admit(spec, unique);
-        leg.moving = true;
+        let leg = self.legs.admit(spec, names);
+        leg.state.replan();
         let start = leg.start;
-        self.acts.push_back(Act::Restart {
-            leg: self.legs.len(),
-            start,
-        });
-        self.legs.push(leg);
+        self.acts.restart(self.legs.all.len() - 1, start);
     }
 
-    fn carry(&mut self, old: Old, spec: WatchLeg, unique: bool) {
+    fn carry(&mut self, old: Old, spec: WatchLeg, names: bool) {
+        let held = old.is_held();
         let Old {
             mut leg,
             exact,
             position,
         } = old;
-        let index = self.legs.len();
         let changed = leg.filter != spec.filter || leg.request_hash != spec.request_hash;
         leg.slot = spec.slot;
         leg.filter = spec.filter;
         leg.request_hash = spec.request_hash;
-        self.cursor.set(leg.slot, position);
-        let holds = leg.dirty || matches!(position, Slot::At(_));
-        if unique && !holds && leg.known.is_none() {
-            leg.known = Some(Box::new(KnownObjects::new(self.budget.clone())));
+        self.legs.cursor.set(leg.slot, position);
+        if names && !held && leg.known.is_none() {
+            leg.known = Some(Box::new(self.legs.nothing_known()));
         }
-        if changed && holds && self.barrier {
+        if changed && held && self.barrier.is_closed() {
             self.too_early();
         }
-        let counted = unique && leg.phase != Phase::Inventory;
-        if (changed || counted) && holds && !exact {
-            self.expire(format!("what is asked of member {} changed", leg.cluster));
+        let counted = names && leg.state != LegState::Inventory;
+        if (changed || counted) && held && !exact {
+            self.acts
+                .expire(format!("what is asked of member {} changed", leg.cluster));
         }
-        self.legs.push(leg);
-        if changed && !self.expired {
-            self.ask_anew(index, holds);
+        self.legs.all.push(leg);
+        if changed && !self.acts.expired {
+            self.ask_anew(self.legs.all.len() - 1, held);
         }
     }
 
     /// From its new plan, whatever it was in the middle of.
-    fn ask_anew(&mut self, index: usize, holds: bool) {
-        if !holds {
+    fn ask_anew(&mut self, index: usize, held: bool) {
+        let start = if held {
+            self.legs[index].begin_resync(ResyncCause::Replanned)
+        } else {
             self.forget(index);
-        }
-        let leg = &mut self.legs[index];
-        leg.cut();
-        leg.moving = true;
-        leg.changed = true;
-        let start = if holds { leg.compare() } else { leg.start };
-        self.acts.push_back(Act::Restart { leg: index, start });
+            let leg = &mut self.legs[index];
+            leg.stream.reset();
+            leg.state.replan();
+            leg.start
+        };
+        self.acts.restart(index, start);
     }
 
     /// What leaves cannot be told before the end of the initial events, and a client that resumed from there would keep it.
     fn too_early(&mut self) {
-        self.expire("the shard changed in the middle of the initial events".to_owned());
+        self.acts
+            .expire("the shard changed in the middle of the initial events".to_owned());
     }
 
-    fn leave(&mut self, old: Old) {
-        let Old {
-            mut leg,
-            exact,
-            position,
-        } = old;
-        let nothing = !leg.dirty && !matches!(position, Slot::At(_));
-        if nothing {
+    fn leave(&mut self, mut old: Old) {
+        if !old.is_held() {
             return;
         }
-        if self.barrier {
+        if self.barrier.is_closed() {
             self.too_early();
-        } else if !exact {
-            self.expire(format!("member {} left", leg.cluster));
+        } else if !old.exact {
+            self.acts.expire(format!("member {} left", old.leg.cluster));
             return;
         }
-        let held = leg.known.as_mut().map(|known| known.drain());
-        for (key, held) in held.into_iter().flatten() {
-            let pending_deletes = PendingDelete {
-                known: held.known(),
-                uid: held.uid,
-                version: held.version,
-                slot: None,
-            };
-            self.pending_deletes.insert(key, pending_deletes);
+        let objects = old.leg.known.as_mut().map(|known| known.drain());
+        for (key, object) in objects.into_iter().flatten() {
+            let version = object.version;
+            self.deletes.insert(key, PendingDelete::of(object, version, None));
         }
     }
-}
-
-/// A leg of the plan before.
-struct Old {
-    leg: Leg,
-    exact: bool,
-    position: Slot,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::known::Budget;
+use super::budget::Budget;
 use crate::cursor::{Cursor, Slot};
 use crate::filter::NamespaceFilter;
 

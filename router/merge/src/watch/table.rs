@@ -13,7 +13,7 @@ use crate::columns::{self, Alignment, Row, json};
 
 /// What the client knows of the columns.
 #[derive(Debug)]
-pub(super) struct Columns {
+pub(super) struct SentColumns {
     columns: columns::Columns,
     sent: bool,
 }
@@ -48,7 +48,7 @@ struct Table<'a> {
     rows: Option<Vec<Row<'a>>>,
 }
 
-impl Columns {
+impl SentColumns {
     pub(super) fn new(cluster: bool) -> Self {
         Self {
             columns: columns::Columns::new(cluster, false),

@@ -3,8 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::known::KnownObjects;
+use super::leg::Leg;
+use super::state::ResyncCause;
 use super::*;
-use crate::cursor::Universe;
+use crate::cursor::{Slot, Universe};
 use crate::filter::NamespaceFilter;
 
 mod columns;
@@ -222,7 +225,7 @@ fn idle_members_together_make_no_more_bookmarks_than_one() {
 #[test]
 fn who_is_through_waits_for_the_others() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync; 2]);
-    merge.barrier = true;
+    merge.barrier = Barrier::new(true);
     let mut out = Output::default();
     let both = event("ADDED", 3, 0) + &bookmark(5, true) + &event("MODIFIED", 6, 0);
     merge.push(0, both.into(), &mut out).unwrap();
@@ -244,7 +247,7 @@ fn who_is_through_waits_for_the_others() {
 #[test]
 fn a_marker_that_cannot_be_written_is_not_waited_for() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync; 200]);
-    merge.barrier = true;
+    merge.barrier = Barrier::new(true);
     let mut out = Output::default();
     let acts = (0..200).map(|leg| merge.push(leg, bookmark(u64::MAX, true).into(), &mut out).unwrap());
     let last = acts.last().flatten();
@@ -254,7 +257,7 @@ fn a_marker_that_cannot_be_written_is_not_waited_for() {
 #[test]
 fn a_marker_is_no_place_to_resume_from_if_something_left_before_it() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
-    merge.barrier = true;
+    merge.barrier = Barrier::new(true);
     merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
     let mut out = Output::default();
     merge.push(0, event("ADDED", 3, 0).into(), &mut out).unwrap();
@@ -319,8 +322,8 @@ fn speed() {
     for (name, known) in [("no known", None), ("known", Some(Budget::new(1 << 30)))] {
         for pad in [100, 3_000] {
             let mut merge = merge(WatchFormat::Json, &[Start::Sync; 5]);
-            for leg in &mut merge.legs {
-                leg.phase = Phase::Live;
+            for leg in &mut merge.legs.all {
+                leg.state = LegState::Live;
                 leg.known = known.clone().map(|budget| Box::new(KnownObjects::new(Some(budget))));
             }
             let frames: Vec<Bytes> = (2..2 + EVENTS)
@@ -330,10 +333,10 @@ fn speed() {
             let mut out = Output::default();
             let mut spent = std::time::Duration::ZERO;
             for round in 0..EVENTS / 1000 {
-                for leg in &mut merge.legs {
+                for leg in &mut merge.legs.all {
                     leg.start = Start::Sync;
                 }
-                merge.cursor = Cursor::new(&Universe::new("shard", (0..5).map(|leg| format!("m{leg}"))));
+                merge.legs.cursor = Cursor::new(&Universe::new("shard", (0..5).map(|leg| format!("m{leg}"))));
                 let began = std::time::Instant::now();
                 for frame in &frames {
                     merge

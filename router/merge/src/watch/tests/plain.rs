@@ -70,9 +70,9 @@ fn a_cache_that_is_behind_what_the_client_has_is_waited_for() {
 fn a_union_counts_it_in() {
     for after in [bookmark(12, false), named("DELETED", "x", 12)] {
         let mut merge = merge(WatchFormat::Json, &[Start::At(10); 2]);
-        merge.unique = true;
+        merge.legs.unique = true;
         for leg in 0..2 {
-            merge.legs[leg].phase = Phase::Inventory;
+            merge.legs[leg].state = LegState::Inventory;
             merge.legs[leg].start = Start::Sync;
             merge.legs[leg].known = Some(Box::new(KnownObjects::new(None)));
         }

@@ -100,8 +100,8 @@ fn a_name_that_is_wanted_of_a_member_is_not_forgotten_when_it_is_counted_again()
 #[test]
 fn a_frame_of_the_stream_before_has_no_part_in_a_comparison() {
     let mut merge = union(2);
-    for leg in &mut merge.legs {
-        leg.phase = Phase::Initial;
+    for leg in &mut merge.legs.all {
+        leg.state = LegState::starting(Start::Sync);
         leg.start = Start::Recent;
     }
     let mut out = Output::default();
@@ -132,7 +132,7 @@ fn what_left_before_a_comparison_is_through_is_not_told_again() {
         &(named("ADDED", "a", "1", 3) + &bookmark(5, true)),
         &mut out,
     );
-    merge.legs[0].compare();
+    merge.legs[0].begin_resync(ResyncCause::Recovery);
     drain(&mut out);
     // A cache that is behind tells what came since before the marker.
     let behind = named("ADDED", "a", "1", 3) + &named("DELETED", "a", "1", 7);
@@ -154,7 +154,7 @@ fn a_comparison_with_a_cache_that_is_behind_takes_nothing_back() {
         &(named("ADDED", "a", "2", 9) + &bookmark(9, true)),
         &mut out,
     );
-    merge.legs[0].compare();
+    merge.legs[0].begin_resync(ResyncCause::Recovery);
     drain(&mut out);
     let behind = named("ADDED", "a", "1", 3)
         + &named("ADDED", "gone", "1", 4)
@@ -213,7 +213,7 @@ fn a_union_that_goes_on_without_a_member_that_has_the_kind_no_more_begins_anew()
     assert!(matches!(act, Some(Act::Expired { .. })), "{act:?}");
     // From a list on it is one that has nothing.
     let mut merge = union(2);
-    merge.legs[1].phase = Phase::Initial;
+    merge.legs[1].state = LegState::starting(Start::Sync);
     let there = named("ADDED", "x", "0", 5) + &bookmark(10, true);
     feed(&mut merge, 0, &there, &mut out);
     assert_eq!(merge.absent(1, &mut out), None);

@@ -2,6 +2,7 @@
 
 use portolan_merge::cursor::{Cursor, CursorError, Universe};
 use portolan_merge::filter::NamespaceFilter;
+use portolan_merge::object_meta::ObjectMeta;
 
 use super::*;
 use crate::value::snapshot::Unavailable;
@@ -71,8 +72,12 @@ fn namespaces_are_judged_by_their_names() {
     let world = World::of(vec!["ops/blue".into()], Some(two()), |target| target.coverage.clear());
     let fan = world.fan("GET /api/v1/namespaces?watch");
     let filter = fan.legs[1].filter.as_ref().unwrap();
+    let named = |name: &'static str| ObjectMeta {
+        name: name.into(),
+        ..ObjectMeta::default()
+    };
     assert!(
-        filter.by_name() && filter.admits("ns-c") && !filter.admits("ns-a"),
+        filter.admits_object(&named("ns-c")) && !filter.admits_object(&named("ns-a")),
         "shadowed there"
     );
     assert!(!fan.unique && fan.watch && fan.fence);

@@ -1,0 +1,200 @@
+//! The legs of a merged watch together: where the client stands on each, and who of them has a name.
+
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
+
+use super::budget::Budget;
+use super::decoder::FrameDecoder;
+use super::known::KnownObjects;
+use super::leg::Leg;
+use super::state::LegState;
+use super::{Start, WatchLeg};
+use crate::cursor::{Cursor, Slot};
+
+/// All legs, in the order in which names are theirs.
+pub(super) struct Legs {
+    pub(super) all: Vec<Leg>,
+    /// Where the client stands when it has read all that was put out.
+    pub(super) cursor: Cursor,
+    /// One name once: the earlier leg wins.
+    pub(super) unique: bool,
+    /// Some leg may receive what left others: objects may turn up in another leg than before.
+    receiving: bool,
+    /// In a union of names: what was emitted of a leg while an earlier one's names were not known.
+    provisional: BTreeSet<Box<str>>,
+    /// What all known objects may take; `None` in a union of names: no bound, else they are not kept.
+    memory: Option<Budget>,
+    /// What large frames that are not whole may take; `None`: no common bound.
+    frames: Option<Budget>,
+}
+
+impl Index<usize> for Legs {
+    type Output = Leg;
+
+    fn index(&self, leg: usize) -> &Leg {
+        &self.all[leg]
+    }
+}
+
+impl IndexMut<usize> for Legs {
+    fn index_mut(&mut self, leg: usize) -> &mut Leg {
+        &mut self.all[leg]
+    }
+}
+
+impl Legs {
+    /// None yet.
+    pub(super) fn new(cursor: Cursor, unique: bool, memory: Option<Budget>) -> Self {
+        Self {
+            all: Vec::new(),
+            cursor,
+            unique,
+            receiving: false,
+            provisional: BTreeSet::new(),
+            memory,
+            frames: None,
+        }
+    }
+
+    pub(super) fn bound_frames(&mut self, frames: Budget) {
+        for leg in &mut self.all {
+            leg.stream.decoder = FrameDecoder::new(Some(frames.clone()));
+        }
+        self.frames = Some(frames);
+    }
+
+    /// Adds a leg. `names`: it is one of several that have each name once.
+    pub(super) fn admit(&mut self, spec: WatchLeg, names: bool) -> &mut Leg {
+        let position = match spec.start {
+            Start::At(version) => Slot::At(version),
+            Start::Any | Start::Recent | Start::Sync => Slot::Sync,
+        };
+        self.cursor.set(spec.slot, position);
+        let mut leg = Leg::new(spec, self.frames.clone());
+        if names && leg.state.is_live() {
+            leg.state = LegState::Inventory;
+            leg.start = Start::Sync;
+        }
+        if !leg.state.is_live() && (names || self.memory.is_some()) {
+            leg.known = Some(Box::new(self.nothing_known()));
+        }
+        self.all.push_mut(leg)
+    }
+
+    /// What is known of a leg of which the client holds nothing.
+    pub(super) fn nothing_known(&self) -> KnownObjects {
+        KnownObjects::new(self.memory.clone())
+    }
+
+    pub(super) fn position(&self, leg: usize) -> Slot {
+        self.cursor.slot(self.all[leg].slot)
+    }
+
+    /// The known objects are exactly what the client holds.
+    pub(super) fn exact(&self, leg: usize) -> bool {
+        let this = &self.all[leg];
+        let replayed = match self.position(leg) {
+            Slot::At(version) => version >= this.exact_from,
+            Slot::Unasked | Slot::Sync => this.exact_from == 0,
+        };
+        this.known.is_some() && this.state != LegState::Inventory && replayed
+    }
+
+    /// Of a leg without a marker: whether what comes with all up to `version` before it can only come behind what was there,
+    /// which is all ADDED. Not if the client has more: the member's cache was behind when it began to tell.
+    pub(super) fn follows(&self, leg: usize, version: u64) -> bool {
+        let this = &self.all[leg];
+        let read_before = matches!(this.state, LegState::Resync { caught_up, .. } if version < caught_up);
+        let behind = matches!(self.position(leg), Slot::At(at) if version < at);
+        this.ends_unmarked() && !behind && !read_before
+    }
+
+    /// In a union: some member's names are not known yet.
+    pub(super) fn names_unknown(&self) -> bool {
+        self.unique && self.all.iter().any(|leg| leg.state == LegState::Inventory)
+    }
+
+    /// In a union: some member's names are not known yet and are waited for.
+    pub(super) fn awaits_names(&self) -> bool {
+        let awaited = |leg: &Leg| leg.state == LegState::Inventory && !leg.given_up;
+        self.unique && self.all.iter().any(awaited)
+    }
+
+    /// Some leg that the client has objects of may receive what left others.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.all.iter().any(|leg| leg.state.is_resync() && leg.state.receives())
+    }
+
+    /// Some leg may receive what left others.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.all.iter().any(|leg| leg.state.receives())
+    }
+
+    /// The cursor says all of what the client holds, and of which member.
+    pub(super) fn are_settled(&self) -> bool {
+        let unsettled = |leg: &Leg| leg.state.is_dirty() || leg.resend;
+        self.provisional.is_empty() && !self.is_handing_over() && !self.all.iter().any(unsettled)
+    }
+
+    /// After legs have changed their states.
+    pub(super) fn refresh(&mut self) {
+        self.receiving = self.is_receiving();
+        if !self.names_unknown() {
+            self.provisional.clear();
+        }
+    }
+
+    /// Whether an earlier leg has the name: this one's object is not shown.
+    pub(super) fn shadowed(&self, leg: usize, key: &str) -> bool {
+        self.unique && self.all[..leg].iter().any(|earlier| earlier.has(key))
+    }
+
+    /// The leg whose object is shown under this name.
+    pub(super) fn holder(&self, key: &str) -> Option<usize> {
+        self.all.iter().position(|leg| leg.has(key))
+    }
+
+    /// In a union, the leg behind this one that has the name too, and whether the client holds its object already.
+    pub(super) fn next_holder(&self, leg: usize, key: &str) -> Option<(usize, bool)> {
+        if !self.unique {
+            return None;
+        }
+        (leg + 1..self.all.len()).find_map(|later| {
+            let object = self.all[later].known.as_ref()?.get(key)?;
+            Some((later, object.emitted && !object.stale))
+        })
+    }
+
+    /// The client holds this leg's object under the name from now on, and no other's. False if that may be wrong: an
+    /// earlier leg's names are not known, so what was emitted may be not to be seen.
+    #[must_use]
+    pub(super) fn supersede(&mut self, leg: usize, key: &str) -> bool {
+        if self.unique {
+            let early = self.all[..leg]
+                .iter()
+                .any(|earlier| earlier.state == LegState::Inventory);
+            if early {
+                self.provisional.insert(key.into());
+            }
+            for (index, other) in self.all.iter_mut().enumerate() {
+                if let Some(known) = &mut other.known {
+                    known.set_emitted(key, index == leg);
+                }
+            }
+            return !early;
+        }
+        if self.receiving && self.all[leg].known.is_some() {
+            let others = self.all.iter_mut().enumerate().filter(|(index, _)| *index != leg);
+            for known in others.filter_map(|(_, other)| other.known.as_mut()) {
+                known.remove(key);
+            }
+        }
+        true
+    }
+
+    /// The names that later legs were shown under although they are this one's.
+    pub(super) fn taken_from(&self, leg: usize) -> Vec<Box<str>> {
+        let names = self.provisional.iter().filter(|key| self.all[leg].has(key));
+        names.cloned().collect()
+    }
+}
