@@ -35,13 +35,13 @@ pub(crate) struct Alignment {
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct ColumnName {
     #[serde(default)]
     name: String,
 }
 
 impl Alignment {
-    /// Of a member that has told no columns: its cells as they stand.
+    /// The alignment of a member that has told no columns: its cells as they stand.
     pub(crate) fn untold(cells: usize) -> Self {
         Self {
             cells: (0..cells).map(Some).collect(),
@@ -49,14 +49,14 @@ impl Alignment {
         }
     }
 
-    /// The member has none of the columns.
+    /// Whether the member has none of the columns.
     pub(crate) fn is_empty(&self) -> bool {
         self.cells.iter().all(Option::is_none)
     }
 }
 
 impl Columns {
-    /// None yet. `cluster`: with a CLUSTER column. `hide_objects`: rows lose their objects.
+    /// No columns yet. `cluster`: with a CLUSTER column. `hide_objects`: rows lose their objects.
     pub(crate) fn new(cluster: bool, hide_objects: bool) -> Self {
         Self {
             columns: Vec::new(),
@@ -71,17 +71,17 @@ impl Columns {
         self.hide_objects = true;
     }
 
-    /// The client is told these: what later members have beyond them is left out.
+    /// The client is told the columns so far: what later members have beyond them is left out.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
 
-    /// The members' own, in order.
+    /// Names of the members' own columns, in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|column| &*column.name)
     }
 
-    /// Whether CLUSTER follows them.
+    /// Whether the column CLUSTER follows the members' own.
     pub(crate) fn with_cluster(&self) -> bool {
         self.cluster
     }
@@ -94,7 +94,7 @@ impl Columns {
         let count = theirs.len();
         let mut cells = vec![None; self.columns.len()];
         for (index, definition) in theirs.into_iter().enumerate() {
-            let Named { name } = serde_json::from_str(definition.get()).ok()?;
+            let ColumnName { name } = serde_json::from_str(definition.get()).ok()?;
             let free = |(at, column): (usize, &Column)| column.name == name && cells.get(at) == Some(&None);
             if let Some(at) = self.columns.iter().enumerate().position(free) {
                 cells[at] = Some(index);
@@ -153,10 +153,10 @@ pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
 /// A Table's row, its parts where they stand.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Row<'a> {
-    /// In the member's order.
+    /// The cells in the member's order.
     #[serde(borrow)]
     pub(crate) cells: Vec<&'a RawValue>,
-    /// As they are, if there are any.
+    /// The row's conditions, if there are any.
     #[serde(borrow)]
     pub(crate) conditions: Option<&'a RawValue>,
     /// The object, its metadata, or nothing (`includeObject`).
@@ -201,7 +201,7 @@ mod tests {
         let none = columns.align(b"null").unwrap();
         let mut definitions = Vec::new();
         columns.write(&mut definitions);
-        let names: Vec<Named> = serde_json::from_slice(&definitions).unwrap();
+        let names: Vec<ColumnName> = serde_json::from_slice(&definitions).unwrap();
         let names: Vec<_> = names.iter().map(|column| &*column.name).collect();
         assert_eq!(names, ["Name", "Age", "New", "Cluster"]);
         assert_eq!(

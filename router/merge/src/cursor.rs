@@ -1,4 +1,4 @@
-//! The merged resourceVersion: where a client stands on every member, as one decimal number (design 5.1).
+//! The merged resourceVersion: where a client stands on every member, as one decimal number.
 //!
 //! `1 eeeeeeeeee nnnn (ll rrr…)* ccccccccc`: format digit, ten digits of the epoch, the number of slots, per
 //! slot the length and the digits of that member's raw resourceVersion, nine check digits. The fixed parts alone are 24
@@ -13,14 +13,26 @@
 //! never of what is gone. So another share is another epoch, and its cursors are expired. Not in it: how a member is asked
 //! (by labels or not), whether it can be reached, and whatever is only so until more is known. It follows from content
 //! alone, so all routers, also after a restart, agree on it.
+//!
+//! ```
+//! use portolan_merge::cursor::{Cursor, Slot, Universe};
+//!
+//! let universe = Universe::new("shard", ["uid-of-east".to_owned(), "uid-of-west".to_owned()]);
+//! let mut cursor = Cursor::new(&universe);
+//! cursor.set(universe.slot("uid-of-west").unwrap(), Slot::At(1042));
+//! let text = cursor.encode()?;
+//! assert!(text.bytes().all(|byte| byte.is_ascii_digit()), "clients compare it as a number");
+//! assert_eq!(Cursor::decode(&text, &universe)?.slots(), [Slot::Unasked, Slot::At(1042)]);
+//! # Ok::<(), portolan_merge::cursor::CursorError>(())
+//! ```
 
 use std::fmt::Write as _;
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// Below this a number may be a member's own resourceVersion (uint64: at most 20 digits).
+/// Digits of the shortest cursor: below this a number may be a member's own resourceVersion (uint64: at most 20 digits).
 pub const SHORTEST: usize = 24;
-/// Above this, URLs that carry it become longer than clients and proxies accept.
+/// Digits of the longest cursor: above this, URLs that carry it become longer than clients and proxies accept.
 pub const LONGEST: usize = 4_000;
 
 const FORMAT: char = '1';
@@ -44,7 +56,7 @@ pub struct Universe {
 }
 
 impl Universe {
-    /// `uids` in any order, repeated or not; the epoch follows from the shard's name and the set.
+    /// The universe of these members. `uids` in any order, repeated or not; the epoch follows from the shard's name and the set.
     pub fn new(shard: &str, uids: impl IntoIterator<Item = String>) -> Self {
         let mut uids: Vec<String> = uids.into_iter().collect();
         uids.sort_unstable();
@@ -60,7 +72,7 @@ impl Universe {
         }
     }
 
-    /// The same members, asked for these shares of their objects: slot and [`crate::filter::share_digest`] of each leg, in
+    /// The universe of the same members, asked for these shares of their objects: slot and [`crate::filter::share_digest`] of each leg, in
     /// any order.
     #[must_use]
     pub fn covering(mut self, shares: impl IntoIterator<Item = (usize, u64)>) -> Self {
@@ -81,12 +93,12 @@ impl Universe {
         self.uids.binary_search_by(|held| held.as_str().cmp(uid)).ok()
     }
 
-    /// How many slots a cursor of this set has.
+    /// How many slots a cursor of this universe has.
     pub fn len(&self) -> usize {
         self.uids.len()
     }
 
-    /// No member at all.
+    /// Whether the universe has no member at all.
     pub fn is_empty(&self) -> bool {
         self.uids.is_empty()
     }
@@ -105,11 +117,11 @@ impl Universe {
 /// Where a client stands on one member. The order is the order of progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Slot {
-    /// Not part of what was asked.
+    /// The member is not part of what was asked.
     Unasked,
-    /// Asked for, but nothing seen of it yet: whoever goes on from here begins with its initial events.
+    /// The member is asked, but nothing is seen of it yet: whoever goes on from here begins with its initial events.
     Sync,
-    /// All up to this raw resourceVersion.
+    /// The client has all of the member up to this raw resourceVersion.
     At(u64),
 }
 
@@ -123,10 +135,10 @@ pub struct Cursor {
 /// Why a text is no cursor of the set it is read against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CursorError {
-    /// Not digits only, or too few of them.
+    /// The text is not digits only, or too few of them.
     #[error("not a cursor")]
     NotACursor,
-    /// Whole, but of another shard, another set of members or another share of their objects.
+    /// A whole cursor, but of another shard, another set of members or another share of their objects.
     #[error("a cursor of another set of members or namespaces")]
     WrongEpoch,
     /// Check digits or layout do not hold.
@@ -138,19 +150,11 @@ pub enum CursorError {
 }
 
 impl Cursor {
-    /// Nothing asked of anyone.
+    /// A cursor in which nothing is asked of anyone.
     pub fn new(universe: &Universe) -> Self {
         Self {
             epoch: universe.epoch,
             slots: vec![Slot::Unasked; universe.len()].into_boxed_slice(),
-        }
-    }
-
-    /// The same set of members, nothing asked of anyone.
-    pub fn emptied(&self) -> Self {
-        Self {
-            epoch: self.epoch,
-            slots: vec![Slot::Unasked; self.slots.len()].into_boxed_slice(),
         }
     }
 
@@ -177,13 +181,13 @@ impl Cursor {
         }
     }
 
-    /// The same, but for one slot: also an earlier one.
+    /// The cursor with this slot set, also to an earlier position.
     pub(crate) fn with(mut self, index: usize, slot: Slot) -> Self {
         self.slots[index] = slot;
         self
     }
 
-    /// The digits. Refuses what [`Cursor::decode`] would not read.
+    /// Writes the digits. Refuses what [`Cursor::decode`] would not read.
     pub fn encode(&self) -> Result<String, CursorError> {
         if self.slots.len() >= 10_usize.pow(4) {
             return Err(CursorError::TooLong);
@@ -253,7 +257,7 @@ fn read_slots(mut text: &str, count: usize) -> Option<Box<[Slot]>> {
     text.is_empty().then(|| slots.into_boxed_slice())
 }
 
-/// The epoch's half of a hash.
+/// The half of a hash that becomes the epoch.
 fn high(hash: &Xxh3) -> u32 {
     u32::try_from(hash.digest() >> 32).unwrap_or(u32::MAX)
 }

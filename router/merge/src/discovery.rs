@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 /// `APIGroupDiscovery`. The core group has no name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Group {
-    /// Only the name is used.
+    /// The group's metadata, of which only the name is used.
     #[serde(default)]
     pub metadata: Named,
-    /// In order of preference.
+    /// The group's versions in order of preference.
     #[serde(default)]
     pub versions: Vec<Version>,
 }
@@ -34,9 +34,9 @@ pub struct Named {
 /// `APIVersionDiscovery`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Version {
-    /// `v1`.
+    /// The version's name, for instance `v1`.
     pub version: String,
-    /// In the server's order.
+    /// The version's resources in the server's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<Resource>,
     /// `Current` or `Stale`.
@@ -48,27 +48,27 @@ pub struct Version {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
-    /// Plural name.
+    /// Plural name of the resource.
     pub resource: String,
-    /// Without a kind for resources that exist for their subresources only.
+    /// The kind that the resource answers with; none for resources that exist for their subresources only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_kind: Option<ResponseKind>,
     /// `Namespaced` or `Cluster`.
     #[serde(default)]
     pub scope: String,
-    /// Singular name.
+    /// Singular name of the resource.
     #[serde(default)]
     pub singular_resource: String,
-    /// `get`, `list` …
+    /// Verbs of the resource: `get`, `list` …
     #[serde(default, deserialize_with = "nullable")]
     pub verbs: Vec<String>,
-    /// `po`.
+    /// Short names, for instance `po`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub short_names: Vec<String>,
-    /// `all`.
+    /// Categories, for instance `all`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
-    /// `status`, `scale` …
+    /// Subresources: `status`, `scale` …
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subresources: Vec<Subresource>,
 }
@@ -77,15 +77,15 @@ pub struct Resource {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subresource {
-    /// `status`.
+    /// The subresource's name, for instance `status`.
     pub subresource: String,
-    /// What it answers with.
+    /// The kind that the subresource answers with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_kind: Option<ResponseKind>,
-    /// What it takes, if that is something else.
+    /// The kinds that the subresource takes, if they are others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accepted_types: Vec<ResponseKind>,
-    /// `get`, `update` …
+    /// Verbs of the subresource: `get`, `update` …
     #[serde(default, deserialize_with = "nullable")]
     pub verbs: Vec<String>,
 }
@@ -93,13 +93,13 @@ pub struct Subresource {
 /// A group, version and kind. An empty group or version is that of the document around it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ResponseKind {
-    /// Always written by API servers, also when empty.
+    /// API group; always written by API servers, also when empty.
     #[serde(default)]
     pub group: String,
-    /// Always written.
+    /// API version; always written.
     #[serde(default)]
     pub version: String,
-    /// Always written.
+    /// Kind; always written.
     #[serde(default)]
     pub kind: String,
 }

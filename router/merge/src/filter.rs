@@ -21,13 +21,13 @@ use crate::object_meta::ObjectMeta;
 /// Names of namespaces. Shared: one set per member and snapshot, however many requests are under way.
 pub type Names = Arc<HashSet<Arc<str>>>;
 
-/// What agents write into the label `control`.
+/// The value that agents write into the label `control`.
 const CONTROLLED: &str = "true";
 
 /// The namespaces of one member that belong to the caller. Cheap to clone; equal if it says the same in the same words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceFilter {
-    /// Of `reach`; computed once, because a reach may name thousands and every request asks.
+    /// A hash of `reach`; computed once, because a reach may name thousands and every request asks.
     digest: u64,
     reach: Reach,
     labels: Option<Arc<NamespaceLabels>>,
@@ -35,7 +35,7 @@ pub struct NamespaceFilter {
     placeless: bool,
 }
 
-/// Which namespaces, before the limits.
+/// Which namespaces are reached, before requirements on labels narrow them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reach {
     All,
@@ -63,17 +63,17 @@ impl NamespaceFilter {
         }
     }
 
-    /// The whole member.
+    /// A filter that admits the whole member.
     pub fn all() -> Self {
         Self::new(Reach::All)
     }
 
-    /// These namespaces.
+    /// A filter that admits these namespaces.
     pub fn only(names: Names) -> Self {
         Self::new(Reach::Only(names))
     }
 
-    /// The whole member but for these namespaces: another member of the shard owns them.
+    /// A filter that admits all but these namespaces: another member of the shard owns them.
     pub fn except(names: Names) -> Self {
         if names.is_empty() {
             return Self::all();
@@ -81,20 +81,20 @@ impl NamespaceFilter {
         Self::new(Reach::Except(names))
     }
 
-    /// Narrowed to the namespaces whose objects would have these labels.
+    /// The filter, narrowed to the namespaces whose objects would have these labels.
     #[must_use]
     pub fn with_labels(self, labels: NamespaceLabels) -> Self {
         let labels = (!labels.is_everything()).then(|| Arc::new(labels));
         Self { labels, ..self }
     }
 
-    /// For the kind `namespaces`: judge `metadata.name`.
+    /// The filter for the kind `namespaces`: `metadata.name` decides.
     #[must_use]
     pub fn of_names(self) -> Self {
         Self { by_name: true, ..self }
     }
 
-    /// For kinds that may turn out to have no namespace: their objects pass.
+    /// The filter for kinds that may turn out to have no namespace: their objects pass.
     #[must_use]
     pub fn with_placeless(self) -> Self {
         Self {
@@ -121,19 +121,19 @@ impl NamespaceFilter {
         self.admits(if self.by_name { &meta.name } else { &meta.namespace })
     }
 
-    /// Whether it admits every namespace, so that nothing need be judged.
+    /// Whether it admits every namespace, so that no object need be looked at.
     pub fn is_everything(&self) -> bool {
         self.reach == Reach::All && self.labels.is_none()
     }
 
-    /// Whether it provably admits nothing.
+    /// Whether the filter provably admits nothing.
     pub fn is_nothing(&self) -> bool {
         let unreached = matches!(&self.reach, Reach::Only(names) if names.is_empty());
         let unlabelled = self.labels.as_ref().is_some_and(|labels| labels.nothing);
         !self.placeless && (unreached || unlabelled)
     }
 
-    /// How many namespaces are named in it.
+    /// How many namespaces the filter names.
     pub fn names(&self) -> usize {
         match &self.reach {
             Reach::All => 0,
@@ -190,8 +190,8 @@ pub fn share_digest(namespaces: Option<&NamespaceFilter>, selector: Option<&Sele
     hash.digest()
 }
 
-/// With its length: no two lists of parts read alike.
-fn feed(hash: &mut Xxh3, part: &str) {
+/// Feeds a part behind its length: no two lists of parts read alike.
+pub(crate) fn feed(hash: &mut Xxh3, part: &str) {
     hash.update(&(part.len() as u64).to_le_bytes());
     hash.update(part.as_bytes());
 }
@@ -265,7 +265,7 @@ impl NamespaceLabels {
     }
 
     /// Whether labels say the same as names do, once they are complete: system namespaces have none, so what would pass
-    /// or stop one of those by its name must be judged by name.
+    /// or stop one of those by its name must be told by name.
     pub fn is_sayable(&self) -> bool {
         self.requirements.iter().all(|requirement| {
             requirement.key() != self.keys.namespace()
@@ -274,7 +274,7 @@ impl NamespaceLabels {
         })
     }
 
-    /// Its requirements, to be injected once labels are complete.
+    /// The requirements as a selector, to be injected once labels are complete.
     pub fn selector(&self) -> Selector {
         if self.nothing {
             return Selector::nothing();

@@ -1,9 +1,34 @@
 //! Bodies of lists, one per member, made into one body: JSON, protobuf, Table, and metadata-only lists of both kinds.
 //!
-//! Objects are not decoded: their bytes go on as they came, and only where the caller's namespaces or names must be judged
+//! Objects are not decoded: their bytes go on as they came, and only where the caller's namespaces or names decide
 //! are items told apart. Nothing is held back but heads and an item in the making, so memory follows the bytes that the
 //! driver has in flight. A list of which a member's part is broken or cut is an error that names the member, never a list.
 //! The router's `fanout` feeds it: it asks [`ListMerge::wants`], reads, pushes, and sends what comes out.
+//!
+//! ```
+//! use std::collections::VecDeque;
+//!
+//! use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions, MergedMeta, Wants};
+//!
+//! let legs = ["east", "west"].map(|cluster| ListLeg { cluster: cluster.into(), filter: None });
+//! let options = ListOptions { unique: false, cluster_column: false, hide_objects: false, max_item_bytes: 1 << 20 };
+//! let mut merge = ListMerge::new(ListFormat::Json, legs.into(), options);
+//! let mut out = VecDeque::new();
+//! for leg in 0..2 {
+//!     let head = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":"#;
+//!     let body = format!(r#"{head}[{{"metadata":{{"name":"pod-{leg}"}}}}]}}"#);
+//!     merge.push(leg, body.into(), &mut out)?;
+//!     merge.end(leg, &mut out)?;
+//! }
+//! assert_eq!(merge.wants(), Wants::Meta);
+//! // All metadata is known: a driver makes the merged cursor of it.
+//! let meta = MergedMeta { resource_version: "the cursor".to_owned(), continue_: None };
+//! merge.set_meta(meta, &mut out)?;
+//! assert_eq!(merge.wants(), Wants::Done);
+//! let list = String::from_utf8(out.into_iter().flatten().collect()).unwrap();
+//! assert!(list.contains("pod-0") && list.contains("pod-1") && list.contains("the cursor"));
+//! # Ok::<(), portolan_merge::list::ListError>(())
+//! ```
 
 mod joiner;
 mod json;
@@ -23,7 +48,7 @@ use bytes::Bytes;
 use crate::filter::NamespaceFilter;
 pub use merge::ListMerge;
 
-/// In which form members answer, and so the merged list.
+/// The encoding of members' answers, and so of the merged list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListFormat {
     /// `application/json`, objects or `PartialObjectMetadataList`.
@@ -34,16 +59,16 @@ pub enum ListFormat {
     Table,
 }
 
-/// One member's part.
+/// One member's part in a merged list.
 #[derive(Debug, Clone)]
 pub struct ListLeg {
-    /// Named in errors and in the CLUSTER column.
+    /// The member's name, for errors and in the CLUSTER column.
     pub cluster: Arc<str>,
-    /// Which of its objects are the caller's. `None`: all it sends.
+    /// Which of the member's objects are the caller's. `None`: all it sends.
     pub filter: Option<NamespaceFilter>,
 }
 
-/// How to merge.
+/// How lists are merged.
 #[derive(Debug, Clone)]
 pub struct ListOptions {
     /// A name counts once, and the earlier leg has it (cluster-scoped kinds).
@@ -52,7 +77,7 @@ pub struct ListOptions {
     pub cluster_column: bool,
     /// Tables lose the rows' objects: the client asked `includeObject=None`, but the filter needed them.
     pub hide_objects: bool,
-    /// Largest item that is held to be judged.
+    /// Largest item that is held to tell whose it is.
     pub max_item_bytes: usize,
 }
 
@@ -70,16 +95,16 @@ pub enum Wants {
 /// A member's list metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LegMeta {
-    /// Its raw resourceVersion; empty if it sent none.
+    /// The member's raw resourceVersion; empty if it sent none.
     pub resource_version: String,
-    /// Its continue token, if the list goes on.
+    /// The member's continue token, if its list goes on.
     pub continue_: Option<String>,
 }
 
 /// The merged list's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MergedMeta {
-    /// The cursor.
+    /// The merged cursor.
     pub resource_version: String,
     /// The merged continue token.
     pub continue_: Option<String>,
@@ -89,24 +114,24 @@ pub struct MergedMeta {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cluster}: {fault}")]
 pub struct ListError {
-    /// Which leg.
+    /// Index of the leg.
     pub leg: usize,
-    /// Its cluster.
+    /// Name of its cluster.
     pub cluster: Arc<str>,
-    /// What is wrong with its answer.
+    /// What is wrong with the answer.
     pub fault: ListFault,
 }
 
 /// What is wrong with a member's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListFault {
-    /// HTML, or an object in another form. How it begins.
+    /// HTML, or an object in another encoding; with how it begins.
     #[error("the answer is not a list; it begins with {0:?}")]
     NotAList(String),
     /// An object, but none that lists.
     #[error("the answer of kind {kind:?} has no items")]
     NoItems {
-        /// What it says it is.
+        /// The kind that the answer says it is.
         kind: String,
     },
     /// The body ended too early.
@@ -115,18 +140,18 @@ pub enum ListFault {
     /// Bytes that have no place in a list.
     #[error("the answer is not a proper list: {0}")]
     Broken(&'static str),
-    /// An item that had to be held to be judged.
+    /// An item that had to be held as a whole, to tell whose it is.
     #[error("an object is larger than {limit} bytes")]
     ItemTooLarge {
-        /// The bound.
+        /// The bound of held items.
         limit: usize,
     },
-    /// Not the first member's type, or none.
+    /// A list of another type than the first member's, or of none.
     #[error("the answer is a {found}, but other clusters answer with a {expected}")]
     TypeDiffers {
-        /// The first leg's.
+        /// The first leg's type.
         expected: TypeMeta,
-        /// This leg's.
+        /// This leg's type.
         found: TypeMeta,
     },
     /// A row without the object that tells whose it is.
@@ -137,12 +162,12 @@ pub enum ListFault {
     OutOfTurn,
 }
 
-/// What a list says it is.
+/// The type that a list says it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypeMeta {
-    /// `PodList`.
+    /// Kind, for instance `PodList`.
     pub kind: String,
-    /// `v1`.
+    /// API version, for instance `v1`.
     pub api_version: String,
 }
 

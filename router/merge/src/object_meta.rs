@@ -14,12 +14,12 @@ use crate::wire;
 /// The annotation of the bookmark that ends the initial events of a watch-list.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// An object's meta. Empty where the object does not say.
+/// Type and identity of an object. Empty where the object does not say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectMeta<'a> {
-    /// Empty in items of lists.
+    /// `kind`; items of lists have none.
     pub kind: Cow<'a, str>,
-    /// Empty in items of lists.
+    /// `apiVersion`; items of lists have none.
     pub api_version: Cow<'a, str>,
     /// `metadata.name`
     pub name: Cow<'a, str>,
@@ -34,12 +34,12 @@ pub struct ObjectMeta<'a> {
     pub initial_events_end: bool,
 }
 
-/// Of a JSON object. Reads no further than it must: an object that breaks behind its metadata may pass.
+/// Reads a JSON object, no further than it must: an object that breaks behind its metadata may pass.
 pub fn json(object: &[u8]) -> Option<ObjectMeta<'_>> {
     json_until(object, |meta| !meta.kind.is_empty() && !meta.api_version.is_empty())
 }
 
-/// Of a JSON object in a list, where the type may be left out: reads no further than its metadata.
+/// Reads a JSON object in a list, where the type may be left out: reads no further than its metadata.
 pub fn json_item(object: &[u8]) -> Option<ObjectMeta<'_>> {
     json_until(object, |_| true)
 }
@@ -58,7 +58,7 @@ fn json_until<'a>(object: &'a [u8], enough: fn(&ObjectMeta<'a>) -> bool) -> Opti
     (done || whole).then_some(meta)
 }
 
-/// Of an object in Kubernetes' protobuf envelope (`k8s\0` first).
+/// Reads an object in Kubernetes' protobuf envelope (`k8s\0` first).
 pub fn protobuf(envelope: &[u8]) -> Option<ObjectMeta<'_>> {
     let opened = wire::open(envelope)?;
     Some(ObjectMeta {
@@ -68,7 +68,7 @@ pub fn protobuf(envelope: &[u8]) -> Option<ObjectMeta<'_>> {
     })
 }
 
-/// Of a protobuf object without envelope, as it stands in a list: type unknown.
+/// Reads a protobuf object without envelope, as it stands in a list: type unknown.
 pub fn protobuf_object(object: &[u8]) -> Option<ObjectMeta<'_>> {
     let mut meta = ObjectMeta::default();
     for message in wire::metas(object) {

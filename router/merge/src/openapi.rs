@@ -18,9 +18,9 @@ use crate::wire;
 /// Which specification a document follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Edition {
-    /// `/openapi/v2`.
+    /// Swagger 2.0, `/openapi/v2`.
     V2,
-    /// `/openapi/v3/…`.
+    /// OpenAPI 3, `/openapi/v3/…`.
     V3,
 }
 
@@ -96,7 +96,7 @@ pub fn unite_indexes(indexes: &[(&str, &Index)]) -> Vec<u8> {
 
 type Object<'a> = BTreeMap<String, &'a RawValue>;
 
-/// JSON documents of one edition.
+/// Makes one JSON document of several of one edition.
 pub fn unite_json(edition: Edition, documents: &[&[u8]]) -> Option<Vec<u8>> {
     let (first, others) = documents.split_first()?;
     let mut whole: Object<'_> = serde_json::from_slice(first).ok()?;
@@ -177,7 +177,7 @@ const V3: [Way; 2] = [&[4, 1], &[5, 1, 1]];
 /// `name` of `NamedPathItem`, `NamedSchema`, `NamedSchemaOrReference`.
 const NAME: u64 = 1;
 
-/// Protobuf documents of one edition.
+/// Makes one protobuf document of several of one edition.
 pub fn unite_protobuf(edition: Edition, documents: &[&[u8]]) -> Option<Vec<u8>> {
     let (first, others) = documents.split_first()?;
     let mut united = first.to_vec();

@@ -35,7 +35,7 @@ enum Version {
     Any,
     /// A member's own, but of which member?
     Raw(u64),
-    /// Ours, or was.
+    /// One of our cursors, of this universe or another.
     Cursor(String),
     /// No API server reads it: one of them shall say so.
     Unreadable,
@@ -61,34 +61,34 @@ enum Limit {
 /// What happens to one query parameter on its way to a member.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Param {
-    /// As the client wrote it.
+    /// It stays as the client wrote it.
     #[default]
     Keep,
-    /// Without it.
+    /// It is left out.
     Drop,
-    /// With this value instead.
+    /// It gets this value instead.
     Set(String),
 }
 
 /// The changed parameters of one member's request.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LegQuery {
-    /// `resourceVersion`.
+    /// What becomes of `resourceVersion`.
     pub resource_version: Param,
-    /// `resourceVersionMatch`.
+    /// What becomes of `resourceVersionMatch`.
     pub resource_version_match: Param,
-    /// `limit`.
+    /// What becomes of `limit`.
     pub limit: Param,
-    /// `continue`.
+    /// What becomes of `continue`.
     pub continue_: Param,
-    /// `sendInitialEvents`.
+    /// What becomes of `sendInitialEvents`.
     pub send_initial_events: Param,
-    /// `allowWatchBookmarks`.
+    /// What becomes of `allowWatchBookmarks`.
     pub allow_watch_bookmarks: Param,
 }
 
 impl LegQuery {
-    /// Every parameter this rules over, with its name in the URL.
+    /// Every parameter with its name in the URL.
     pub fn overrides(&self) -> [(&'static str, &Param); 6] {
         [
             ("resourceVersion", &self.resource_version),
@@ -107,7 +107,7 @@ impl LegQuery {
 pub struct InvalidQuery(pub LegQuery);
 
 impl InvalidQuery {
-    /// What is said when the member asked to refuse it did not.
+    /// What is answered when the member that was asked to refuse it did not.
     pub fn fault() -> QueryFault {
         QueryFault::BadRequest("this combination of list parameters is not valid".to_owned())
     }
@@ -116,23 +116,23 @@ impl InvalidQuery {
 /// Why a request ends here, in the words an API server uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryFault {
-    /// 400 `BadRequest`.
+    /// Answered as 400 `BadRequest`.
     #[error("{0}")]
     BadRequest(String),
-    /// 410 `Expired`. On a watch: 200 and one in-stream ERROR event.
+    /// Answered as 410 `Expired`; on a watch as 200 and one in-stream ERROR event.
     #[error("{0}")]
     Expired(String),
 }
 
 /// What API servers say of a list whose version they no longer have.
 pub(crate) const LIST_EXPIRED: &str = "The resourceVersion for the provided list is too old.";
-/// What they say of a continue token that cannot be gone on with.
+/// What API servers say of a continue token that cannot be gone on with.
 pub(crate) const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.";
-/// The same, where the answer carries a token to go on with.
+/// What API servers say of an expired continue token where the answer carries another to go on with.
 pub const CONTINUE_INCONSISTENT: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
 impl CollectionQuery {
-    /// `get` gives the first value of a query parameter, decoded.
+    /// Reads the parameters. `get` gives the first value of a query parameter, decoded.
     pub fn parse(get: impl Fn(&str) -> Option<String>) -> Self {
         let text = |name: &str| get(name).filter(|value| !value.is_empty());
         Self {
@@ -163,7 +163,7 @@ impl CollectionQuery {
         }
     }
 
-    /// The same without a limit: where pages cannot be kept apart.
+    /// The query without its limit, for where pages cannot be kept apart.
     pub fn unlimited(self) -> Self {
         let limit = if self.limit == Limit::Some {
             Limit::Ignored
@@ -179,7 +179,7 @@ impl CollectionQuery {
     }
 
     /// Whether a client without a position asks: nothing it holds can go back in time, and it may be told less than all
-    /// (design 5.4, `PartialStart`).
+    /// (`PartialStart`).
     pub fn is_first(&self) -> bool {
         self.token.is_none() && matches!(self.version, Version::Unset | Version::Any)
     }

@@ -16,14 +16,14 @@ use crate::watch::Sent;
 pub struct ResumeBounds {
     /// How long an ended stream is remembered.
     pub keep: Duration,
-    /// Ended streams in all.
+    /// How many ended streams are remembered.
     pub streams: usize,
-    /// Positions in all; what bounds the bytes, some 24 for each.
+    /// How many positions are remembered; what bounds the bytes, some 24 for each.
     pub positions: usize,
 }
 
 impl Default for ResumeBounds {
-    /// Longer than any client backs off; 2,000 informers of one router that all lost their streams at once, 12 MiB.
+    /// Five minutes are longer than any client backs off; 2,000 informers of one router that all lost their streams at once, 12 MiB.
     fn default() -> Self {
         Self {
             keep: Duration::from_mins(5),
@@ -38,7 +38,7 @@ impl Default for ResumeBounds {
 pub struct Resume {
     bounds: ResumeBounds,
     ended: VecDeque<Ended>,
-    /// How many of a request are among them: most lookups find none and should not walk.
+    /// How many ended streams each request has: most lookups find none and should not walk.
     known: HashMap<u64, u32>,
     positions: usize,
 }
@@ -52,7 +52,7 @@ struct Ended {
 }
 
 impl Resume {
-    /// Nothing remembered yet.
+    /// A memory of no streams yet.
     pub fn new(bounds: ResumeBounds) -> Self {
         Self {
             bounds,
@@ -108,17 +108,17 @@ impl Resume {
         found
     }
 
-    /// Streams remembered.
+    /// How many streams are remembered.
     pub fn len(&self) -> usize {
         self.ended.len()
     }
 
-    /// None remembered.
+    /// Whether no stream is remembered.
     pub fn is_empty(&self) -> bool {
         self.ended.is_empty()
     }
 
-    /// Positions remembered.
+    /// How many positions are remembered.
     pub fn positions(&self) -> usize {
         self.positions
     }
@@ -151,15 +151,11 @@ fn earlier(one: &Cursor, other: &Cursor) -> Option<Cursor> {
     if one.epoch() != other.epoch() || one.slots().len() != other.slots().len() {
         return None;
     }
-    let mut earlier = one.emptied();
-    for (index, (a, b)) in one.slots().iter().zip(other.slots()).enumerate() {
-        match (a, b) {
-            (Slot::At(a), Slot::At(b)) => earlier.set(index, Slot::At(*a.min(b))),
-            (a, b) if a == b => earlier.set(index, *a),
-            _ => return None,
-        }
-    }
-    Some(earlier)
+    let mut slots = one.slots().iter().zip(other.slots()).enumerate();
+    slots.try_fold(one.clone(), |earlier, (index, slots)| match slots {
+        (Slot::At(a), Slot::At(b)) => Some(earlier.with(index, Slot::At(*a.min(b)))),
+        (a, b) => (a == b).then_some(earlier),
+    })
 }
 
 #[cfg(test)]

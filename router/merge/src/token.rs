@@ -1,4 +1,4 @@
-//! The merged continue token: at which member a paged list goes on, and at which cursor all its pages stand (design 5.2).
+//! The merged continue token: at which member a paged list goes on, and at which cursor all its pages stand.
 //!
 //! Opaque to clients, stateless for routers. Bound to shard, user, path and selectors: a token that another caller or
 //! another collection was given is refused instead of showing a wrong page. Checksummed, not secret: what it carries is
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::cursor::{Cursor, CursorError, Universe};
+use crate::filter::feed;
 
 /// What every token begins with once decoded; another one means another program's token.
 const VERSION: &str = "portolan/v1";
@@ -21,18 +22,15 @@ const LONGEST: usize = 16 * 1024;
 pub struct Binding(u64);
 
 impl Binding {
-    /// `parts` in a fixed order: shard, user, path, label selector, field selector.
+    /// A binding of `parts` in a fixed order: shard, user, path, label selector, field selector.
     pub fn new<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut hash = Xxh3::new();
         for part in parts {
-            hash.update(&(part.len() as u64).to_le_bytes());
-            hash.update(part.as_bytes());
+            feed(&mut hash, part);
         }
         Self(hash.digest())
     }
-}
 
-impl Binding {
     pub(crate) fn key(self) -> u64 {
         self.0
     }
@@ -41,11 +39,11 @@ impl Binding {
 /// Where a paged list goes on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Token {
-    /// The same on every page.
+    /// The cursor that all pages stand at.
     pub cursor: Cursor,
-    /// Slot of the member to go on with.
+    /// Slot of the member that the next page begins with.
     pub slot: usize,
-    /// That member's own token; none: it begins at its pinned slot.
+    /// That member's own continue token; none: it begins at its pinned slot.
     pub member_token: Option<String>,
     /// False after an expiry: the rest is read as it is now, not as it was on the first page.
     pub consistent: bool,
@@ -54,13 +52,13 @@ pub struct Token {
 /// Why a token cannot be made or used. `Display` is what comes after "continue key is not valid: ".
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TokenError {
-    /// Not one of ours, or damaged.
+    /// The token is not one of ours, or damaged.
     #[error("{0}")]
     Unreadable(&'static str),
-    /// Whole, but another caller's or another collection's.
+    /// A whole token, but another caller's or another collection's.
     #[error("it was given to another caller or for another request")]
     NotYours,
-    /// Of another set of members: the list cannot be gone on with.
+    /// A token of another set of members: the list cannot be gone on with.
     #[error("the set of members has changed since it was given")]
     WrongEpoch,
     /// The cursor in it is too long.

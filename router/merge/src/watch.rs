@@ -1,8 +1,49 @@
-//! Many members' watch streams → one stream that a client takes for one API server's (design 5.3).
+//! Many members' watch streams → one stream that a client takes for one API server's.
 //!
 //! Bytes of any cut come in per leg, whole frames and bookmarks with the merged cursor go out; what the machine wants done
 //! to a leg is an [`Act`]. It knows no sockets, no clocks and no HTTP: `fanout` of the router connects the legs, waits where
 //! waiting is due and writes what is in [`Output`]. What an event says beyond type, version and key is never read.
+//!
+//! # Inside
+//! A `Leg` is in one `LegState` and holds, within a budget, the keys that the client has of its member. Each frame of it is
+//! read as far as its metadata and means something by that state (`frame`). What is not sent on at once waits: for the end
+//! of all legs' initial events behind the `Barrier`, as a pending deletion that may turn out to be a move, as the next
+//! bookmark (`pending`). `Sent` knows which cursor each version that was sent stands for.
+//!
+//! ```
+//! use portolan_merge::cursor::{Cursor, Slot, Universe};
+//! use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
+//!
+//! let universe = Universe::new("shard", ["uid-of-east".to_owned()]);
+//! let leg = WatchLeg {
+//!     cluster: "east".into(),
+//!     uid_hash: 1,
+//!     slot: 0,
+//!     filter: None,
+//!     request_hash: 0,
+//!     start: Start::At(7),
+//! };
+//! let mut merge = WatchMerge::new(WatchSpec {
+//!     format: WatchFormat::Json,
+//!     bookmarks: true,
+//!     initial_events: false,
+//!     cursor: Cursor::new(&universe),
+//!     legs: vec![leg],
+//!     unique: false,
+//!     cluster_column: false,
+//!     known_objects: None,
+//! });
+//! let mut out = Output::default();
+//! let object = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"9"}}"#;
+//! let event = format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n");
+//! let act = merge.push(0, event.clone().into(), &mut out)?;
+//! assert_eq!(act, None, "the leg's stream goes on");
+//! merge.flush(&mut out);
+//! assert_eq!(out.pop().unwrap(), event, "members' frames are sent as they came");
+//! assert!(out.pop().unwrap().starts_with(b"{\"type\":\"BOOKMARK\""), "with the merged cursor");
+//! assert_eq!(merge.cursor().slot(0), Slot::At(9));
+//! # Ok::<(), portolan_merge::watch::WatchError>(())
+//! ```
 
 use bytes::Bytes;
 
@@ -52,17 +93,17 @@ pub struct WatchMerge {
     key: String,
 }
 
-/// What was put out so far; for metrics.
+/// How much was put out so far; for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Of members' objects, synthesized ones included.
+    /// Events of members' objects, synthesized ones included.
     pub events: u64,
-    /// With the cursor.
+    /// Bookmarks with the merged cursor.
     pub bookmarks: u64,
 }
 
 impl WatchMerge {
-    /// Nothing happens before legs are connected: ask [`WatchMerge::start`] how.
+    /// A merged watch of these legs. Nothing happens before legs are connected: ask [`WatchMerge::start`] how.
     pub fn new(spec: WatchSpec) -> Self {
         let mut merge = Self {
             legs: Legs::new(spec.cursor, spec.unique, spec.known_objects),
@@ -96,7 +137,7 @@ impl WatchMerge {
         self
     }
 
-    /// Of a client that resumed with an object's version instead of the cursor. To be called before anything is read.
+    /// Notes that the client resumed with an object's version instead of the cursor; to be called before anything is read.
     pub fn resumed(&mut self, version: u64) {
         self.sent.begin_with(version, self.legs.cursor.clone());
     }
@@ -117,8 +158,8 @@ impl WatchMerge {
         self.legs[leg].without_watch_list
     }
 
-    /// Bytes of a leg, in any cut. What follows an act for the same leg in these bytes is dropped. After it, also ask
-    /// [`WatchMerge::next_act`]: what was held of other legs may be judged now.
+    /// Takes bytes of a leg, in any cut. What follows an act for the same leg in these bytes is dropped. After it, also ask
+    /// [`WatchMerge::next_act`]: frames of other legs that were kept may be handled now.
     pub fn push(&mut self, leg: usize, chunk: Bytes, out: &mut Output) -> Result<Option<Act>, WatchError> {
         if self.acts.restarts(leg) {
             // Nobody has asked for the acts yet: these bytes are of the stream that is to be dropped.
@@ -151,7 +192,7 @@ impl WatchMerge {
         self.restart(leg, None)
     }
 
-    /// Do not read this leg now: it waits for the others' initial events. What is pushed all the same is kept.
+    /// Whether not to read this leg now: it waits for the others' initial events. What is pushed all the same is kept.
     pub fn paused(&self, leg: usize) -> bool {
         let this = &self.legs[leg];
         self.barrier.holds(this) || (this.state.is_live() && self.legs.awaits_names())
@@ -181,7 +222,7 @@ impl WatchMerge {
         self.give_up(leg, out)
     }
 
-    /// Nothing more to read at the moment: a bookmark, if one is due and the client allows them.
+    /// Nothing more is to be read at the moment: writes a bookmark, if one is due and the client allows them.
     pub fn flush(&mut self, out: &mut Output) {
         self.read_buffered(out);
         if self.bookmarks.due {
@@ -189,7 +230,7 @@ impl WatchMerge {
         }
     }
 
-    /// The planned end: a bookmark, unless the last one says the same. Before the first word of any member there is none: of
+    /// The planned end: writes a bookmark, unless the last one says the same. Before the first word of any member there is none: of
     /// what type it would have to be is not known.
     pub fn close(&mut self, out: &mut Output) {
         if self.bookmarks.due || self.bookmarks.moved {
@@ -219,7 +260,7 @@ impl WatchMerge {
         self.emitter.counts
     }
 
-    /// What was sent of late, for resume.
+    /// What was sent of late, for [`crate::resume::Resume`].
     pub fn sent(&self) -> &Sent {
         &self.sent
     }

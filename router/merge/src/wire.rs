@@ -4,7 +4,7 @@
 //! allocated by a claimed length. Broken input is `None`. Unknown fields are kept as they are, in their order. `object_meta` and
 //! `list` read with it; the router changes single objects with it.
 
-/// What an encoded object begins with.
+/// The four bytes that an object in protobuf begins with.
 pub const MAGIC: &[u8] = b"k8s\0";
 
 /// `runtime.Unknown`: type of the object in the envelope.
@@ -13,35 +13,35 @@ pub const UNKNOWN_TYPE_META: u64 = 1;
 pub const UNKNOWN_RAW: u64 = 2;
 /// `runtime.Unknown`: how the object is compressed; never set on the wire.
 pub const UNKNOWN_ENCODING: u64 = 3;
-/// `runtime.TypeMeta`.
+/// `runtime.TypeMeta`: the apiVersion.
 pub const TYPE_META_VERSION: u64 = 1;
-/// `runtime.TypeMeta`.
+/// `runtime.TypeMeta`: the kind.
 pub const TYPE_META_KIND: u64 = 2;
-/// Every object.
+/// Every object: its `ObjectMeta`.
 pub const OBJECT_META: u64 = 1;
-/// Every list: its metadata.
+/// Every list: its `ListMeta`.
 pub const LIST_META: u64 = 1;
-/// Every list.
+/// Every list: one item.
 pub const LIST_ITEMS: u64 = 2;
-/// `ListMeta`.
+/// `ListMeta`: the resourceVersion.
 pub const LIST_META_VERSION: u64 = 2;
-/// `ListMeta`.
+/// `ListMeta`: the continue token.
 pub const LIST_META_CONTINUE: u64 = 3;
-/// `ObjectMeta`.
+/// `ObjectMeta`: the name.
 pub const META_NAME: u64 = 1;
-/// `ObjectMeta`.
+/// `ObjectMeta`: the namespace.
 pub const META_NAMESPACE: u64 = 3;
-/// `ObjectMeta`.
+/// `ObjectMeta`: the UID.
 pub const META_UID: u64 = 5;
-/// `ObjectMeta`.
+/// `ObjectMeta`: the resourceVersion.
 pub const META_VERSION: u64 = 6;
-/// `ObjectMeta`.
+/// `ObjectMeta`: one label.
 pub const META_LABELS: u64 = 11;
-/// `ObjectMeta`.
+/// `ObjectMeta`: one annotation.
 pub const META_ANNOTATIONS: u64 = 12;
-/// A map's entries.
+/// An entry of a map: its key.
 pub const ENTRY_KEY: u64 = 1;
-/// A map's entries.
+/// An entry of a map: its value.
 pub const ENTRY_VALUE: u64 = 2;
 
 /// Wire type of strings, bytes and messages.
@@ -54,9 +54,9 @@ const MAX_FIELD: u64 = (1 << 29) - 1;
 /// One field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its number.
+    /// The field's number.
     pub number: u64,
-    /// Tag, length and content as they stand.
+    /// The whole field as it stands: tag, length and content.
     pub raw: &'a [u8],
     /// The content, if it is length-delimited.
     pub content: Option<&'a [u8]>,
@@ -110,14 +110,14 @@ fn field(message: &[u8]) -> Option<(Field<'_>, &[u8])> {
 pub struct Tag {
     /// The field's number.
     pub number: u64,
-    /// What follows.
+    /// What follows the tag.
     pub wire_type: WireType,
 }
 
 /// What follows a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireType {
-    /// A number.
+    /// A number, as a varint.
     Varint,
     /// That many bytes.
     Fixed(usize),
@@ -126,7 +126,7 @@ pub enum WireType {
 }
 
 impl Tag {
-    /// Of the varint that it is on the wire.
+    /// Reads a tag from the varint that it is on the wire; `None` for what Kubernetes never writes.
     pub fn of(tag: u64) -> Option<Self> {
         let number = tag >> 3;
         let wire_type = match tag & 7 {
@@ -141,7 +141,7 @@ impl Tag {
     }
 }
 
-/// A number, and what follows it.
+/// Reads a varint: the number, and what follows it.
 pub fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     let mut shift = 0;
@@ -155,7 +155,7 @@ pub fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Appends a number.
+/// Appends a number as a varint.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(u8::try_from(value & 0x7f).unwrap_or_default() | 0x80);
@@ -209,9 +209,9 @@ pub fn text(message: &[u8], number: u64) -> Option<&str> {
 /// An object in its envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope<'a> {
-    /// Empty if it does not say.
+    /// The apiVersion; empty if the envelope does not say.
     pub api_version: &'a str,
-    /// Empty if it does not say.
+    /// The kind; empty if the envelope does not say.
     pub kind: &'a str,
     /// The object itself.
     pub object: &'a [u8],
@@ -228,7 +228,7 @@ pub fn open(body: &[u8]) -> Option<Envelope<'_>> {
     })
 }
 
-/// The same envelope around a changed object.
+/// Changes the object in an envelope and keeps the envelope.
 pub fn replace_object(body: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let unknown = body.strip_prefix(MAGIC)?;
     let mut out = MAGIC.to_vec();

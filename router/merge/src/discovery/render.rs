@@ -11,14 +11,14 @@ use super::{Group, Resource, ResponseKind, Subresource};
 /// Version of the aggregated format. The same fields, two names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Since 1.30.
+    /// `v2`, since Kubernetes 1.30.
     V2,
-    /// Since 1.26; gone from 1.36's API server, still asked for by older clients.
+    /// `v2beta1`, since Kubernetes 1.26; gone from 1.36's API server, still asked for by older clients.
     V2beta1,
 }
 
 impl Format {
-    /// Its name in `v=` and `apiVersion`.
+    /// The format's name in `v=` and `apiVersion`.
     pub fn version(self) -> &'static str {
         match self {
             Self::V2 => "v2",

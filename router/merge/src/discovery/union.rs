@@ -12,22 +12,22 @@ use super::{Group, Named, Resource, Subresource, Version};
 /// What one member serves.
 #[derive(Debug, Clone, Copy)]
 pub struct Served<'a> {
-    /// The member.
+    /// The member cluster's name.
     pub cluster: &'a str,
-    /// Its word decides order and preference. At most one.
+    /// The member whose word decides order and preference. At most one is.
     pub primary: bool,
     /// Only what no other member serves counts: a home cluster that is no member of the shard.
     pub aside: bool,
-    /// The core group (without a name) among them.
+    /// The groups it serves, the core group (without a name) among them.
     pub groups: &'a [Group],
 }
 
 /// A resource that the members cannot offer as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// API group.
+    /// API group of the resource.
     pub group: String,
-    /// Plural name.
+    /// Plural name of the resource.
     pub resource: String,
     /// What each member serves: its versions, or scope and kind where these differ.
     pub offers: BTreeMap<String, String>,
@@ -51,7 +51,7 @@ impl std::fmt::Display for Conflict {
     }
 }
 
-/// The union.
+/// What several members serve as one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct United {
     /// Core group first if there is one, then the primary's order.
@@ -63,7 +63,7 @@ pub struct United {
 /// Offers of one resource: (cluster index, version) → resource.
 type Offers<'a> = BTreeMap<usize, Vec<(&'a str, &'a Resource)>>;
 
-/// Unites.
+/// Makes one discovery of several members'.
 pub fn unite(members: &[Served<'_>]) -> United {
     let mut members = members.to_vec();
     members.sort_by_key(|member| (!member.primary, member.aside, member.cluster));

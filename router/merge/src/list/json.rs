@@ -35,7 +35,7 @@ pub(super) enum Array {
     Rows,
 }
 
-/// The reader of one member's list.
+/// The reader of one member's JSON list.
 #[derive(Debug)]
 pub(super) struct JsonReader {
     outside: Outside,
@@ -48,7 +48,7 @@ pub(super) struct JsonReader {
     held: BytesMut,
 }
 
-/// Where in the outer object.
+/// Where in the outer object the reader is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Start,
@@ -69,7 +69,7 @@ enum State {
     End,
 }
 
-/// Whose value stands here.
+/// The key whose value stands where the reader is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Key {
     Kind,
@@ -130,7 +130,7 @@ impl JsonReader {
         Ok(None)
     }
 
-    /// The body has ended.
+    /// The body has ended: whether it may.
     pub(super) fn end(&self) -> Result<(), ListFault> {
         match (self.state, self.outside.array) {
             (State::End, Some(_)) => Ok(()),

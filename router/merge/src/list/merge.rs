@@ -36,23 +36,23 @@ struct Leg {
     pending: VecDeque<Bytes>,
     headed: bool,
     ended: bool,
-    /// Something of its items was passed on.
+    /// Something of this leg's items was passed on.
     some: bool,
     alignment: Option<Alignment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Until each leg's is known.
+    /// Every leg's head is read.
     Heads,
-    /// The items of this leg.
+    /// The items of this leg are passed on.
     Items(usize),
     Meta,
     Done,
 }
 
 impl ListMerge {
-    /// Of these legs, in this order.
+    /// A merge of these legs, in this order.
     pub fn new(format: ListFormat, legs: Vec<ListLeg>, options: ListOptions) -> Self {
         let unique = options.unique && legs.len() > 1;
         let leg = |of: ListLeg| {
@@ -83,7 +83,7 @@ impl ListMerge {
         }
     }
 
-    /// A piece of a leg's body, cut anywhere.
+    /// Takes a piece of a leg's body, cut anywhere.
     pub fn push(&mut self, leg: usize, chunk: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), ListError> {
         self.legs[leg].pending.push_back(chunk);
         self.advance(out)
@@ -180,7 +180,7 @@ impl ListMerge {
         Ok(())
     }
 
-    /// Every head is known.
+    /// The phase that follows when every head is known.
     fn headed(&mut self) -> Result<Phase, ListError> {
         if self.writer.format == ListFormat::Protobuf {
             for leg in 0..self.legs.len() {
@@ -277,7 +277,7 @@ impl ListMerge {
 
     fn pass_row(&mut self, index: usize, raw: Bytes) -> Result<(), ListFault> {
         let row: Row<'_> = serde_json::from_slice(&raw).map_err(|_| ListFault::Broken("a row that cannot be read"))?;
-        if self.selection.judges(self.legs[index].of.filter.as_ref()) {
+        if self.selection.looks_at_items(self.legs[index].of.filter.as_ref()) {
             let object = row.object.ok_or(ListFault::NoObject)?;
             if !self.admits(index, object_meta::json_item(object.get().as_bytes()))? {
                 return Ok(());

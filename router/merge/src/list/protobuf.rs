@@ -1,7 +1,7 @@
 //! One member's protobuf list taken apart: the envelope's head with the list's metadata, the items, the envelope's end.
 //!
 //! The list is one length-delimited field of the envelope, and its metadata comes first. Item headers are walked also where
-//! items are not judged, so that lengths that do not add up are found. Nothing is allocated by a claimed length.
+//! items are not told apart, so that lengths that do not add up are found. Nothing is allocated by a claimed length.
 //! `list` calls it.
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -13,12 +13,12 @@ use crate::wire;
 const MAX_HEAD: usize = 1 << 20;
 /// Bound of what follows the list in its envelope: two short strings.
 const MAX_TAIL: usize = 4 << 10;
-/// A tag and a number.
+/// Bytes of a field's header: a tag and a number.
 const MAX_HEADER: usize = 2 * wire::VARINT_BYTES;
 /// The field that left-out items become: no list has it, so every reader skips it.
 const UNKNOWN_FIELD: u8 = 15 << 3 | 2;
 
-/// What stands before the items.
+/// What stands before the items of a protobuf list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ListHead {
     pub(super) type_meta: TypeMeta,
@@ -27,15 +27,15 @@ pub(super) struct ListHead {
     pub(super) rest: u64,
 }
 
-/// The reader of one member's list.
+/// The reader of one member's protobuf list.
 #[derive(Debug)]
 pub(super) struct ProtobufReader {
     head: Option<ListHead>,
     by_item: bool,
     max_item: usize,
-    /// Of the list.
+    /// Bytes of the list that are still to come.
     left: u64,
-    /// Of the field under way, when items are not judged.
+    /// Bytes to come of the field under way, when items are not told apart.
     skip: u64,
     /// The head, a field's header, an item or the tail in the making.
     held: BytesMut,
@@ -76,7 +76,7 @@ impl ProtobufReader {
         }
     }
 
-    /// The body has ended.
+    /// The body has ended: whether it may.
     pub(super) fn end(&self) -> Result<(), ListFault> {
         if self.head.is_none() || self.left > 0 {
             return Err(ListFault::Cut);
@@ -221,15 +221,15 @@ fn within(length: u64, available: usize) -> usize {
     usize::try_from(length).map_or(available, |length| length.min(available))
 }
 
-/// A field of the list.
+/// The header of one field of the list.
 struct Header {
     number: u64,
-    /// Of tag and length.
+    /// Bytes of tag and length.
     length: usize,
     content: u64,
 }
 
-/// `None`: more bytes are needed.
+/// Reads a field's header; `None`: more bytes are needed.
 fn read_header(bytes: &[u8]) -> Result<Option<Header>, ListFault> {
     let Some((tag, rest)) = part_varint(bytes)? else {
         return Ok(None);
@@ -263,7 +263,7 @@ fn read_header(bytes: &[u8]) -> Result<Option<Header>, ListFault> {
     }))
 }
 
-/// `None`: more bytes are needed.
+/// Reads a varint that may be cut; `None`: more bytes are needed.
 fn part_varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, ListFault> {
     match wire::varint(bytes) {
         None if bytes.len() >= wire::VARINT_BYTES => Err(ListFault::Broken("no protobuf")),
@@ -309,10 +309,10 @@ fn read_head(body: &[u8]) -> Result<Option<(ListHead, usize)>, ListFault> {
     }
 }
 
-/// Something of the head, and what follows it.
+/// A part of the head, and what follows it; `None`: more bytes are needed.
 type Part<'a> = Option<(&'a [u8], &'a [u8])>;
 
-/// `None`: more bytes are needed. A head's part cannot be longer than a head.
+/// Reads content of this length; `None`: more bytes are needed. A head's part cannot be longer than a head.
 fn part_content(bytes: &[u8], length: u64) -> Result<Part<'_>, ListFault> {
     let length = usize::try_from(length).ok().filter(|length| *length <= MAX_HEAD);
     Ok(bytes.split_at_checked(length.ok_or(ListFault::Broken("a head beyond all measure"))?))

@@ -35,7 +35,7 @@ impl Reader {
         }
     }
 
-    /// If it was read already: custom resources tell it last.
+    /// The list's metadata, if it was read already: custom resources tell it last.
     pub(super) fn meta(&self) -> Option<LegMeta> {
         match self {
             Self::Json(reader) => reader.outside().meta.clone(),
@@ -58,7 +58,7 @@ impl Reader {
         }
     }
 
-    /// A Table's.
+    /// The column definitions of a Table.
     pub(super) fn columns(&self) -> Option<Bytes> {
         match self {
             Self::Json(reader) => reader.outside().columns.clone(),

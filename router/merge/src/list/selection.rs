@@ -1,6 +1,6 @@
-//! Which items stay: the caller's namespaces, and a name once.
+//! Which items of a merged list stay: those in the caller's namespaces, and a name once.
 //!
-//! `list` asks for each item of a list that has to be judged.
+//! `list` asks for each item whose list may have to lose some.
 
 use std::collections::HashSet;
 
@@ -30,11 +30,11 @@ impl Selection {
     }
 
     /// Whether items of a leg must be looked at.
-    pub(super) fn judges(&self, filter: Option<&NamespaceFilter>) -> bool {
+    pub(super) fn looks_at_items(&self, filter: Option<&NamespaceFilter>) -> bool {
         filter.is_some() || self.taken.is_some()
     }
 
-    /// Legs come one after the other.
+    /// Whether an item stays. Legs come one after the other.
     pub(super) fn admits(&mut self, leg: usize, filter: Option<&NamespaceFilter>, meta: &ObjectMeta<'_>) -> bool {
         if filter.is_some_and(|filter| !filter.admits_object(meta)) {
             return false;

@@ -10,45 +10,45 @@ use super::{
 use crate::cursor::{Cursor, Slot, Universe};
 use crate::token::{Binding, Token, TokenError};
 
-/// What one member is asked.
+/// The request that one member is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegAsk {
     /// The member's slot.
     pub slot: usize,
-    /// Its request.
+    /// Its query parameters.
     pub query: LegQuery,
 }
 
 /// How one LIST is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListAsk {
-    /// A member refuses it.
+    /// One member is asked, so that it refuses the query in its own words.
     Invalid(InvalidQuery),
-    /// Members are read.
+    /// These members are read.
     Read(ListRead),
 }
 
 /// The members read for one answer. Its cursor is `cursor` with every answered slot set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListRead {
-    /// What was known before anybody is asked.
+    /// Positions known before anybody is asked.
     pub cursor: Cursor,
-    /// Whose items make up the answer, in this order.
+    /// The members whose items make up the answer, in this order.
     pub legs: Vec<LegAsk>,
-    /// Who is asked for its version only (and whether it has anything at all).
+    /// The members that are asked for their version only (and whether they have anything at all).
     pub pins: Vec<LegAsk>,
     /// Slots whose turn comes on later pages.
     pub later: Vec<usize>,
-    /// One page of one member, more may follow.
+    /// The answer is one page of one member, more may follow.
     pub paged: bool,
-    /// False on the pages after an expiry.
+    /// False on the pages after an expiry: the rest is read as it is now.
     pub consistent: bool,
     /// The page was begun by a token: an expiry of the member becomes ours, with a token to go on.
     pub continued: bool,
 }
 
 impl CollectionQuery {
-    /// `slots`: the slots of the members that serve this collection, in the order their items are listed.
+    /// How this LIST is answered. `slots`: the slots of the members that serve this collection, in the order their items are listed.
     pub fn list(&self, universe: &Universe, binding: &Binding, slots: &[usize]) -> Result<ListAsk, QueryFault> {
         if self.list_is_refused() {
             return Ok(ListAsk::Invalid(self.invalid()));

@@ -6,7 +6,7 @@ use crate::cursor::{Cursor, Slot, Universe};
 /// From where one member's stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// After this version.
+    /// Events after this version.
     At(u64),
     /// `resourceVersion=0`: the member's state as it happens to have it as ADDED, then on.
     Any,
@@ -25,13 +25,13 @@ pub enum Begin {
 /// How one WATCH is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchAsk {
-    /// A member refuses it.
+    /// One member is asked, so that it refuses the query in its own words.
     Invalid(InvalidQuery),
-    /// Members are watched.
+    /// These members are watched.
     Open {
         /// Where the client stands before the first event.
         cursor: Cursor,
-        /// Slot and beginning of each leg, in the order given.
+        /// Slot and beginning of each leg, in the order of `slots`.
         legs: Vec<(usize, Begin)>,
         /// The client waits for one marker after all initial events.
         initial_events: bool,
@@ -39,7 +39,7 @@ pub enum WatchAsk {
 }
 
 impl CollectionQuery {
-    /// `slots`: the slots of the members that serve this collection.
+    /// How this WATCH is answered. `slots`: the slots of the members that serve this collection.
     pub fn watch(&self, universe: &Universe, slots: &[usize]) -> Result<WatchAsk, QueryFault> {
         if self.watch_is_refused() {
             return Ok(WatchAsk::Invalid(self.invalid()));
@@ -90,7 +90,7 @@ impl CollectionQuery {
 }
 
 impl Begin {
-    /// The request that begins so. Members are always asked for bookmarks: they move the cursor while nothing happens.
+    /// The query parameters of a request that begins so. Members are always asked for bookmarks: they move the cursor while nothing happens.
     pub fn query(self) -> LegQuery {
         let (version, initial) = match self {
             Self::At(version) => (Param::Set(version.to_string()), None),

@@ -5,7 +5,7 @@ use super::output::Output;
 use crate::cursor::Slot;
 
 impl WatchMerge {
-    /// A member is at this version, all up to it was told.
+    /// Moves the cursor: the member is at this version, and all up to it was told.
     pub(super) fn advance(&mut self, leg: usize, version: u64) {
         let slot = self.legs[leg].slot;
         self.legs.cursor.set(slot, Slot::At(version));
@@ -13,7 +13,7 @@ impl WatchMerge {
         self.bookmarks.moved = true;
     }
 
-    /// Something was sent.
+    /// An event was sent: in a large flush a bookmark follows it.
     pub(super) fn count(&mut self, bytes: usize, out: &mut Output) {
         if self.bookmarks.after_event(bytes) {
             self.bookmark(out);
@@ -45,7 +45,7 @@ impl WatchMerge {
         }
     }
 
-    /// A bookmark, if one may be sent.
+    /// Sends a bookmark, if one may be sent.
     pub(super) fn bookmark(&mut self, out: &mut Output) {
         self.bookmarks.tried();
         if !self.is_resumable() || self.acts.expired {

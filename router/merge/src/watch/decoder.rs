@@ -10,24 +10,24 @@ use super::{LARGEST_FRAME, WatchFault, WatchFormat};
 
 const LENGTH: usize = 4;
 /// Of an unfinished frame, 256 KiB are every leg's own: next to no object is larger. What is beyond it all legs share.
-const FREE: usize = 256 * 1024;
+const OWN_BYTES: usize = 256 * 1024;
 
-/// A frame with its delimiter.
+/// Where the bytes of a frame are, its delimiter included.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameBytes {
-    /// These bytes of the chunk.
+    /// In the chunk that was given, at this range.
     Within(Range<usize>),
-    /// Gathered from several chunks.
+    /// In a buffer of their own, gathered from several chunks.
     Gathered(Bytes),
 }
 
-/// What is left of a leg's last chunk.
+/// Cuts one leg's bytes into frames; holds what is left of its last chunk.
 #[derive(Debug, Default)]
 pub(super) struct FrameDecoder {
     partial: Vec<u8>,
-    /// `None`: no other bound than the frame's.
+    /// What all legs share for large frames; `None`: a leg may hold one of [`LARGEST_FRAME`].
     budget: Option<Budget>,
-    /// Of the budget.
+    /// Bytes taken of the budget.
     taken: usize,
 }
 
@@ -40,7 +40,7 @@ impl FrameDecoder {
         }
     }
 
-    /// Forgets the frame it was in.
+    /// Forgets the frame that has begun.
     pub(super) fn reset(&mut self) {
         self.take();
     }
@@ -75,7 +75,7 @@ impl FrameDecoder {
 
     fn gather(&mut self, part: &[u8]) -> Result<(), WatchFault> {
         let size = self.partial.len() + part.len();
-        let more = size.saturating_sub(FREE + self.taken);
+        let more = size.saturating_sub(OWN_BYTES + self.taken);
         if size > LARGEST_FRAME || self.budget.as_ref().is_some_and(|budget| !budget.take(more)) {
             return Err(WatchFault::TooLarge);
         }
@@ -191,26 +191,26 @@ mod tests {
 
     #[test]
     fn large_frames_share_one_budget_and_give_it_back() {
-        let budget = Budget::new(FREE);
+        let budget = Budget::new(OWN_BYTES);
         let mut legs: Vec<FrameDecoder> = (0..3).map(|_| FrameDecoder::new(Some(budget.clone()))).collect();
-        let half = Bytes::from(vec![b' '; FREE / 2]);
+        let half = Bytes::from(vec![b' '; OWN_BYTES / 2]);
         let mut push = |leg: usize, bytes: &Bytes| legs[leg].next(WatchFormat::Json, bytes, &mut 0);
         for (leg, halves) in [(0, 3), (1, 3), (2, 2)] {
             for _ in 0..halves {
                 assert_eq!(push(leg, &half), Ok(None), "{leg}");
             }
         }
-        assert_eq!(budget.used(), FREE);
+        assert_eq!(budget.used(), OWN_BYTES);
         assert_eq!(push(2, &half), Err(WatchFault::TooLarge), "the others have it all");
         let whole = push(1, &Bytes::from_static(b"\n"));
         assert_eq!(whole, Err(WatchFault::TooLarge), "not even its end");
         legs[1].reset();
-        assert_eq!(budget.used(), FREE / 2);
+        assert_eq!(budget.used(), OWN_BYTES / 2);
         let end = legs[0].next(WatchFormat::Json, &Bytes::from_static(b" \n"), &mut 0);
-        assert!(matches!(end, Ok(Some(FrameBytes::Gathered(frame))) if frame.len() == 3 * FREE / 2 + 2));
+        assert!(matches!(end, Ok(Some(FrameBytes::Gathered(frame))) if frame.len() == 3 * OWN_BYTES / 2 + 2));
         assert_eq!(budget.used(), 0);
         legs[2].next(WatchFormat::Json, &half, &mut 0).unwrap();
-        assert_eq!(budget.used(), FREE / 2);
+        assert_eq!(budget.used(), OWN_BYTES / 2);
         drop(legs);
         assert_eq!(budget.used(), 0);
     }

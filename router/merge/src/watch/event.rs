@@ -11,11 +11,11 @@ use super::{WatchFault, WatchFormat};
 use crate::object_meta::{self, ObjectMeta};
 use crate::wire;
 
-/// metav1.WatchEvent.
+/// Fields of `metav1.WatchEvent`, and of the `runtime.RawExtension` in it.
 const EVENT_TYPE: u64 = 1;
 const EVENT_OBJECT: u64 = 2;
 const EXTENSION_RAW: u64 = 1;
-/// metav1.Status.
+/// Fields of `metav1.Status`.
 const STATUS_MESSAGE: u64 = 3;
 const STATUS_REASON: u64 = 4;
 const STATUS_CODE: u64 = 6;
@@ -42,11 +42,11 @@ impl EventType {
     }
 }
 
-/// A frame's event.
+/// One watch event, read as far as merging needs.
 #[derive(Debug)]
 pub(super) struct Event<'a> {
     pub(super) event_type: EventType,
-    /// Of the object; for Tables of the row's object, but with the Table's type and version.
+    /// The object's metadata; for Tables the row's object's, but with the Table's type and version.
     pub(super) meta: ObjectMeta<'a>,
     pub(super) version: u64,
     /// Where the object stands in the frame.
@@ -62,14 +62,14 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// The version it was asked for is compacted.
+    /// Whether the version that the member was asked for is compacted.
     pub(super) fn expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 }
 
 impl<'a> Event<'a> {
-    /// `None` for a blank line.
+    /// Reads a frame; `None` for a blank line.
     pub(super) fn read(format: WatchFormat, frame: &'a [u8]) -> Result<Option<Self>, WatchFault> {
         let outer = match format {
             WatchFormat::Protobuf => protobuf(frame),
@@ -167,7 +167,7 @@ fn protobuf(frame: &[u8]) -> Option<(EventType, Range<usize>)> {
     Some((event_type, position(frame, object)))
 }
 
-/// Where a part stands in its whole.
+/// Where a part stands in the bytes it is a slice of.
 fn position(whole: &[u8], part: &[u8]) -> Range<usize> {
     let from = part.as_ptr().addr() - whole.as_ptr().addr();
     from..from + part.len()

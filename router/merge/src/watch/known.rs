@@ -67,7 +67,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 pub(super) struct KnownObject {
     pub(super) uid: Uid,
     pub(super) version: u64,
-    /// Which pass over the member's state saw it last.
+    /// The pass over the member's state that saw the object last.
     pub(super) pass: u32,
     /// Of several members' objects under this name it is the one that this stream emitted last.
     pub(super) emitted: bool,
@@ -76,7 +76,7 @@ pub(super) struct KnownObject {
 }
 
 impl KnownObject {
-    /// The version that the client holds; 0: none.
+    /// The version of this object that the client holds; 0: none.
     pub(super) fn client_version(&self) -> u64 {
         if self.stale { 0 } else { self.version }
     }
@@ -96,7 +96,7 @@ pub(super) struct KnownObjects {
     keys: HashMap<Box<str>, KnownObject>,
     pass: u32,
     bytes: usize,
-    /// `None`: no bound.
+    /// What all legs share; `None`: no bound.
     budget: Option<Budget>,
 }
 
@@ -183,7 +183,7 @@ impl KnownObjects {
         gone
     }
 
-    /// All of it, in the order of the keys.
+    /// Takes all objects out, in the order of their keys.
     pub(super) fn drain(&mut self) -> Vec<(Box<str>, KnownObject)> {
         self.release(self.bytes);
         let mut all: Vec<_> = self.keys.drain().collect();

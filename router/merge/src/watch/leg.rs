@@ -27,7 +27,7 @@ pub(super) struct Leg {
     pub(super) known: Option<Box<KnownObjects>>,
     /// From this version on `known` is exact: what an inventory counted in is replayed until then.
     pub(super) exact_from: u64,
-    /// The highest version read.
+    /// The highest resourceVersion read of this member.
     pub(super) seen: u64,
     /// Objects have to be sent again that were passed over for another leg's.
     pub(super) resend: bool,
@@ -79,7 +79,7 @@ impl Leg {
         }
     }
 
-    /// Whether it is this member's leg.
+    /// Whether this is the leg of the member that `spec` names.
     pub(super) fn is(&self, spec: &WatchLeg) -> bool {
         self.cluster == spec.cluster && self.uid_hash == spec.uid_hash
     }

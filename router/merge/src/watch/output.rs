@@ -1,4 +1,4 @@
-//! What is to be written to the client, in order. Frames that stood together in a member's chunk go out as one slice of it.
+//! What is to be written to the client, in order: frames that stood together in a member's chunk go out as one slice of it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use bytes::Bytes;
 #[derive(Debug, Default)]
 pub struct Output {
     chunks: VecDeque<Bytes>,
-    /// The newest piece: a chunk and how much of it.
+    /// The piece put in last, which may still grow: a chunk and how much of it.
     run: Option<(Bytes, Range<usize>)>,
     bytes: usize,
 }
 
 impl Output {
-    /// The next chunk to write.
+    /// Takes the next chunk to write to the client.
     pub fn pop(&mut self) -> Option<Bytes> {
         if self.chunks.is_empty() {
             self.seal();
@@ -25,12 +25,12 @@ impl Output {
         Some(chunk)
     }
 
-    /// Bytes that wait here.
+    /// Bytes that wait to be written.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Nothing waits.
+    /// Whether no bytes wait to be written.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }

@@ -13,13 +13,13 @@ use crate::cursor::{Cursor, Slot, Universe};
 /// A leg of the plan before.
 struct Old {
     leg: Leg,
-    /// Of its known objects.
+    /// Its known objects were exactly what the client holds.
     exact: bool,
     position: Slot,
 }
 
 impl Old {
-    /// Whether the client holds objects of it.
+    /// Whether the client may hold objects of this leg.
     fn is_held(&self) -> bool {
         self.leg.state.is_dirty() || matches!(self.position, Slot::At(_))
     }
@@ -111,7 +111,7 @@ impl WatchMerge {
         }
     }
 
-    /// From its new plan, whatever it was in the middle of.
+    /// Asks a leg as its new plan has it, whatever it was in the middle of.
     fn ask_anew(&mut self, index: usize, held: bool) {
         let start = if held {
             self.legs[index].begin_resync(ResyncCause::Replanned)

@@ -16,7 +16,7 @@ pub struct Sent {
     /// Where a client stands before the first entry; `None` while no position can be told (initial events under way).
     base: Option<Cursor>,
     entries: VecDeque<Entry>,
-    /// The last that was sent.
+    /// The event that was sent last.
     last: Option<Entry>,
     /// The highest version that was ever sent.
     highest: u64,
@@ -29,11 +29,11 @@ pub struct Sent {
 struct Entry {
     version: u64,
     slot: u32,
-    /// All up to this version had been sent.
+    /// With it, all of its member up to this version had been sent.
     advances: bool,
     /// The client has seen it. Else only the member went on: a bookmark, or an event that is not the caller's.
     object: bool,
-    /// Sent while no position could be told.
+    /// It was sent while no position could be told.
     blind: bool,
 }
 
@@ -103,7 +103,7 @@ impl Sent {
             .map(|entry| (entry.slot as usize, entry.version))
     }
 
-    /// For tests of those who keep rings.
+    /// A ring with these events in it, for tests of those who keep rings.
     #[cfg(test)]
     pub(crate) fn over(base: &Cursor, events: &[(usize, u64)]) -> Self {
         let mut sent = Self::default();
@@ -114,7 +114,7 @@ impl Sent {
         sent
     }
 
-    /// An event that the client gets.
+    /// Notes an event that the client gets. `advances`: its member is at this version now.
     pub(super) fn note(&mut self, slot: usize, version: u64, advances: bool) {
         let entry = Entry {
             version,
@@ -195,7 +195,7 @@ impl Sent {
         });
     }
 
-    /// Slots mean other members now.
+    /// After a replan slots mean other members: nothing in the ring can be resumed from.
     pub(crate) fn renumber(&mut self) {
         self.poison();
         self.last = None;

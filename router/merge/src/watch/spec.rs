@@ -9,7 +9,7 @@ use crate::filter::NamespaceFilter;
 /// The largest frame of a member, 16 MiB: etcd refuses objects of 1.5 MiB, servers may be set higher.
 pub const LARGEST_FRAME: usize = 16 * 1024 * 1024;
 
-/// How the client and all members speak.
+/// The encoding of the client's stream and of all members' streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchFormat {
     /// One JSON event per line.
@@ -20,10 +20,10 @@ pub enum WatchFormat {
     Table,
 }
 
-/// What one merged watch is.
+/// What a [`WatchMerge`](super::WatchMerge) is made of.
 #[expect(clippy::struct_excessive_bools, reason = "what the client asked for, each by itself")]
 pub struct WatchSpec {
-    /// Of the client's stream and of every leg's.
+    /// The encoding of the client's stream and of every leg's.
     pub format: WatchFormat,
     /// The client allows bookmarks. Legs are asked for them always.
     pub bookmarks: bool,
@@ -31,9 +31,9 @@ pub struct WatchSpec {
     pub initial_events: bool,
     /// Where the client stands; slots of members that are not asked are kept as they are.
     pub cursor: Cursor,
-    /// In `clusters[]` order; for unions of cluster-scoped kinds the primary first.
+    /// The legs, in `clusters[]` order; for unions of cluster-scoped kinds the primary first.
     pub legs: Vec<WatchLeg>,
-    /// One name once: the earlier leg wins.
+    /// A union of names (cluster-scoped kinds): one name once, the earlier leg wins.
     pub unique: bool,
     /// Tables get a column that names the member.
     pub cluster_column: bool,
@@ -42,20 +42,20 @@ pub struct WatchSpec {
     pub known_objects: Option<Budget>,
 }
 
-/// One member of it.
+/// One member's part in a merged watch.
 #[derive(Clone, Debug)]
 pub struct WatchLeg {
-    /// For errors and the CLUSTER column.
+    /// The member's name, for errors and the CLUSTER column.
     pub cluster: Arc<str>,
     /// A hash of the member's UID: another cluster may get its name, and has nothing of what it had.
     pub uid_hash: u64,
-    /// In the universe of the cursor.
+    /// The member's slot in the cursor's universe.
     pub slot: usize,
     /// Which namespaces are the caller's; `None`: all that the member sends.
     pub filter: Option<NamespaceFilter>,
     /// A hash of what else the member is asked (selectors, path): [`WatchMerge::replan`] tells a change by it.
     pub request_hash: u64,
-    /// Where it begins, as the client's request has it.
+    /// Where the leg begins, as the client's request has it.
     pub start: Start,
 }
 
@@ -75,19 +75,19 @@ pub enum Start {
     Sync,
 }
 
-/// What is to be done outside.
+/// What the side that does the IO is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Drop what is left of this leg's stream, wait as back-off says, connect again from there.
     Restart {
         /// Index of the leg.
         leg: usize,
-        /// From where.
+        /// From where the member is to send.
         start: Start,
     },
     /// One in-stream `410 Expired`, then the end: only the client's own relist can mend it.
     Expired {
-        /// For the Status, names the member.
+        /// The message of the Status; names the member.
         why: String,
     },
 }
@@ -96,9 +96,9 @@ pub enum Act {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("member {cluster}: {fault}")]
 pub struct WatchError {
-    /// Whose stream.
+    /// The member whose stream it is.
     pub cluster: Arc<str>,
-    /// What is wrong with it.
+    /// What is wrong with the stream.
     pub fault: WatchFault,
 }
 
@@ -119,11 +119,11 @@ pub enum WatchFault {
 /// How far one leg is, for the admin server, the fence and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegView {
-    /// What the client's cursor says of it.
+    /// The leg's position in the client's cursor.
     pub slot: Slot,
-    /// The highest version that was read of it; the fence waits for this.
+    /// The highest version that was read of the leg; the fence waits for this.
     pub seen: u64,
-    /// Its initial events are over and it is not being resynced.
+    /// The leg's initial events are over and it is not being resynced.
     pub synced: bool,
     /// Keys remembered of the objects that the client holds of it; `None`: none are (any more).
     pub known_objects: Option<usize>,

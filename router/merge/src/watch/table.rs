@@ -11,14 +11,14 @@ use serde_json::value::RawValue;
 
 use crate::columns::{self, Alignment, Row, json};
 
-/// What the client knows of the columns.
+/// The columns of the client's stream, and whether the client was told them.
 #[derive(Debug)]
 pub(super) struct SentColumns {
     columns: columns::Columns,
     sent: bool,
 }
 
-/// Where a leg's cells go.
+/// Under which of the client's columns one leg's cells go.
 #[derive(Debug, Default)]
 pub(super) struct LegColumns {
     /// Boxed: next to no watch is of Tables.
@@ -56,7 +56,7 @@ impl SentColumns {
         }
     }
 
-    /// Rows of members lose their objects.
+    /// From here on rows lose their objects.
     pub(super) fn hide_objects(&mut self) {
         self.columns.hide_objects();
     }
@@ -132,7 +132,7 @@ impl SentColumns {
 }
 
 impl LegColumns {
-    /// A stream begins anew: it tells its columns again.
+    /// Forgets the leg's columns: a stream that begins anew tells them again.
     pub(super) fn reset(&mut self) {
         self.alignment = None;
     }
