@@ -125,6 +125,16 @@ pub enum Slot {
     At(u64),
 }
 
+impl Slot {
+    /// The raw resourceVersion up to which the client has all, if it has anything.
+    pub fn version(self) -> Option<u64> {
+        match self {
+            Self::At(version) => Some(version),
+            Self::Unasked | Self::Sync => None,
+        }
+    }
+}
+
 /// One position on every member of a set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cursor {

@@ -156,21 +156,21 @@ impl CollectionQuery {
 
     /// The raw version a client wants to resume from: only resume memory knows which member's it is.
     pub fn raw(&self) -> Option<u64> {
-        if let Version::Raw(version) = self.version {
-            Some(version)
-        } else {
-            None
+        match self.version {
+            Version::Raw(version) => Some(version),
+            _ => None,
         }
     }
 
     /// The query without its limit, for where pages cannot be kept apart.
     pub fn unlimited(self) -> Self {
-        let limit = if self.limit == Limit::Some {
-            Limit::Ignored
-        } else {
-            self.limit
-        };
-        Self { limit, ..self }
+        match self.limit {
+            Limit::Some => Self {
+                limit: Limit::Ignored,
+                ..self
+            },
+            _ => self,
+        }
     }
 
     /// Whether the client takes bookmarks.

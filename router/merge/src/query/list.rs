@@ -7,7 +7,7 @@ use super::{
     CONTINUE_EXPIRED, CollectionQuery, EXACT, InvalidQuery, LIST_EXPIRED, LegQuery, Limit, Match, Param, QueryFault,
     Version,
 };
-use crate::cursor::{Cursor, Slot, Universe};
+use crate::cursor::{Cursor, Universe};
 use crate::token::{Binding, Token, TokenError};
 
 /// The request that one member is sent.
@@ -98,7 +98,7 @@ impl CollectionQuery {
             Version::Cursor(text) => Cursor::decode(text, universe).ok(),
             Version::Raw(_) | Version::Unreadable => None,
         };
-        let known = cursor.filter(|cursor| slots.iter().all(|slot| matches!(cursor.slot(*slot), Slot::At(_))));
+        let known = cursor.filter(|cursor| slots.iter().all(|slot| cursor.slot(*slot).version().is_some()));
         match (known, self.matching) {
             // With a limit and no word on how to match, API servers read exactly the version given.
             (Some(cursor), Match::Unset) if paged => Ok(ask_all(slots, |slot| exactly(&cursor, slot))),
@@ -136,13 +136,10 @@ impl CollectionQuery {
                 query: page(&token, *slot),
             })
             .collect();
-        let later = if self.limit == Limit::Some {
-            asks.split_off(1)
-        } else {
-            Vec::new()
-        };
+        let paged = self.limit == Limit::Some;
+        let later = if paged { asks.split_off(1) } else { Vec::new() };
         Ok(ListRead {
-            paged: self.limit == Limit::Some,
+            paged,
             consistent: token.consistent,
             continued: true,
             cursor: token.cursor,
@@ -200,10 +197,8 @@ fn newest() -> LegQuery {
 }
 
 fn version(cursor: &Cursor, slot: usize) -> Param {
-    match cursor.slot(slot) {
-        Slot::At(version) => Param::Set(version.to_string()),
-        Slot::Unasked | Slot::Sync => Param::Drop,
-    }
+    let version = cursor.slot(slot).version();
+    version.map_or(Param::Drop, |version| Param::Set(version.to_string()))
 }
 
 fn exactly(cursor: &Cursor, slot: usize) -> LegQuery {
@@ -217,24 +212,16 @@ fn exactly(cursor: &Cursor, slot: usize) -> LegQuery {
 /// Whether a later member has a place in a list that was begun at this token's cursor: one that had nothing to pin (the
 /// kind is not served there, or it was left out) has none.
 fn begins(token: &Token, slot: usize) -> bool {
-    matches!(token.cursor.slot(slot), Slot::At(_))
+    token.cursor.slot(slot).version().is_some()
 }
 
 fn page(token: &Token, slot: usize) -> LegQuery {
-    match &token.member_token {
-        Some(member) if slot == token.slot => LegQuery {
-            continue_: Param::Set(member.clone()),
-            ..newest()
-        },
-        _ if token.consistent => LegQuery {
-            continue_: Param::Drop,
-            ..exactly(&token.cursor, slot)
-        },
-        _ => LegQuery {
-            continue_: Param::Drop,
-            ..newest()
-        },
-    }
+    let (continue_, versions) = match &token.member_token {
+        Some(member) if slot == token.slot => (Param::Set(member.clone()), newest()),
+        _ if token.consistent => (Param::Drop, exactly(&token.cursor, slot)),
+        _ => (Param::Drop, newest()),
+    };
+    LegQuery { continue_, ..versions }
 }
 
 fn refuse(error: TokenError) -> QueryFault {

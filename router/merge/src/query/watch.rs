@@ -1,7 +1,7 @@
 //! The table for WATCH: from where each member's stream begins.
 
 use super::{CollectionQuery, InvalidQuery, LegQuery, Limit, Match, NOT_OLDER_THAN, Param, QueryFault, Version};
-use crate::cursor::{Cursor, Slot, Universe};
+use crate::cursor::{Cursor, Universe};
 
 /// From where one member's stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +51,13 @@ impl CollectionQuery {
         let initial = self.initial == Some(true);
         let begin = |slot: usize| match (&self.version, self.initial, &cursor) {
             (_, Some(true), Some(cursor)) => Begin::Sync {
-                not_older: at(cursor.slot(slot)),
+                not_older: cursor.slot(slot).version(),
             },
             (_, Some(true), None) => Begin::Sync { not_older: None },
-            (_, _, Some(cursor)) => at(cursor.slot(slot)).map_or(Begin::Sync { not_older: None }, Begin::At),
+            (_, _, Some(cursor)) => cursor
+                .slot(slot)
+                .version()
+                .map_or(Begin::Sync { not_older: None }, Begin::At),
             (_, Some(false), None) => Begin::Latest,
             (Version::Any, None, None) => Begin::Any,
             (_, None, None) => Begin::Recent,
@@ -110,13 +113,5 @@ impl Begin {
             limit: Param::Drop,
             continue_: Param::Drop,
         }
-    }
-}
-
-fn at(slot: Slot) -> Option<u64> {
-    if let Slot::At(version) = slot {
-        Some(version)
-    } else {
-        None
     }
 }

@@ -46,7 +46,7 @@ impl Barrier {
 
     /// The cursor of a bookmark: a slot of which the marker said version 1 may be back at nothing, which is less.
     pub(super) fn no_less(&self, cursor: &Cursor) -> Cursor {
-        let back = |slot: &&usize| !matches!(cursor.slot(**slot), Slot::At(_));
+        let back = |slot: &&usize| cursor.slot(**slot).version().is_none();
         set_early(cursor, self.early.iter().filter(back))
     }
 

@@ -11,7 +11,6 @@ use super::output::Output;
 use super::pending::PendingDelete;
 use super::state::{LegState, ResyncCause};
 use super::{WatchFault, WatchMerge};
-use crate::cursor::Slot;
 
 /// A frame where it stands, and what was read of it.
 pub(super) struct Frame<'a> {
@@ -134,16 +133,13 @@ impl WatchMerge {
         let before = std::mem::replace(&mut this.stream.below, version);
         if this.without_watch_list && (1..version).contains(&before) {
             let seen = this.seen;
-            self.went_back(leg, version, seen);
+            self.expire_back(leg, version, seen);
         }
     }
 
     fn handle_live(&mut self, leg: usize, frame: &Frame<'_>, admitted: bool, out: &mut Output) {
         let version = frame.event.version;
-        if let Slot::At(at) = self.legs.position(leg)
-            && version < at
-        {
-            self.went_back(leg, version, at);
+        if self.went_back(leg, version) {
             return;
         }
         // Before it moves: an event up to there is of the time that the known objects have behind them.
@@ -173,10 +169,8 @@ impl WatchMerge {
     }
 
     fn handle_resync(&mut self, leg: usize, frame: &Frame<'_>, cause: ResyncCause, out: &mut Output) {
-        let told = match self.legs.position(leg) {
-            Slot::At(version) if cause != ResyncCause::Replanned => version,
-            _ => 0,
-        };
+        let told = self.legs.position(leg).version();
+        let told = told.filter(|_| cause != ResyncCause::Replanned).unwrap_or(0);
         let Some(known) = &mut self.legs[leg].known else {
             return;
         };

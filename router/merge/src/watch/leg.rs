@@ -38,7 +38,7 @@ pub(super) struct Leg {
 }
 
 /// The connection that a leg's bytes come from.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LegStream {
     pub(super) decoder: FrameDecoder,
     /// Bytes behind the marker of a leg that waits for the others.
@@ -64,11 +64,7 @@ impl Leg {
             state: LegState::starting(spec.start),
             stream: LegStream {
                 decoder: FrameDecoder::new(frames),
-                buffered: Bytes::new(),
-                columns: LegColumns::default(),
-                up: false,
-                bookmarked: false,
-                below: 0,
+                ..LegStream::default()
             },
             known: None,
             exact_from: 0,

@@ -93,10 +93,7 @@ impl Legs {
     /// The known objects are exactly what the client holds.
     pub(super) fn exact(&self, leg: usize) -> bool {
         let this = &self.all[leg];
-        let replayed = match self.position(leg) {
-            Slot::At(version) => version >= this.exact_from,
-            Slot::Unasked | Slot::Sync => this.exact_from == 0,
-        };
+        let replayed = self.position(leg).version().unwrap_or(0) >= this.exact_from;
         this.known.is_some() && this.state != LegState::Inventory && replayed
     }
 
@@ -105,7 +102,7 @@ impl Legs {
     pub(super) fn follows(&self, leg: usize, version: u64) -> bool {
         let this = &self.all[leg];
         let read_before = matches!(this.state, LegState::Resync { caught_up, .. } if version < caught_up);
-        let behind = matches!(self.position(leg), Slot::At(at) if version < at);
+        let behind = self.position(leg).version().is_some_and(|at| version < at);
         this.ends_unmarked() && !behind && !read_before
     }
 

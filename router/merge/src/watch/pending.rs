@@ -37,6 +37,7 @@ impl PendingDelete {
 }
 
 /// When the next bookmark is worth sending.
+#[derive(Default)]
 pub(super) struct NextBookmark {
     /// The client takes bookmarks.
     pub(super) allowed: bool,
@@ -53,10 +54,7 @@ impl NextBookmark {
     pub(super) fn new(allowed: bool) -> Self {
         Self {
             allowed,
-            due: false,
-            moved: false,
-            events: 0,
-            bytes: 0,
+            ..Self::default()
         }
     }
 

@@ -21,7 +21,7 @@ struct Old {
 impl Old {
     /// Whether the client may hold objects of this leg.
     fn is_held(&self) -> bool {
-        self.leg.state.is_dirty() || matches!(self.position, Slot::At(_))
+        self.leg.state.is_dirty() || self.position.version().is_some()
     }
 }
 

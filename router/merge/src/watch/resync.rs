@@ -48,7 +48,16 @@ impl WatchMerge {
         }
     }
 
-    pub(super) fn went_back(&mut self, leg: usize, version: u64, at: u64) {
+    /// Whether a member says less than the client has of it: its history is another one, and the watch expires.
+    pub(super) fn went_back(&mut self, leg: usize, version: u64) -> bool {
+        let at = self.legs.position(leg).version().filter(|at| version < *at);
+        if let Some(at) = at {
+            self.expire_back(leg, version, at);
+        }
+        at.is_some()
+    }
+
+    pub(super) fn expire_back(&mut self, leg: usize, version: u64, at: u64) {
         let cluster = &self.legs[leg].cluster;
         self.acts
             .expire(format!("member {cluster} went back from version {at} to {version}"));
@@ -69,13 +78,10 @@ impl WatchMerge {
 
     /// A leg told all that is there, as of `version` (0: not known yet).
     pub(super) fn synced(&mut self, leg: usize, version: u64, out: &mut Output) {
-        let position = self.legs.position(leg);
-        if let Slot::At(at) = position
-            && version < at
-        {
-            self.went_back(leg, version, at);
+        if self.went_back(leg, version) {
             return;
         }
+        let position = self.legs.position(leg);
         let this = &mut self.legs[leg];
         let before = this.state.complete();
         if let (LegState::Inventory, Slot::At(at)) = (before, position) {

@@ -37,6 +37,19 @@ struct Entry {
     blind: bool,
 }
 
+impl Entry {
+    /// The member went on to this version.
+    fn progress(slot: usize, version: u64) -> Self {
+        Self {
+            version,
+            slot: u32::try_from(slot).unwrap_or(u32::MAX),
+            advances: true,
+            object: false,
+            blind: false,
+        }
+    }
+}
+
 impl Sent {
     /// The cursor of a client whose last event was an object with this version; `None` if that cannot be told.
     pub fn resume(&self, version: u64) -> Option<Cursor> {
@@ -117,11 +130,10 @@ impl Sent {
     /// Notes an event that the client gets. `advances`: its member is at this version now.
     pub(super) fn note(&mut self, slot: usize, version: u64, advances: bool) {
         let entry = Entry {
-            version,
-            slot: u32::try_from(slot).unwrap_or(u32::MAX),
             advances: advances && self.base.is_some(),
             object: true,
             blind: self.base.is_none(),
+            ..Entry::progress(slot, version)
         };
         self.last = Some(entry);
         self.highest = self.highest.max(version);
@@ -137,13 +149,7 @@ impl Sent {
         if self.base.is_none() {
             return;
         }
-        let entry = Entry {
-            version,
-            slot: u32::try_from(slot).unwrap_or(u32::MAX),
-            advances: true,
-            object: false,
-            blind: false,
-        };
+        let entry = Entry::progress(slot, version);
         // One entry per member between two events, however long nothing happens.
         let since = self.entries.iter_mut().rev().take_while(|entry| !entry.object);
         match since.into_iter().find(|held| held.slot == entry.slot) {
