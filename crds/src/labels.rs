@@ -21,6 +21,8 @@ pub const SYSTEM_NAMESPACE: &str = "portolan-system";
 pub const SECRET_CA: &str = "portolan-ca";
 /// Secrets on the hub: one bootstrap token each, named by this prefix and the token's id.
 pub const SECRET_BOOTSTRAP_PREFIX: &str = "portolan-bootstrap-";
+/// ConfigMap on the hub: the root of the ledger. Names of its other ConfigMaps begin with it.
+pub const CONFIG_MAP_LEDGER: &str = "portolan-ledger";
 /// Secret on a member: the agent's key and certificate for the hub.
 pub const SECRET_AGENT_IDENTITY: &str = "portolan-agent-identity";
 /// Secret on a member: hub address, hub CA and bootstrap token, until the agent has joined with them.
@@ -39,6 +41,9 @@ pub const ROLE_IMPERSONATE: &str = "portolan-router-impersonate";
 pub const ROLE_IMPERSONATE_USERS: &str = "portolan-router-impersonate-users";
 /// Lease on the hub that its replicas elect a leader by.
 pub const LEASE_HUB: &str = "portolan-hub";
+
+/// Label key of every ConfigMap of the ledger.
+pub const LABEL_LEDGER: &str = "ctrlmesh.kusionstack.io/ledger";
 
 /// Field manager of labels that the agent applies.
 pub const MANAGER_AGENT: &str = "portolan-agent";

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod condition;
 pub mod duration;
 pub mod labels;
+pub mod ledger;
 pub mod limits;
 pub mod names;
 #[cfg(feature = "schema")]

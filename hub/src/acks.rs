@@ -30,7 +30,16 @@ pub(crate) struct RouterState {
     pub(crate) rejected: BTreeMap<Ref, (String, String)>,
     /// The last compile run whose outcome it serves whole.
     pub(crate) acked_run: u64,
+    /// What it had seen of the ledger when its stream began.
+    pub(crate) seen: Seen,
     pub(crate) breakers: Vec<v1::BreakerState>,
+}
+
+/// How much of which ledger's life somebody has seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) incarnation: String,
+    pub(crate) view_revision: u64,
 }
 
 /// All routers of this process's life, by name.
@@ -77,6 +86,7 @@ impl Acks {
             held,
             rejected: BTreeMap::new(),
             acked_run: 0,
+            seen: Seen::default(),
             breakers: Vec::new(),
         };
         let mut routers = self.routers.write();
@@ -112,6 +122,14 @@ impl Acks {
         routers.values().map(|state| state.acked_run).min().unwrap_or(u64::MAX)
     }
 
+    /// Whether some router has seen a view revision of this life of the ledger that is beyond the last one given: the ledger
+    /// was set back.
+    pub(crate) fn have_seen_beyond(&self, incarnation: &str, view_revision: u64) -> bool {
+        let routers = self.routers.read();
+        let mut seen = routers.values().map(|state| &state.seen);
+        seen.any(|seen| seen.incarnation == incarnation && seen.view_revision > view_revision)
+    }
+
     fn wake(&self) {
         self.changed.send_modify(|generation| *generation += 1);
     }
@@ -143,5 +161,19 @@ mod tests {
         assert_eq!(acks.released_up_to(), 5);
         tokio::time::advance(FORGOTTEN_AFTER).await;
         assert_eq!(acks.released_up_to(), 7);
+    }
+
+    #[tokio::test]
+    async fn a_ledger_that_was_set_back_is_noticed() {
+        let acks = Acks::default();
+        assert!(acks.connected("a", 1, String::new(), BTreeMap::new()));
+        let seen = Seen {
+            incarnation: "one".to_owned(),
+            view_revision: 8,
+        };
+        acks.update("a", 1, |state| state.seen = seen);
+        assert!(acks.have_seen_beyond("one", 7));
+        assert!(!acks.have_seen_beyond("one", 8));
+        assert!(!acks.have_seen_beyond("another", 7), "of an earlier life");
     }
 }

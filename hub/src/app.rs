@@ -22,10 +22,12 @@ use crate::admin;
 use crate::args::Config;
 use crate::bootstrap::Tokens;
 use crate::ca;
+use crate::compile::State;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::finalize::Finalizers;
 use crate::index::Index;
+use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::pins::Pins;
 use crate::server::{self, Services};
@@ -132,7 +134,7 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
 }
 
 impl Parts {
-    /// In order: watches, CA, pins; then streams, and once the facts are complete the compiler. Runs until the end.
+    /// In order: watches, CA, pins; once the facts are complete the ledger and the compiler, then streams. Runs until the end.
     async fn start(self, listener: TcpListener) -> anyhow::Result<()> {
         let facts_ready = self.start_watches();
         let ca = Arc::new(self.load_ca().await);
@@ -140,14 +142,20 @@ impl Parts {
         self.load_pins(&pins).await;
         let tls = self.serving_tls(&ca)?;
         facts_ready.wait_ready().await;
+        let (ledger, stored) = self.open_ledger().await?;
         let distributor = Distributor {
             index: self.index.clone(),
             acks: self.acks.clone(),
             settings: self.config.settings.clone(),
             metrics: self.metrics.clone(),
+            ledger,
             worlds: self.worlds.clone(),
         };
-        self.spawn("distribute", distributor.run());
+        let token = self.tasks.token();
+        self.tasks.spawn_critical("distribute", async move {
+            let end = token.run_until_cancelled(distributor.run(stored)).await;
+            end.unwrap_or(Ok(())).map_err(anyhow::Error::from)
+        });
         let status = StatusWriter::new(self.client.clone(), self.index.clone(), self.acks.clone());
         self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
         let finalizers = Finalizers::new(self.client.clone(), self.index.clone());
@@ -184,6 +192,22 @@ impl Parts {
         let ready = self.readiness.task("pins");
         retry("read the members' pins", &ready, || pins.load()).await;
         ready.ready();
+    }
+
+    /// Fails where the ledger, or statuses of before there was one, do not tell who has what.
+    async fn open_ledger(&self) -> anyhow::Result<(Store, State)> {
+        let ready = self.readiness.task("ledger");
+        let open = || async {
+            let (client, namespace) = (self.client.clone(), &self.config.namespace);
+            match Store::open(client, namespace, &self.index, self.metrics.clone()).await {
+                Err(error) if error.is_final() => Ok(Err(error)),
+                Err(error) => Err(error),
+                Ok(opened) => Ok(Ok(opened)),
+            }
+        };
+        let opened = retry("open the ledger", &ready, open).await?;
+        ready.ready();
+        Ok(opened)
     }
 
     fn serving_tls(&self, ca: &Arc<CertificateAuthority>) -> anyhow::Result<Arc<rustls::ServerConfig>> {

@@ -1,9 +1,9 @@
 //! Facts → what every router and agent must know. Pure: no IO, no clock, no randomness; same facts, same hashes.
 //!
 //! Order of things: *draft* what each shard wants (`wanted`), *judge* the drafts by age against who holds what
-//! (`judge`), *settle* the ledger of (cluster, namespace) pairs (`ledger`), and *print* resources for the wire
-//! (`resources`, `callers`). The ledger is the only thing carried from one run to the next, beside the accepted specs:
-//! it is what keeps every pair with one owner while specs and inventories change. Caller: `distribute`.
+//! (`judge`), *settle* the ledger of (cluster, namespace) pairs (`ledger`); and, once that is stored, *print* resources
+//! for the wire (`resources`, `callers`). The ledger is the only thing carried from one run to the next, beside the
+//! accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller: `distribute`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,10 +31,13 @@ pub(crate) use wanted::{Wanted, WantedMember};
 /// What the compiler carries over: who holds which pair, and which spec of each shard is in force.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct State {
-    /// Number of the run that made it.
+    /// Number of the run that made it, in the life of this process.
     pub(crate) run: u64,
+    /// Names the life of the ledger: view revisions of another one say nothing about this one's.
+    pub(crate) incarnation: String,
     pub(crate) accepted: BTreeMap<ShardName, Accepted>,
-    pub(crate) ledger: Ledger,
+    /// Shared: the world, the store and the next run each hold on to it.
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// A spec in force.
@@ -88,7 +91,8 @@ pub(crate) struct Unknown {
 impl World {
     /// Whether the two differ in nothing but the number of their run.
     pub(crate) fn same_outcome(&self, other: &Self) -> bool {
-        self.state.accepted == other.state.accepted
+        self.state.incarnation == other.state.incarnation
+            && self.state.accepted == other.state.accepted
             && self.state.ledger == other.state.ledger
             && self.resources == other.resources
             && self.unknown == other.unknown
@@ -145,59 +149,46 @@ impl Ref {
 }
 
 impl State {
-    /// What was in force before this process started, as far as the objects' statuses tell. A shard that is being deleted
-    /// has nothing in force and still has what routers have not let go of.
-    pub(crate) fn recover(facts: &Facts) -> Self {
-        let mut state = Self::default();
-        for (name, shard) in by_age(facts) {
-            let told = shard.status.accepted.as_ref();
-            let accepted = told.and_then(|told| {
-                Some(Accepted {
-                    uid: shard.uid.clone(),
-                    generation: told.generation,
-                    spec: Arc::new(told.decode().ok()?),
-                })
-            });
-            if accepted.is_none() && !shard.deleting {
-                continue;
-            }
-            let spec = accepted.as_ref().map(|accepted| &accepted.spec);
-            for cluster in &shard.status.clusters {
-                state.ledger.recover(name, cluster, spec);
-            }
-            if let Some(accepted) = accepted.filter(|_| !shard.deleting) {
-                state.accepted.insert(name.clone(), accepted);
-            }
-        }
-        state
+    /// Whether nobody has anything, and nothing is in force.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.accepted.is_empty() && self.ledger.clusters().next().is_none() && !self.ledger.is_withholding()
     }
 }
 
-/// Compiles everything. `released_up_to`: the last run that every router has acknowledged. `now`: when what leaves a shard
-/// leaves it.
-pub(crate) fn compile(
-    facts: &Facts,
-    settings: &Settings,
-    before: &State,
-    released_up_to: u64,
-    now: Timestamp,
-) -> World {
+/// What [`decide`] found out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Decided {
+    pub(crate) state: State,
+    pub(crate) verdicts: BTreeMap<ShardName, Verdict>,
+}
+
+/// Who has which pair from now on, and which specs are in force. `released_up_to`: the last run that every router has
+/// acknowledged. `now`: when what leaves a shard leaves it.
+pub(crate) fn decide(facts: &Facts, before: &State, released_up_to: u64, now: Timestamp) -> Decided {
     let run = before.run + 1;
-    let mut ledger = before.ledger.clone();
-    ledger.complete(facts);
+    let mut ledger = Ledger::clone(&before.ledger);
     ledger.free(released_up_to, now);
     ledger.drop_departures(now);
     let judged = judge::judge(facts, before, &ledger);
     ledger.settle(&judged.claims, run);
     ledger.forget(facts);
+    let state = State {
+        run,
+        incarnation: before.incarnation.clone(),
+        accepted: judged.accepted,
+        ledger: Arc::new(ledger),
+    };
+    Decided {
+        state,
+        verdicts: judged.verdicts,
+    }
+}
 
+/// What everybody must know of what was decided, by facts that may be later ones.
+pub(crate) fn print(facts: &Facts, settings: &Settings, decided: Decided) -> World {
     let mut world = World {
-        state: State {
-            run,
-            accepted: judged.accepted,
-            ledger,
-        },
-        shards: judged.verdicts,
+        state: decided.state,
+        shards: decided.verdicts,
         ..World::default()
     };
     resources::print(&mut world, facts);

@@ -1,26 +1,36 @@
-//! Runs the compiler whenever its inputs changed and publishes the outcome. The only writer of the compile state.
+//! Runs the compiler whenever its inputs changed, stores what it decided about ownership, and then publishes the outcome.
+//! The only writer of the compile state.
 //!
 //! Waits until the facts are complete (watches synced, pins read): a world compiled from half the facts would take from
-//! routers what they need. Sessions and `status` read the published world.
+//! routers what they need. While the ledger cannot be written, what was decided last stays in force, printed by the facts
+//! as they are. Sessions and `status` read the published world.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use opentelemetry::Context;
+use portolan_runtime::Backoff;
 use portolan_runtime::telemetry::{context_of, extract_context, inject_context, set_parent};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{State, World, compile};
+use crate::compile::{Decided, State, World, decide, print};
 use crate::index::Index;
+use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 
 /// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them.
 const SETTLE: Duration = Duration::from_millis(30);
+/// How often it is looked whether another hub has started. A hub that grants anything finds out by its write.
+const TERM_CHECK: Duration = Duration::from_secs(5);
+/// Longest first wait after a write of the ledger that failed.
+const WRITE_RETRY_BASE: Duration = Duration::from_millis(100);
+/// Longest wait between two tries to write the ledger.
+const WRITE_RETRY_MAX: Duration = Duration::from_secs(5);
 /// Grace periods pass without an event; what waits for one is looked at again.
 const RECHECK: Duration = Duration::from_secs(1);
 /// A router acknowledges a release when it lets no new write through; one that it let through just before may still be
@@ -47,51 +57,97 @@ pub(crate) struct Distributor {
     pub(crate) acks: Arc<Acks>,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
+    pub(crate) ledger: Store,
     pub(crate) worlds: watch::Sender<Option<Published>>,
 }
 
 impl Distributor {
-    /// Runs for ever. To be started once the facts are complete.
-    pub(crate) async fn run(self) {
+    /// Runs for ever, from what the ledger said when it was opened; ends if the ledger is another hub's, or cannot be relied
+    /// on. To be started once the facts are complete.
+    pub(crate) async fn run(mut self, stored: State) -> Result<(), LedgerError> {
         let mut facts = self.index.compile_changes();
         let mut acks = self.acks.changes();
         let mut dwell = Dwell::default();
-        let mut state = self.index.read(State::recover);
-        if state != State::default() {
+        let mut writes = Writes::default();
+        if !stored.is_empty() {
             self.acks.expect_returns();
         }
+        let mut checks = tokio::time::interval(TERM_CHECK);
+        let mut decided = None;
+        let mut state = stored;
         loop {
             facts.mark_unchanged();
             acks.mark_unchanged();
             // Of runs to come nobody has seen anything yet, also where there are no routers at all.
             let seen = self.acks.released_up_to().min(state.run);
-            state = self.once(state, dwell.observe(seen, Instant::now()));
-            let releasing = state.ledger.is_releasing();
+            let released_up_to = dwell.observe(seen, Instant::now());
+            if writes.are_due() {
+                match self.decide(&state, released_up_to).await {
+                    Ok(next) => {
+                        writes = Writes::default();
+                        decided = Some(next);
+                    }
+                    Err(error) if error.is_final() => return Err(error),
+                    Err(error) => {
+                        let error = anyhow::Error::from(error);
+                        tracing::warn!(
+                            error = format!("{error:#}"),
+                            "nothing is granted until the ledger is written"
+                        );
+                        writes.failed();
+                    }
+                }
+            }
+            if let Some(decided) = &mut decided {
+                self.publish(decided, state.run + 1);
+                state = decided.state.clone();
+            }
+            let waiting = state.ledger.is_releasing() || state.ledger.is_withholding() || writes.have_failed();
             tokio::select! {
                 _ = facts.changed() => {}
-                _ = acks.changed(), if releasing => {}
-                () = tokio::time::sleep(RECHECK), if releasing => {}
+                _ = acks.changed(), if waiting => {}
+                () = tokio::time::sleep(RECHECK), if waiting => {}
+                _ = checks.tick() => self.check().await?,
             }
             tokio::time::sleep(SETTLE).await;
         }
     }
 
-    /// One run; its outcome is published if it differs from the last.
-    fn once(&self, before: State, released_up_to: u64) -> State {
-        let span = tracing::info_span!("compile", run = before.run + 1, resources = tracing::field::Empty);
+    /// What is in force from now on, once it is stored.
+    async fn decide(&mut self, before: &State, released_up_to: u64) -> Result<Decided, LedgerError> {
+        let mut before = before.clone();
+        if self.ledger.view_revision() > before.ledger.view_revision() {
+            Arc::make_mut(&mut before.ledger).skip_to(self.ledger.view_revision());
+        }
+        let mut next = self
+            .index
+            .read(|facts| decide(facts, &before, released_up_to, Timestamp::now()));
+        let known = before.ledger.view_revision();
+        if self.acks.have_seen_beyond(&before.incarnation, known) {
+            next.state.incarnation = ledger::incarnation();
+            tracing::error!(
+                known,
+                "a router has seen view revisions that the ledger never gave: it begins a new life"
+            );
+        }
+        self.ledger.commit(&next.state).await?;
+        Ok(next)
+    }
+
+    /// One world of what was decided, as `run`; published if it differs from the last.
+    fn publish(&self, decided: &mut Decided, run: u64) {
+        let span = tracing::info_span!("compile", run, resources = tracing::field::Empty);
         let _entered = span.enter();
         let started = Instant::now();
-        let world = self
-            .index
-            .read(|facts| compile(facts, &self.settings, &before, released_up_to, Timestamp::now()));
+        decided.state.run = run;
+        let world = self.index.read(|facts| print(facts, &self.settings, decided.clone()));
         self.metrics
             .compiled(started.elapsed().as_secs_f64(), world.resources.len());
         span.record("resources", world.resources.len());
-        let mut state = world.state.clone();
         let changed = self.worlds.send_if_modified(|published| {
             if let Some(last) = published.as_ref().filter(|last| last.world.same_outcome(&world)) {
                 // Nothing new: the number of the run stays too, as acknowledgements are of published runs.
-                state.run = last.world.state.run;
+                decided.state = last.world.state.clone();
                 return false;
             }
             *published = Some(Published {
@@ -101,9 +157,47 @@ impl Distributor {
             true
         });
         if changed {
-            tracing::debug!(run = state.run, "published");
+            tracing::debug!(run, "published");
         }
-        state
+    }
+
+    /// Whether the ledger is this hub's still. An API server that is away says nothing about that.
+    async fn check(&mut self) -> Result<(), LedgerError> {
+        match self.ledger.check().await {
+            Err(error) if error.is_final() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How writing the ledger goes.
+#[derive(Debug)]
+struct Writes {
+    backoff: Backoff,
+    /// Until then they are not tried again, after one that failed.
+    again_at: Option<Instant>,
+}
+
+impl Default for Writes {
+    fn default() -> Self {
+        Self {
+            backoff: Backoff::new(WRITE_RETRY_BASE, WRITE_RETRY_MAX),
+            again_at: None,
+        }
+    }
+}
+
+impl Writes {
+    fn are_due(&self) -> bool {
+        self.again_at.is_none_or(|at| Instant::now() >= at)
+    }
+
+    fn have_failed(&self) -> bool {
+        self.again_at.is_some()
+    }
+
+    fn failed(&mut self) {
+        self.again_at = Some(Instant::now() + self.backoff.next(&mut rand::rng()));
     }
 }
 
@@ -148,20 +242,4 @@ fn traceparent(span: &Span) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_just_seen_has_to_ripen() {
-        let (mut dwell, start) = (Dwell::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(dwell.observe(3, at(0)), 0);
-        assert_eq!(dwell.observe(4, at(2)), 0);
-        assert_eq!(dwell.observe(4, at(5)), 3);
-        assert_eq!(dwell.observe(4, at(7)), 4);
-        assert_eq!(dwell.observe(9, at(8)), 4);
-        assert_eq!(dwell.observe(1, at(9)), 0, "a router came back that has seen less");
-        assert_eq!(dwell.observe(9, at(10)), 0);
-        assert_eq!(dwell.observe(9, at(15)), 9);
-    }
-}
+mod tests;

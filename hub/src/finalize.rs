@@ -1,8 +1,8 @@
 //! Keeps a deleted ShardingConfig until routers have let go of what it has.
 //!
-//! Who has which pair is told in statuses and nowhere else: were the object gone at once, a hub that starts anew in these
-//! seconds would grant its namespaces to others while its callers still write. So each accepted shard has a finalizer,
-//! and loses it when it was deleted and nothing is its any more. One replica writes; with several, only the leader would.
+//! The ledger would keep its namespaces from others without it; the object stays so that whoever deletes it sees what is
+//! waited for, and that nobody makes another of its name meanwhile. So each accepted shard has a finalizer, and loses it
+//! when it was deleted and nothing is its any more. One replica writes; with several, only the leader would.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The hub: registers member clusters, compiles ShardingConfigs, feeds routers and agents, and reports.
 //!
 //! How a change travels: `watch` and agent sessions (`stream`) write facts into `index`; `distribute` runs `compile`
-//! (pure) whenever facts or acknowledgements changed and publishes one `World`; each router session (`stream`) sends
+//! (pure) whenever facts or acknowledgements changed, stores what it decided (`ledger`), and publishes one `World`; each router session (`stream`) sends
 //! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
 //! `status` prints facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out.
 
@@ -19,6 +19,7 @@ mod facts;
 mod finalize;
 mod index;
 mod jwks;
+mod ledger;
 mod metrics;
 mod pins;
 mod server;

@@ -78,6 +78,8 @@ pub(crate) struct Metrics {
     resources: Gauge,
     status_writes: Counter,
     status_errors: Counter,
+    ledger_writes: Counter,
+    ledger_errors: Counter,
     ack_seconds: Histogram,
     held_members: Family<OfCluster, Gauge>,
     /// Those with a series now. A lock, because clones share the series.
@@ -99,6 +101,8 @@ impl Default for Metrics {
             resources: Gauge::default(),
             status_writes: Counter::default(),
             status_errors: Counter::default(),
+            ledger_writes: Counter::default(),
+            ledger_errors: Counter::default(),
             ack_seconds: Histogram::new(buckets()),
             held_members: Family::default(),
             held_names: Arc::default(),
@@ -135,6 +139,10 @@ impl Metrics {
             "Statuses that could not be written",
             self.status_errors.clone(),
         );
+        let help = "ConfigMaps of the ledger written";
+        registry.register("ledger_writes", help, self.ledger_writes.clone());
+        let help = "ConfigMaps of the ledger that could not be written: until they are, nothing is granted";
+        registry.register("ledger_errors", help, self.ledger_errors.clone());
         let help = "Time from a commit to the router's answer";
         registry.register_with_unit("ack", help, Unit::Seconds, self.ack_seconds.clone());
         self.register_conditions(registry);
@@ -186,6 +194,14 @@ impl Metrics {
     pub(crate) fn compiled(&self, seconds: f64, resources: usize) {
         self.compile_seconds.observe(seconds);
         self.resources.set(i64::try_from(resources).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn ledger_written(&self, ok: bool) {
+        if ok {
+            self.ledger_writes.inc()
+        } else {
+            self.ledger_errors.inc()
+        };
     }
 
     pub(crate) fn status_written(&self, ok: bool) {

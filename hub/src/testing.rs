@@ -36,6 +36,7 @@ use crate::ca;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::index::Index;
+use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::pins::Pins;
 use crate::server::{self, Services};
@@ -61,6 +62,8 @@ pub(crate) struct TestHub {
     pub(crate) sessions: Arc<AgentSessions>,
     /// By path, as the scripted API server keeps them.
     pub(crate) objects: Objects,
+    /// Of that API server.
+    pub(crate) faults: SharedFaults,
     /// Permits of enrolments.
     pub(crate) enrolments: Arc<Semaphore>,
     /// Of agents that joined.
@@ -79,7 +82,8 @@ impl TestHub {
     /// With members east and west, accepted and not joined.
     pub(crate) async fn start() -> Self {
         let objects = Objects::default();
-        let client = scripted_api(objects.clone());
+        let faults = SharedFaults::default();
+        let client = faulty_api(objects.clone(), faults.clone());
         let ca = Arc::new(CertificateAuthority::generate("test CA").unwrap());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let hub = Self {
@@ -89,6 +93,7 @@ impl TestHub {
             worlds: watch::Sender::new(None),
             sessions: Arc::default(),
             objects,
+            faults,
             enrolments: Arc::new(Semaphore::new(MAX_ENROLMENTS)),
             identities: Mutex::default(),
             address: listener.local_addr().unwrap().to_string(),
@@ -102,14 +107,20 @@ impl TestHub {
         let tls = tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_GRPC).unwrap();
         let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
         hub.tasks.spawn_critical("grpc", serve);
+        let (ledger, stored) = Store::open(client, NAMESPACE, &hub.index, Metrics::default())
+            .await
+            .unwrap();
         let distributor = Distributor {
             index: hub.index.clone(),
             acks: hub.acks.clone(),
             settings: Settings::default(),
             metrics: Metrics::default(),
+            ledger,
             worlds: hub.worlds.clone(),
         };
-        hub.tasks.spawn("distribute", distributor.run());
+        hub.tasks.spawn("distribute", async {
+            distributor.run(stored).await.unwrap();
+        });
         hub
     }
 
@@ -400,10 +411,26 @@ pub(crate) fn hello_of(cluster: &str) -> v1::AgentHello {
     }
 }
 
+/// What goes wrong with writes.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// Of the write after so many others the answer is lost.
+    pub(crate) lost_after: Option<usize>,
+    /// None is carried out.
+    pub(crate) refused: bool,
+}
+
+pub(crate) type SharedFaults = Arc<Mutex<Faults>>;
+
 /// Objects by path; resourceVersions that count and are checked; SubjectAccessReviews that know one user.
 pub(crate) fn scripted_api(objects: Objects) -> Client {
+    faulty_api(objects, SharedFaults::default())
+}
+
+/// The same, with faults.
+pub(crate) fn faulty_api(objects: Objects, faults: SharedFaults) -> Client {
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let objects = objects.clone();
+        let (objects, faults) = (objects.clone(), faults.clone());
         async move {
             let (head, body) = request.into_parts();
             let body = body
@@ -412,7 +439,17 @@ pub(crate) fn scripted_api(objects: Objects) -> Client {
                 .map(http_body_util::Collected::to_bytes)
                 .unwrap_or_default();
             let body = serde_json::from_slice(&body).unwrap_or_default();
-            let (code, answer) = answer(&objects, &head, body);
+            let is_write = head.method != http::Method::GET;
+            let mut faults = faults.lock();
+            let lost = is_write && faults.lost_after == Some(0);
+            faults.lost_after = faults.lost_after.and_then(|left| left.checked_sub(is_write.into()));
+            let failure = json!({"kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError"});
+            let (code, answer) = if is_write && faults.refused {
+                (500, failure.clone())
+            } else {
+                answer(&objects, &head, body)
+            };
+            let (code, answer) = if lost { (500, failure) } else { (code, answer) };
             let answer = http::Response::builder()
                 .status(code)
                 .body(Body::from(answer.to_string().into_bytes()));
@@ -434,11 +471,24 @@ fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u
     }
     let mut objects = objects.lock();
     match head.method.as_str() {
+        "GET" if path.ends_with("/configmaps") => {
+            let of_folder = objects.iter().filter(|(name, _)| name.starts_with(&path));
+            let items: Vec<_> = of_folder.map(|(_, object)| object.clone()).collect();
+            let list = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
+            (200, list)
+        }
         "GET" => objects
             .get(&path)
             .map_or_else(|| refuse(404, "NotFound"), |object| (200, object.clone())),
+        "DELETE" => match objects.remove(&path) {
+            Some(_) => (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+            None => refuse(404, "NotFound"),
+        },
         "POST" => {
             let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
+            if objects.contains_key(&path) {
+                return refuse(409, "AlreadyExists");
+            }
             body["metadata"]["resourceVersion"] = json!("1");
             objects.insert(path, body.clone());
             (201, body)

@@ -1,4 +1,4 @@
-//! What the hub reports about a ShardingConfig, and the last spec that it accepted.
+//! What the hub reports about a ShardingConfig. Nothing here is read back, but once: what hubs told that kept no ledger.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,10 @@ pub struct ShardingConfigStatus {
     /// Who owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<CallersStatus>,
-    /// The last spec that was accepted. It stays in force while a later one is refused, also across restarts of the hub.
+    /// View revision at which a namespace last entered or left the shard; 0 if none ever did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view_revision: Option<i64>,
+    /// The last spec that was accepted, as hubs told it that kept no ledger. Read once, by a hub that finds no ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<AcceptedSpec>,
 }
@@ -55,11 +58,11 @@ pub struct ClusterShardStatus {
     /// Number of namespaces owned there.
     #[serde(default)]
     pub namespace_count: i64,
-    /// Their names; of more than 500, those that are leaving or have changed hands and the first others.
+    /// Their names; of more than 500 the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub namespaces: Vec<String>,
-    /// Of those that have changed hands: how many owners each has had. The others have had one.
+    /// Of those that have changed hands: how many owners each has had, as hubs told it that kept no ledger.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub generations: BTreeMap<String, i64>,
     /// Number of labelled objects in them, as the agent last reported.

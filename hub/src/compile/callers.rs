@@ -72,13 +72,11 @@ fn add_view(world: &mut World, settings: &Settings, cluster: &str, caller: &v1::
     if shards.is_empty() {
         return;
     }
-    let mut provisional = false;
     let shard = match shards.as_slice() {
-        [name] => world.state.accepted.get(name).map(|accepted| {
-            let wanted = world.shards.get(name).map(|verdict| &verdict.wanted);
-            provisional = wanted.is_some_and(|wanted| wanted.members.iter().any(|member| member.guessed));
-            shard(world, settings, (name, accepted), cluster)
-        }),
+        [name] => {
+            let accepted = world.state.accepted.get(name);
+            accepted.map(|accepted| shard(world, settings, (name, accepted), cluster))
+        }
         _ => None,
     };
     let body = v1::CallerView {
@@ -94,7 +92,11 @@ fn add_view(world: &mut World, settings: &Settings, cluster: &str, caller: &v1::
         world.callers.entry(name).or_default().insert(view.clone());
     }
     let resource = versioned(v1::resource::Body::CallerView(body));
-    world.resources.insert(view, Compiled { resource, provisional });
+    let compiled = Compiled {
+        resource,
+        provisional: false,
+    };
+    world.resources.insert(view, compiled);
 }
 
 /// Shards in force whose selector matches the Pod, in the namespace of the same name, in their caller clusters.

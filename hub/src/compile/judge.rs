@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portolan_crds::ledger::SPEC_BYTES_MAX;
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
 use super::callers::running;
@@ -45,13 +46,25 @@ pub(crate) struct Refusal {
 pub(crate) struct Contested {
     /// `cluster/namespace`
     pub(crate) pair: String,
-    pub(crate) owner: ShardName,
+    /// `None`: nobody knows, while the ledger withholds what it does not name.
+    pub(crate) owner: Option<ShardName>,
 }
 
 impl std::fmt::Display for Contested {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (of {})", self.pair, self.owner)
+        match &self.owner {
+            Some(owner) => write!(f, "{} (of {owner})", self.pair),
+            None => write!(f, "{} (not in the adopted ledger)", self.pair),
+        }
     }
+}
+
+/// Who has a pair before another shard may.
+#[derive(Debug, Clone, Copy)]
+enum Holder<'a> {
+    Shard(&'a ShardName),
+    /// Some router may serve it to some shard.
+    Unknown,
 }
 
 #[derive(Debug, Default)]
@@ -169,6 +182,13 @@ fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpe
         message: format!("spec: {message}"),
     })?;
     let problems = validate_sharding(name.name(), name.namespace(), spec);
+    let bytes = serde_json::to_vec(spec).map_or(usize::MAX, |text| text.len());
+    if bytes > SPEC_BYTES_MAX {
+        return Err(Refusal {
+            reason: ConditionReason::Invalid,
+            message: format!("spec: has {bytes} bytes of JSON, at most {SPEC_BYTES_MAX} can be kept: use selectors"),
+        });
+    }
     if problems.is_empty() {
         return Ok(spec.clone());
     }
@@ -314,33 +334,41 @@ impl<'a> Session<'a> {
         self.judged.verdicts.insert(name.clone(), verdict);
     }
 
-    /// Who has the pair before `name` may: whoever is next in the queue, a shard that held it before and may still (also
-    /// one of which not all is known that it holds), or one that claimed it in this pass.
-    fn before(&self, name: &ShardName, pair: Pair<'_>) -> Option<&ShardName> {
+    /// Who has the pair before `name` may: whoever is next in the queue, a shard that held it before and may still, or one
+    /// that claimed it in this pass.
+    fn before(&self, name: &ShardName, pair: Pair<'_>) -> Option<Holder<'_>> {
         let next = self.queue.get(&pair).copied().filter(|next| *next != name);
         let held = || self.ledger.get(pair.0, pair.1).and_then(|entry| entry.owner.as_ref());
-        let unnamed = || self.ledger.possible_owner(pair.0, name);
         let claimed = || self.judged.claims.get(pair.0)?.get(pair.1);
-        next.or_else(held)
-            .or_else(unnamed)
-            .or_else(claimed)
-            .filter(|owner| *owner != name)
+        match next.or_else(held) {
+            None if self.ledger.is_withholding() => Some(Holder::Unknown),
+            known => {
+                let other = known.or_else(claimed).filter(|owner| *owner != name);
+                other.map(Holder::Shard)
+            }
+        }
     }
 
-    /// Whether `owner` goes on wanting a pair that is not promised to `name` yet.
-    fn is_kept(&self, name: &ShardName, pair: Pair<'_>, owner: &ShardName) -> bool {
+    /// Whether its holder goes on wanting a pair that is not promised to `name` yet.
+    fn is_kept(&self, name: &ShardName, pair: Pair<'_>, holder: Holder<'_>) -> bool {
         let promised = self.queue.get(&pair).is_some_and(|next| *next == name);
-        !promised && self.wants.get(owner).is_some_and(|wants| wants.contains(&pair))
+        match holder {
+            Holder::Shard(owner) => !promised && self.wants.get(owner).is_some_and(|wants| wants.contains(&pair)),
+            Holder::Unknown => false,
+        }
     }
 
     /// Of what `name` wants and others have: the pairs that they go on wanting, and those that they let go of.
     fn contested(&self, name: &ShardName, wanted: &Wanted) -> (Vec<Contested>, Vec<Contested>) {
         let all = wanted.pairs().filter_map(|pair| {
-            let owner = self.before(name, pair)?;
-            let shared = self.is_kept(name, pair, owner);
+            let holder = self.before(name, pair)?;
+            let shared = self.is_kept(name, pair, holder);
             let contested = Contested {
                 pair: format!("{}/{}", pair.0, pair.1),
-                owner: owner.clone(),
+                owner: match holder {
+                    Holder::Shard(owner) => Some(owner.clone()),
+                    Holder::Unknown => None,
+                },
             };
             Some((contested, shared))
         });
@@ -358,8 +386,9 @@ impl<'a> Session<'a> {
                     let claims = self.judged.claims.entry(pair.0.to_owned()).or_default();
                     claims.insert(pair.1.to_owned(), name.clone());
                 }
-                Some(owner) => {
-                    if !self.is_kept(name, pair, owner) {
+                Some(Holder::Unknown) => {}
+                Some(holder) => {
+                    if !self.is_kept(name, pair, holder) {
                         self.queue.entry(pair).or_insert(name);
                     }
                 }

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use portolan_crds::ledger::Slot;
 use portolan_crds::{
-    AcceptedSpec, ClusterEntry, ClusterShardStatus, ConditionReason, Endpoint, ExplicitView, MemberClusterSpec,
-    ShardingConfigSpec, ShardingConfigStatus, WebhookConfig,
+    ClusterEntry, ConditionReason, Endpoint, ExplicitView, MemberClusterSpec, ShardingConfigSpec, ShardingConfigStatus,
+    WebhookConfig,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -17,6 +18,8 @@ use crate::facts::{AgentReport, Member, Namespace, Pin, ShardObject, Token};
 mod handover;
 mod laws;
 mod revisions;
+
+pub(super) const CLUSTERS: [&str; 2] = ["east", "west"];
 
 /// Facts under construction.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +51,7 @@ impl Fleet {
     /// Members east and west with agents that have reported `namespaces`.
     pub(super) fn new(namespaces: &[&str]) -> Self {
         let mut fleet = Self::default();
-        for cluster in ["east", "west"] {
+        for cluster in CLUSTERS {
             fleet.member(cluster);
             fleet.inventory(cluster, namespaces);
             fleet.agent(cluster).callers = Some(BTreeMap::new());
@@ -138,10 +141,26 @@ impl Fleet {
         self.compile_at(released_up_to, Timestamp::UNIX_EPOCH)
     }
 
+    /// The hub dies after its last write and starts again. It knows of agents only what they tell anew; they are taken to
+    /// have told already.
+    pub(super) fn restart(&mut self) {
+        let ledger = &self.state.ledger;
+        let whole = [Slot::WHOLE].into();
+        let chunks = CLUSTERS
+            .iter()
+            .flat_map(|cluster| ledger.chunks(cluster, &whole, &whole));
+        let ledger = Ledger::restore(chunks, ledger.view_revision(), ledger.is_withholding());
+        self.state = State {
+            run: 0,
+            ledger: Arc::new(ledger),
+            ..self.state.clone()
+        };
+    }
+
     pub(super) fn compile_at(&mut self, released_up_to: u64, now: Timestamp) -> World {
-        let world = compile(&self.facts, &Settings::default(), &self.state, released_up_to, now);
-        self.state = world.state.clone();
-        world
+        let decided = decide(&self.facts, &self.state, released_up_to, now);
+        self.state = decided.state.clone();
+        print(&self.facts, &Settings::default(), decided)
     }
 }
 
@@ -398,7 +417,7 @@ fn a_bad_edit_keeps_the_last_accepted_spec() {
     }
 }
 
-/// A hub that restarts knows objects with their statuses, and nothing of agents.
+/// A hub that restarts knows objects and its ledger, and nothing of agents.
 #[test]
 fn a_restart_gives_the_same_world_and_takes_nothing_away() {
     let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
@@ -410,31 +429,18 @@ fn a_restart_gives_the_same_world_and_takes_nothing_away() {
     fleet.apply("shard", spec(&[("east", &[])]));
     let before = fleet.compile(0);
 
-    let mut facts = fleet.facts.clone();
-    facts.agents.clear();
-    let object = facts.shards.get_mut(&shard_name("shard")).unwrap();
-    let accepted = object.spec.clone().unwrap();
-    object.status.accepted = Some(AcceptedSpec::new(object.generation, &accepted).unwrap());
-    object.status.clusters = vec![ClusterShardStatus {
-        name: "east".to_owned(),
-        namespaces: vec!["ns-a".to_owned(), "ns-b".to_owned()],
-        ..ClusterShardStatus::default()
-    }];
+    let agents = std::mem::take(&mut fleet.facts.agents);
     // Meanwhile a bad edit came in.
-    object.generation += 1;
-    object.spec = Ok(Arc::new(spec(&[("nowhere", &[])])));
-    let mut restarted = Fleet {
-        state: State::recover(&facts),
-        facts,
-    };
-    let world = restarted.compile(0);
+    fleet.apply("shard", spec(&[("nowhere", &[])]));
+    fleet.restart();
+    let world = fleet.compile(0);
     assert_eq!(world.owner("east", "ns-b"), Some("shard"));
     let gone: Vec<_> = before.resources.keys().filter(|name| world.is_gone(name)).collect();
     assert!(gone.is_empty(), "{gone:?}");
     assert!(world.resources[&Ref::Target("east".to_owned())].provisional);
 
-    restarted.facts.agents = fleet.facts.agents.clone();
-    let world = restarted.compile(0);
+    fleet.facts.agents = agents;
+    let world = fleet.compile(0);
     assert_eq!(world.resources, before.resources);
 }
 

@@ -28,11 +28,8 @@ pub(crate) struct WantedMember {
     pub(crate) absent: BTreeSet<String>,
     /// Asked for and there, but the shard has it in another member: where it was first, else the earlier in the order.
     pub(crate) shadowed: BTreeSet<String>,
-    /// The inventory is asked for, and the agent has not told it to this process.
+    /// The inventory is asked for, and the agent has not told it to this process: what the shard has there stands in for it.
     pub(crate) unreported: bool,
-    /// Unreported, and the shard has something there: what it held before stands in for what there is. Where it has nothing,
-    /// nothing can be taken from its callers, and there is no reason to keep anything from them.
-    pub(crate) guessed: bool,
 }
 
 impl Wanted {
@@ -107,7 +104,6 @@ fn in_member(
             .iter()
             .filter(|name| inventory.is_some_and(|all| !all.contains_key(*name)));
         member.absent.extend(absent.cloned());
-        member.guessed = ledger.is_partial(cluster, shard);
         return member;
     }
     let selector = match &entry.namespace_selector {
@@ -121,7 +117,6 @@ fn in_member(
         member.namespaces.extend(chosen.map(|(name, _)| name.clone()));
     } else {
         member.unreported = true;
-        member.guessed = ledger.is_owner_in(cluster, shard);
         member
             .namespaces
             .extend(ledger.held_in(cluster, shard).map(str::to_owned));
@@ -157,7 +152,6 @@ impl WantedMember {
         self.namespaces.extend(other.namespaces);
         self.absent.extend(other.absent);
         self.unreported |= other.unreported;
-        self.guessed |= other.guessed;
     }
 }
 

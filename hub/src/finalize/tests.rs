@@ -5,10 +5,11 @@ use std::convert::Infallible;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use parking_lot::Mutex;
+use portolan_crds::ledger::{Chunk, Pair, Slot};
 use serde_json::Value;
 
 use super::*;
-use crate::compile::State;
+use crate::compile::{Accepted, Ledger, State};
 use crate::index::Change;
 
 fn name() -> ShardName {
@@ -18,12 +19,10 @@ fn name() -> ShardName {
 /// A shard of one namespace, as it stands on the hub.
 fn object(deleting: bool, held: bool) -> DynamicObject {
     let spec = json!({"selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": [{"name": "east", "namespaces": ["ns-a"]}]});
-    let status =
-        json!({"accepted": {"generation": 1, "spec": spec}, "clusters": [{"name": "east", "namespaces": ["ns-a"]}]});
     let resource = ApiResource::erase::<ShardingConfig>(&());
     let mut object = DynamicObject::new("a", &resource)
         .within("ops")
-        .data(json!({"spec": spec, "status": status}));
+        .data(json!({"spec": spec}));
     object.metadata.uid = Some("uid".to_owned());
     object.metadata.generation = Some(1);
     object.metadata.finalizers = held.then(|| vec![FINALIZER_SHARD.to_owned()]);
@@ -35,11 +34,24 @@ fn object(deleting: bool, held: bool) -> DynamicObject {
 fn due_of(deleting: bool, held: bool, owner: bool) -> Option<Step> {
     let mut facts = Facts::default();
     assert_eq!(facts.apply_shard(&object(deleting, held)), Change::Compile);
-    let state = if owner {
-        State::recover(&facts)
-    } else {
-        State::default()
-    };
+    let mut state = State::default();
+    if owner {
+        let mut chunk = Chunk::new("east", Slot::WHOLE);
+        let pair = Pair {
+            owner: Some(name()),
+            generation: 1,
+            view_revision: 1,
+            releasing: deleting,
+        };
+        chunk.pairs.insert("ns-a".to_owned(), pair);
+        state.ledger = Arc::new(Ledger::restore([chunk], 1, false));
+        let accepted = Accepted {
+            uid: "uid".to_owned(),
+            generation: 1,
+            spec: Arc::default(),
+        };
+        state.accepted.insert(name(), accepted);
+    }
     let world = World {
         state,
         ..World::default()

@@ -15,7 +15,7 @@ use portolan_wire::v1::resource::Body;
 use super::named;
 use super::shard::{Found, NOTHING_IN_FORCE};
 use crate::acks::RouterState;
-use crate::compile::{Ref, Verdict, World};
+use crate::compile::{Ref, World};
 
 type Routers = BTreeMap<String, RouterState>;
 
@@ -109,24 +109,14 @@ fn shared(world: &World, name: &ShardName) -> Option<String> {
     })
 }
 
-pub(super) fn distributed(
-    world: &World,
-    (name, verdict): (&ShardName, &Verdict),
-    callers: &CallersStatus,
-    routers: &Routers,
-) -> Found {
+pub(super) fn distributed(world: &World, name: &ShardName, callers: &CallersStatus, routers: &Routers) -> Found {
     let found = match (world.state.accepted.get(name), shared(world, name)) {
         (None, _) => (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned()),
         (Some(_), Some(shared)) => {
             let message = format!("{}; {shared}", progress(callers));
             (Some(false), ConditionReason::CallersInSeveralShards, message)
         }
-        (Some(accepted), None) => judged(
-            callers,
-            routers,
-            &silent_homes(world, &accepted.spec),
-            &guessed(verdict),
-        ),
+        (Some(accepted), None) => judged(callers, routers, &silent_homes(world, &accepted.spec)),
     };
     (ConditionType::Distributed, found)
 }
@@ -144,19 +134,8 @@ fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str>
     homes.filter(|home| world.unknown.homes.contains(*home)).collect()
 }
 
-/// Members of which it is not known what the shard has there: routers that hold an earlier view are sent none.
-fn guessed(verdict: &Verdict) -> Vec<&str> {
-    let members = verdict.wanted.members.iter().filter(|member| member.guessed);
-    members.map(|member| member.cluster.as_str()).collect()
-}
-
-/// Of callers that are in no other shard. `silent`: see [`silent_homes`]; `guessed`: see [`guessed`].
-fn judged(
-    callers: &CallersStatus,
-    routers: &Routers,
-    silent: &[&str],
-    guessed: &[&str],
-) -> (Option<bool>, ConditionReason, String) {
+/// Of callers that are in no other shard. `silent`: see [`silent_homes`].
+fn judged(callers: &CallersStatus, routers: &Routers, silent: &[&str]) -> (Option<bool>, ConditionReason, String) {
     let connected = routers.values().filter(|router| router.left.is_none()).count();
     let refused = callers
         .replicas
@@ -181,13 +160,6 @@ fn judged(
     } else if connected == 0 {
         let message = format!("{progress}: no router is connected to the hub");
         (Some(false), ConditionReason::Progressing, message)
-    } else if callers.current < callers.total && !guessed.is_empty() {
-        let message = format!(
-            "{progress}; the agent of {} has not reported its namespaces since the hub started: until it has, routers go \
-             on with the views they have",
-            guessed.join(", ")
-        );
-        (None, ConditionReason::WaitingForAgent, message)
     } else if callers.current < callers.total {
         (Some(false), ConditionReason::Progressing, progress)
     } else {
@@ -268,28 +240,9 @@ mod tests {
         acks.read(|routers| {
             let name = shard_name(name);
             let callers = callers(world, &name, routers);
-            let (_, found) = distributed(world, (&name, &Verdict::default()), &callers, routers);
+            let (_, found) = distributed(world, &name, &callers, routers);
             (callers, found)
         })
-    }
-
-    #[test]
-    fn a_view_that_is_kept_back_is_not_served() {
-        let world = world(&[("p", &["a"])]);
-        for (held, current, guessed, wanted) in [
-            ("1", 0, vec!["west"], (None, ConditionReason::WaitingForAgent)),
-            ("1", 0, vec![], (Some(false), ConditionReason::Progressing)),
-            ("2", 1, vec!["west"], (Some(true), ConditionReason::Ok)),
-        ] {
-            let acks = Acks::default();
-            acks.connected("gateway", 1, String::new(), [(view("p"), held.to_owned())].into());
-            acks.read(|routers| {
-                let callers = callers(&world, &shard_name("a"), routers);
-                assert_eq!((callers.current, callers.total), (current, 1));
-                let (holds, reason, _) = judged(&callers, routers, &[], &guessed);
-                assert_eq!((holds, reason), wanted);
-            });
-        }
     }
 
     #[test]

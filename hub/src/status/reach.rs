@@ -117,6 +117,7 @@ mod tests {
             held: BTreeMap::new(),
             rejected: BTreeMap::new(),
             acked_run: 0,
+            seen: crate::acks::Seen::default(),
             breakers: breakers.iter().map(breaker).collect(),
         }
     }

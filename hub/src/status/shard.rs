@@ -1,12 +1,10 @@
-//! What the hub says about a ShardingConfig. Pure.
-//!
-//! `accepted` and the namespaces in `clusters` are more than news: after a restart the compiler starts from them.
+//! What the hub says about a ShardingConfig. Pure, and news only: what has to be known after a restart is in the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use portolan_crds::{
-    AcceptedSpec, ClusterShardStatus, ConditionReason, ConditionType, Finding, STATUS_NAMESPACES_MAX, ShardName,
+    ClusterShardStatus, ConditionReason, ConditionType, Finding, STATUS_NAMESPACES_MAX, ShardName,
     ShardingConfigStatus, set_condition,
 };
 
@@ -45,12 +43,13 @@ pub(super) fn status(
         conditions: object.status.conditions.clone(),
         children: Vec::new(),
         clusters: clusters(facts, world, name, verdict),
-        accepted: accepted.and_then(|accepted| AcceptedSpec::new(accepted.generation, &accepted.spec).ok()),
         callers: None,
+        view_revision: Some(view_revision(world, name)),
+        accepted: None,
     };
     let findings = [
         is_accepted(verdict, accepted.is_some()),
-        callers::distributed(world, (name, verdict), &callers, routers),
+        callers::distributed(world, name, &callers, routers),
         complete(verdict, accepted.is_some()),
         disjoint(verdict),
         resolved(facts, verdict, accepted.is_some()),
@@ -70,8 +69,7 @@ pub(super) fn status(
     Some(status)
 }
 
-/// Of a shard that was deleted and waits for routers. What it has and its last spec stay told: a hub that starts anew
-/// begins with them.
+/// Of a shard that was deleted and waits for routers.
 fn leaving(
     facts: &Facts,
     world: &World,
@@ -81,8 +79,9 @@ fn leaving(
     let mut status = ShardingConfigStatus {
         observed_generation: Some(object.generation),
         clusters: clusters(facts, world, name, &Verdict::default()),
-        callers: None,
-        ..object.status.clone()
+        conditions: object.status.conditions.clone(),
+        view_revision: Some(view_revision(world, name)),
+        ..ShardingConfigStatus::default()
     };
     let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
     let finding = Finding {
@@ -111,19 +110,7 @@ fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -
                 .filter(|(_, entry)| entry.owner.as_ref() == Some(name))
                 .collect();
             let namespace_count = i64::try_from(owned.len()).unwrap_or(i64::MAX);
-            if owned.len() > STATUS_NAMESPACES_MAX {
-                // A hub that starts anew knows the rest by the spec, but not what the spec no longer asks for.
-                owned.sort_by_key(|(_, entry)| (entry.releasing_since.is_none(), entry.generation == 1));
-                owned.truncate(STATUS_NAMESPACES_MAX);
-                owned.sort_by_key(|(namespace, _)| *namespace);
-            }
-            let moved = owned.iter().filter(|(_, entry)| entry.generation > 1);
-            let generations: BTreeMap<_, _> = moved
-                .map(|(namespace, entry)| {
-                    let generation = i64::try_from(entry.generation).unwrap_or(i64::MAX);
-                    ((*namespace).to_owned(), generation)
-                })
-                .collect();
+            owned.truncate(STATUS_NAMESPACES_MAX);
             let member = verdict.wanted.members.iter().find(|member| member.cluster == cluster);
             if owned.is_empty() && member.is_none() {
                 return None;
@@ -133,13 +120,24 @@ fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -
                 name: cluster.to_owned(),
                 namespace_count,
                 namespaces: owned.into_iter().map(|(namespace, _)| namespace.to_owned()).collect(),
-                generations,
+                generations: BTreeMap::new(),
                 objects: None,
                 labels_synced: labelled(cluster),
                 shadowed: shadowed.take(STATUS_NAMESPACES_MAX).cloned().collect(),
             })
         })
         .collect()
+}
+
+fn view_revision(world: &World, name: &ShardName) -> i64 {
+    let ledger = &world.state.ledger;
+    let entered = ledger.clusters().flat_map(|cluster| ledger.in_cluster(cluster));
+    let entered = entered.filter(|(_, entry)| entry.owner.as_ref() == Some(name));
+    let left = ledger.clusters().flat_map(|cluster| ledger.departures(cluster, name));
+    let revisions = entered
+        .map(|(_, entry)| entry.view_revision)
+        .chain(left.map(|(_, departure)| departure.view_revision));
+    i64::try_from(revisions.max().unwrap_or_default()).unwrap_or(i64::MAX)
 }
 
 fn is_accepted(verdict: &Verdict, in_force: bool) -> Found {

@@ -334,6 +334,7 @@ status:
   children: [c]
   clusters: [{name: east, namespaceCount: 1, namespaces: [n], generations: {n: 2}, objects: 2, labelsSynced: true, shadowed: [m]}]
   callers: {total: 1, current: 0, replicas: [{cluster: east, namespace: n, pod: p, uid: u, version: v, nack: because}]}
+  viewRevision: 3
   accepted: {generation: 1, spec: {selector: {}, ofAnotherVersion: {kept: [1, null]}}}
 ";
 const WHOLE_MEMBER: &str = r"

@@ -144,56 +144,19 @@ fn what_nobody_waits_for_is_taken_back() {
     assert_eq!(world.refusal("a"), None);
 }
 
-/// Of two statuses that both say they hold a pair, the one of the last owner is true.
-#[test]
-fn the_last_owner_has_it_after_a_restart() {
-    let mut fleet = fleet();
-    lets_go(&mut fleet);
-    claims(&mut fleet);
-    fleet.compile(0);
-    fleet.compile(ALL);
-    let mut facts = fleet.facts.clone();
-    for (name, generations) in [("a", BTreeMap::new()), ("b", BTreeMap::from([("ns-b".to_owned(), 2)]))] {
-        let object = facts.shards.get_mut(&shard_name(name)).unwrap();
-        let spec = object.spec.clone().unwrap();
-        object.status.accepted = Some(AcceptedSpec::new(object.generation, &spec).unwrap());
-        object.status.clusters = vec![ClusterShardStatus {
-            name: "east".to_owned(),
-            namespaces: vec!["ns-b".to_owned()],
-            generations,
-            ..ClusterShardStatus::default()
-        }];
-    }
-    let mut restarted = Fleet {
-        state: State::recover(&facts),
-        facts,
-    };
-    let world = restarted.compile(0);
-    assert_eq!(world.owner("east", "ns-b"), Some("b"));
-    let entry = world.state.ledger.get("east", "ns-b").unwrap();
-    assert_eq!((entry.generation, entry.releasing_since), (2, None));
-}
-
-/// As deleted while its finalizer holds it, with a status that tells what it has.
+/// As deleted while its finalizer holds it.
 fn deleted(fleet: &mut Fleet, name: &str) {
     let object = fleet.facts.shards.get_mut(&shard_name(name)).unwrap();
     object.deleting = true;
     object.held = true;
     object.generation += 1;
-    let spec = object.spec.clone().unwrap();
-    object.status.accepted = Some(AcceptedSpec::new(1, &spec).unwrap());
-    object.status.clusters = vec![ClusterShardStatus {
-        name: "east".to_owned(),
-        namespaces: vec!["ns-a".to_owned(), "ns-b".to_owned()],
-        ..ClusterShardStatus::default()
-    }];
 }
 
 #[test]
 fn a_deleted_shard_has_its_namespaces_until_they_are_released_also_over_a_restart() {
     let mut fleet = fleet();
     deleted(&mut fleet, "a");
-    fleet.state = State::recover(&fleet.facts);
+    fleet.restart();
     claims(&mut fleet);
     let world = fleet.compile(0);
     assert_eq!(
@@ -208,77 +171,68 @@ fn a_deleted_shard_has_its_namespaces_until_they_are_released_also_over_a_restar
     assert!(!world.state.ledger.is_owner(&shard_name("a")), "it may go");
 }
 
-/// A member whose agent never spoke, and where the shard has nothing, keeps nothing from its callers.
+/// A member whose agent never spoke keeps nothing from callers, and nobody's namespaces there are anybody else's.
 #[test]
-fn a_silent_member_holds_up_only_those_who_have_something_there() {
+fn of_a_silent_member_what_was_had_stays() {
     let mut fleet = fleet();
-    fleet.facts.agents.get_mut("west").unwrap().namespaces = None;
-    fleet.apply("a", spec(&[("east", &["ns-a"]), ("west", &[])]));
-    let view = Ref::View {
-        home: "east".to_owned(),
-        pod_uid: "p".to_owned(),
-    };
-    let world = fleet.compile(0);
-    assert!(!world.resources[&view].provisional);
-    assert!(world.shards[&shard_name("a")].wanted.members[1].unreported);
-    fleet.inventory("west", &["ns-c"]);
+    fleet.apply("a", spec(&[("west", &[])]));
+    for _ in 0..3 {
+        fleet.compile(ALL);
+    }
+    let inventory = fleet.agent("west").namespaces.take();
+    fleet.restart();
+    fleet.apply("b", spec(&[("west", &["ns-b", "ns-z"])]));
+    let world = fleet.compile(ALL);
+    assert!(world.shards[&shard_name("a")].wanted.members[0].unreported);
+    assert_eq!(world.conflicts("b"), ["west/ns-b (of ops/a)"]);
+    fleet.agent("west").namespaces = inventory;
+    assert_eq!(fleet.compile(ALL).owner("west", "ns-b"), Some("a"));
+}
+
+/// What is on its way back stays promised to who waits for it, whatever its owner asks for while an agent is silent.
+#[test]
+fn a_release_goes_on_after_a_restart() {
+    let mut fleet = fleet();
+    lets_go(&mut fleet);
+    claims(&mut fleet);
     fleet.compile(0);
-    fleet.facts.agents.get_mut("west").unwrap().namespaces = None;
-    assert!(fleet.compile(0).resources[&view].provisional);
-}
-
-/// More than a status can name: what it does not name is not given away before its agent has told what there is.
-#[test]
-fn what_a_status_cannot_name_is_not_given_away() {
-    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
-    fleet.apply("late", spec(&[("west", &[])]));
-    fleet.apply("many", spec(&[("east", &[])]));
-    fleet.compile(ALL);
-    let object = fleet.facts.shards.get_mut(&shard_name("many")).unwrap();
-    let accepted = object.spec.clone().unwrap();
-    object.status.accepted = Some(AcceptedSpec::new(1, &accepted).unwrap());
-    object.status.clusters = vec![ClusterShardStatus {
-        name: "east".to_owned(),
-        namespace_count: 2,
-        namespaces: vec!["ns-a".to_owned()],
-        ..ClusterShardStatus::default()
-    }];
-    let inventory = fleet.agent("east").namespaces.take();
-    fleet.state = State::recover(&fleet.facts);
-    fleet.apply("late", spec(&[("east", &["ns-b"])]));
-    let world = fleet.compile(ALL);
-    assert_eq!(world.owner("east", "ns-b"), None, "late is the older, and must wait");
-    assert_eq!(world.awaited("late"), ["east/ns-b (of ops/many)"]);
-    assert!(world.shards[&shard_name("many")].wanted.members[0].guessed);
-    fleet.agent("east").namespaces = inventory;
-    let world = fleet.compile(ALL);
-    assert_eq!(world.owner("east", "ns-b"), Some("many"));
-    assert_eq!(world.conflicts("late"), ["east/ns-b (of ops/many)"]);
+    fleet.restart();
+    let world = fleet.compile(0);
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    assert_eq!(world.awaited("b"), ["east/ns-b (of ops/a)"]);
+    assert!(world.state.ledger.is_releasing());
+    assert_eq!(fleet.compile(1).owner("east", "ns-b"), Some("b"));
 }
 
 #[test]
-fn namespaces_that_are_no_more_are_forgotten_once_no_status_names_them() {
+fn an_adopted_ledger_gives_nobody_what_it_does_not_name() {
+    let mut fleet = fleet();
+    let mut ledger = Ledger::clone(&fleet.state.ledger);
+    ledger = Ledger::restore(
+        ledger.chunks("east", &[Slot::WHOLE].into(), &[Slot::WHOLE].into()),
+        ledger.view_revision(),
+        true,
+    );
+    fleet.state.ledger = Arc::new(ledger);
+    fleet.restart();
+    claims(&mut fleet);
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b", "ns-c"])]));
+    let world = fleet.compile(0);
+    assert_eq!(world.owner("east", "ns-a"), Some("a"), "what it names stays");
+    assert_eq!(world.owner("east", "ns-c"), None);
+    assert_eq!(world.awaited("a"), ["east/ns-c (not in the adopted ledger)"]);
+    let world = fleet.compile(1);
+    assert_eq!(world.owner("east", "ns-c"), Some("a"), "every router has been heard");
+    assert!(!world.state.ledger.is_withholding());
+}
+
+#[test]
+fn namespaces_that_are_no_more_are_forgotten() {
     let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
     fleet.apply("a", spec(&[("east", &[])]));
     fleet.compile(ALL);
     fleet.inventory("east", &["ns-b"]);
-    let told = ClusterShardStatus {
-        name: "east".to_owned(),
-        namespaces: vec!["ns-a".to_owned()],
-        ..ClusterShardStatus::default()
-    };
-    let object = fleet.facts.shards.get_mut(&shard_name("a")).unwrap();
-    object.status.clusters = vec![told];
     fleet.compile(ALL);
-    let world = fleet.compile(ALL);
-    let entry = world.state.ledger.get("east", "ns-a").unwrap();
-    assert_eq!(
-        (entry.owner.as_ref(), entry.generation),
-        (None, 1),
-        "a status still names it"
-    );
-    let object = fleet.facts.shards.get_mut(&shard_name("a")).unwrap();
-    object.status.clusters.clear();
     let world = fleet.compile(ALL);
     assert_eq!(world.state.ledger.get("east", "ns-a"), None);
     assert_eq!(world.owner("east", "ns-b"), Some("a"));
@@ -289,16 +243,14 @@ fn namespaces_that_are_no_more_are_forgotten_once_no_status_names_them() {
     assert_eq!(world.state.ledger.clusters().count(), 0);
 }
 
-/// What the status of a deleted shard could not name in a member that was deleted too keeps nobody waiting.
+/// What a deleted shard has in a member that was deleted too keeps nobody waiting.
 #[test]
 fn a_member_that_is_gone_holds_up_no_deletion() {
     let mut fleet = fleet();
     deleted(&mut fleet, "a");
-    let object = fleet.facts.shards.get_mut(&shard_name("a")).unwrap();
-    object.status.clusters[0].namespace_count = 700;
     fleet.facts.members.remove("east");
     fleet.facts.agents.remove("east");
-    fleet.state = State::recover(&fleet.facts);
+    fleet.restart();
     fleet.compile(ALL);
     let world = fleet.compile(ALL);
     assert!(!world.state.ledger.is_owner(&shard_name("a")), "it may go");

@@ -3,7 +3,6 @@
 use super::*;
 
 const SHARDS: [&str; 3] = ["a", "b", "c"];
-const CLUSTERS: [&str; 2] = ["east", "west"];
 const ROUTERS: usize = 2;
 const NAMESPACES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
@@ -16,6 +15,8 @@ enum Step {
     AgentSilent(usize),
     /// A router takes what was compiled last, and acknowledges it.
     Take(usize),
+    /// The hub dies and starts again; if it says so, after it has stored what it was about to publish.
+    Restart(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -27,6 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..CLUSTERS.len(), namespaces()).prop_map(|(cluster, names)| Step::Inventory(cluster, names)),
         1 => (0..CLUSTERS.len()).prop_map(Step::AgentSilent),
         4 => (0..ROUTERS).prop_map(Step::Take),
+        1 => any::<bool>().prop_map(Step::Restart),
     ]
 }
 
@@ -58,7 +60,7 @@ impl Fleet {
             Step::Delete(shard) => self.delete(SHARDS[*shard]),
             Step::Inventory(cluster, namespaces) => self.inventory(CLUSTERS[*cluster], &names(namespaces)),
             Step::AgentSilent(cluster) => self.agent(CLUSTERS[*cluster]).namespaces = None,
-            Step::Take(_) => {}
+            Step::Take(_) | Step::Restart(_) => {}
         }
     }
 }
@@ -90,19 +92,27 @@ fn pairs(world: &World) -> BTreeSet<(String, String, String, bool)> {
 #[derive(Default)]
 struct Routers {
     serving: [Option<World>; ROUTERS],
+    /// Of the hub as it runs now.
+    acknowledged: [u64; ROUTERS],
 }
 
 impl Routers {
     fn take(&mut self, router: usize, world: &World) {
         self.serving[router] = Some(world.clone());
+        self.acknowledged[router] = world.state.run;
     }
 
     fn released_up_to(&self) -> u64 {
-        let acknowledged = self
-            .serving
-            .iter()
-            .map(|world| world.as_ref().map_or(0, |world| world.state.run));
-        acknowledged.min().unwrap_or_default()
+        self.acknowledged.into_iter().min().unwrap_or_default()
+    }
+
+    /// They go on serving what they have.
+    fn restart(&mut self, fleet: &mut Fleet, written: bool) {
+        if written {
+            fleet.compile(self.released_up_to());
+        }
+        fleet.restart();
+        self.acknowledged = [0; ROUTERS];
     }
 
     /// The shards that some router lets write to each pair.
@@ -146,8 +156,13 @@ proptest! {
         for step in &steps {
             fleet.step(step);
             callers_apart(&mut fleet);
-            if let (Step::Take(router), Some(last)) = (step, &last) {
-                routers.take(*router, last);
+            match (step, &last) {
+                (Step::Take(router), Some(last)) => routers.take(*router, last),
+                (Step::Restart(written), _) => {
+                    routers.restart(&mut fleet, *written);
+                    last = None;
+                }
+                _ => {}
             }
             let acknowledged = routers.released_up_to();
             let world = fleet.compile(acknowledged);
@@ -181,9 +196,12 @@ proptest! {
     #[test]
     fn view_revisions_only_grow(steps in prop::collection::vec(step(), 1..40)) {
         let mut fleet = three_callers();
-        let mut before = Ledger::default();
+        let mut before = Arc::<Ledger>::default();
         for (index, step) in steps.iter().enumerate() {
             fleet.step(step);
+            if matches!(step, Step::Restart(_)) {
+                fleet.restart();
+            }
             let released_up_to = if index % 2 == 0 { u64::MAX } else { 0 };
             let ledger = fleet.compile(released_up_to).state.ledger;
             let mut given = Vec::new();
@@ -224,6 +242,9 @@ proptest! {
                 for (pair, shards) in routers.writers() {
                     prop_assert!(shards.len() == 1, "{pair:?} is granted to {shards:?}");
                 }
+            }
+            if let Step::Restart(written) = step {
+                routers.restart(&mut fleet, *written);
             }
             world = fleet.compile(routers.released_up_to());
         }

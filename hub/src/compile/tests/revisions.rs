@@ -1,9 +1,9 @@
 //! View revisions: at which one a pair enters its shard, and how long it is known at which one it left.
 
 use jiff::{SignedDuration, Timestamp};
+use portolan_crds::ledger::Departure;
 
 use super::*;
-use crate::compile::ledger::Departure;
 
 const ALL: u64 = u64::MAX;
 

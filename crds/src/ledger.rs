@@ -1,0 +1,225 @@
+//! The ledger as it lies in the hub's namespace: who holds which (cluster, namespace) pair since which view revision, and
+//! the last accepted spec of each shard, in ConfigMaps of bounded size.
+//!
+//! One [`Record`] to a ConfigMap: the root, which lists all others (what it does not list does not count), chunks of
+//! pairs by hash of the namespace, and one spec per shard. Pure: what a record says and how it is written down. The hub
+//! writes records, `portolanctl ledger` shows and adopts them; neither decides here who may hold what.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::labels::CONFIG_MAP_LEDGER;
+use crate::names::ShardName;
+
+mod chunk;
+mod slot;
+
+pub use chunk::{Chunk, Departure, Pair};
+pub use slot::{Slot, SlotError};
+
+/// Format of records that this program writes, and the only one that it reads.
+pub const FORMAT: u32 = 1;
+/// A chunk that would be longer than this many bytes is halved.
+pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+/// Longest spec that a shard may have in force, in bytes of JSON: it must fit a ConfigMap.
+pub const SPEC_BYTES_MAX: usize = 768 * 1024;
+
+/// Key of a ConfigMap's data: the record as JSON.
+const DATA_RECORD: &str = "record.json";
+/// Key of a ConfigMap's data: what the record's bytes hash to.
+const DATA_CHECKSUM: &str = "checksum";
+
+/// What one ConfigMap of the ledger says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Counts starts of hubs. A hub that meets a higher one than its own is not the hub any more.
+    pub term: u64,
+    /// The highest view revision that the whole ledger had given when this was written.
+    pub view_revision: u64,
+    /// The rest, by kind of record.
+    pub content: Content,
+}
+
+/// The kinds of records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Content {
+    /// The list of all others.
+    Root(Root),
+    /// Some pairs of one member cluster.
+    Chunk(Chunk),
+    /// The spec of a shard that is in force.
+    Spec(SpecInForce),
+}
+
+/// The record that lists all others. There is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Root {
+    /// Names this life of the ledger, the *hub incarnation*: made anew only if the ledger turns out to have lost something.
+    pub incarnation: String,
+    /// How complete the ledger is.
+    pub phase: Phase,
+    /// Chunks of each member cluster. Together they hold every namespace once.
+    #[serde(default)]
+    pub chunks: BTreeMap<String, BTreeSet<Slot>>,
+    /// Shards with a spec in force.
+    #[serde(default)]
+    pub specs: BTreeSet<ShardName>,
+}
+
+/// How complete a ledger is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Begun, and not filled yet: nothing was ever granted by it.
+    #[default]
+    Begun,
+    /// Filled by `portolanctl ledger adopt`: routers may hold pairs that it does not name.
+    Adopted,
+    /// Names every pair that any router may hold.
+    Complete,
+}
+
+/// The spec of a shard that is in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpecInForce {
+    /// Whose.
+    pub shard: ShardName,
+    /// metadata.uid of the ShardingConfig: one that is made anew under the same name starts anew.
+    pub uid: String,
+    /// metadata.generation of the spec.
+    pub generation: i64,
+    /// The spec. Untyped, so that a program of another version does not lose fields.
+    pub spec: Value,
+}
+
+/// Why a ConfigMap of the ledger cannot be read.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// A key is missing.
+    #[error("data[{0:?}] is missing")]
+    Missing(&'static str),
+    /// The data is not what was written.
+    #[error("its checksum is {actual}, and it was written with {written}: it was changed by hand, or cut")]
+    Checksum {
+        /// Of what is there.
+        actual: String,
+        /// As it stands beside it.
+        written: String,
+    },
+    /// Written by another version.
+    #[error("it has format {0}, and this program reads format {FORMAT}")]
+    Format(u32),
+    /// No record.
+    #[error("it cannot be read")]
+    Unreadable(#[from] serde_json::Error),
+    /// Another record than its name says.
+    #[error("it holds the record of {0}")]
+    Misnamed(String),
+}
+
+/// A record with its format, which is read before the rest.
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    format: u32,
+    #[serde(flatten)]
+    rest: T,
+}
+
+/// Only the format.
+#[derive(Deserialize)]
+struct Anything {}
+
+impl Record {
+    /// Name of its ConfigMap.
+    pub fn object_name(&self) -> String {
+        match &self.content {
+            Content::Root(_) => CONFIG_MAP_LEDGER.to_owned(),
+            Content::Chunk(chunk) => chunk_object(&chunk.cluster, chunk.slot),
+            Content::Spec(spec) => spec_object(&spec.shard),
+        }
+    }
+
+    /// The data of its ConfigMap.
+    pub fn encode(&self) -> BTreeMap<String, String> {
+        let versioned = Versioned {
+            format: FORMAT,
+            rest: self,
+        };
+        let text = serde_json::to_string(&versioned).expect("a record has keys of text only");
+        let checksum = checksum(&text);
+        [(DATA_RECORD, text), (DATA_CHECKSUM, checksum)]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into()
+    }
+
+    /// Reads the data of the ConfigMap `name`.
+    pub fn decode(name: &str, data: &BTreeMap<String, String>) -> Result<Self, RecordError> {
+        let text = data.get(DATA_RECORD).ok_or(RecordError::Missing(DATA_RECORD))?;
+        let written = data.get(DATA_CHECKSUM).ok_or(RecordError::Missing(DATA_CHECKSUM))?;
+        let actual = checksum(text);
+        if actual != *written {
+            let written = written.clone();
+            return Err(RecordError::Checksum { actual, written });
+        }
+        let versioned: Versioned<Anything> = serde_json::from_str(text)?;
+        if versioned.format != FORMAT {
+            return Err(RecordError::Format(versioned.format));
+        }
+        let record = serde_json::from_str::<Self>(text)?;
+        if record.object_name() == name {
+            Ok(record)
+        } else {
+            Err(RecordError::Misnamed(record.object_name()))
+        }
+    }
+}
+
+impl Root {
+    /// Names of the ConfigMaps that it lists.
+    pub fn objects(&self) -> BTreeSet<String> {
+        let chunks = self
+            .chunks
+            .iter()
+            .flat_map(|(cluster, slots)| slots.iter().map(|slot| chunk_object(cluster, *slot)));
+        chunks.chain(self.specs.iter().map(spec_object)).collect()
+    }
+}
+
+impl Phase {
+    /// Whether routers may hold pairs that the ledger does not name.
+    pub fn may_lack_pairs(self) -> bool {
+        self == Self::Adopted
+    }
+}
+
+/// Name of the ConfigMap of a chunk.
+pub fn chunk_object(cluster: &str, slot: Slot) -> String {
+    format!("{CONFIG_MAP_LEDGER}-{cluster}-{slot}")
+}
+
+/// Name of the ConfigMap of a shard's spec. A shard's own name may be too long for it.
+pub fn spec_object(shard: &ShardName) -> String {
+    format!(
+        "{CONFIG_MAP_LEDGER}-spec-{:016x}",
+        xxh3_64(shard.to_string().as_bytes())
+    )
+}
+
+/// The checksum that stands in the data of a ConfigMap: equal for equal records.
+pub fn checksum_of(data: &BTreeMap<String, String>) -> Option<&str> {
+    data.get(DATA_CHECKSUM).map(String::as_str)
+}
+
+fn checksum(text: &str) -> String {
+    format!("{:016x}", xxh3_64(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! What left the shards of one cluster during the last day, bounded in time and number.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use portolan_crds::ShardName;
+use portolan_crds::ledger::Departure;
+
+/// How long departures are kept: a cursor that is older may not be told what left since.
+const KEPT: SignedDuration = SignedDuration::from_hours(24);
+/// Departures are dropped this many seconds' worth at a time, so that time alone seldom changes the ledger.
+const DROPPED_EVERY_SECONDS: i64 = 3600;
+/// Most departures kept of one member, as many as it may have namespaces. Beyond it the earliest are dropped sooner.
+const MAX: usize = 50_000;
+
+/// What left the shards of one cluster.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Departures {
+    /// The last time that each namespace left each shard.
+    pub(super) by_shard: BTreeMap<ShardName, BTreeMap<String, Departure>>,
+    /// The highest view revision of what was dropped.
+    pub(super) dropped_up_to: u64,
+}
+
+impl Departures {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_shard.is_empty()
+    }
+
+    /// Drops those that are too old or too many.
+    pub(super) fn drop(&mut self, now: Timestamp) {
+        let seconds = now.as_second();
+        let since = seconds - seconds.rem_euclid(DROPPED_EVERY_SECONDS) - KEPT.as_secs();
+        self.retain(|departure| departure.unix_seconds >= since);
+        let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
+        let Some(excess) = count.checked_sub(MAX).filter(|excess| *excess > 0) else {
+            return;
+        };
+        let all = self.by_shard.values().flat_map(BTreeMap::values);
+        let mut revisions: Vec<_> = all.map(|departure| departure.view_revision).collect();
+        let (_, last_dropped, _) = revisions.select_nth_unstable(excess - 1);
+        let last_dropped = *last_dropped;
+        self.retain(|departure| departure.view_revision > last_dropped);
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Departure) -> bool) {
+        let dropped_up_to = &mut self.dropped_up_to;
+        self.by_shard.retain(|_, namespaces| {
+            namespaces.retain(|_, departure| {
+                let kept = keep(departure);
+                if !kept {
+                    *dropped_up_to = departure.view_revision.max(*dropped_up_to);
+                }
+                kept
+            });
+            !namespaces.is_empty()
+        });
+    }
+}

@@ -1,0 +1,142 @@
+//! The ledger as chunks that can be stored, and what of two ledgers differs. Called by `crate::ledger`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_crds::ledger::{Chunk, Pair, Slot};
+
+use super::{Departures, Entry, Ledger};
+
+/// The run in which a restored pair counts as released: the first, as no router has acknowledged any yet.
+const FIRST_RUN: u64 = 1;
+
+impl Ledger {
+    /// What the chunks say. `withholding`: routers may hold pairs that no chunk names.
+    pub(crate) fn restore(chunks: impl IntoIterator<Item = Chunk>, view_revision: u64, withholding: bool) -> Self {
+        let mut ledger = Self {
+            view_revision,
+            withholding,
+            ..Self::default()
+        };
+        for chunk in chunks {
+            let departures = ledger.departures.entry(chunk.cluster.clone()).or_default();
+            departures.dropped_up_to = departures.dropped_up_to.max(chunk.dropped_up_to);
+            for (shard, namespaces) in chunk.departures {
+                departures.by_shard.entry(shard).or_default().extend(namespaces);
+            }
+            let entries = chunk.pairs.into_iter().map(|(namespace, pair)| {
+                let entry = Entry {
+                    owner: pair.owner,
+                    generation: pair.generation,
+                    view_revision: pair.view_revision,
+                    releasing_since: pair.releasing.then_some(FIRST_RUN),
+                };
+                (namespace, entry)
+            });
+            ledger.pairs.entry(chunk.cluster).or_default().extend(entries);
+        }
+        ledger.pairs.retain(|_, namespaces| !namespaces.is_empty());
+        ledger
+            .departures
+            .retain(|_, departures| *departures != Departures::default());
+        ledger
+    }
+
+    /// Whether there is anything to store of `cluster`.
+    pub(crate) fn has_cluster(&self, cluster: &str) -> bool {
+        self.pairs.contains_key(cluster) || self.departures.contains_key(cluster)
+    }
+
+    /// The chunks of `cluster` in those of `slots` that are `asked` for.
+    pub(crate) fn chunks(&self, cluster: &str, slots: &BTreeSet<Slot>, asked: &BTreeSet<Slot>) -> Vec<Chunk> {
+        let none = Departures::default();
+        let departures = self.departures.get(cluster).unwrap_or(&none);
+        let empty = |slot: &Slot| {
+            let chunk = Chunk {
+                dropped_up_to: departures.dropped_up_to,
+                ..Chunk::new(cluster, *slot)
+            };
+            (*slot, chunk)
+        };
+        let mut chunks: BTreeMap<_, _> = asked.iter().map(empty).collect();
+        let slot_of = |namespace: &str| Slot::of_namespace(slots, namespace);
+        for (namespace, entry) in self.in_cluster(cluster) {
+            if let Some(chunk) = slot_of(namespace).and_then(|slot| chunks.get_mut(&slot)) {
+                let pair = Pair {
+                    owner: entry.owner.clone(),
+                    generation: entry.generation,
+                    view_revision: entry.view_revision,
+                    releasing: entry.releasing_since.is_some(),
+                };
+                chunk.pairs.insert(namespace.to_owned(), pair);
+            }
+        }
+        for (shard, namespaces) in &departures.by_shard {
+            for (namespace, departure) in namespaces {
+                if let Some(chunk) = slot_of(namespace).and_then(|slot| chunks.get_mut(&slot)) {
+                    let of_shard = chunk.departures.entry(shard.clone()).or_default();
+                    of_shard.insert(namespace.clone(), *departure);
+                }
+            }
+        }
+        chunks.into_values().collect()
+    }
+
+    /// Namespaces, by cluster, of which the two say something different that is stored.
+    pub(crate) fn differing(&self, other: &Self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut differing = BTreeMap::<String, BTreeSet<String>>::new();
+        let none = BTreeMap::new();
+        for cluster in union(&self.pairs, &other.pairs) {
+            let ours = self.pairs.get(cluster).unwrap_or(&none);
+            let theirs = other.pairs.get(cluster).unwrap_or(&none);
+            let found = different(ours, theirs, Entry::is_stored_as);
+            differing.entry(cluster.clone()).or_default().extend(found);
+        }
+        let (nobody, none) = (Departures::default(), BTreeMap::new());
+        for cluster in union(&self.departures, &other.departures) {
+            let ours = &self.departures.get(cluster).unwrap_or(&nobody).by_shard;
+            let theirs = &other.departures.get(cluster).unwrap_or(&nobody).by_shard;
+            for shard in union(ours, theirs) {
+                let found = different(
+                    ours.get(shard).unwrap_or(&none),
+                    theirs.get(shard).unwrap_or(&none),
+                    PartialEq::eq,
+                );
+                differing.entry(cluster.clone()).or_default().extend(found);
+            }
+        }
+        differing.retain(|_, namespaces| !namespaces.is_empty());
+        differing
+    }
+}
+
+impl Entry {
+    fn is_stored_as(&self, other: &Self) -> bool {
+        let releasing = |entry: &Self| entry.releasing_since.is_some();
+        releasing(self) == releasing(other)
+            && self.owner == other.owner
+            && self.generation == other.generation
+            && self.view_revision == other.view_revision
+    }
+}
+
+fn union<'a, K: Ord, V>(ours: &'a BTreeMap<K, V>, theirs: &'a BTreeMap<K, V>) -> BTreeSet<&'a K> {
+    ours.keys().chain(theirs.keys()).collect()
+}
+
+/// Keys of what is not the same on both sides.
+fn different<'a, V>(
+    ours: &'a BTreeMap<String, V>,
+    theirs: &'a BTreeMap<String, V>,
+    same: impl Fn(&V, &V) -> bool,
+) -> Vec<String> {
+    let alike = |(ours, theirs): ((&String, &V), (&String, &V))| ours.0 == theirs.0 && same(ours.1, theirs.1);
+    // Nearly always, and then it takes one pass.
+    if ours.len() == theirs.len() && ours.iter().zip(theirs).all(alike) {
+        return Vec::new();
+    }
+    let changed = ours
+        .iter()
+        .filter(|(name, one)| theirs.get(*name).is_none_or(|other| !same(one, other)));
+    let added = theirs.keys().filter(|name| !ours.contains_key(*name));
+    changed.map(|(name, _)| name).chain(added).cloned().collect()
+}

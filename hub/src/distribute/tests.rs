@@ -1,0 +1,94 @@
+//! What was seen has to ripen; and nothing is granted that is not stored.
+
+use kube::api::{ApiResource, DynamicObject};
+use portolan_crds::{ShardName, ShardingConfig};
+use portolan_wire::v1;
+use portolan_wire::v1::agent_message::Kind as AgentSaid;
+use serde_json::json;
+
+use super::*;
+use crate::compile::Ref;
+use crate::testing::{TestAgent, TestHub};
+
+#[test]
+fn what_was_just_seen_has_to_ripen() {
+    let (mut dwell, start) = (Dwell::default(), Instant::now());
+    let at = |seconds| start + Duration::from_secs(seconds);
+    assert_eq!(dwell.observe(3, at(0)), 0);
+    assert_eq!(dwell.observe(4, at(2)), 0);
+    assert_eq!(dwell.observe(4, at(5)), 3);
+    assert_eq!(dwell.observe(4, at(7)), 4);
+    assert_eq!(dwell.observe(9, at(8)), 4);
+    assert_eq!(dwell.observe(1, at(9)), 0, "a router came back that has seen less");
+    assert_eq!(dwell.observe(9, at(10)), 0);
+    assert_eq!(dwell.observe(9, at(15)), 9);
+}
+
+fn shard(hub: &TestHub, generation: i64, namespaces: &[&str]) {
+    let spec = json!({
+        "selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"],
+        "clusters": [{"name": "east", "namespaces": namespaces}],
+    });
+    let mut object = DynamicObject::new("a", &ApiResource::erase::<ShardingConfig>(&()))
+        .within("ops")
+        .data(json!({"spec": spec}));
+    object.metadata.uid = Some("object-a".to_owned());
+    object.metadata.generation = Some(generation);
+    hub.index.write(|facts| facts.apply_shard(&object));
+}
+
+async fn token(agent: &TestAgent, token: &str) {
+    let token = v1::MemberToken {
+        token: token.to_owned(),
+        expires_unix_seconds: i64::MAX,
+    };
+    agent.say(AgentSaid::MemberToken(token)).await;
+}
+
+fn owned(hub: &TestHub) -> Vec<String> {
+    let worlds = hub.worlds.borrow();
+    let ledger = worlds.as_ref().map(|published| published.world.state.ledger.clone());
+    let ledger = ledger.unwrap_or_default();
+    let owned = ledger.in_cluster("east").filter(|(_, entry)| entry.owner.is_some());
+    owned.map(|(namespace, _)| namespace.to_owned()).collect()
+}
+
+/// Generation of the spec in force.
+fn in_force(hub: &TestHub) -> Option<i64> {
+    let worlds = hub.worlds.borrow();
+    let name = ShardName::new("ops", "a").unwrap();
+    Some(worlds.as_ref()?.world.state.accepted.get(&name)?.generation)
+}
+
+fn credential(hub: &TestHub) -> Option<String> {
+    let worlds = hub.worlds.borrow();
+    let resources = &worlds.as_ref()?.world.resources;
+    match resources
+        .get(&Ref::Credential("east".to_owned()))?
+        .resource
+        .body
+        .as_ref()?
+    {
+        v1::resource::Body::Credential(credential) => Some(credential.token.clone()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_stored_is_not_granted_and_all_else_goes_on() {
+    let hub = TestHub::start().await;
+    let agent = hub.join("east").await;
+    shard(&hub, 1, &["ns-a"]);
+    hub.until("ns-a is owned", |hub| (owned(hub) == ["ns-a"]).then_some(()))
+        .await;
+    hub.faults.lock().refused = true;
+    shard(&hub, 2, &["ns-a", "ns-b"]);
+    token(&agent, "later").await;
+    hub.until("the token is told", |hub| (credential(hub)? == "later").then_some(()))
+        .await;
+    assert_eq!((owned(&hub), in_force(&hub)), (vec!["ns-a".to_owned()], Some(1)));
+    hub.faults.lock().refused = false;
+    hub.until("ns-b is owned", |hub| (owned(hub) == ["ns-a", "ns-b"]).then_some(()))
+        .await;
+    assert_eq!(in_force(&hub), Some(2));
+}

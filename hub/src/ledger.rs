@@ -1,0 +1,13 @@
+//! The durable ledger: what `compile` decides about ownership lies in ConfigMaps of the hub's namespace before any router
+//! is told of it, so that a hub that starts anew knows who holds what, and never has to guess.
+//!
+//! `store` reads and writes, `records` says what has to be written (pure), `import` takes over what statuses said before
+//! there were ledgers (pure). Formats are in `portolan_crds::ledger`. Callers: `app` opens, `distribute` commits.
+
+mod import;
+mod records;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use store::{LedgerError, Store, incarnation};

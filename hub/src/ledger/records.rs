@@ -1,0 +1,139 @@
+//! States and records: what has to be written so that the ledger says a state, and what state its records say. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_crds::ledger::{Content, Phase, Root, Slot, SpecInForce};
+use portolan_crds::{ShardName, ShardingConfigSpec};
+use serde::Deserialize;
+
+use crate::compile::{Accepted, Ledger, State};
+
+/// Of what two states differ, or of what it is not known whether it is stored.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// By cluster.
+    namespaces: BTreeMap<String, BTreeSet<String>>,
+    specs: BTreeSet<ShardName>,
+}
+
+/// What has to be written.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// In any order.
+    pub(super) contents: Vec<Content>,
+    /// After all others: what it does not list does not count.
+    pub(super) root: Root,
+}
+
+impl Changes {
+    pub(super) fn between(before: &State, after: &State) -> Self {
+        let shards = before.accepted.keys().chain(after.accepted.keys());
+        let differs = |name: &&ShardName| before.accepted.get(*name) != after.accepted.get(*name);
+        Self {
+            namespaces: before.ledger.differing(&after.ledger),
+            specs: shards.filter(differs).cloned().collect(),
+        }
+    }
+
+    pub(super) fn extend(&mut self, other: Self) {
+        for (cluster, namespaces) in other.namespaces {
+            self.namespaces.entry(cluster).or_default().extend(namespaces);
+        }
+        self.specs.extend(other.specs);
+    }
+}
+
+impl Batch {
+    /// What of `changes` has to be written to say `state`, where `listed` is what is there.
+    pub(super) fn new(state: &State, listed: &Root, changes: &Changes) -> Self {
+        let mut batch = Self {
+            contents: Vec::new(),
+            root: Root {
+                incarnation: state.incarnation.clone(),
+                phase: if state.ledger.is_withholding() {
+                    Phase::Adopted
+                } else {
+                    Phase::Complete
+                },
+                ..listed.clone()
+            },
+        };
+        for (cluster, namespaces) in &changes.namespaces {
+            batch.add_chunks(state, cluster, namespaces);
+        }
+        for shard in &changes.specs {
+            batch.add_spec(state, shard);
+        }
+        batch
+    }
+
+    fn add_chunks(&mut self, state: &State, cluster: &str, namespaces: &BTreeSet<String>) {
+        if !state.ledger.has_cluster(cluster) {
+            self.root.chunks.remove(cluster);
+            return;
+        }
+        let slots = self.root.chunks.entry(cluster.to_owned());
+        let slots = slots.or_insert_with(|| [Slot::WHOLE].into());
+        let changed = namespaces
+            .iter()
+            .filter_map(|namespace| Slot::of_namespace(slots, namespace))
+            .collect();
+        for chunk in state.ledger.chunks(cluster, slots, &changed) {
+            slots.remove(&chunk.slot);
+            for chunk in chunk.bounded() {
+                slots.insert(chunk.slot);
+                self.contents.push(Content::Chunk(chunk));
+            }
+        }
+    }
+
+    fn add_spec(&mut self, state: &State, shard: &ShardName) {
+        let Some(accepted) = state.accepted.get(shard) else {
+            self.root.specs.remove(shard);
+            return;
+        };
+        self.root.specs.insert(shard.clone());
+        self.contents.push(Content::Spec(SpecInForce {
+            shard: shard.clone(),
+            uid: accepted.uid.clone(),
+            generation: accepted.generation,
+            spec: serde_json::to_value(&*accepted.spec).expect("a spec has keys of text only"),
+        }));
+    }
+}
+
+/// The state that the records say which `root` lists. Names the entry that cannot be.
+pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> Result<State, String> {
+    for (cluster, slots) in &root.chunks {
+        if !Slot::is_partition(slots) {
+            return Err(format!(
+                "its chunks of cluster {cluster} overlap, or leave namespaces out"
+            ));
+        }
+    }
+    let mut accepted = BTreeMap::new();
+    let mut chunks = Vec::new();
+    for content in contents {
+        match content {
+            Content::Chunk(chunk) => chunks.push(chunk),
+            Content::Spec(stored) => {
+                let spec = ShardingConfigSpec::deserialize(&stored.spec)
+                    .map_err(|error| format!("the spec of {} cannot be read: {error}", stored.shard))?;
+                let one = Accepted {
+                    uid: stored.uid,
+                    generation: stored.generation,
+                    spec: Arc::new(spec),
+                };
+                accepted.insert(stored.shard, one);
+            }
+            Content::Root(_) => {}
+        }
+    }
+    Ok(State {
+        run: 0,
+        incarnation: root.incarnation.clone(),
+        accepted,
+        ledger: Arc::new(Ledger::restore(chunks, view_revision, root.phase.may_lack_pairs())),
+    })
+}

@@ -1,0 +1,441 @@
+//! Reads and writes the ledger's ConfigMaps. Its one owner is `distribute`.
+//!
+//! Each write has a resourceVersion and the hub's *term*, which a starting hub raises in every record before it grants
+//! anything: of two hubs, the earlier one's next write conflicts, it meets the higher term, and ends. Records come before
+//! the root that lists them, and what the root does not list does not count: a hub that dies in between has changed
+//! nothing. A record that is neither as this hub left it nor of a later hub was changed by hand: the hub ends rather than
+//! write over it or go on without it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
+use kube::{Client, Error as KubeError};
+use portolan_crds::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
+use portolan_crds::ledger::{Content, Phase, Record, RecordError, Root, checksum_of};
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::import::{ImportError, import};
+use super::records::{Batch, Changes, state};
+use crate::compile::State;
+use crate::index::Index;
+use crate::metrics::Metrics;
+
+/// No chunk is written more often.
+const WRITE_PERIOD: Duration = Duration::from_millis(50);
+/// A write that takes longer has failed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Writes under way at once: a member of 50,000 namespaces has a hundred chunks.
+const CONCURRENCY: usize = 8;
+/// ConfigMaps of one page of the list at the start: some six megabytes.
+const PAGE: u32 = 100;
+/// Random bytes of an incarnation.
+const INCARNATION_BYTES: usize = 16;
+
+/// Why the ledger cannot be read or written.
+#[derive(Debug, Error)]
+pub(crate) enum LedgerError {
+    #[error(
+        "another hub has started: ConfigMap {name} has term {theirs}, and this hub's is {ours}. One hub writes the ledger: \
+         this one ends"
+    )]
+    Superseded { name: String, ours: u64, theirs: u64 },
+    #[error(
+        "ConfigMap {name} of the ledger was {what} by someone else: the hub does not go on without knowing who holds what. \
+         Put it back, or see portolanctl ledger adopt --help"
+    )]
+    Edited { name: String, what: &'static str },
+    #[error("ConfigMap {name} of the ledger: {reason}. Put it back, or see portolanctl ledger adopt --help")]
+    Damaged { name: String, reason: String },
+    #[error("{0}: who holds which namespace must be told once, by portolanctl ledger adopt")]
+    Import(#[from] ImportError),
+    #[error("cannot {what} ConfigMap {name} of the ledger")]
+    Kube {
+        what: &'static str,
+        name: String,
+        #[source]
+        source: Box<KubeError>,
+    },
+    #[error("ConfigMap {name} of the ledger was not written in time")]
+    Late { name: String },
+}
+
+impl LedgerError {
+    /// Whether trying again is of no use.
+    pub(crate) fn is_final(&self) -> bool {
+        !matches!(self, Self::Kube { .. } | Self::Late { .. })
+    }
+
+    /// Whether the ConfigMap was not as it was left.
+    fn is_conflict(&self) -> bool {
+        let Self::Kube { source, .. } = self else { return false };
+        matches!(&**source, KubeError::Api(status) if [404, 409].contains(&status.code))
+    }
+}
+
+/// The ledger's ConfigMaps, as this hub left them.
+pub(crate) struct Store {
+    api: Api<ConfigMap>,
+    metrics: Metrics,
+    term: u64,
+    /// What is listed.
+    root: Root,
+    /// By name.
+    stored: BTreeMap<String, Stored>,
+    /// Checksums of what writes would have left of which nobody knows whether they went through, by name.
+    uncertain: BTreeMap<String, String>,
+    /// The state that was to be stored last, and of what it is not known that it is.
+    asked: State,
+    pending: Changes,
+    last_write: Option<Instant>,
+}
+
+/// A ConfigMap as it lies there.
+#[derive(Debug, Clone)]
+struct Stored {
+    resource_version: String,
+    checksum: String,
+}
+
+impl Store {
+    /// Reads the ledger and raises its term, or begins one with what statuses of before say. To be done once `index` is
+    /// complete.
+    pub(crate) async fn open(
+        client: Client,
+        namespace: &str,
+        index: &Index,
+        metrics: Metrics,
+    ) -> Result<(Self, State), LedgerError> {
+        let mut store = Self {
+            api: Api::namespaced(client, namespace),
+            metrics,
+            term: 1,
+            root: Root::default(),
+            stored: BTreeMap::new(),
+            uncertain: BTreeMap::new(),
+            asked: State::default(),
+            pending: Changes::default(),
+            last_write: None,
+        };
+        let records = store.read().await?;
+        store.root = store.root_of(&records)?;
+        let state = if store.root.phase == Phase::Begun {
+            store.begin(index).await?
+        } else {
+            store.take_over(records).await?
+        };
+        Ok((store, state))
+    }
+
+    /// Writes what of `next` is not stored. Afterwards a hub that starts anew begins with `next`; after an error with any
+    /// mixture of it and what was stored before, neither of which takes a pair from anybody who was told of it.
+    pub(crate) async fn commit(&mut self, next: &State) -> Result<(), LedgerError> {
+        self.pending.extend(Changes::between(&self.asked, next));
+        self.asked = next.clone();
+        self.resolve().await?;
+        let Batch { contents, root } = Batch::new(next, &self.root, &self.pending);
+        if contents.is_empty() && root == self.root {
+            return Ok(());
+        }
+        if let Some(last) = self.last_write.replace(Instant::now()) {
+            tokio::time::sleep_until(last + WRITE_PERIOD).await;
+            self.last_write = Some(Instant::now());
+        }
+        let contents = contents.into_iter();
+        self.write(contents.map(|content| self.record(content)).collect())
+            .await?;
+        if root != self.root {
+            self.write(vec![self.record(Content::Root(root.clone()))]).await?;
+            let unlisted = &self.root.objects() - &root.objects();
+            self.root = root;
+            self.delete(unlisted).await;
+        }
+        self.pending = Changes::default();
+        Ok(())
+    }
+
+    /// The highest view revision that may be stored.
+    pub(crate) fn view_revision(&self) -> u64 {
+        self.asked.ledger.view_revision()
+    }
+
+    /// Fails if another hub has started since.
+    pub(crate) async fn check(&mut self) -> Result<(), LedgerError> {
+        let checksum = self.stored.get(CONFIG_MAP_LEDGER).map(|stored| stored.checksum.clone());
+        let uncertain = self.uncertain.entry(CONFIG_MAP_LEDGER.to_owned());
+        uncertain.or_insert(checksum.unwrap_or_default());
+        self.resolve().await
+    }
+
+    /// A ledger that is not filled yet: with what statuses say.
+    async fn begin(&mut self, index: &Index) -> Result<State, LedgerError> {
+        let state = index.read(|facts| import(facts, &incarnation()))?;
+        self.root = Root {
+            incarnation: state.incarnation.clone(),
+            ..Root::default()
+        };
+        self.write(vec![self.record(Content::Root(self.root.clone()))]).await?;
+        self.commit(&state).await?;
+        tracing::info!(
+            incarnation = state.incarnation,
+            shards = state.accepted.len(),
+            "began a ledger"
+        );
+        Ok(state)
+    }
+
+    /// A ledger that is there: the root's term first, so that no other hub lists anything new any more.
+    async fn take_over(&mut self, mut records: BTreeMap<String, Record>) -> Result<State, LedgerError> {
+        let view_revision = records
+            .values()
+            .map(|record| record.view_revision)
+            .max()
+            .unwrap_or_default();
+        records.remove(CONFIG_MAP_LEDGER);
+        let mut listed = Vec::new();
+        for name in self.root.objects() {
+            let missing = || damaged(&name, "is missing, and the ledger lists it");
+            listed.push(records.remove(&name).ok_or_else(missing)?.content);
+        }
+        let state =
+            state(&self.root, listed.clone(), view_revision).map_err(|reason| damaged(CONFIG_MAP_LEDGER, reason))?;
+        self.asked = state.clone();
+        self.write(vec![self.record(Content::Root(self.root.clone()))]).await?;
+        self.write(listed.into_iter().map(|content| self.record(content)).collect())
+            .await?;
+        self.delete(records.into_keys().collect()).await;
+        tracing::info!(
+            incarnation = state.incarnation,
+            term = self.term,
+            view_revision,
+            shards = state.accepted.len(),
+            "took the ledger over"
+        );
+        Ok(state)
+    }
+
+    /// All records, and how they lie there.
+    async fn read(&mut self) -> Result<BTreeMap<String, Record>, LedgerError> {
+        let mut records = BTreeMap::new();
+        let mut params = ListParams::default().labels(LABEL_LEDGER).limit(PAGE);
+        loop {
+            let page = self
+                .api
+                .list(&params)
+                .await
+                .map_err(|error| failed("list", "*", error))?;
+            for map in &page.items {
+                let name = map.metadata.name.clone().unwrap_or_default();
+                match Stored::read(&name, map) {
+                    Ok((stored, record)) => {
+                        self.stored.insert(name.clone(), stored);
+                        records.insert(name, record);
+                    }
+                    Err(error) => return Err(damaged(&name, error)),
+                }
+            }
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(records);
+            }
+        }
+    }
+
+    /// What is listed, by a term that is higher than all there are.
+    fn root_of(&mut self, records: &BTreeMap<String, Record>) -> Result<Root, LedgerError> {
+        self.term += records.values().map(|record| record.term).max().unwrap_or_default();
+        match records.get(CONFIG_MAP_LEDGER).map(|record| &record.content) {
+            Some(Content::Root(root)) => Ok(root.clone()),
+            _ if records.is_empty() => Ok(Root::default()),
+            _ => Err(damaged(
+                CONFIG_MAP_LEDGER,
+                "is missing, and others of the ledger are there",
+            )),
+        }
+    }
+
+    fn record(&self, content: Content) -> Record {
+        Record {
+            term: self.term,
+            view_revision: self.asked.ledger.view_revision(),
+            content,
+        }
+    }
+
+    /// Writes all that can be written; fails if anything could not. A conflict is looked into at once.
+    async fn write(&mut self, records: Vec<Record>) -> Result<(), LedgerError> {
+        let writes = records.into_iter().map(|record| {
+            let (name, data) = (record.object_name(), record.encode());
+            let checksum = checksum_of(&data).unwrap_or_default().to_owned();
+            let resource_version = self.stored.get(&name).map(|stored| stored.resource_version.clone());
+            let api = self.api.clone();
+            async move {
+                let write = put(&api, &name, data, resource_version);
+                let outcome = tokio::time::timeout(WRITE_TIMEOUT, write).await;
+                (name, checksum, outcome)
+            }
+        });
+        let mut failure = None;
+        let mut writes = futures::stream::iter(writes.collect::<Vec<_>>()).buffer_unordered(CONCURRENCY);
+        while let Some((name, checksum, outcome)) = writes.next().await {
+            self.metrics.ledger_written(matches!(outcome, Ok(Ok(_))));
+            match outcome {
+                Ok(Ok(resource_version)) => {
+                    let stored = Stored {
+                        resource_version,
+                        checksum,
+                    };
+                    self.stored.insert(name, stored);
+                }
+                Ok(Err(error)) => {
+                    self.uncertain.insert(name.clone(), checksum);
+                    failure = Some(failed("write", &name, error));
+                }
+                Err(_) => {
+                    self.uncertain.insert(name.clone(), checksum);
+                    failure = Some(LedgerError::Late { name });
+                }
+            }
+        }
+        drop(writes);
+        match failure {
+            None => Ok(()),
+            Some(failure) => {
+                if failure.is_conflict() {
+                    self.resolve().await?;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Finds out what became of writes of which that is not known, and by whom.
+    async fn resolve(&mut self) -> Result<(), LedgerError> {
+        for (name, attempted) in self.uncertain.clone() {
+            let map = tokio::time::timeout(WRITE_TIMEOUT, self.api.get_opt(&name)).await;
+            let map = map.map_err(|_| LedgerError::Late { name: name.clone() })?;
+            let map = map.map_err(|error| failed("read", &name, error))?;
+            let before = self.stored.get(&name).map(|stored| &stored.checksum);
+            match map {
+                None if before.is_some() => return Err(self.edited(&name, "deleted").await),
+                None => {}
+                Some(map) => {
+                    let (stored, record) = Stored::read(&name, &map).map_err(|error| damaged(&name, error))?;
+                    self.check_term(&name, &record)?;
+                    let ours = stored.checksum == attempted || before.is_none_or(|before| stored.checksum == *before);
+                    if !ours {
+                        return Err(self.edited(&name, "changed").await);
+                    }
+                    if let Content::Root(root) = record.content {
+                        self.root = root;
+                    }
+                    self.stored.insert(name.clone(), stored);
+                }
+            }
+            self.uncertain.remove(&name);
+        }
+        Ok(())
+    }
+
+    fn check_term(&self, name: &str, record: &Record) -> Result<(), LedgerError> {
+        if record.term <= self.term {
+            return Ok(());
+        }
+        Err(LedgerError::Superseded {
+            name: name.to_owned(),
+            ours: self.term,
+            theirs: record.term,
+        })
+    }
+
+    /// What is not as this hub left it: by a later hub, if the root says that there is one.
+    async fn edited(&self, name: &str, what: &'static str) -> LedgerError {
+        let root = self.api.get_opt(CONFIG_MAP_LEDGER).await.ok().flatten();
+        let root = root.and_then(|root| Stored::read(CONFIG_MAP_LEDGER, &root).ok());
+        let superseded = root.and_then(|(_, root)| self.check_term(CONFIG_MAP_LEDGER, &root).err());
+        superseded.unwrap_or_else(|| LedgerError::Edited {
+            name: name.to_owned(),
+            what,
+        })
+    }
+
+    /// Deletes what is listed no more. What stays does not count, and goes at the next start.
+    async fn delete(&mut self, names: BTreeSet<String>) {
+        for name in names {
+            let Some(stored) = self.stored.remove(&name) else {
+                continue;
+            };
+            let params = DeleteParams::default().preconditions(Preconditions {
+                resource_version: Some(stored.resource_version),
+                uid: None,
+            });
+            if let Err(error) = self.api.delete(&name, &params).await {
+                tracing::debug!(name, %error, "cannot delete a record that is listed no more");
+            }
+        }
+    }
+}
+
+impl Stored {
+    fn read(name: &str, map: &ConfigMap) -> Result<(Self, Record), RecordError> {
+        let empty = BTreeMap::new();
+        let data = map.data.as_ref().unwrap_or(&empty);
+        let stored = Self {
+            resource_version: map.metadata.resource_version.clone().unwrap_or_default(),
+            checksum: checksum_of(data).unwrap_or_default().to_owned(),
+        };
+        Ok((stored, Record::decode(name, data)?))
+    }
+}
+
+/// Creates or replaces; returns the new resourceVersion.
+async fn put(
+    api: &Api<ConfigMap>,
+    name: &str,
+    data: BTreeMap<String, String>,
+    resource_version: Option<String>,
+) -> Result<String, KubeError> {
+    let exists = resource_version.is_some();
+    let map = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([(LABEL_LEDGER.to_owned(), String::new())].into()),
+            resource_version,
+            ..ObjectMeta::default()
+        },
+        data: Some(data),
+        ..ConfigMap::default()
+    };
+    let written = if exists {
+        api.replace(name, &PostParams::default(), &map).await?
+    } else {
+        api.create(&PostParams::default(), &map).await?
+    };
+    Ok(written.metadata.resource_version.unwrap_or_default())
+}
+
+fn failed(what: &'static str, name: &str, error: KubeError) -> LedgerError {
+    LedgerError::Kube {
+        what,
+        name: name.to_owned(),
+        source: Box::new(error),
+    }
+}
+
+fn damaged(name: &str, reason: impl std::fmt::Display) -> LedgerError {
+    LedgerError::Damaged {
+        name: name.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+/// A new name of a ledger's life.
+pub(crate) fn incarnation() -> String {
+    let bytes: [u8; INCARNATION_BYTES] = rand::random();
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}

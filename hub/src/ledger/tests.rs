@@ -1,0 +1,463 @@
+//! The ledger against a scripted API server: what is stored comes back, in bounded pieces; a hub that is not the hub any
+//! more ends; and what statuses said before there were ledgers is taken over or refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::Client;
+use portolan_crds::ledger::{CHUNK_BYTES_MAX, Chunk, Departure, Pair, Record, Slot};
+use portolan_crds::{ClusterEntry, ShardName, ShardingConfigSpec};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::records::{Batch, Changes};
+use super::*;
+use crate::compile::{Accepted, Ledger, State};
+use crate::index::Index;
+use crate::metrics::Metrics;
+use crate::testing::{Objects, SharedFaults, faulty_api, scripted_api};
+
+const NAMESPACE: &str = "portolan-system";
+const FOLDER: &str = "/api/v1/namespaces/portolan-system/configmaps";
+
+fn shard(name: &str) -> ShardName {
+    ShardName::new("ops", name).unwrap()
+}
+
+fn pair(owner: &str, view_revision: u64) -> Pair {
+    Pair {
+        owner: Some(shard(owner)),
+        generation: 1,
+        view_revision,
+        releasing: false,
+    }
+}
+
+/// `pairs`: namespaces of east and their owners.
+fn state(pairs: &[(&str, &str)]) -> State {
+    let mut chunk = Chunk::new("east", Slot::WHOLE);
+    let mut accepted = BTreeMap::new();
+    let mut view_revision = 0;
+    for (namespace, owner) in pairs {
+        view_revision += 1;
+        chunk.pairs.insert((*namespace).to_owned(), pair(owner, view_revision));
+        let entry = ClusterEntry {
+            name: Some("east".to_owned()),
+            ..ClusterEntry::default()
+        };
+        let spec = ShardingConfigSpec {
+            clusters: vec![entry],
+            ..ShardingConfigSpec::default()
+        };
+        let one = Accepted {
+            uid: format!("uid-{owner}"),
+            generation: 1,
+            spec: Arc::new(spec),
+        };
+        accepted.insert(shard(owner), one);
+    }
+    State {
+        accepted,
+        ledger: Arc::new(Ledger::restore([chunk], view_revision, false)),
+        ..State::default()
+    }
+}
+
+async fn open(client: &Client) -> Result<(Store, State), LedgerError> {
+    Store::open(client.clone(), NAMESPACE, &Index::default(), Metrics::default()).await
+}
+
+async fn refusal(client: &Client) -> LedgerError {
+    open(client).await.err().expect("it cannot be opened")
+}
+
+/// `wanted` in the life of the ledger that `opened` has.
+fn in_life(opened: &State, wanted: State) -> State {
+    State {
+        incarnation: opened.incarnation.clone(),
+        ..wanted
+    }
+}
+
+#[tokio::test]
+async fn what_was_stored_comes_back_by_the_same_incarnation() {
+    let client = scripted_api(Objects::default());
+    let (mut store, opened) = open(&client).await.unwrap();
+    assert!(opened.is_empty() && !opened.incarnation.is_empty());
+    let wanted = in_life(&opened, state(&[("ns-a", "a"), ("ns-b", "b")]));
+    store.commit(&wanted).await.unwrap();
+    let (_, again) = open(&client).await.unwrap();
+    assert_eq!(again, wanted);
+}
+
+#[tokio::test]
+async fn what_did_not_change_is_not_written() {
+    let objects = Objects::default();
+    let client = scripted_api(objects.clone());
+    let (mut store, opened) = open(&client).await.unwrap();
+    let wanted = in_life(&opened, state(&[("ns-a", "a"), ("ns-b", "b")]));
+    store.commit(&wanted).await.unwrap();
+    let before = objects.lock().clone();
+    store.commit(&wanted).await.unwrap();
+    assert_eq!(*objects.lock(), before);
+    let moved = in_life(&opened, state(&[("ns-a", "a"), ("ns-b", "a"), ("ns-c", "b")]));
+    store.commit(&moved).await.unwrap();
+    let written = objects
+        .lock()
+        .iter()
+        .filter(|(path, object)| before.get(*path) != Some(*object))
+        .count();
+    assert_eq!(written, 1, "one chunk");
+    let gone = in_life(&opened, State::default());
+    store.commit(&gone).await.unwrap();
+    assert_eq!(objects.lock().len(), 1, "nothing but the root");
+}
+
+#[tokio::test]
+async fn the_earlier_of_two_hubs_ends() {
+    let client = scripted_api(Objects::default());
+    let (mut first, opened) = open(&client).await.unwrap();
+    first.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
+    first.check().await.unwrap();
+    let (mut second, taken) = open(&client).await.unwrap();
+    assert!(matches!(first.check().await, Err(LedgerError::Superseded { .. })));
+    // Also without looking: of what is there already, and of what is new.
+    let (mut third, _) = open(&client).await.unwrap();
+    let changed = second
+        .commit(&in_life(&taken, state(&[("ns-a", "b")])))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(changed, LedgerError::Superseded { ours: 2, theirs: 3, .. }),
+        "{changed}"
+    );
+    third.commit(&taken).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_hub_that_was_superseded_adds_nothing_either() {
+    let client = scripted_api(Objects::default());
+    let (mut first, opened) = open(&client).await.unwrap();
+    let (mut second, _) = open(&client).await.unwrap();
+    let error = first
+        .commit(&in_life(&opened, state(&[("ns-a", "a")])))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, LedgerError::Superseded { .. }), "{error}");
+    // What it left is listed nowhere, and is written over.
+    let wanted = in_life(&opened, state(&[("ns-a", "b")]));
+    let error = second.commit(&wanted).await.unwrap_err();
+    assert!(!error.is_final(), "{error}");
+    second.commit(&wanted).await.unwrap();
+    assert_eq!(open(&client).await.unwrap().1, wanted);
+}
+
+#[tokio::test]
+async fn what_somebody_else_changed_is_not_written_over() {
+    for change in ["edit", "delete"] {
+        let objects = Objects::default();
+        let client = scripted_api(objects.clone());
+        let (mut store, opened) = open(&client).await.unwrap();
+        store.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
+        let path = format!("{FOLDER}/portolan-ledger-east-0-of-1");
+        match change {
+            "edit" => {
+                let mut objects = objects.lock();
+                let object = objects.get_mut(&path).unwrap();
+                let text = object["data"]["record.json"]
+                    .as_str()
+                    .unwrap()
+                    .replace("ops/a", "ops/z");
+                object["data"]["record.json"] = json!(text);
+                object["metadata"]["resourceVersion"] = json!("77");
+            }
+            _ => drop(objects.lock().remove(&path)),
+        }
+        let error = store
+            .commit(&in_life(&opened, state(&[("ns-a", "b")])))
+            .await
+            .unwrap_err();
+        assert!(error.is_final(), "{change}: {error}");
+        assert!(error.to_string().contains("portolan-ledger-east-0-of-1"), "{error}");
+        // Nor does the next one start from it.
+        let error = refusal(&client).await.to_string();
+        assert!(
+            error.contains("portolan-ledger-east-0-of-1") && error.contains("ledger adopt"),
+            "{error}"
+        );
+    }
+}
+
+/// A label or an annotation that somebody put on it changes nothing that is ours.
+#[tokio::test]
+async fn a_record_under_a_new_version_is_still_ours() {
+    let objects = Objects::default();
+    let client = scripted_api(objects.clone());
+    let (mut store, opened) = open(&client).await.unwrap();
+    store.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
+    for object in objects.lock().values_mut() {
+        object["metadata"]["resourceVersion"] = json!("77");
+    }
+    let moved = in_life(&opened, state(&[("ns-a", "b")]));
+    let error = store.commit(&moved).await.unwrap_err();
+    assert!(!error.is_final(), "{error}");
+    let error = store.commit(&moved).await;
+    assert!(
+        error.as_ref().is_err_and(|error| !error.is_final()) || error.is_ok(),
+        "the root is another"
+    );
+    store.commit(&moved).await.unwrap();
+    assert_eq!(open(&client).await.unwrap().1, moved);
+}
+
+#[tokio::test]
+async fn a_root_that_is_gone_is_no_first_start() {
+    let objects = Objects::default();
+    let client = scripted_api(objects.clone());
+    let (mut store, opened) = open(&client).await.unwrap();
+    store.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
+    objects.lock().remove(&format!("{FOLDER}/portolan-ledger"));
+    let error = refusal(&client).await;
+    assert!(matches!(error, LedgerError::Damaged { .. }), "{error}");
+}
+
+/// An API server that answers the n-th write with an error although it was carried out.
+#[tokio::test]
+async fn an_answer_that_was_lost_costs_one_more_try() {
+    for lost in 0..3 {
+        let objects = Objects::default();
+        let faults = SharedFaults::default();
+        let client = faulty_api(objects.clone(), faults.clone());
+        let (mut store, opened) = open(&client).await.unwrap();
+        let wanted = in_life(&opened, state(&[("ns-a", "a"), ("ns-b", "b")]));
+        faults.lock().lost_after = Some(lost);
+        let error = store.commit(&wanted).await.unwrap_err();
+        assert!(!error.is_final(), "{error}");
+        store.commit(&wanted).await.unwrap();
+        assert_eq!(open(&client).await.unwrap().1, wanted);
+    }
+}
+
+#[test]
+fn an_accepted_spec_is_told_whole() {
+    let before = State::default();
+    let after = state(&[("ns-a", "a")]);
+    let changes = Changes::between(&before, &after);
+    let batch = Batch::new(&after, &portolan_crds::ledger::Root::default(), &changes);
+    let names: Vec<_> = batch.contents.iter().map(name_of).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert_eq!(batch.root.objects(), names.into_iter().collect());
+}
+
+fn name_of(content: &portolan_crds::ledger::Content) -> String {
+    let record = Record {
+        term: 1,
+        view_revision: 1,
+        content: content.clone(),
+    };
+    record.object_name()
+}
+
+/// Everything of a ledger of `pairs`, written, and read back from what is listed.
+struct Stored {
+    root: portolan_crds::ledger::Root,
+    contents: BTreeMap<String, portolan_crds::ledger::Content>,
+    said: State,
+}
+
+impl Stored {
+    fn new() -> Self {
+        Self {
+            root: portolan_crds::ledger::Root::default(),
+            contents: BTreeMap::new(),
+            said: State::default(),
+        }
+    }
+
+    /// Names of what was written.
+    fn say(&mut self, next: State) -> BTreeSet<String> {
+        let batch = Batch::new(&next, &self.root, &Changes::between(&self.said, &next));
+        let written = batch.contents.iter().map(name_of).collect();
+        for content in batch.contents {
+            self.contents.insert(name_of(&content), content);
+        }
+        self.root = batch.root;
+        self.said = next;
+        written
+    }
+
+    fn read(&self) -> State {
+        let listed = self.root.objects().into_iter().map(|name| self.contents[&name].clone());
+        records::state(&self.root, listed.collect(), self.said.ledger.view_revision()).unwrap()
+    }
+}
+
+fn ledger_of(pairs: &BTreeMap<String, (u8, u64)>, departures: &BTreeMap<String, u64>) -> State {
+    let mut chunk = Chunk::new("east", Slot::WHOLE);
+    for (namespace, (owner, view_revision)) in pairs {
+        chunk
+            .pairs
+            .insert(namespace.clone(), pair(&format!("shard-{owner}"), *view_revision));
+    }
+    for (namespace, view_revision) in departures {
+        let departure = Departure {
+            view_revision: *view_revision,
+            unix_seconds: Timestamp::UNIX_EPOCH.as_second(),
+        };
+        let of_shard = chunk.departures.entry(shard("left")).or_default();
+        of_shard.insert(namespace.clone(), departure);
+    }
+    State {
+        ledger: Arc::new(Ledger::restore([chunk], 1, false)),
+        ..State::default()
+    }
+}
+
+proptest! {
+    /// Whatever is said one after the other, what was said last is read back.
+    #[test]
+    fn what_was_said_last_is_read_back(
+        states in prop::collection::vec(
+            (
+                prop::collection::btree_map("[a-d]{1,3}", (0..3_u8, 0..9_u64), 0..12),
+                prop::collection::btree_map("[a-d]{1,3}", 0..9_u64, 0..4),
+            ),
+            1..6,
+        )
+    ) {
+        let mut stored = Stored::new();
+        for (pairs, departures) in states {
+            let next = ledger_of(&pairs, &departures);
+            stored.say(next.clone());
+            prop_assert_eq!(&*stored.read().ledger, &*next.ledger);
+        }
+    }
+}
+
+/// The largest member there may be: chunks of bounded size, and a pair that changes touches one of them.
+#[test]
+fn a_pair_that_changes_touches_one_chunk() {
+    let name = |index: usize| format!("{}-{index:05}", "n".repeat(57));
+    let mut pairs: BTreeMap<_, _> = (0..50_000).map(|index| (name(index), (0, index as u64))).collect();
+    let mut stored = Stored::new();
+    let all = stored.say(ledger_of(&pairs, &BTreeMap::new()));
+    assert!((64..=256).contains(&all.len()), "{} chunks", all.len());
+    for content in stored.contents.values() {
+        let record = Record {
+            term: u64::MAX,
+            view_revision: u64::MAX,
+            content: content.clone(),
+        };
+        let bytes: usize = record.encode().values().map(String::len).sum();
+        assert!(bytes < CHUNK_BYTES_MAX + 256, "{bytes}");
+    }
+    for index in [0, 7, 49_999] {
+        pairs.insert(name(index), (1, 50_001));
+        let written = stored.say(ledger_of(&pairs, &BTreeMap::new()));
+        assert_eq!(written.len(), 1, "{written:?}");
+    }
+    assert_eq!(stored.read().ledger, stored.said.ledger);
+    assert!(stored.say(ledger_of(&pairs, &BTreeMap::new())).is_empty());
+}
+
+mod statuses {
+    //! What statuses said before there were ledgers.
+
+    use kube::api::{ApiResource, DynamicObject};
+    use portolan_crds::ShardingConfig;
+
+    use super::super::import::import;
+    use super::*;
+    use crate::facts::Facts;
+
+    /// A shard as it stands on the hub with what a hub without a ledger told.
+    fn object(name: &str, clusters: Value, more: Value) -> DynamicObject {
+        let spec = json!({"selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": [{"name": "east"}]});
+        let mut status = json!({"accepted": {"generation": 1, "spec": spec}, "clusters": clusters});
+        for (key, value) in more.as_object().unwrap() {
+            status[key] = value.clone();
+        }
+        let mut object = DynamicObject::new(name, &ApiResource::erase::<ShardingConfig>(&()))
+            .within("ops")
+            .data(json!({"spec": spec, "status": status}));
+        object.metadata.uid = Some(format!("uid-{name}"));
+        object.metadata.generation = Some(1);
+        object
+    }
+
+    fn facts(objects: &[DynamicObject]) -> Facts {
+        let mut facts = Facts::default();
+        for object in objects {
+            facts.apply_shard(object);
+        }
+        facts
+    }
+
+    #[test]
+    fn of_two_statuses_the_last_owner_has_it() {
+        let a = json!([{"name": "east", "namespaceCount": 2, "namespaces": ["ns-a", "ns-b"]}]);
+        let b = json!([{"name": "east", "namespaceCount": 1, "namespaces": ["ns-b"], "generations": {"ns-b": 2}}]);
+        let facts = facts(&[object("a", a, json!({})), object("b", b, json!({}))]);
+        let state = import(&facts, "one").unwrap();
+        let owner = |namespace| state.ledger.get("east", namespace).unwrap().owner.clone();
+        assert_eq!((owner("ns-a"), owner("ns-b")), (Some(shard("a")), Some(shard("b"))));
+        assert_eq!(state.accepted.len(), 2);
+        assert_eq!(state.accepted[&shard("a")].uid, "uid-a");
+        let revisions: BTreeSet<_> = state
+            .ledger
+            .in_cluster("east")
+            .map(|(_, entry)| entry.view_revision)
+            .collect();
+        assert_eq!(revisions.len(), 2);
+        assert!(
+            revisions
+                .last()
+                .is_some_and(|last| *last <= state.ledger.view_revision())
+        );
+    }
+
+    #[test]
+    fn a_shard_that_is_being_deleted_has_what_it_had() {
+        let clusters = json!([{"name": "east", "namespaceCount": 1, "namespaces": ["ns-a"]}]);
+        let mut object = object("a", clusters, json!({}));
+        object.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        let state = import(&facts(&[object]), "one").unwrap();
+        assert!(state.ledger.is_owner(&shard("a")) && state.accepted.is_empty());
+    }
+
+    #[test]
+    fn a_status_that_does_not_tell_all_is_refused() {
+        let some = json!([{"name": "east", "namespaceCount": 700, "namespaces": ["ns-a"]}]);
+        let all = json!([{"name": "east", "namespaceCount": 1, "namespaces": ["ns-a"]}]);
+        for (clusters, more, reason) in [
+            (&some, json!({}), "1 of the 700 namespaces that it has in east"),
+            (&all, json!({"viewRevision": 0}), "a hub that kept one"),
+            (
+                &all,
+                json!({"accepted": {"generation": 1, "spec": {"clusters": 3}}}),
+                "cannot be read",
+            ),
+        ] {
+            let facts = facts(&[object("a", clusters.clone(), more)]);
+            let error = LedgerError::from(import(&facts, "one").unwrap_err()).to_string();
+            for part in ["ShardingConfig ops/a", reason, "portolanctl ledger adopt"] {
+                assert!(error.contains(part), "{error}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_ledger_says_what_statuses_said() {
+        let clusters = json!([{"name": "east", "namespaceCount": 1, "namespaces": ["ns-a"]}]);
+        let index = Index::default();
+        index.write(|facts| facts.apply_shard(&object("a", clusters, json!({}))));
+        let client = scripted_api(Objects::default());
+        let (_, begun) = Store::open(client.clone(), NAMESPACE, &index, Metrics::default())
+            .await
+            .unwrap();
+        assert!(begun.ledger.is_owner(&shard("a")));
+        let (_, again) = open(&client).await.unwrap();
+        assert_eq!(again, begun, "and statuses are not asked any more");
+    }
+}
