@@ -12,14 +12,14 @@ use http::{HeaderMap, Method, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::decision::plan::{FanLeg, FanOut, Forward, LocalAnswer, Plan, Planned, plan};
+use crate::decision::plan::{FanLeg, FanOut, Forward, LocalAnswer, Need, Plan, Planned, plan};
 use crate::resource::subscribe::HubMetrics;
 use crate::resource::upstream::Upstreams;
 use crate::stage::discovery::page::page;
 use crate::stage::fanout::open::OpenWatches;
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, View, classify};
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
 
 /// Callers named when the one asked for is unknown.
@@ -31,7 +31,7 @@ pub(crate) struct Pages {
     pub(crate) store: Arc<SnapshotStore>,
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) hub: HubMetrics,
-    pub(crate) kinds: Kinds,
+    pub(crate) kinds: KindStore,
     pub(crate) open: Arc<OpenWatches>,
     /// The configuration's `Debug`: it holds paths of secrets only.
     pub(crate) config: String,
@@ -59,7 +59,7 @@ impl Pages {
             )
             .route(
                 "/kinds",
-                get(|State(pages): State<Self>| async move { Json(page(&pages.kinds, &pages.store.load())) }),
+                get(|State(pages): State<Self>| async move { Json(page(&pages.kinds.load(), &pages.store.load())) }),
             )
             .route(
                 "/watches",
@@ -118,7 +118,7 @@ async fn explain(State(pages): State<Pages>, Query(question): Query<Question>) -
             })));
         }
     };
-    let planned = plan(&caller, &request, &snapshot, &pages.kinds);
+    let planned = plan(&caller, &request, &snapshot, &pages.kinds.load());
     Ok(Json(json!({
         "caller": describe_caller(&caller),
         "request": describe_request(&request),
@@ -277,24 +277,28 @@ fn describe_fan_out(fan: &FanOut) -> Value {
 }
 
 fn describe_forward(forward: &Forward) -> Value {
-    let checks = forward.checks.iter().map(|check| match check {
-        Check::HubProxy { user, cluster, .. } => format!("hub: may {user} use member {cluster}?"),
-        Check::Impersonate {
-            cluster, user, wanted, ..
-        } => {
-            format!("member {cluster}: may {user} act as {}?", wanted.user)
-        }
-    });
     json!({
         "cluster": &*forward.target.cluster,
-        "class": forward.class.as_str(),
+        "class": forward.traffic.class.as_str(),
         "actAs": forward.act_as.user,
         "groups": forward.act_as.groups,
         "selector": forward.rewrite.selector.as_ref().map(ToString::to_string),
         "lease": forward.rewrite.lease.as_ref().map(|lease| json!({"client": lease.client, "member": lease.member})),
-        "guard": forward.guard.as_ref().map(|guard| guard.selector.to_string()),
-        "bodyRule": forward.body_rule.as_ref().map(|rule| rule.selector.to_string()),
-        "checks": checks.collect::<Vec<_>>(),
+        "needs": forward.needs.iter().map(describe_need).collect::<Vec<_>>(),
         "warning": forward.warning,
     })
+}
+
+fn describe_need(need: &Need) -> Value {
+    match need {
+        Need::Access(Check::HubProxy { user, cluster, .. }) => {
+            json!({"access": format!("hub: may {user} use member {cluster}?")})
+        }
+        Need::Access(Check::Impersonate {
+            cluster, user, wanted, ..
+        }) => json!({"access": format!("member {cluster}: may {user} act as {}?", wanted.user)}),
+        Need::Owners => json!("owners"),
+        Need::Labels(check) => json!({"labels": check.selector.to_string()}),
+        Need::Body(rule) => json!({"body": rule.selector.to_string()}),
+    }
 }

@@ -33,7 +33,7 @@ use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
 use crate::stage::identify::metrics::IdentifyMetrics;
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::SnapshotStore;
 
 /// For admin connections and the last writes, after the traffic is drained.
@@ -86,7 +86,7 @@ struct Parts {
     metrics: Metrics,
     /// Merged watches.
     open: Arc<OpenWatches>,
-    kinds: Kinds,
+    kinds: KindStore,
     readiness: Readiness,
 }
 
@@ -200,7 +200,7 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
         hub_ca,
         metrics: Metrics::default(),
         open: OpenWatches::new(FanOutMetrics::default()),
-        kinds: Kinds::default(),
+        kinds: KindStore::default(),
         readiness: Readiness::new(),
     })
 }

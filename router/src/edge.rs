@@ -1,5 +1,5 @@
 //! One request from its head to the end of its answer: span, permit, deadline and record around the stages
-//! `classify → identify → plan → checks → dispatch → reply` (`call`).
+//! `classify → identify → plan → preflight → dispatch → reply` (`call`).
 //!
 //! The snapshot is loaded here, once. Nothing is decided here: stages return a `Fault` or go on. A panic in a stage is
 //! this request's 500. Caller: `accept`, for each request of each connection.
@@ -45,10 +45,11 @@ use crate::stage::dispatch::{Dispatcher, Places};
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, PeerIdentity};
+use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Recheck, Watched};
 use crate::stage::reply::{self, Format};
 use crate::value::fault::Fault;
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::SnapshotStore;
 
 /// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
@@ -67,7 +68,7 @@ pub(crate) struct EdgeParts {
     /// Merged watches.
     pub(crate) open: Arc<OpenWatches>,
     /// What members serve, as far as it is known.
-    pub(crate) kinds: Kinds,
+    pub(crate) kinds: KindStore,
     pub(crate) discovery: Arc<Discovery>,
     pub(crate) metrics: Arc<RequestMetrics>,
     /// Answers `/readyz`.
@@ -91,6 +92,7 @@ pub(crate) struct Edge {
     leases: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     recheck: Arc<Recheck>,
+    preflight: Arc<Preflight>,
     fanouts: Arc<FanOuts>,
 }
 
@@ -114,9 +116,14 @@ impl Edge {
         let streams = Arc::new(Semaphore::new(parts.max_streams.min(Semaphore::MAX_PERMITS)));
         let recheck = Recheck::new(parts.snapshots.clone(), parts.kinds.clone());
         parts.tasks.spawn("recheck", recheck.clone().run(parts.tasks.clone()));
-        let fanouts = Arc::new(FanOuts {
+        let preflight = Arc::new(Preflight {
             dispatcher: parts.dispatcher.clone(),
             access: parts.access.clone(),
+            kinds: parts.kinds.clone(),
+        });
+        let fanouts = Arc::new(FanOuts {
+            dispatcher: parts.dispatcher.clone(),
+            preflight: preflight.clone(),
             snapshots: parts.snapshots.clone(),
             recheck: recheck.clone(),
             open: parts.open.clone(),
@@ -128,6 +135,7 @@ impl Edge {
         });
         Arc::new(Self {
             recheck,
+            preflight,
             fanouts,
             parts,
             leases: Arc::new(Semaphore::new(LEASE_RESERVE)),

@@ -4,5 +4,6 @@ pub(crate) mod discovery;
 pub(crate) mod dispatch;
 pub(crate) mod fanout;
 pub(crate) mod identify;
+pub(crate) mod preflight;
 pub(crate) mod replan;
 pub(crate) mod reply;

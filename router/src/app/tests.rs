@@ -311,7 +311,10 @@ async fn explains_a_plan() {
     assert!(told["plan"]["refuse"].is_string(), "{told}");
     let (_, told) = explain("verb=get&path=/clusters/east/api/v1/pods&as=user:ada&groups=sre").await;
     assert!(
-        told["plan"]["forward"]["checks"][0].as_str().unwrap().contains("ada"),
+        told["plan"]["forward"]["needs"][0]["access"]
+            .as_str()
+            .unwrap()
+            .contains("ada"),
         "{told}"
     );
     let (_, told) = explain(&format!("verb=get&path=/api/v1/../secrets&{caller}")).await;

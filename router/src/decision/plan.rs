@@ -1,9 +1,9 @@
 //! (caller, request, snapshot) → what to do. Pure, and every routing rule is here (design 4).
 //!
-//! A [`Plan`] is complete: whoever runs it (`dispatch`, `fanout`) decides nothing any more. The explicit view is planned in
+//! A [`Plan`] is complete: whoever runs it (`preflight`, `dispatch`, `fanout`) decides nothing any more. The explicit view is planned in
 //! `explicit`, the merged view in `merged` (one object), `collection` (lists and watches) and `clusterwide` (what has no
-//! namespace), what a shard's limits mean for one request in `scope`; what the object's labels or the body must say besides
-//! is a [`Guard`] and a [`BodyRule`], judged by the pure functions of [`guard`] once they are at hand.
+//! namespace), what a shard's limits mean for one request in `scope`. What must be known besides is in it as well, as
+//! [`Need`] and [`Choose`], for `preflight` to ask.
 
 pub(crate) mod choose;
 mod clusterwide;
@@ -12,8 +12,9 @@ mod discovery;
 mod explicit;
 pub(crate) mod fanout;
 mod forward;
-pub(crate) mod guard;
+pub(crate) mod labels;
 mod merged;
+mod need;
 pub(crate) mod owners;
 mod rule;
 mod scope;
@@ -21,6 +22,7 @@ mod single;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
@@ -28,6 +30,7 @@ use portolan_crds::selector::Selector;
 pub(crate) use self::choose::Choose;
 pub(crate) use self::fanout::{FanLeg, FanOut, Replan};
 use self::forward::{Refusal, Route};
+pub(crate) use self::need::{BodyRule, Change, LabelCheck, Need};
 pub(crate) use self::rule::Rule;
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation, Verb, View};
@@ -35,7 +38,7 @@ use crate::value::document::Wanted;
 use crate::value::fault::Fault;
 use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Caller, LeaseName, Snapshot, Target};
-use crate::value::traffic::TrafficClass;
+use crate::value::traffic::Traffic;
 
 /// A plan and the rule that made it.
 #[derive(Debug, Clone)]
@@ -44,6 +47,10 @@ pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// By which rule; a closed set, for span, metric and `/explain`.
     pub(crate) rule: Rule,
+    /// No member is known to serve the kind: whoever runs the plan has discovery look again ([`KindStore::miss`]).
+    ///
+    /// [`KindStore::miss`]: crate::value::kinds::KindStore::miss
+    pub(crate) unknown_kind: bool,
 }
 
 /// What to do with a request.
@@ -74,38 +81,19 @@ pub(crate) enum LocalAnswer {
 
 /// How one request goes to one member.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "four independent answers, each for another stage"
-)]
 pub(crate) struct Forward {
     /// The member.
     pub(crate) target: Arc<Target>,
-    /// Which connections and which breaker.
-    pub(crate) class: TrafficClass,
-    /// A renewal or an acquisition of the caller's own leader election: first in every queue, and past breaker rules
-    /// meant for something else.
-    pub(crate) priority: bool,
-    /// No deadline: watches, logs, and connections into Pods.
-    pub(crate) long_running: bool,
-    /// Nothing in the member can change by it: may be retried when it was sent.
-    pub(crate) read: bool,
-    /// A list or a watch start: an open breaker answers it 429 instead of 503.
-    pub(crate) collection: bool,
+    /// Connections, queues, deadline and retries.
+    pub(crate) traffic: Traffic,
     /// Changes to the request and to what comes back.
     pub(crate) rewrite: Rewrite,
-    /// The object's labels must be looked at first.
-    pub(crate) guard: Option<Guard>,
-    /// The body must be looked at first.
-    pub(crate) body_rule: Option<BodyRule>,
     /// Whom the member shall see.
     pub(crate) act_as: Impersonation,
-    /// Questions to ask before anything is sent, in order; a no is 403.
-    pub(crate) checks: Vec<Check>,
+    /// What must be known before it may leave, in the order in which it is asked: access first, the body last.
+    pub(crate) needs: Vec<Need>,
     /// Text for a `Warning` header: let through by `Audit`. To be counted.
     pub(crate) warning: Option<String>,
-    /// Send this instead if the body creates the leader-election Lease; see `lease::names_lease`.
-    pub(crate) election: Option<Box<Forward>>,
 }
 
 /// What `rewrite` changes. Default: nothing but headers.
@@ -124,71 +112,32 @@ impl Rewrite {
     }
 }
 
-/// Before the request: GET the object's metadata (as the same user) and judge its labels; see [`guard::judge`].
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Guard {
-    /// Path of the object in the member, without subresource.
-    pub(crate) path: String,
-    /// What its labels must match.
-    pub(crate) selector: Selector,
-    /// For the refusal: what, where, whose.
-    pub(crate) object: String,
-    /// The shard's ShardingConfig.
-    pub(crate) shard: String,
-    /// The member.
-    pub(crate) cluster: String,
-}
-
-/// Before the request: judge the body; see [`guard::check_body`].
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct BodyRule {
-    /// What the labels of the result must match.
-    pub(crate) selector: Selector,
-    /// How the body becomes the result.
-    pub(crate) change: Change,
-    /// For the refusal: what, where.
-    pub(crate) object: String,
-    /// The shard's ShardingConfig.
-    pub(crate) shard: String,
-}
-
-/// How a body relates to the object that results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// The body is the object.
-    Whole,
-    /// The body is the object, but absent labels stay as they are: custom resources' `/status`.
-    Status,
-    /// The body's labels are laid over the object's: a Pod's `/binding`.
-    Over,
-    /// The body is a patch.
-    Patch,
-}
-
-/// Decides. `kinds`: what members said they serve, as far as it is known.
+/// Decides, and does nothing. `kinds`: what members said they serve, as far as it is known.
 pub(crate) fn plan(caller: &Caller, request: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Planned {
     if let Some(answer) = local(request) {
         return Planned {
             plan: Plan::Local(answer),
             rule: Rule::Health,
+            unknown_kind: false,
         };
     }
+    let unknown_kind = Cell::new(false);
     let route = Route {
         caller,
         request,
         snapshot,
         kinds,
+        unknown_kind: &unknown_kind,
     };
     let outcome = match &request.view {
         View::Explicit(cluster) => explicit::plan(&route, cluster).map(|(rule, forward)| (rule, forward.into())),
         View::Merged => merged::plan(&route),
     };
-    match outcome {
-        Ok((rule, plan)) => Planned { plan, rule },
-        Err(Refusal { rule, fault }) => Planned {
-            plan: Plan::Refuse(fault),
-            rule,
-        },
+    let (rule, plan) = outcome.unwrap_or_else(|Refusal { rule, fault }| (rule, Plan::Refuse(fault)));
+    Planned {
+        plan,
+        rule,
+        unknown_kind: unknown_kind.get(),
     }
 }
 
@@ -217,8 +166,22 @@ impl From<FanOut> for Plan {
 }
 
 impl Forward {
+    /// A renewal or an acquisition of the caller's own leader election: first in every queue, and past breaker rules
+    /// meant for something else.
+    pub(crate) fn is_priority(&self) -> bool {
+        self.rewrite.lease.is_some()
+    }
+
+    /// What others must be asked about rights, in order.
+    pub(crate) fn access(&self) -> impl Iterator<Item = &Check> {
+        self.needs.iter().filter_map(|need| match need {
+            Need::Access(check) => Some(check),
+            Need::Owners | Need::Labels(_) | Need::Body(_) => None,
+        })
+    }
+
     /// The answer when this member cannot be asked now: an open breaker, a cordon, no credential. Nothing was sent.
     pub(crate) fn unavailable(&self, message: String) -> Fault {
-        forward::unavailable(self.collection, message, &self.target.cluster)
+        forward::unavailable(self.traffic, message, &self.target.cluster)
     }
 }

@@ -9,14 +9,14 @@ mod headers;
 #[cfg(test)]
 mod tests;
 
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, HeaderName, HeaderValue, VIA, WARNING};
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HeaderName, HeaderValue, VIA, WARNING};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 use portolan_crds::selector::Selector;
 use portolan_runtime::Secret;
 
-use crate::decision::plan::{Forward, guard};
+use crate::decision::plan::Forward;
 use crate::value::classify::{ApiRequest, field};
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
@@ -40,28 +40,14 @@ pub(crate) fn rewrite_head(
     bearer: &Secret,
 ) -> Result<(), Fault> {
     head.uri = uri(forward, request)?;
-    headers::strip_request(&mut head.headers, forward.class == TrafficClass::Upgrade);
+    headers::strip_request(&mut head.headers, forward.traffic.class == TrafficClass::Upgrade);
     if forward.rewrite.touches_bodies() {
         headers::accept_renamable(&mut head.headers);
         head.headers.remove(ACCEPT_ENCODING);
-    }
-    if forward.rewrite.touches_bodies() || forward.body_rule.is_some() || forward.election.is_some() {
         // The body is buffered and may change: whoever sends it knows its length.
         head.headers.remove(CONTENT_LENGTH);
     }
     identify(forward, &mut head.headers, bearer)
-}
-
-/// The guard's own GET of an object's metadata: the same user, the same token.
-pub(crate) fn guard_request(forward: &Forward, path: &str, bearer: &Secret) -> Result<http::Request<()>, Fault> {
-    let mut request = http::Request::new(());
-    *request.method_mut() = Method::GET;
-    *request.uri_mut() = origin_form(path.to_owned())?;
-    request
-        .headers_mut()
-        .insert(ACCEPT, HeaderValue::from_static(guard::ACCEPT));
-    identify(forward, request.headers_mut(), bearer)?;
-    Ok(request)
 }
 
 /// Cleans the head of a member's answer: hop-by-hop headers gone (but for the switch of protocols itself),

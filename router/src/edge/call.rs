@@ -1,4 +1,4 @@
-//! One request through the stages: `classify → identify → plan → checks → dispatch`, or `fanout`, which checks leg by leg.
+//! One request through the stages: `classify → identify → plan → preflight → dispatch`, or `fanout`, which asks leg by leg.
 //!
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
@@ -17,20 +17,20 @@ use tracing::Span;
 use super::answer::Carried;
 use super::record::Completion;
 use super::{Edge, MAX_HEAD_BYTES, Served, span, take};
-use crate::decision::plan::owners;
 use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
 use crate::resource::upstream::{Body, ClientBody, MAX_BODY_BYTES};
-use crate::stage::dispatch::{Dispatched, Leg, gather_body};
+use crate::stage::dispatch::{Dispatched, Leg};
 use crate::stage::fanout::fence::{self, Write};
-use crate::stage::fanout::find::Finder;
 use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan, Fanned};
 use crate::stage::identify::PeerIdentity;
+use crate::stage::preflight::Pending;
 use crate::value::classify::{self, ApiRequest, Verb};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
-use crate::value::traffic::TrafficClass;
+use crate::value::traffic::{Traffic, TrafficClass};
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
@@ -52,6 +52,7 @@ struct Known {
     head: Parts,
     asked: ApiRequest,
     snapshot: Arc<Snapshot>,
+    kinds: Arc<Kinds>,
     caller: Caller,
 }
 
@@ -71,7 +72,11 @@ impl Call<'_> {
         let identified = edge.identifier.identify(&head.headers, self.peer, &snapshot).await;
         let caller = identified.map_err(|fault| not_yet(&asked, fault))?;
         self.name(&caller);
-        let planned = plan::plan(&caller, &asked, &snapshot, &edge.kinds);
+        let kinds = edge.kinds.load();
+        let planned = plan::plan(&caller, &asked, &snapshot, &kinds);
+        if planned.unknown_kind {
+            edge.kinds.miss();
+        }
         self.note(&planned);
         let known = Known {
             permit,
@@ -79,11 +84,12 @@ impl Call<'_> {
             head,
             asked,
             snapshot,
+            kinds,
             caller,
         };
         match planned.plan {
             Plan::Forward(forward) => {
-                let body = bounded(forward.long_running, &known.head, body)?;
+                let body = bounded(forward.traffic.long, &known.head, body)?;
                 self.forward(forward, known, body).await
             }
             Plan::FanOut(fan) => self.fan_out(*fan, known).await,
@@ -108,15 +114,15 @@ impl Call<'_> {
     }
 
     /// To one member.
-    async fn forward(self, forward: Box<Forward>, known: Known, body: Body) -> Result<Served, Fault> {
+    async fn forward(self, forward: Box<Forward>, known: Known, mut body: Body) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        let checked = self.check(&forward).await;
+        let pending = self.pending(&known);
+        let checked = self.edge.preflight.check(&forward, pending, &mut body).await;
         checked.map_err(|fault| not_yet(&known.asked, fault))?;
-        let body = self.owners(&forward, &known, body).await?;
-        let permit = self.permit(known.permit, forward.long_running)?;
+        let Traffic { class, long, .. } = forward.traffic;
+        let permit = self.permit(known.permit, long)?;
         // A followed log has no events that it could end between.
-        let watch = forward.class == TrafficClass::Watch && known.asked.verb == Verb::Watch;
-        let long = forward.long_running;
+        let watch = class == TrafficClass::Watch && known.asked.verb == Verb::Watch;
         // Before it is sent: no swap from here on is missed.
         let watched = long.then(|| {
             self.edge
@@ -154,51 +160,25 @@ impl Call<'_> {
         })
     }
 
-    /// Refuses a body that would make an object the child of another member's. The body stays to be sent.
-    async fn owners(&self, forward: &Forward, known: &Known, mut body: Body) -> Result<Body, Fault> {
-        // The leader-election Lease must not wait, and belongs to nobody.
-        if forward.priority || !owners::may_cross(&known.asked, &known.caller) {
-            return Ok(body);
-        }
-        let edge = &self.edge.parts;
-        let asking = self.question(known);
-        let bytes = gather_body(&mut body, asking.deadline).await?;
-        let content_type = known.head.headers.get(http::header::CONTENT_TYPE);
-        let owners = owners::read(content_type.and_then(|value| value.to_str().ok()), &bytes);
-        if owners.is_empty() {
-            return Ok(body);
-        }
-        let finder = Finder {
-            dispatcher: &edge.dispatcher,
-            access: &edge.access,
-            asking: &asking,
-            snapshot: &known.snapshot,
-        };
-        finder.owners(forward, &owners, &edge.kinds).await?;
-        Ok(body)
-    }
-
     /// For what is asked before the request itself.
-    fn question(&self, known: &Known) -> Asking {
-        let (asked, caller) = (known.asked.clone(), known.caller.clone());
-        let mut asking = Asking::new(asked, &known.head, caller, self.received.clone());
-        asking.deadline = Some(known.started + timeout(&asking.asked, self.edge.parts.request_timeout));
-        asking
+    fn pending<'k>(&'k self, known: &'k Known) -> Pending<'k> {
+        Pending {
+            head: &known.head,
+            asked: &known.asked,
+            caller: &known.caller,
+            snapshot: &known.snapshot,
+            kinds: &known.kinds,
+            received: self.received,
+            deadline: known.started + timeout(&known.asked, self.edge.parts.request_timeout),
+        }
     }
 
     /// To one of some members, once an answer or the body has told which.
     async fn choose(self, choose: Choose, known: Known, body: Incoming) -> Result<Served, Fault> {
-        let edge = &self.edge.parts;
-        let long = choose.candidates.iter().any(|one| one.forward.long_running);
+        let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
         let mut body = bounded(long, &known.head, body)?;
-        let asking = self.question(&known);
-        let finder = Finder {
-            dispatcher: &edge.dispatcher,
-            access: &edge.access,
-            asking: &asking,
-            snapshot: &known.snapshot,
-        };
-        let forward = finder.choose(choose, &known.head, &mut body).await?;
+        let pending = self.pending(&known);
+        let forward = self.edge.preflight.choose(choose, pending, &mut body).await?;
         self.completion.record.cluster = Some(forward.target.cluster.clone());
         Span::current().record("clusters", &*forward.target.cluster);
         self.forward(forward, known, body).await
@@ -244,7 +224,7 @@ impl Call<'_> {
     /// From what members have said they serve.
     async fn discover(self, wanted: &Wanted, known: Known) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        edge.access.check(&wanted.checks).await?;
+        self.edge.preflight.access(&wanted.checks).await?;
         let hash = known.asked.query.first("hash");
         let answer = edge
             .discovery
@@ -282,7 +262,7 @@ impl Call<'_> {
         record.rule = Some(planned.rule);
         match &planned.plan {
             Plan::Forward(forward) => {
-                record.class = Some(forward.class);
+                record.class = Some(forward.traffic.class);
                 record.cluster = Some(forward.target.cluster.clone());
                 record.audited = forward.warning.is_some();
             }
@@ -298,19 +278,11 @@ impl Call<'_> {
                 record.audited = fan.legs.iter().any(|leg| leg.forward.warning.is_some());
             }
             Plan::Choose(choose) => {
-                record.class = choose.candidates.first().map(|one| one.forward.class);
+                let mut all = choose.candidates.iter().map(|one| &one.forward);
+                record.audited = all.clone().any(|forward| forward.warning.is_some());
+                record.class = all.next().map(|forward| forward.traffic.class);
             }
             Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => {}
-        }
-    }
-
-    async fn check(&self, forward: &Forward) -> Result<(), Fault> {
-        let access = &self.edge.parts.access;
-        access.check(&forward.checks).await?;
-        match &forward.election {
-            // Which of the two it is stands in the body, which nobody may make us read before they may do both.
-            Some(election) => access.check(&election.checks).await,
-            None => Ok(()),
         }
     }
 

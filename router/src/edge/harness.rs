@@ -29,7 +29,7 @@ use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::identify::Identifier;
 use crate::stage::identify::{IdentityConfig, metrics::IdentifyMetrics};
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::{SnapshotStore, Target};
 
 /// The person that the harness' clients are.
@@ -100,7 +100,7 @@ impl Router {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
-        let kinds = Kinds::default();
+        let kinds = KindStore::default();
         let documents = documents(&upstreams, &snapshots);
         let edge = Edge::new(EdgeParts {
             snapshots: snapshots.clone(),

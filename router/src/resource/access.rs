@@ -65,7 +65,7 @@ impl Access {
     }
 
     /// Asks all of a plan's questions. 403 for a no, 503 if nobody can be asked. Safe to drop.
-    pub(crate) async fn check(&self, checks: &[Check]) -> Result<(), Fault> {
+    pub(crate) async fn check(&self, checks: impl IntoIterator<Item = &Check>) -> Result<(), Fault> {
         for check in checks {
             match check {
                 Check::HubProxy { user, groups, cluster } => {

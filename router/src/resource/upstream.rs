@@ -8,6 +8,7 @@ mod body;
 mod connection;
 mod endpoint;
 mod exchange;
+mod gather;
 mod metrics;
 mod pool;
 pub(crate) mod retry;
@@ -31,6 +32,7 @@ pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ending, MAX_
 use self::connection::{Tuning, UNARY, WATCH};
 pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;
+pub(crate) use self::gather::{gather, gather_request};
 pub(crate) use self::metrics::UpstreamCollector;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};

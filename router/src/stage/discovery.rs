@@ -39,7 +39,7 @@ use crate::resource::upstream::Body;
 use crate::stage::dispatch::MemberDocuments;
 use crate::value::document::{self, Discovered, Document, JSON, Source, Wanted};
 use crate::value::fault::Fault;
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::Snapshot;
 
 /// Answers discovery. One per process.
@@ -93,7 +93,12 @@ impl<T> Gathered<T> {
 
 impl Discovery {
     /// Looks at members are tasks of `tasks`. `kinds` is filled.
-    pub(crate) fn new(documents: MemberDocuments, kinds: Kinds, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
+    pub(crate) fn new(
+        documents: MemberDocuments,
+        kinds: KindStore,
+        metrics: DiscoveryMetrics,
+        tasks: Tasks,
+    ) -> Arc<Self> {
         Arc::new(Self {
             cache: Cache::new(documents, kinds, metrics.clone(), tasks),
             made: Made::new(metrics.clone()),

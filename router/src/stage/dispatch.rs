@@ -1,13 +1,13 @@
-//! Runs a plan that forwards: looks first where the plan says so, then bulkhead, breaker, send, and judges what came.
+//! Sends what is ready to be sent to one member: bulkhead, breaker, attempts, and classifies what came.
 //!
 //! Every leg has a client span and carries its trace context to the member. Reads are retried within a budget when the
 //! member cannot have been the wiser; a write that left is never sent again. Errors become a `Fault` that says whether
-//! the request may have run. Not here: routing rules (`plan`), connections (`upstream`). Callers: `edge`, and `fanout` leg by
-//! leg.
+//! the request may have run. Not here: routing rules (`plan`), what must be known before (`preflight`), connections
+//! (`upstream`). Callers: `edge`, `fanout` leg by leg, and `preflight` for its questions.
 
 mod document;
 mod judge;
-mod look;
+mod rename;
 mod renamed;
 mod review;
 mod send;
@@ -29,7 +29,6 @@ use tokio::time::Instant;
 
 pub(crate) use self::document::{DocumentRequest, MemberDocuments};
 pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
-pub(crate) use self::look::{gather_answer_body, gather_body};
 pub(crate) use self::review::MemberReviews;
 pub(crate) use self::send::{admit, inject, leg_span, tell};
 use self::upgrade::Tunnel;
@@ -120,10 +119,7 @@ impl Dispatcher {
     }
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
-    pub(crate) async fn dispatch(&self, mut leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
-        if let Some(election) = look::election(&mut leg, &head, &mut body).await? {
-            leg.forward = election;
-        }
+    pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
         let upstream = self.upstream(&leg.forward)?;
         let bearer = credential(&leg)?;
         let places = self.places(&leg, &upstream).await?;
@@ -132,8 +128,7 @@ impl Dispatcher {
             upstream: &upstream,
             bearer: &bearer,
         };
-        look::guard(&run, &head, &mut body).await?;
-        if leg.forward.class == TrafficClass::Upgrade {
+        if leg.forward.traffic.class == TrafficClass::Upgrade {
             let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
             return Ok(Dispatched {
                 response,
@@ -142,12 +137,12 @@ impl Dispatcher {
             });
         }
         rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
-        look::rename_request(&run, &head, &mut body).await?;
+        rename::rename_request(&run, &head, &mut body).await?;
         if let Body::Whole(bytes) = &body {
             head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
         }
         let response = send::send(&run, head, body).await?;
-        let response = look::rename_response(&run, response).await?;
+        let response = rename::rename_response(&run, response).await?;
         let (mut head, body) = response.into_parts();
         rewrite::rewrite_response(&leg.forward, &mut head);
         Ok(Dispatched {
@@ -185,7 +180,7 @@ impl Dispatcher {
 
     async fn places(&self, leg: &Leg, upstream: &Upstream) -> Result<Places, Fault> {
         let forward = &leg.forward;
-        let caller = self.caller_place(&leg.caller, forward.long_running, forward.priority);
+        let caller = self.caller_place(&leg.caller, forward.traffic.long, forward.is_priority());
         Ok(Places {
             _caller: leg.within(caller).await??,
             _target: Self::target_place(leg, upstream).await?,
@@ -215,10 +210,10 @@ impl Dispatcher {
 
     /// Long requests are bounded by caller alone: a member does not count them among its work.
     async fn target_place(leg: &Leg, upstream: &Upstream) -> Result<Permit, Fault> {
-        if leg.forward.long_running {
+        if leg.forward.traffic.long {
             return Ok(Permit::default());
         }
-        let place = leg.within(upstream.bulkhead.enter(leg.forward.priority)).await?;
+        let place = leg.within(upstream.bulkhead.enter(leg.forward.is_priority())).await?;
         place.map_err(|_| full(&format!("member cluster {}", upstream.cluster), Some(&upstream.cluster)))
     }
 
@@ -253,13 +248,13 @@ impl Leg {
     /// for a place, a review, a look at the object, its body or a connection. It must not leave then.
     pub(crate) fn still(&self) -> Result<(), UpstreamError> {
         let still = |recheck: &Arc<Recheck>| recheck.still(&self.forward, &self.asked, &self.caller, &self.snapshot);
-        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.traffic.is_read());
         recheck.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
     }
 
     /// Wakes when [`Self::still`] may say something else.
     fn swaps(&self) -> Option<watch::Receiver<u64>> {
-        let recheck = self.recheck.as_ref().filter(|_| !self.forward.read);
+        let recheck = self.recheck.as_ref().filter(|_| !self.forward.traffic.is_read());
         recheck.map(|recheck| recheck.swaps())
     }
 
@@ -303,4 +298,4 @@ fn credential(leg: &Leg) -> Result<Secret, Fault> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,20 +2,18 @@
 //!
 //! Also of one member: the same code serves one leg and many. `leg` asks a member, `list` and `watch` make the answer with
 //! the pure core of `portolan-merge`; both are bodies that read their legs when hyper reads them, without a task of their
-//! own, so back-pressure needs no code. What the plan wants checked is asked by `leg`, of each member before it is sent
+//! own, so back-pressure needs no code. `leg` has `preflight` ask what the plan needs of each member, before it is sent
 //! anything: legs come and connect anew while a watch runs. Not here: which members (`plan`), connections and retries
 //! (`dispatch`). Caller: `edge`.
 
 mod accept;
 mod connect;
 pub(crate) mod fence;
-pub(crate) mod find;
 mod gzip;
 pub(crate) mod leg;
 mod list;
 pub(crate) mod metrics;
 pub(crate) mod open;
-mod owners;
 pub(crate) mod socket;
 mod stream;
 mod wake;
@@ -35,10 +33,10 @@ pub(crate) use self::leg::Asking;
 use self::open::OpenWatches;
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
-use crate::resource::access::Access;
 use crate::resource::bulkhead::Permit;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::{Dispatcher, Places};
+use crate::stage::preflight::Preflight;
 use crate::stage::replan::Recheck;
 use crate::stage::reply::{self, Format};
 use crate::value::fault::Fault;
@@ -56,7 +54,8 @@ pub(crate) const FRAME_BYTES: usize = 64 << 20;
 /// The stage. One per process.
 pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) access: Access,
+    /// Asked about each leg.
+    pub(crate) preflight: Arc<Preflight>,
     /// For reconnects of watches: credentials are of their time.
     pub(crate) snapshots: Arc<SnapshotStore>,
     /// Tells open watches of swaps.

@@ -22,10 +22,10 @@ use portolan_crds::selector::Selector;
 use portolan_runtime::Tasks;
 use tokio::sync::watch;
 
-use crate::decision::plan::{self, FanOut, Forward, Plan, Replan, Rule};
+use crate::decision::plan::{self, FanOut, Forward, Need, Plan, Replan, Rule};
 use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
-use crate::value::kinds::Kinds;
+use crate::value::kinds::{KindStore, Kinds};
 use crate::value::snapshot::{Caller, Snapshot, SnapshotStore};
 
 /// Why an answer is to end.
@@ -52,7 +52,7 @@ pub(crate) enum FanVerdict {
 #[derive(Debug)]
 pub(crate) struct Recheck {
     snapshots: Arc<SnapshotStore>,
-    kinds: Kinds,
+    kinds: KindStore,
     // A mutex: held to add, remove or copy the list; nothing is planned under it.
     open: Mutex<Registered>,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Watched {
 pub(crate) struct WatchedFan(Watched);
 
 impl Recheck {
-    pub(crate) fn new(snapshots: Arc<SnapshotStore>, kinds: Kinds) -> Arc<Self> {
+    pub(crate) fn new(snapshots: Arc<SnapshotStore>, kinds: KindStore) -> Arc<Self> {
         let open = Mutex::default();
         Arc::new(Self { snapshots, kinds, open })
     }
@@ -135,9 +135,10 @@ impl Recheck {
         while let Some(Ok(())) = stop.run_until_cancelled(swaps.changed()).await {
             swaps.borrow_and_update();
             let snapshot = self.snapshots.load();
+            let kinds = self.kinds.load();
             let open: Vec<_> = self.open.lock().requests.values().cloned().collect();
             for request in open {
-                request.judge(&snapshot, &self.kinds);
+                request.judge(&snapshot, &kinds);
             }
         }
     }
@@ -185,20 +186,14 @@ impl Recheck {
             let why = "the hub does not tell of this caller any more";
             return Err(Fault::Forbidden(why.to_owned()));
         };
-        let next = match plan::plan(&caller, asked, &now, &self.kinds).plan {
+        let same = match plan::plan(&caller, asked, &now, &self.kinds.load()).plan {
             Plan::Refuse(fault) => return Err(fault),
-            // The body has named the leader-election Lease.
-            Plan::Forward(next) if forward.rewrite.lease.is_some() && next.election.is_some() => next.election,
-            Plan::Forward(next) => Some(next),
-            // An object does not move: where it was found it stays.
-            Plan::Choose(choose) => {
-                let mut candidates = choose.candidates.into_iter().map(|one| one.forward);
-                let here = candidates.find(|next| next.target.cluster == forward.target.cluster);
-                here.map(Box::new)
-            }
-            Plan::FanOut(_) | Plan::Discovery(_) | Plan::Local(_) => None,
+            Plan::Forward(next) => alike(forward, &next),
+            // An object does not move: where it was found it stays. Nor does the body name another Lease.
+            Plan::Choose(choose) => choose.candidates.iter().any(|next| alike(forward, &next.forward)),
+            Plan::FanOut(_) | Plan::Discovery(_) | Plan::Local(_) => false,
         };
-        if next.is_some_and(|next| alike(forward, &next)) {
+        if same {
             return Ok(());
         }
         Err(forward.unavailable(format!(
@@ -233,7 +228,7 @@ impl Recheck {
         // Registered first: a swap from now on is seen by `run`, an earlier one here.
         let now = self.snapshots.load();
         if now.generation != snapshot.generation {
-            open.judge(&now, &self.kinds);
+            open.judge(&now, &self.kinds.load());
         }
         let all = self.clone();
         Watched { id, open, all }
@@ -436,7 +431,11 @@ fn alike(one: &Forward, other: &Forward) -> bool {
     one.target.cluster == other.target.cluster
         && one.target.cluster_uid == other.target.cluster_uid
         && one.rewrite == other.rewrite
-        && one.guard == other.guard
-        && one.body_rule == other.body_rule
+        && looks(one).eq(looks(other))
         && one.act_as == other.act_as
+}
+
+fn looks(forward: &Forward) -> impl Iterator<Item = &Need> {
+    let looks = |need: &&Need| matches!(need, Need::Labels(_) | Need::Body(_));
+    forward.needs.iter().filter(looks)
 }

@@ -1,15 +1,14 @@
-//! Which member serves which kinds, by what each said last. Pure but for the one swap; filled by `discovery` from the
-//! members' documents, read by `plan`, `fanout` and `/kinds` without waiting.
+//! Which member serves which kinds, by what each said last: one immutable value, frozen for a request as the snapshot is.
 //!
-//! A member that is away keeps what it said last. `None` always means "not known (yet)", never "no": a kind that is asked
-//! for and unknown makes `discovery` look again soon.
+//! A member that is away keeps what it said last. `None` always means "not known (yet)", never "no". Pure; the one place it
+//! is kept is [`KindStore`], filled by `discovery` from the members' documents. Readers: `plan`, `preflight`, `/kinds`.
+
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use tokio::sync::Notify;
+pub(crate) use self::store::KindStore;
 
 /// Whether objects of a kind live in namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,7 +78,7 @@ impl MemberKinds {
 
 /// What all members serve, at one moment.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KindTable {
+pub(crate) struct Kinds {
     members: HashMap<Arc<str>, Arc<MemberKinds>>,
 }
 
@@ -99,10 +98,20 @@ pub(crate) struct Partial {
     pub(crate) missing: BTreeSet<Arc<str>>,
 }
 
-impl KindTable {
+impl Kinds {
     /// What one member serves; `None` if it has never said.
     pub(crate) fn member(&self, cluster: &str) -> Option<&Arc<MemberKinds>> {
         self.members.get(cluster)
+    }
+
+    /// Replaces what one member serves.
+    pub(crate) fn set(&mut self, cluster: &Arc<str>, served: Arc<MemberKinds>) {
+        self.members.insert(cluster.clone(), served);
+    }
+
+    /// Forgets all other members.
+    pub(crate) fn retain(&mut self, known: impl Fn(&str) -> bool) {
+        self.members.retain(|cluster, _| known(cluster));
     }
 
     /// Kinds that not all of `clusters` serve, or not in the same versions; members that never spoke are not counted.
@@ -139,74 +148,41 @@ impl KindTable {
     }
 }
 
-/// What all members serve. Cheap to clone: clones share one table.
-#[derive(Clone, Default)]
-pub(crate) struct Kinds(Arc<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    /// An `ArcSwap`: planning reads it and must not wait.
-    table: ArcSwap<KindTable>,
-    /// Somebody asked for a kind that no member is known to serve. A `Notify`: many askers, one look.
-    missed: Notify,
-}
-
-impl fmt::Debug for Kinds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Kinds")
-            .field(&self.0.table.load().members.len())
-            .finish()
-    }
-}
-
 impl Kinds {
-    /// The table of this moment, for several questions that must agree.
-    pub(crate) fn load(&self) -> Arc<KindTable> {
-        self.0.table.load_full()
+    /// Where objects of a resource live in these clusters. `None` if none of them [is known to serve it](Self::is_served), or
+    /// if those that do disagree. One that has never spoken may disagree as well: ask [`Kinds::serves`] before what it sends is
+    /// trusted.
+    pub(crate) fn scope<'a>(&self, clusters: impl IntoIterator<Item = &'a str>, gr: (&str, &str)) -> Option<Scope> {
+        let mut scopes = self.serving(clusters, gr).map(|kind| kind.scope);
+        let first = scopes.next()?;
+        scopes.all(|scope| scope == first).then_some(first)
     }
 
-    /// Where objects of a resource live in these clusters. `None` if none of them is known to serve it, or if those that do
-    /// disagree. One that has never spoken may disagree as well: ask [`Kinds::serves`] before what it sends is trusted.
-    pub(crate) fn scope<'a>(
+    /// Whether one of these clusters is known to serve a resource.
+    pub(crate) fn is_served<'a>(&self, clusters: impl IntoIterator<Item = &'a str>, gr: (&str, &str)) -> bool {
+        self.serving(clusters, gr).next().is_some()
+    }
+
+    fn serving<'a>(
         &self,
         clusters: impl IntoIterator<Item = &'a str>,
         (group, resource): (&str, &str),
-    ) -> Option<Scope> {
-        let table = self.0.table.load();
-        let serving = clusters
-            .into_iter()
-            .filter_map(|cluster| table.members.get(cluster)?.get(group, resource));
-        let mut scopes = serving.map(|kind| kind.scope);
-        let Some(first) = scopes.next() else {
-            self.0.missed.notify_one();
-            return None;
-        };
-        scopes.all(|scope| scope == first).then_some(first)
+    ) -> impl Iterator<Item = &Arc<Kind>> {
+        let clusters = clusters.into_iter();
+        clusters.filter_map(move |cluster| self.members.get(cluster)?.get(group, resource))
     }
 
     /// Whether one member serves a resource in any version; `None` if it has never said.
     pub(crate) fn serves(&self, cluster: &str, group: &str, resource: &str) -> Option<bool> {
-        let table = self.0.table.load();
-        Some(table.members.get(cluster)?.get(group, resource).is_some())
-    }
-
-    /// The plural name of a kind in one member, for ownerReferences; `None` if not known.
-    pub(crate) fn resource_of(&self, cluster: &str, group: &str, kind: &str) -> Option<String> {
-        let table = self.0.table.load();
-        let resource = table.members.get(cluster)?.resource_of(group, kind);
-        if resource.is_none() {
-            self.0.missed.notify_one();
-        }
-        resource.map(ToOwned::to_owned)
+        Some(self.members.get(cluster)?.get(group, resource).is_some())
     }
 
     /// Why a version of a resource cannot be asked of these members as one: one of them serves the resource, but not in
     /// this version. Its objects would silently be missing. Members that do not serve it at all are fine.
     pub(crate) fn version_conflict(&self, clusters: &[Arc<str>], gvr: (&str, &str, &str)) -> Option<String> {
         let (group, version, resource) = gvr;
-        let table = self.0.table.load();
         let serving = clusters.iter().filter_map(|cluster| {
-            let kind = table.members.get(cluster)?.get(group, resource)?;
+            let kind = self.members.get(cluster)?.get(group, resource)?;
             Some((cluster, kind))
         });
         let (with, without): (Vec<_>, Vec<_>) =
@@ -231,32 +207,6 @@ impl Kinds {
             list(&without)
         ))
     }
-
-    /// Replaces what one member serves. Called by `discovery`, whenever a member's documents changed.
-    pub(crate) fn set(&self, cluster: &Arc<str>, kinds: Arc<MemberKinds>) {
-        self.0.table.rcu(|table| {
-            let mut next = KindTable::clone(table);
-            next.members.insert(cluster.clone(), kinds.clone());
-            next
-        });
-    }
-
-    /// Forgets members that are no targets any more.
-    pub(crate) fn retain(&self, known: impl Fn(&str) -> bool) {
-        if self.0.table.load().members.keys().all(|cluster| known(cluster)) {
-            return;
-        }
-        self.0.table.rcu(|table| {
-            let mut next = KindTable::clone(table);
-            next.members.retain(|cluster, _| known(cluster));
-            next
-        });
-    }
-
-    /// Waits until somebody has asked for a kind that no member is known to serve.
-    pub(crate) async fn missed(&self) {
-        self.0.missed.notified().await;
-    }
 }
 
 #[cfg(test)]
@@ -273,7 +223,7 @@ mod tests {
     }
 
     fn kinds() -> Kinds {
-        let kinds = Kinds::default();
+        let mut kinds = Kinds::default();
         let mut east = MemberKinds::default();
         east.add("", "nodes", kind("Node", Scope::Cluster, &["v1"], &["get", "list"]));
         east.add(
@@ -306,16 +256,15 @@ mod tests {
         );
         assert_eq!(kinds.serves("east", "x.io", "ports"), Some(false));
         assert_eq!(kinds.serves("north", "x.io", "ports"), None);
-        assert_eq!(kinds.resource_of("west", "x.io", "Port").as_deref(), Some("ports"));
-        let ships = kinds.load().members["east"].get("x.io", "ships").unwrap().clone();
+        assert_eq!(kinds.member("west").unwrap().resource_of("x.io", "Port"), Some("ports"));
+        let ships = kinds.members["east"].get("x.io", "ships").unwrap().clone();
         assert_eq!(ships.versions, ["v2", "v1"]);
         assert_eq!(
             ships.verbs.iter().collect::<Vec<_>>(),
             ["get"],
             "what all versions allow"
         );
-        kinds.retain(|cluster| cluster == "east");
-        assert_eq!(kinds.scope(both, ("x.io", "ports")), None);
+        assert!(kinds.is_served(both, ("x.io", "ports")) && !kinds.is_served(["east"], ("x.io", "ports")));
     }
 
     #[test]
@@ -339,7 +288,7 @@ mod tests {
     #[test]
     fn partial_kinds_are_those_that_some_lack_or_serve_otherwise() {
         let members: [Arc<str>; 3] = ["east".into(), "west".into(), "never-seen".into()];
-        let partial = kinds().load().partial(&members);
+        let partial = kinds().partial(&members);
         let names: Vec<_> = partial.iter().map(|one| (&*one.resource, one.missing.len())).collect();
         assert_eq!(names, [("ports", 1), ("ships", 0)]);
     }

@@ -2,7 +2,7 @@
 //!
 //! A router does not know schemas. It relies on what all objects share: `metadata` with `name` and `labels` in JSON and
 //! YAML, and in protobuf the envelope and the field numbers of ObjectMeta. Everything it does not look for is left as it
-//! is. Callers: `lease`, which renames, and `plan::guard`, which judges; both with bodies that arrived whole.
+//! is. Callers: `lease`, which renames, and `plan::labels`, which checks; both with bodies that arrived whole.
 
 pub(crate) mod protobuf;
 mod unambiguous;

@@ -1,7 +1,8 @@
 //! One request for one member, which the plan alone cannot name: an answer or the body tells which (design 4).
 //!
 //! An object without a namespace is where it is: its metadata is looked for, in the primary first. A new Namespace goes
-//! where its annotation or the shard says. Pure: `fanout::find` asks and gathers, here it is decided. Never two members: a
+//! where its annotation or the shard says; a new Lease of the leader election to the primary. Pure: `preflight` asks and
+//! gathers, here it is decided. Never two members: a
 //! write whose place is in doubt is refused.
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use portolan_crds::names::system_namespace;
 use super::Forward;
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding, protobuf};
-use crate::value::snapshot::{Enforcement, GrantState, Shard};
+use crate::value::snapshot::{Enforcement, GrantState, LeaseName, Shard};
 
 /// Candidates, and how to choose among them.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub(crate) enum By {
     Holder(Holder),
     /// The body, which makes a Namespace.
     NewNamespace(Arc<Shard>),
+    /// The body, which makes a Lease: if it is the one of the leader election the second candidate, else the first.
+    Lease(LeaseName),
 }
 
 /// An object without a namespace.
@@ -66,6 +69,12 @@ pub(crate) enum Finding {
 
 /// A candidate by its index, and what to warn of.
 pub(crate) type Chosen = Result<(usize, Option<String>), Fault>;
+
+impl From<Forward> for Candidate {
+    fn from(forward: Forward) -> Self {
+        Self { forward, held: None }
+    }
+}
 
 impl Holder {
     /// Which candidate has it, from what each of them said, in their order. One that cannot be asked may have it: what

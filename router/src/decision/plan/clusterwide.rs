@@ -5,7 +5,7 @@
 
 use super::choose::{By, Candidate, Choose, Holder};
 use super::merged::{Merged, Outcome};
-use super::{Forward, Plan, Refusal, Rewrite, Rule, scope, single};
+use super::{Forward, Plan, Refusal, Rewrite, Rule, single};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
@@ -71,7 +71,7 @@ impl Merged<'_> {
             })
         };
         let config = &self.shard.config;
-        if scope::scope_of(resource, self.route.kinds, self.holders()) != Some(Scope::Cluster) {
+        if self.scope_of(resource) != Some(Scope::Cluster) {
             return refuse(format!(
                 "deletecollection of {} needs a namespace in the path: over all of them it would go beyond shard {config}",
                 resource.kind()

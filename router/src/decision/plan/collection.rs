@@ -14,12 +14,12 @@ use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
 use crate::value::snapshot::{Member, Reach};
-use crate::value::traffic::TrafficClass;
+use crate::value::traffic::Traffic;
 
 impl Merged<'_> {
     /// No namespace in the path: the shard's part of every member, or the union of what has no namespace.
     pub(super) fn everywhere(&self, resource: &ResourceRequest) -> Outcome {
-        let scope = scope::scope_of(resource, self.route.kinds, self.holders());
+        let scope = self.scope_of(resource);
         if scope == Some(Scope::Cluster) && !resource.is("", "namespaces") {
             return self.union(resource);
         }
@@ -120,14 +120,7 @@ impl Merged<'_> {
     /// A leg that is filtered by the router.
     fn leg(&self, cluster: &str, share: Share) -> Result<FanLeg, Refusal> {
         let mut forward = self.route.whatever_state(cluster, Rewrite::default())?;
-        let watch = self.verb() == Verb::Watch;
-        // Whatever protocol the client wants to switch to: members are asked for a plain stream.
-        forward.class = if watch {
-            TrafficClass::Watch
-        } else {
-            TrafficClass::Unary
-        };
-        forward.long_running = watch;
+        forward.traffic = Traffic::collection(self.verb() == Verb::Watch);
         forward.rewrite.selector.clone_from(&share.selector);
         let filter: Option<NamespaceFilter> = share.namespaces.clone();
         Ok(FanLeg {

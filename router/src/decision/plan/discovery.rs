@@ -16,7 +16,7 @@ impl Merged<'_> {
         };
         let checks = match &request.impersonate {
             None => Vec::new(),
-            Some(_) => self.route.to(primary, Rewrite::default())?.checks,
+            Some(_) => self.route.to(primary, Rewrite::default())?.access().cloned().collect(),
         };
         let members = self.shard.members.iter().map(|member| &member.cluster);
         let wanted = Wanted {

@@ -1,6 +1,6 @@
 //! `/clusters/<name>/…`: exactly that member, nothing filtered, and therefore only with a grant.
 
-use super::{Forward, Refusal, Rewrite, Route, Rule};
+use super::{Forward, Need, Refusal, Rewrite, Route, Rule};
 use crate::value::check::Check;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller, CallerView};
@@ -13,20 +13,18 @@ pub(super) fn plan(route: &Route<'_>, cluster: &str) -> Result<(Rule, Forward), 
             fault: Fault::NotFound(message),
         });
     }
-    let mut checks = Vec::new();
-    match route.caller {
-        Caller::Pod(view) => granted(view, cluster)?,
-        Caller::Person { user, groups } => {
-            checks.push(Check::HubProxy {
-                user: user.clone(),
-                groups: groups.clone(),
-                cluster: cluster.to_owned(),
-            });
-        }
+    if let Caller::Pod(view) = route.caller {
+        granted(view, cluster)?;
     }
     let mut forward = route.to(cluster, Rewrite::default())?;
-    checks.append(&mut forward.checks);
-    forward.checks = checks;
+    if let Caller::Person { user, groups } = route.caller {
+        let check = Check::HubProxy {
+            user: user.clone(),
+            groups: groups.clone(),
+            cluster: cluster.to_owned(),
+        };
+        forward.needs.insert(0, Need::Access(check));
+    }
     Ok((Rule::ExplicitView, forward))
 }
 

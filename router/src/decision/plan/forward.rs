@@ -3,15 +3,17 @@
 //! A cordon stops callers like an open breaker. It does not stop the leader-election Lease, whose loss would stop the
 //! operator on every other member too, nor people's explicit view, because an administrator repairs through it.
 
+use std::cell::Cell;
+
 use portolan_crds::names::system_namespace;
 
-use super::{Forward, Rewrite, Rule};
+use super::{Forward, Need, Rewrite, Rule, owners};
 use crate::value::check::Check;
-use crate::value::classify::{ApiRequest, Impersonation, Verb};
+use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
 use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Caller, Snapshot, Target};
-use crate::value::traffic::TrafficClass;
+use crate::value::traffic::{Effect, Traffic};
 
 /// Groups every ServiceAccount has.
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
@@ -40,12 +42,14 @@ pub(super) struct Route<'a> {
     pub(super) request: &'a ApiRequest,
     pub(super) snapshot: &'a Snapshot,
     pub(super) kinds: &'a Kinds,
+    /// Set where planning needed a kind that no member is known to serve.
+    pub(super) unknown_kind: &'a Cell<bool>,
 }
 
 /// A member that cannot be asked now: 429 keeps informers from relisting, 503 is the truth for everything else.
-pub(super) fn unavailable(collection: bool, message: String, cluster: &str) -> Fault {
+pub(super) fn unavailable(traffic: Traffic, message: String, cluster: &str) -> Fault {
     let cluster = Some(cluster.to_owned());
-    if collection {
+    if traffic.effect == Effect::Collection {
         Fault::TooManyRequests {
             message,
             retry_after_seconds: 1,
@@ -72,7 +76,7 @@ impl Route<'_> {
 
     /// Why a member that is known must not be asked now.
     pub(super) fn held(&self, forward: &Forward) -> Option<String> {
-        let stops = forward.target.cordoned && !forward.priority && matches!(self.caller, Caller::Pod(_));
+        let stops = forward.target.cordoned && !forward.is_priority() && matches!(self.caller, Caller::Pod(_));
         stops.then(|| format!("member cluster {} is cordoned", forward.target.cluster))
     }
 
@@ -92,47 +96,39 @@ impl Route<'_> {
                 fault: self.unavailable(message, cluster),
             });
         };
-        let priority = rewrite.lease.is_some();
         let user = self.user();
         allowed(target, &Impersonation::user(user.as_str()))?;
-        let mut checks = Vec::new();
+        let mut needs = Vec::new();
         let act_as = match &self.request.impersonate {
             None => Impersonation::user(user),
             Some(wanted) => {
                 allowed(target, wanted)?;
                 let groups = self.groups();
-                checks.push(Check::Impersonate {
+                needs.push(Need::Access(Check::Impersonate {
                     cluster: cluster.to_owned(),
                     user,
                     groups,
                     wanted: wanted.clone(),
-                });
+                }));
                 wanted.clone()
             }
         };
+        // The leader-election Lease must not wait, and belongs to nobody.
+        if rewrite.lease.is_none() && owners::may_cross(self.request, self.caller) {
+            needs.push(Need::Owners);
+        }
         Ok(Forward {
             target: target.clone(),
-            class: self.class(),
-            priority,
-            long_running: self.long_running(),
-            read: self.request.is_read(),
-            collection: self.collection(),
+            traffic: Traffic::of(self.request),
             rewrite,
-            guard: None,
-            body_rule: None,
             act_as,
-            checks,
+            needs,
             warning: None,
-            election: None,
         })
     }
 
     fn unavailable(&self, message: String, cluster: &str) -> Fault {
-        unavailable(self.collection(), message, cluster)
-    }
-
-    fn collection(&self) -> bool {
-        matches!(self.request.verb, Verb::List | Verb::Watch)
+        unavailable(Traffic::of(self.request), message, cluster)
     }
 
     /// Who asks, as members know it.
@@ -152,32 +148,6 @@ impl Route<'_> {
             }
             Caller::Person { .. } => vec![AUTHENTICATED.to_owned()],
         }
-    }
-
-    fn class(&self) -> TrafficClass {
-        if self.request.upgrade.is_some() {
-            return TrafficClass::Upgrade;
-        }
-        let follows = self.subresource() == Some("log") && self.request.query.flag("follow");
-        if self.request.verb == Verb::Watch || follows {
-            TrafficClass::Watch
-        } else {
-            TrafficClass::Unary
-        }
-    }
-
-    /// The API server's own list of what has no time-out.
-    fn long_running(&self) -> bool {
-        self.request.upgrade.is_some()
-            || matches!(self.request.verb, Verb::Watch | Verb::Proxy)
-            || matches!(
-                self.subresource(),
-                Some("attach" | "exec" | "log" | "portforward" | "proxy")
-            )
-    }
-
-    fn subresource(&self) -> Option<&str> {
-        self.request.resource.as_ref()?.subresource.as_deref()
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! What several members would have to do together is refused with a Status that says so; it is never done in one of them.
 
+use super::choose::{By, Candidate, Choose};
 use super::{FanLeg, Forward, Plan, Refusal, Rewrite, Route, Rule, scope};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
@@ -105,9 +106,10 @@ impl Merged<'_> {
             }
             Some(lease) if self.verb() == Verb::Create && resource.name.is_none() => {
                 // Only the body tells whether this is the leader-election Lease.
-                let (rule, mut forward) = self.single(resource, namespace)?;
-                forward.election = Some(Box::new(self.election(lease)?));
-                Ok((rule, forward.into()))
+                let (rule, forward) = self.single(resource, namespace)?;
+                let candidates = [forward, self.election(lease)?].map(Candidate::from).to_vec();
+                let by = By::Lease(lease.clone());
+                Ok((rule, Plan::Choose(Box::new(Choose { candidates, by }))))
             }
             _ if self.collects() => self.within(resource, namespace),
             _ => self

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::choose::By;
-use super::{Change, Choose, Forward, LocalAnswer, Plan, Planned};
+use super::{Change, Choose, Forward, LocalAnswer, Need, Plan, Planned};
 use crate::value::check::Check;
 
 /// The rule that made a plan. A closed set: span attribute, metric label and first line of the explanation.
@@ -168,6 +168,10 @@ impl Choose {
                 "to the one of {clusters} that annotation {} or the name says",
                 shard.label_keys.cluster()
             ),
+            By::Lease(lease) => format!(
+                "to the first of {clusters}, unless the body names Lease {}: then to the second",
+                lease.client
+            ),
         });
         for candidate in &self.candidates {
             candidate.forward.explain(lines);
@@ -181,50 +185,40 @@ impl Forward {
         let cluster = &self.target.cluster;
         lines.push(format!(
             "forward to member cluster {cluster} ({}) as {}",
-            self.class.as_str(),
+            self.traffic.class.as_str(),
             self.act_as.user
         ));
-        for check in &self.checks {
-            lines.push(match check {
-                Check::HubProxy { user, cluster, .. } => {
-                    format!("first ask the hub whether {user} may use the explicit view of {cluster}")
-                }
-                Check::Impersonate {
-                    user, wanted, cluster, ..
-                } => {
-                    format!("first ask {cluster} whether {user} may act as {}", wanted.user)
-                }
-            });
-        }
         if let Some(selector) = &self.rewrite.selector {
             lines.push(format!("labelSelector is narrowed by {selector}"));
         }
         if let Some(lease) = &self.rewrite.lease {
             lines.push(format!("Lease {} is {} in the member", lease.client, lease.member));
         }
-        if let Some(guard) = &self.guard {
-            lines.push(format!("the labels of {} must match {}", guard.object, guard.selector));
-        }
-        if let Some(rule) = &self.body_rule {
-            let what = match rule.change {
-                Change::Whole | Change::Status => "the labels in the body",
-                Change::Over | Change::Patch => "the labels after the patch",
-            };
-            lines.push(format!("{what} must match {}", rule.selector));
-        }
+        lines.extend(self.needs.iter().map(|need| need.explain(cluster)));
         if let Some(warning) = &self.warning {
             lines.push(format!("warning: {warning}"));
         }
-        if let Some(election) = &self.election {
-            let lease = election
-                .rewrite
-                .lease
-                .as_ref()
-                .map_or("", |lease| lease.client.as_str());
-            lines.push(format!(
-                "unless the body names Lease {lease}: then forward to {}",
-                election.target.cluster
-            ));
+    }
+}
+
+impl Need {
+    fn explain(&self, cluster: &str) -> String {
+        match self {
+            Self::Access(Check::HubProxy { user, cluster, .. }) => {
+                format!("first ask the hub whether {user} may use the explicit view of {cluster}")
+            }
+            Self::Access(Check::Impersonate {
+                user, wanted, cluster, ..
+            }) => format!("first ask {cluster} whether {user} may act as {}", wanted.user),
+            Self::Owners => format!("owners without a namespace that the body names must be in {cluster}"),
+            Self::Labels(check) => format!("the labels of {} must match {}", check.object, check.selector),
+            Self::Body(rule) => {
+                let what = match rule.change {
+                    Change::Whole | Change::Status => "the labels in the body",
+                    Change::Over | Change::Patch => "the labels after the patch",
+                };
+                format!("{what} must match {}", rule.selector)
+            }
         }
     }
 }

@@ -5,8 +5,9 @@ use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::filter::NamespaceLabels;
 
+use super::merged::Merged;
 use crate::value::classify::ResourceRequest;
-use crate::value::kinds::{Kinds, Scope};
+use crate::value::kinds::Scope;
 use crate::value::snapshot::{Coverage, Limit, Shard, Target};
 
 /// Groups of Events.
@@ -69,22 +70,23 @@ const CLUSTER_SCOPED: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// Where objects of the kind live in these clusters; `None` if they have not said (yet).
-pub(super) fn scope_of<'a>(
-    resource: &ResourceRequest,
-    kinds: &Kinds,
-    clusters: impl IntoIterator<Item = &'a str>,
-) -> Option<Scope> {
-    if never_namespaced(resource) {
-        return Some(Scope::Cluster);
+impl Merged<'_> {
+    /// Where objects of the kind live in the members that may have some; `None` if they have not said (yet).
+    pub(super) fn scope_of(&self, resource: &ResourceRequest) -> Option<Scope> {
+        if never_namespaced(resource) {
+            return Some(Scope::Cluster);
+        }
+        let (group, kinds) = (resource.group.as_str(), self.route.kinds);
+        let gr = (group, resource.resource.as_str());
+        if !kinds.is_served(self.holders(), gr) {
+            self.route.unknown_kind.set(true);
+        }
+        let known = CLUSTER_SCOPED.iter().any(|(known, _)| *known == group);
+        let kubernetes = known || NAMESPACED_GROUPS.contains(&group);
+        // A newer Kubernetes may have cluster-scoped kinds that the table lacks.
+        let scope = kinds.scope(self.holders(), gr);
+        scope.or(kubernetes.then_some(Scope::Namespaced))
     }
-    let group = resource.group.as_str();
-    let known = CLUSTER_SCOPED.iter().any(|(known, _)| *known == group);
-    let kubernetes = known || NAMESPACED_GROUPS.contains(&group);
-    // A newer Kubernetes may have cluster-scoped kinds that the table lacks.
-    kinds
-        .scope(clusters, (group, &resource.resource))
-        .or(kubernetes.then_some(Scope::Namespaced))
 }
 
 /// Whether objects of the kind have no namespace in any cluster, whatever it has said.

@@ -1,18 +1,18 @@
 //! One object, or a create, in one member: what the limits of the shard make of it.
 //!
-//! Under `Enforce` an object of a limited resource is judged as it is and as it becomes ([`Guard`], [`BodyRule`]); `Audit`
+//! Under `Enforce` an object of a limited resource must be the shard's as it is and as it becomes ([`LabelCheck`], [`BodyRule`]); `Audit`
 //! warns where the namespace alone tells that it is outside. Callers: `merged` and `clusterwide`, once the member is known.
 
 use portolan_crds::selector::Selector;
 
 use super::merged::Merged;
-use super::{BodyRule, Change, Forward, Guard, Refusal, Rewrite, Rule, scope};
+use super::{BodyRule, Change, Forward, LabelCheck, Need, Refusal, Rewrite, Rule, scope};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::snapshot::Enforcement;
 
 impl Merged<'_> {
     /// A request to one member, with the limits of the resource applied: `deletecollection` is narrowed, single objects
-    /// are judged.
+    /// are checked.
     pub(super) fn limited(
         &self,
         cluster: &str,
@@ -40,7 +40,7 @@ impl Merged<'_> {
         }
         match self.shard.enforcement {
             Enforcement::Audit => Ok(self.audited(forward, resource, &selector)),
-            Enforcement::Enforce => self.judged(forward, resource, selector),
+            Enforcement::Enforce => self.checked(forward, resource, selector),
         }
     }
 
@@ -86,30 +86,33 @@ impl Merged<'_> {
     }
 
     /// A single object under `Enforce`: what it is before, and what it becomes, must be the shard's.
-    fn judged(&self, mut forward: Forward, resource: &ResourceRequest, selector: Selector) -> Result<Forward, Refusal> {
+    fn checked(
+        &self,
+        mut forward: Forward,
+        resource: &ResourceRequest,
+        selector: Selector,
+    ) -> Result<Forward, Refusal> {
         if selector.is_nothing() {
             return Err(Refusal::forbidden(Rule::OutsideRefused, self.outside_limits(resource)));
         }
         let result = scope::finer(self.shard, &selector);
         let shard = self.shard.config.to_string();
         let object = describe(resource);
-        forward.body_rule = change(self.verb(), resource)
-            .filter(|_| !result.is_everything())
-            .map(|change| BodyRule {
-                selector: result,
-                change,
-                object: object.clone(),
-                shard: shard.clone(),
-            });
         if resource.named_by_path {
-            let cluster = forward.target.cluster.to_string();
-            forward.guard = Some(Guard {
+            forward.needs.push(Need::Labels(LabelCheck {
                 path: object_path(resource),
                 selector,
+                object: object.clone(),
+                shard: shard.clone(),
+            }));
+        }
+        if let Some(change) = change(self.verb(), resource).filter(|_| !result.is_everything()) {
+            forward.needs.push(Need::Body(BodyRule {
+                selector: result,
+                change,
                 object,
                 shard,
-                cluster,
-            });
+            }));
         }
         Ok(forward)
     }
@@ -150,7 +153,7 @@ fn built_in(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }
 
-/// The object's own path, built from what was read so that judged and changed object are the same.
+/// The object's own path, built from what was read so that checked and changed object are the same.
 pub(super) fn object_path(resource: &ResourceRequest) -> String {
     let encode = |text: &str| percent_encoding::utf8_percent_encode(text, SEGMENT).to_string();
     let mut path = if resource.group.is_empty() {

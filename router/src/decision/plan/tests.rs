@@ -15,9 +15,9 @@ use proptest::prelude::*;
 use super::choose::By;
 use super::*;
 use crate::value::classify::classify;
-use crate::value::kinds::{Kind, MemberKinds};
-use crate::value::kinds::{Kinds, Scope};
+use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
 use crate::value::snapshot::build::{Transaction, apply};
+use crate::value::traffic::{Effect, TrafficClass};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
 
@@ -110,7 +110,7 @@ struct World {
 }
 
 fn kinds() -> Kinds {
-    let kinds = Kinds::default();
+    let mut kinds = Kinds::default();
     for cluster in ["east", "west", "home"] {
         let mut served = MemberKinds::default();
         for (resource, scope) in [("things", Scope::Namespaced), ("ports", Scope::Cluster)] {
@@ -248,6 +248,7 @@ fn say(planned: &Planned) -> String {
             let by = match &choose.by {
                 By::Holder(holder) => &holder.path,
                 By::NewNamespace(_) => "body",
+                By::Lease(lease) => &format!("lease {}", lease.client),
             };
             format!("{rule} ? {} by {by}", choose.clusters())
         }
@@ -279,12 +280,13 @@ fn say_forward(forward: &Forward) -> String {
     let rewrite = &forward.rewrite;
     add("select", rewrite.selector.as_ref().map(ToString::to_string));
     add("lease", rewrite.lease.as_ref().map(|lease| lease.member.clone()));
-    let guard = forward.guard.as_ref();
-    add("guard", guard.map(|guard| format!("{}?{}", guard.path, guard.selector)));
-    let body = forward.body_rule.as_ref();
-    add("body", body.map(|rule| format!("{:?}?{}", rule.change, rule.selector)));
-    let election = forward.election.as_ref();
-    add("election", election.map(|other| other.target.cluster.to_string()));
+    for need in &forward.needs {
+        match need {
+            Need::Access(_) | Need::Owners => {}
+            Need::Labels(check) => add("labels", Some(format!("{}?{}", check.path, check.selector))),
+            Need::Body(rule) => add("body", Some(format!("{:?}?{}", rule.change, rule.selector))),
+        }
+    }
     add("warns", forward.warning.as_ref().map(|_| String::new()));
     text
 }
@@ -303,7 +305,7 @@ fn limits_hold_by_whatever_path() {
         ("POST /api/v1/namespaces/ns-a/bindings", "outside-refused ✗ 403"),
         (
             "POST /api/v1/namespaces/ns-a/pods/p/binding",
-            "owned-namespace → east guard:/api/v1/namespaces/ns-a/pods/p?app=foo body:Over?app=foo",
+            "owned-namespace → east labels:/api/v1/namespaces/ns-a/pods/p?app=foo body:Over?app=foo",
         ),
         ("POST /api/v1/namespaces/ops/bindings", "own-namespace → home"),
     ]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
+use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
 use proptest::prelude::*;
 
 use super::*;
@@ -11,6 +11,7 @@ use crate::decision::plan::Rewrite;
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::Snapshot;
 use crate::value::snapshot::build::{Transaction, apply};
+use crate::value::traffic::Traffic;
 use portolan_wire::v1;
 
 fn forward(rewrite: Rewrite) -> Forward {
@@ -35,18 +36,11 @@ fn forward(rewrite: Rewrite) -> Forward {
     );
     Forward {
         target: Arc::clone(&applied.snapshot.targets["east"]),
-        class: TrafficClass::Unary,
-        priority: false,
-        long_running: false,
-        read: true,
-        collection: true,
+        traffic: Traffic::collection(false),
         rewrite,
-        guard: None,
-        body_rule: None,
         act_as: Impersonation::user("system:serviceaccount:ns:sa"),
-        checks: vec![],
+        needs: vec![],
         warning: None,
-        election: None,
     }
 }
 
@@ -158,7 +152,7 @@ fn nobody_can_say_who_they_are() {
 #[test]
 fn upgrades_keep_their_headers_but_no_token() {
     let mut forward = forward(Rewrite::default());
-    forward.class = TrafficClass::Upgrade;
+    forward.traffic.class = TrafficClass::Upgrade;
     let head = rewritten(
         &forward,
         "/api/v1/namespaces/a/pods/p/exec?command=ls",
@@ -242,19 +236,6 @@ fn answers_are_cleaned_and_marked() {
         ["299 - \"theirs\"", "299 portolan \"namespace \\\"x\\\" ??\""]
     );
     assert_eq!(head.headers.len(), 3);
-}
-
-#[test]
-fn the_guard_asks_as_the_same_user() {
-    let request = guard_request(
-        &forward(Rewrite::default()),
-        "/api/v1/namespaces/a/pods/p",
-        &Secret::from("t0k"),
-    )
-    .unwrap();
-    assert_eq!(request.uri(), "/api/v1/namespaces/a/pods/p");
-    assert_eq!(request.headers()["impersonate-user"], "system:serviceaccount:ns:sa");
-    assert_eq!(request.headers()[AUTHORIZATION], "Bearer t0k");
 }
 
 fn terms() -> impl Strategy<Value = String> {

@@ -23,7 +23,7 @@ use super::kept::Kept;
 use super::metrics::{DiscoveryMetrics, Fetched};
 use crate::stage::dispatch::{DocumentRequest, MemberDocuments};
 use crate::value::document::{Encoding, JSON, V2_PROTOBUF, V3_PROTOBUF};
-use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
+use crate::value::kinds::{Kind, KindStore, MemberKinds, Scope};
 
 /// A copy is believed for as long. A new CRD is seen this much later than at its member, at most.
 pub(super) const FRESH: Duration = Duration::from_secs(2);
@@ -133,7 +133,7 @@ impl Copy {
 /// The cache. One per process.
 pub(crate) struct Cache {
     documents: MemberDocuments,
-    kinds: Kinds,
+    kinds: KindStore,
     metrics: DiscoveryMetrics,
     /// Looks at members go on when the client that caused them has gone.
     tasks: Tasks,
@@ -164,7 +164,12 @@ impl Look {
 }
 
 impl Cache {
-    pub(super) fn new(documents: MemberDocuments, kinds: Kinds, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
+    pub(super) fn new(
+        documents: MemberDocuments,
+        kinds: KindStore,
+        metrics: DiscoveryMetrics,
+        tasks: Tasks,
+    ) -> Arc<Self> {
         let inner = Inner {
             looks: HashMap::new(),
             large: Kept::new(MAX_BYTES),
@@ -265,7 +270,7 @@ impl Cache {
         let mut half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
         if let (Some(core), Some(groups)) = (half(Paper::Core), half(Paper::Groups)) {
             let kinds = kinds_of(core.groups().iter().chain(groups.groups()));
-            self.kinds.set(&key.cluster, Arc::new(kinds));
+            self.kinds.set(&key.cluster, &Arc::new(kinds));
         }
     }
 

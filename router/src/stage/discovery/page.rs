@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::value::kinds::{KindTable, Kinds, Partial};
+use crate::value::kinds::{Kinds, Partial};
 use crate::value::snapshot::{Binding, Shard, Snapshot};
 
 /// All shards with callers on this router.
 pub(crate) fn page(kinds: &Kinds, snapshot: &Snapshot) -> Value {
-    let table = kinds.load();
     let mut shards = BTreeMap::new();
     for view in snapshot.callers.values() {
         if let Binding::One(shard) = &view.binding {
@@ -20,12 +19,12 @@ pub(crate) fn page(kinds: &Kinds, snapshot: &Snapshot) -> Value {
     }
     let shards: Vec<_> = shards
         .into_iter()
-        .map(|(name, shard)| describe(&name, shard, &table))
+        .map(|(name, shard)| describe(&name, shard, kinds))
         .collect();
     json!({ "shards": shards })
 }
 
-fn describe(name: &str, shard: &Shard, table: &KindTable) -> Value {
+fn describe(name: &str, shard: &Shard, table: &Kinds) -> Value {
     let members = std::iter::once(&shard.primary_cluster).chain(shard.members.iter().map(|member| &member.cluster));
     let members: BTreeSet<Arc<str>> = members.cloned().collect();
     let members: Vec<Arc<str>> = members.into_iter().collect();

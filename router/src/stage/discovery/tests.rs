@@ -102,14 +102,14 @@ impl Member {
 
 struct Scene {
     discovery: Arc<Discovery>,
-    kinds: Kinds,
+    kinds: KindStore,
     snapshots: Arc<SnapshotStore>,
     _tasks: Tasks,
 }
 
 impl Scene {
     fn new(targets: impl IntoIterator<Item = Target>) -> Self {
-        let (tasks, snapshots, kinds) = (Tasks::new(), Arc::new(SnapshotStore::new()), Kinds::default());
+        let (tasks, snapshots, kinds) = (Tasks::new(), Arc::new(SnapshotStore::new()), KindStore::default());
         snapshots.swap(scripted::snapshot(targets));
         let upstreams = Upstreams::new(Duration::from_secs(20), tasks.clone());
         upstreams.reconcile(&snapshots.load());
@@ -190,9 +190,9 @@ async fn members_are_united_asked_once_and_revalidated() {
             "one flight for all"
         );
     }
-    assert_eq!(scene.kinds.serves("east", "b.io", "bees"), Some(false));
+    assert_eq!(scene.kinds.load().serves("east", "b.io", "bees"), Some(false));
     assert_eq!(
-        scene.kinds.scope(["east", "west"], ("b.io", "bees")),
+        scene.kinds.load().scope(["east", "west"], ("b.io", "bees")),
         Some(Scope::Namespaced)
     );
 
@@ -215,7 +215,7 @@ async fn members_are_united_asked_once_and_revalidated() {
     let (answer, names) = scene.apis().await;
     assert_eq!(names, ["a.io", "c.io"]);
     assert_ne!(answer.headers()[ETAG].to_str().unwrap(), etag);
-    assert_eq!(scene.kinds.serves("west", "c.io", "cats"), Some(true));
+    assert_eq!(scene.kinds.load().serves("west", "c.io", "cats"), Some(true));
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn a_member_that_goes_away_counts_with_what_it_said_last() {
         assert_eq!(before.headers()[ETAG], after.headers()[ETAG], "nothing has changed");
         assert!(!after.headers().contains_key(WARNING));
     }
-    assert_eq!(scene.kinds.serves("west", "b.io", "bees"), Some(true));
+    assert_eq!(scene.kinds.load().serves("west", "b.io", "bees"), Some(true));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use portolan_runtime::Tasks;
 
 use super::Discovery;
 use super::cache::{FRESH, Key, Paper};
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::{Snapshot, SnapshotStore};
 
 /// Between two rounds that nothing has caused. A round is two requests per member, answered 304.
@@ -17,7 +17,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 
 impl Discovery {
     /// Ends with `tasks`.
-    pub(crate) async fn warm(self: Arc<Self>, store: Arc<SnapshotStore>, kinds: Kinds, tasks: Tasks) {
+    pub(crate) async fn warm(self: Arc<Self>, store: Arc<SnapshotStore>, kinds: KindStore, tasks: Tasks) {
         let (mut swapped, token) = (store.subscribe(), tasks.token());
         loop {
             swapped.mark_unchanged();
@@ -41,7 +41,7 @@ impl Discovery {
     }
 
     /// Looks at all members at once; each look is bounded, and a member that hangs keeps the others waiting for seconds.
-    async fn round(&self, snapshot: &Snapshot, kinds: &Kinds) {
+    async fn round(&self, snapshot: &Snapshot, kinds: &KindStore) {
         self.cache.retain(|cluster, uid| {
             snapshot
                 .targets

@@ -12,9 +12,8 @@ use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, IF_NONE_MATCH};
 use http::{Request, Response};
 
 use super::judge::{judge_answer, judge_error};
-use super::look::gather;
 use super::silence::Waiting;
-use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams};
+use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams, gather};
 use crate::value::snapshot::SnapshotStore;
 use crate::value::traffic::TrafficClass;
 

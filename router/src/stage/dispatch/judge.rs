@@ -57,7 +57,7 @@ pub(crate) fn fault_of(forward: &Forward, error: &UpstreamError) -> Fault {
         UpstreamError::Body(error) => Fault::BadRequest(error.to_string()),
         UpstreamError::Request(_) => Fault::BadRequest(error.to_string()),
         UpstreamError::Withdrawn(fault) => fault.clone(),
-        UpstreamError::Lost { .. } if !forward.read => Fault::Unavailable {
+        UpstreamError::Lost { .. } if !forward.traffic.is_read() => Fault::Unavailable {
             message: format!("{error}; the request may have run"),
             cluster: Some(forward.target.cluster.to_string()),
             sent: true,

@@ -1,6 +1,6 @@
 //! The body of a watch of the leader-election Lease, on its way to a client that knows it by another name.
 //!
-//! Only whole events are passed on, so that the stream always ends between two. Caller: `look`.
+//! Only whole events are passed on, so that the stream always ends between two. Caller: `rename`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -12,10 +12,9 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderVa
 use http::{Method, Request};
 
 use super::judge::{judge_answer, judge_error};
-use super::look::gather;
 use super::silence::Waiting;
 use crate::resource::access::{MemberAnswer, MemberApi};
-use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams};
+use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams, gather};
 use crate::value::fault::Fault;
 use crate::value::snapshot::SnapshotStore;
 use crate::value::traffic::TrafficClass;

@@ -56,7 +56,7 @@ pub(crate) fn leg_span(run: &Run<'_>, head: &Parts) -> Span {
         http.request.method = head.method.as_str(),
         http.response.status_code = field::Empty,
         cluster = &*forward.target.cluster,
-        class = forward.class.as_str(),
+        class = forward.traffic.class.as_str(),
         breaker = field::Empty,
         attempts = field::Empty,
     )
@@ -71,7 +71,7 @@ async fn attempts(run: &Run<'_>, head: Parts, body: Body) -> Result<Response<Bod
     let retries = &run.upstream.retries;
     retries.earn();
     // A body can be sent once; reads have none.
-    let again = (forward.read && matches!(body, Body::Empty)).then(|| head.clone());
+    let again = (forward.traffic.is_read() && matches!(body, Body::Empty)).then(|| head.clone());
     let mut request = Request::from_parts(head, body);
     for attempt in 1.. {
         let permit = admit(run)?;
@@ -110,8 +110,8 @@ fn is_retryable(error: &UpstreamError) -> bool {
 /// Asks the breaker.
 pub(crate) fn admit(run: &Run<'_>) -> Result<Permit, Fault> {
     let forward = &run.leg.forward;
-    let breaker = run.upstream.breaker(forward.class);
-    breaker.admit(forward.priority).map_err(|refused| {
+    let breaker = run.upstream.breaker(forward.traffic.class);
+    breaker.admit(forward.is_priority()).map_err(|refused| {
         Span::current().record("breaker", State::Open.as_str());
         let report = breaker.report();
         let last = run.upstream.last_failure();
@@ -119,7 +119,7 @@ pub(crate) fn admit(run: &Run<'_>) -> Result<Permit, Fault> {
         forward.unavailable(format!(
             "member cluster {} is not asked for now: its {} breaker is {} ({}); the next try is in {:.0?}{last}",
             run.upstream.cluster,
-            forward.class.as_str(),
+            forward.traffic.class.as_str(),
             report.state.as_str(),
             report.reason,
             refused.retry_in
@@ -133,11 +133,11 @@ pub(crate) fn tell(run: &Run<'_>, permit: Permit, outcome: Outcome, why: &dyn st
     if outcome == Outcome::Failure {
         run.upstream.failed(why);
     }
-    if outcome == Outcome::Success && run.leg.forward.class == TrafficClass::Unary {
+    if outcome == Outcome::Success && run.leg.forward.traffic.class == TrafficClass::Unary {
         run.upstream.answers();
     }
     let Some(transition) = transition else { return };
-    let (cluster, class) = (&*run.upstream.cluster, run.leg.forward.class.as_str());
+    let (cluster, class) = (&*run.upstream.cluster, run.leg.forward.traffic.class.as_str());
     let (from, to) = (transition.from.as_str(), transition.to.as_str());
     // An event within the leg's span: the trace of the request that tipped the breaker shows it.
     if transition.to == State::Open {
@@ -188,7 +188,7 @@ async fn attempt_once(
 /// body, so one whose client takes its time is taken back when a swap meanwhile plans it otherwise.
 async fn deliver(run: &Run<'_>, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
     let (leg, forward) = (run.leg, &run.leg.forward);
-    let slot = run.upstream.slot(forward.long_running, forward.priority).await?;
+    let slot = run.upstream.slot(forward.traffic.long, forward.is_priority()).await?;
     let delivered = request.body().delivered();
     let swaps = leg.swaps().filter(|_| !delivered.is_whole());
     leg.still()?;

@@ -1,4 +1,4 @@
-//! Legs with what must be looked at first, against a scripted member. The rules themselves are tested with `plan`.
+//! Requests to a scripted member.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -7,36 +7,42 @@ use parking_lot::Mutex as Lock;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::decision::plan::{BodyRule, Change, Guard, Rewrite};
+use crate::decision::plan::Rewrite;
 use crate::resource::breaker::{self, State};
 use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
 use crate::value::classify::{Impersonation, classify};
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::{LeaseName, SnapshotStore};
+use crate::value::traffic::{Effect, Traffic};
 
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
+/// One that ends.
+const WRITE: Traffic = Traffic {
+    effect: Effect::Write,
+    ..Traffic::QUESTION
+};
+pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
 
 /// What the member was asked: method, path with query, body.
 type Asked = Arc<Lock<Vec<(Method, String, String)>>>;
 
-struct World {
+pub(crate) struct World {
     backend: Backend,
-    dispatcher: Dispatcher,
+    pub(crate) dispatcher: Arc<Dispatcher>,
     upstreams: Arc<Upstreams>,
-    snapshot: Arc<Snapshot>,
+    pub(crate) snapshot: Arc<Snapshot>,
     /// The snapshot in force when a request is sent.
     now: Arc<SnapshotStore>,
     asked: Asked,
 }
 
 /// A member that answers `answer` to everything.
-async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) -> World {
+pub(crate) async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) -> World {
     let asked = Asked::default();
     let backend = Backend::start(100, answering(asked.clone(), answer)).await;
     let snapshot = Arc::new(snapshot([backend.target("east")]));
     let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
     upstreams.reconcile(&snapshot);
-    let dispatcher = Dispatcher::new(upstreams.clone(), Tasks::new());
+    let dispatcher = Arc::new(Dispatcher::new(upstreams.clone(), Tasks::new()));
     let now = Arc::new(SnapshotStore::new());
     now.swap((*snapshot).clone());
     World {
@@ -69,21 +75,14 @@ fn answering(asked: Asked, answer: impl Fn(&Method, &str) -> Value + Send + Sync
 }
 
 impl World {
-    fn forward(&self) -> Forward {
+    pub(crate) fn forward(&self) -> Forward {
         Forward {
             target: self.snapshot.targets["east"].clone(),
-            class: TrafficClass::Unary,
-            priority: false,
-            long_running: false,
-            read: false,
-            collection: false,
+            traffic: WRITE,
             rewrite: Rewrite::default(),
-            guard: None,
-            body_rule: None,
             act_as: Impersonation::user("system:serviceaccount:ns:operator"),
-            checks: Vec::new(),
+            needs: Vec::new(),
             warning: None,
-            election: None,
         }
     }
 
@@ -98,11 +97,17 @@ impl World {
             },
             deadline: Some(Instant::now() + Duration::from_secs(20)),
             received: Context::new(),
-            recheck: Some(Recheck::new(self.now.clone(), Kinds::default())),
+            recheck: Some(Recheck::new(self.now.clone(), KindStore::default())),
         }
     }
 
-    async fn dispatch(&self, forward: Forward, method: Method, path: &str, body: Value) -> Result<(u16, Value), Fault> {
+    pub(crate) async fn dispatch(
+        &self,
+        forward: Forward,
+        method: Method,
+        path: &str,
+        body: Value,
+    ) -> Result<(u16, Value), Fault> {
         let body = if body.is_null() {
             Bytes::new()
         } else {
@@ -123,19 +128,19 @@ impl World {
         Ok((status, serde_json::from_slice(&body).unwrap()))
     }
 
-    fn asked(&self) -> Vec<(Method, String, String)> {
+    pub(crate) fn asked(&self) -> Vec<(Method, String, String)> {
         self.asked.lock().clone()
     }
 }
 
-fn lease_name() -> LeaseName {
+pub(crate) fn lease_name() -> LeaseName {
     LeaseName {
         client: "leader".to_owned(),
         member: "leader---shard".to_owned(),
     }
 }
 
-fn lease(name: &str) -> Value {
+pub(crate) fn lease(name: &str) -> Value {
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name, "namespace": "ns"}})
 }
 
@@ -143,7 +148,6 @@ fn lease(name: &str) -> Value {
 async fn the_lease_has_its_other_name_in_the_member_only() {
     let world = world(|_, _| lease("leader---shard")).await;
     let forward = Forward {
-        priority: true,
         rewrite: Rewrite {
             lease: Some(lease_name()),
             ..Rewrite::default()
@@ -161,95 +165,8 @@ async fn the_lease_has_its_other_name_in_the_member_only() {
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), lease("leader---shard"));
 }
 
-#[tokio::test]
-async fn a_create_is_the_election_only_if_the_body_says_so() {
-    let world = world(|_, _| lease("any")).await;
-    let plan = || {
-        let election = Forward {
-            priority: true,
-            rewrite: Rewrite {
-                lease: Some(lease_name()),
-                ..Rewrite::default()
-            },
-            ..world.forward()
-        };
-        Forward {
-            election: Some(Box::new(election)),
-            ..world.forward()
-        }
-    };
-    world
-        .dispatch(plan(), Method::POST, LEASES, lease("leader"))
-        .await
-        .unwrap();
-    world
-        .dispatch(plan(), Method::POST, LEASES, lease("other"))
-        .await
-        .unwrap();
-    let names: Vec<_> = world
-        .asked()
-        .into_iter()
-        .map(|(_, _, body)| serde_json::from_str::<Value>(&body).unwrap()["metadata"]["name"].clone())
-        .collect();
-    assert_eq!(names, ["leader---shard", "other"]);
-}
-
-fn guarded(world: &World) -> Forward {
-    let selector = portolan_crds::selector::Selector::parse("app=foo").unwrap();
-    Forward {
-        guard: Some(Guard {
-            path: "/api/v1/namespaces/ns/pods/a".to_owned(),
-            selector: selector.clone(),
-            object: "pods ns/a".to_owned(),
-            shard: "ns/shard".to_owned(),
-            cluster: "east".to_owned(),
-        }),
-        body_rule: Some(BodyRule {
-            selector,
-            change: Change::Whole,
-            object: "pods ns/a".to_owned(),
-            shard: "ns/shard".to_owned(),
-        }),
-        ..world.forward()
-    }
-}
-
 fn pod(app: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ns", "labels": {"app": app}}})
-}
-
-#[tokio::test]
-async fn an_object_of_others_is_looked_at_and_left_alone() {
-    let world = world(|_, _| pod("bar")).await;
-    let path = "/api/v1/namespaces/ns/pods/a";
-    let refused = world
-        .dispatch(guarded(&world), Method::PUT, path, pod("foo"))
-        .await
-        .unwrap_err();
-    assert!(matches!(refused, Fault::Forbidden(_)), "{refused:?}");
-    let asked = world.asked();
-    assert_eq!(asked.len(), 1, "looked at, not written: {asked:?}");
-    assert_eq!((&asked[0].0, asked[0].1.as_str()), (&Method::GET, path));
-}
-
-#[tokio::test]
-async fn what_would_leave_the_shard_is_refused_and_what_stays_is_sent_whole() {
-    let world = world(|_, _| pod("foo")).await;
-    let path = "/api/v1/namespaces/ns/pods/a";
-    let refused = world
-        .dispatch(guarded(&world), Method::PUT, path, pod("bar"))
-        .await
-        .unwrap_err();
-    assert!(matches!(refused, Fault::Forbidden(_)), "{refused:?}");
-    let (status, _) = world
-        .dispatch(guarded(&world), Method::PUT, path, pod("foo"))
-        .await
-        .unwrap();
-    assert_eq!(status, 200);
-    let asked = world.asked();
-    let methods: Vec<_> = asked.iter().map(|(method, ..)| method.clone()).collect();
-    assert_eq!(methods, [Method::GET, Method::GET, Method::PUT]);
-    assert_eq!(serde_json::from_str::<Value>(&asked[2].2).unwrap(), pod("foo"));
 }
 
 #[tokio::test]
@@ -276,7 +193,6 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
         .unwrap_err();
     assert!(matches!(held, Fault::Unavailable { sent: false, .. }), "{held:?}");
     let renewal = Forward {
-        priority: true,
         rewrite: Rewrite {
             lease: Some(lease_name()),
             ..Rewrite::default()
@@ -383,36 +299,9 @@ async fn a_write_that_is_planned_otherwise_by_now_is_not_sent() {
     assert!(matches!(refused, Err(Fault::NotFound(_))), "{refused:?}");
     assert_eq!(world.backend.seen.requests(), 0);
     let read = Forward {
-        read: true,
+        traffic: Traffic::QUESTION,
         ..world.forward()
     };
     let (status, _) = world.dispatch(read, Method::GET, path, Value::Null).await.unwrap();
     assert_eq!(status, 200, "a read is ruled by its own snapshot");
-}
-
-#[tokio::test]
-async fn the_look_before_a_stream_ends_by_itself() {
-    let world = world(|_, _| pod("foo")).await;
-    let exec = Forward {
-        class: TrafficClass::Upgrade,
-        long_running: true,
-        ..guarded(&world)
-    };
-    let (head, ()) = Request::post("/api/v1/namespaces/ns/pods/a/exec")
-        .body(())
-        .unwrap()
-        .into_parts();
-    let leg = Leg {
-        deadline: None,
-        ..world.leg(exec, &head)
-    };
-    let question = look::question(&leg, "/api/v1/namespaces/ns/pods/a");
-    assert!(question.deadline.is_some());
-    let Forward {
-        class,
-        long_running,
-        read,
-        ..
-    } = *question.forward;
-    assert_eq!((class, long_running, read), (TrafficClass::Unary, false, true));
 }

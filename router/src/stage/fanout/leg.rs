@@ -22,7 +22,6 @@ use crate::stage::dispatch::Leg;
 use crate::value::classify::{ApiRequest, Query};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, Snapshot};
-use crate::value::traffic::TrafficClass;
 
 /// How long a member may take with the whole, in its own words.
 const TIMEOUT_SECONDS: &str = "timeoutSeconds";
@@ -109,17 +108,13 @@ pub(crate) async fn start(
     if let Some(why) = &leg.held {
         return Err(leg.forward.unavailable(why.clone()));
     }
-    fanouts.access.check(&leg.forward.checks).await?;
-    let mut forward = Box::new(leg.forward.clone());
+    fanouts.preflight.access(leg.forward.access()).await?;
     let mut asked = asking.asked.clone();
     overrides.apply(&mut asked.query);
     // Whatever the client's connection is to become: members stream their events.
-    if forward.class == TrafficClass::Upgrade {
-        forward.class = TrafficClass::Watch;
-    }
     asked.upgrade = None;
     let leg = Leg {
-        forward,
+        forward: Box::new(leg.forward.clone()),
         asked,
         snapshot,
         caller: asking.caller.clone(),

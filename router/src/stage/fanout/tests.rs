@@ -18,16 +18,16 @@ use tokio::sync::mpsc;
 use super::connect::{Answered, Shared, Wish, connect};
 use super::fence::Write;
 use super::*;
-use crate::decision::plan::{FanLeg, Forward, Rewrite, fanout::Share};
-use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
+use crate::decision::plan::{FanLeg, Forward, Need, Rewrite, fanout::Share};
+use crate::resource::access::{Access, HubReviews, MemberAnswer, MemberApi};
 use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::value::check::Check;
 use crate::value::classify::{Impersonation, classify};
-use crate::value::kinds::Kinds;
+use crate::value::kinds::KindStore;
 use crate::value::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable};
-use crate::value::traffic::TrafficClass;
+use crate::value::traffic::Traffic;
 
 mod edges;
 mod middles;
@@ -148,10 +148,11 @@ impl World {
             unique: false,
             fence: true,
         };
+        let dispatcher = Arc::new(Dispatcher::new(upstreams, Tasks::new()));
         let fanouts = Arc::new(FanOuts {
-            dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
-            access: nobody(),
-            recheck: Recheck::new(snapshots.clone(), Kinds::default()),
+            preflight: nobody(dispatcher.clone()),
+            dispatcher,
+            recheck: Recheck::new(snapshots.clone(), KindStore::default()),
             snapshots,
             open: OpenWatches::new(FanOutMetrics::default()),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
@@ -261,8 +262,12 @@ impl MemberApi for Strict {
 }
 
 /// For plans without checks.
-pub(super) fn nobody() -> Access {
-    Access::new(HubReviews::default(), Arc::new(Strict))
+pub(super) fn nobody(dispatcher: Arc<Dispatcher>) -> Arc<Preflight> {
+    Arc::new(Preflight {
+        dispatcher,
+        access: Access::new(HubReviews::default(), Arc::new(Strict)),
+        kinds: KindStore::default(),
+    })
 }
 
 /// One replica of an operator.
@@ -282,18 +287,11 @@ fn replica(pod_uid: &str) -> Caller {
 fn forward(target: crate::value::snapshot::Target) -> Forward {
     Forward {
         target: Arc::new(target),
-        class: TrafficClass::Watch,
-        priority: false,
-        long_running: true,
-        read: true,
-        collection: true,
+        traffic: Traffic::collection(true),
         rewrite: Rewrite::default(),
-        guard: None,
-        body_rule: None,
         act_as: Impersonation::user("system:serviceaccount:ns:operator"),
-        checks: Vec::new(),
+        needs: Vec::new(),
         warning: None,
-        election: None,
     }
 }
 

@@ -122,7 +122,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
         &HeaderMap::new(),
     )
     .unwrap();
-    let kinds = Kinds::default();
+    let kinds = KindStore::default();
     let store = Arc::new(SnapshotStore::new());
     let all = Recheck::new(store.clone(), kinds.clone());
     change(&mut world);
@@ -133,7 +133,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
     new.generation = old.generation + 1;
     // The swap that came while it was being sent.
     store.swap(new);
-    let found = match plan::plan(&caller, &asked, &old, &kinds).plan {
+    let found = match plan::plan(&caller, &asked, &old, &kinds.load()).plan {
         Plan::Forward(forward) => {
             let watched = all.watch(&forward, &asked, &caller, &old);
             assert_eq!(all.open.lock().requests.len(), 1);
@@ -279,7 +279,7 @@ fn still(request: &str, change: impl Fn(&mut World)) -> Result<(), Fault> {
     let uri = uri.parse().unwrap();
     let asked = classify(&method.parse::<Method>().unwrap(), &uri, &HeaderMap::new()).unwrap();
     let store = Arc::new(SnapshotStore::new());
-    let all = Recheck::new(store.clone(), Kinds::default());
+    let all = Recheck::new(store.clone(), KindStore::default());
     let Plan::Forward(forward) = plan::plan(&caller, &asked, &old, &Kinds::default()).plan else {
         panic!("{request}");
     };

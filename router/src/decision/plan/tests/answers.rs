@@ -63,12 +63,12 @@ fn the_explicit_view_needs_a_grant() {
     };
     let (user, groups) = ("ada".to_owned(), vec!["sre".to_owned()]);
     assert_eq!(
-        forward.checks,
-        [Check::HubProxy {
+        forward.needs,
+        [Need::Access(Check::HubProxy {
             user,
             groups,
             cluster: "home".into()
-        }]
+        })]
     );
     assert_eq!(forward.act_as, Impersonation::user("ada"));
     assert_eq!(say(&world.plan(&ada, "GET /api/v1/pods", &[])), "no-merged-view ✗ 403");
@@ -124,13 +124,13 @@ fn impersonation_is_asked_for_first() {
         "system:authenticated",
     ];
     assert_eq!(
-        forward.checks,
-        [Check::Impersonate {
+        forward.needs,
+        [Need::Access(Check::Impersonate {
             cluster: "west".into(),
             user: "system:serviceaccount:ops:operator".into(),
             groups: groups.map(str::to_owned).to_vec(),
             wanted,
-        }]
+        })]
     );
     for refused in [
         "root",
@@ -229,11 +229,52 @@ fn classes_and_deadlines() {
             Plan::FanOut(mut fan) => fan.legs.remove(0).forward,
             other => panic!("{request}: {other:?}"),
         };
-        let found = (forward.class, forward.long_running, forward.read, forward.collection);
+        let Traffic {
+            class: found, effect, ..
+        } = forward.traffic;
+        let found = (
+            found,
+            forward.traffic.long,
+            forward.traffic.is_read(),
+            effect == Effect::Collection,
+        );
         assert_eq!(found, (class, long, read, collection), "{request}");
     }
-    assert!(world.forward(&format!("PUT {LEASES}/op")).priority);
-    assert!(world.forward(&format!("POST {LEASES}")).election.unwrap().priority);
+    assert!(world.forward(&format!("PUT {LEASES}/op")).is_priority());
+}
+
+#[test]
+fn owners_are_asked_for_where_a_child_could_be_written_elsewhere() {
+    let world = World::new(two());
+    let owners = |request: &str| world.forward(request).needs.contains(&Need::Owners);
+    assert!(owners("POST /api/v1/namespaces/ns-a/pods"));
+    assert!(owners("PATCH /api/v1/namespaces/ns-a/pods/p"));
+    assert!(!owners("GET /api/v1/namespaces/ns-a/pods/p"));
+    assert!(!owners("PUT /api/v1/namespaces/ns-a/pods/p/status"));
+    // The Lease of the leader election must not wait, whichever way it is named.
+    assert!(!owners(&format!("PUT {LEASES}/op")));
+    let Plan::Choose(choose) = world.plan(&world.pod(), &format!("POST {LEASES}"), &[]).plan else {
+        panic!("the body tells")
+    };
+    let forwards = choose.candidates.iter().map(|one| &one.forward);
+    let told: Vec<_> = forwards
+        .map(|forward| (forward.is_priority(), forward.needs.contains(&Need::Owners)))
+        .collect();
+    assert_eq!(told, [(false, true), (true, false)]);
+}
+
+#[test]
+fn a_kind_that_nobody_is_known_to_serve_is_told_and_nothing_is_done() {
+    let world = World::new(two());
+    let unknown = |request: &str| world.plan(&world.pod(), request, &[]).unknown_kind;
+    assert!(unknown("GET /apis/example.com/v1/nobodies"));
+    assert!(unknown("DELETE /apis/example.com/v1/nobodies"));
+    assert!(!unknown("GET /apis/example.com/v1/things"));
+    assert!(
+        !unknown("GET /apis/example.com/v1/namespaces/ns-a/nobodies"),
+        "its place is known"
+    );
+    assert!(!unknown("GET /api/v1/nodes"), "of Kubernetes itself");
 }
 
 #[test]
@@ -287,7 +328,7 @@ proptest! {
             match owner {
                 Some((cluster, names)) => {
                     prop_assert_eq!(&*forward.target.cluster, cluster);
-                    prop_assert!(forward.read || has(names, &namespace), "{} while releasing", request);
+                    prop_assert!(forward.traffic.is_read() || has(names, &namespace), "{} while releasing", request);
                 }
                 None => prop_assert!(namespace == "ops" && &*forward.target.cluster == "home", "{}", request),
             }

@@ -32,7 +32,7 @@ fn limits_on_agents_labels_are_told_from_names_until_they_are_there() {
         ),
         (
             "GET /api/v1/namespaces/ns-a/secrets/s",
-            "owned-namespace → west guard:/api/v1/namespaces/ns-a/secrets/s?app=foo",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/secrets/s?app=foo",
         ),
         ("GET /api/v1/namespaces/ns-b/secrets/s", "outside-refused ✗ 403"),
         ("POST /api/v1/namespaces/ns-b/secrets", "outside-refused ✗ 403"),
@@ -215,14 +215,14 @@ fn what_one_member_might_have_in_namespaces_is_filtered() {
     assert_eq!(known.universe, before.universe);
     assert!(matches!(known.after(&before), Replan::Same));
     // A primary that is no member owns no namespace at all.
-    let world = World::new(shard(vec![member("west", &["*"])]));
+    let mut world = World::new(shard(vec![member("west", &["*"])]));
     world.kinds.retain(|cluster| cluster != "east");
     world.check(&[(ports, "cluster-scoped ⇒ union east keep:no namespace | west")]);
 }
 
 #[test]
 fn a_version_that_a_member_lacks_is_refused_and_an_absent_kind_is_not() {
-    let world = World::new(two());
+    let mut world = World::new(two());
     let mut served = MemberKinds::default();
     let ship = Kind {
         scope: Scope::Namespaced,

@@ -136,7 +136,7 @@ fn one_place_needs_no_search() {
     World::new(wire).check(&[
         (
             "GET /api/v1/nodes/n",
-            "cluster-scoped → east guard:/api/v1/nodes/n?app=foo",
+            "cluster-scoped → east labels:/api/v1/nodes/n?app=foo",
         ),
         ("DELETE /api/v1/nodes", "cluster-scoped → east select:app=foo"),
         ("DELETE /api/v1/pods", "several-members ✗ 405"),

@@ -113,7 +113,7 @@ fn two_members_enforced() {
             ),
             "leader-election ✗ 410",
         ),
-        (&format!("POST {LEASES}"), "own-namespace → home election:east"),
+        (&format!("POST {LEASES}"), "own-namespace ? home, east by lease op"),
         (&format!("GET {LEASES}/other"), "own-namespace → home"),
         (&format!("GET {LEASES}"), "own-namespace ⇒ home"),
         (
@@ -187,23 +187,23 @@ fn one_member_is_filtered_by_its_labels() {
         ("GET /api/v1/namespaces/ns-a/secrets", "owned-namespace ⇒ west"),
         (
             "GET /api/v1/namespaces/ns-a/pods/p",
-            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
         ),
         (
             "POST /api/v1/namespaces/ns-a/pods/p/exec",
-            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
         ),
         (
             "PUT /api/v1/namespaces/ns-a/pods/p",
-            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo body:Whole?app=foo",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo body:Whole?app=foo",
         ),
         (
             "PATCH /api/v1/namespaces/ns-a/pods/p",
-            "owned-namespace → west guard:/api/v1/namespaces/ns-a/pods/p?app=foo body:Patch?app=foo",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo body:Patch?app=foo",
         ),
         (
             "PUT /apis/example.com/v1/namespaces/ns-a/pods/p/status",
-            "owned-namespace → west guard:/apis/example.com/v1/namespaces/ns-a/pods/p?app=foo body:Status?app=foo",
+            "owned-namespace → west labels:/apis/example.com/v1/namespaces/ns-a/pods/p?app=foo body:Status?app=foo",
         ),
         (
             "POST /api/v1/namespaces/ns-a/pods",

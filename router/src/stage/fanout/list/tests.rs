@@ -28,7 +28,7 @@ use crate::stage::fanout::{FRAME_BYTES, SHADOW_BYTES};
 use crate::stage::replan::Recheck;
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::{SnapshotStore, Unavailable};
-use crate::value::traffic::TrafficClass;
+use crate::value::traffic::Traffic;
 
 const PODS: &str = "/api/v1/pods";
 
@@ -136,11 +136,12 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
     let store = Arc::new(SnapshotStore::new());
     let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
     upstreams.reconcile(&snapshot);
+    let dispatcher = Arc::new(Dispatcher::new(upstreams, Tasks::new()));
     let fanouts = FanOuts {
-        dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
-        access: crate::stage::fanout::tests::nobody(),
+        preflight: crate::stage::fanout::tests::nobody(dispatcher.clone()),
+        dispatcher,
         snapshots: store.clone(),
-        recheck: Recheck::new(store, crate::value::kinds::Kinds::default()),
+        recheck: Recheck::new(store, crate::value::kinds::KindStore::default()),
         open: OpenWatches::new(FanOutMetrics::default()),
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),
@@ -199,18 +200,11 @@ impl World {
             slot: self.universe.slot(&target.cluster_uid).unwrap(),
             forward: Forward {
                 target,
-                class: TrafficClass::Unary,
-                priority: false,
-                long_running: false,
-                read: true,
-                collection: true,
+                traffic: Traffic::collection(false),
                 rewrite: Rewrite::default(),
-                guard: None,
-                body_rule: None,
                 act_as: Impersonation::user("system:serviceaccount:ns:operator"),
-                checks: Vec::new(),
+                needs: Vec::new(),
                 warning: None,
-                election: None,
             },
             filter: None,
             share: Share {

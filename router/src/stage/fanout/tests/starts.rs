@@ -106,12 +106,12 @@ async fn only_the_first_list_goes_without_a_member() {
 async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
     let mut world = World::new(&["east", "west"]).await;
     for leg in &mut world.plan.legs {
-        leg.forward.checks = vec![Check::Impersonate {
+        leg.forward.needs = vec![Need::Access(Check::Impersonate {
             cluster: leg.cluster().to_string(),
             user: "ada".to_owned(),
             groups: Vec::new(),
             wanted: Impersonation::user("robot"),
-        }];
+        })];
     }
     let both = world.plan.clone();
     // East says no, whatever west would say; west alone cannot be asked.

@@ -1,22 +1,21 @@
-//! Two members, the primary first: who has it, and whose child may be written where.
+//! What is asked of whom, and what comes of it. Here: two members, the primary first: who has it, and whose child may be written where.
+
+mod needs;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
-use opentelemetry::Context;
+use http::{HeaderMap, StatusCode};
 use portolan_runtime::Tasks;
 use portolan_wire::v1;
 
 use super::*;
-use crate::decision::plan::{self, Plan, owners};
+use crate::decision::plan::{self, Plan};
 use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
 use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{Backend, head, script, snapshot};
 use crate::value::classify::classify;
-use crate::value::kinds::{Kind, MemberKinds};
-use crate::value::kinds::{Kinds, Scope};
-use crate::value::snapshot::Caller;
+use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::snapshot::build::{Transaction, apply};
 
 const HAS_N: &str = r#"{"metadata":{"name":"n","uid":"u-n"}}"#;
@@ -35,6 +34,10 @@ impl MemberApi for NoReviews {
     }
 }
 
+fn no_reviews() -> Access {
+    Access::new(HubReviews::default(), Arc::new(NoReviews))
+}
+
 /// What a member answers to everything.
 async fn member(code: u16, body: &'static str) -> Backend {
     let answer = script(move |_, mut respond| async move {
@@ -44,7 +47,7 @@ async fn member(code: u16, body: &'static str) -> Backend {
     Backend::start(100, answer).await
 }
 
-fn kinds() -> Kinds {
+fn kinds() -> KindStore {
     let mut served = MemberKinds::default();
     for (resource, kind, scope) in [
         ("nodes", "Node", Scope::Cluster),
@@ -58,19 +61,17 @@ fn kinds() -> Kinds {
         };
         served.add("", resource, kind);
     }
-    let kinds = Kinds::default();
-    kinds.set(&"east".into(), Arc::new(served));
+    let kinds = KindStore::default();
+    kinds.set(&"east".into(), &Arc::new(served));
     kinds
 }
 
 struct World {
     east: Backend,
     west: Backend,
-    dispatcher: Dispatcher,
-    access: Access,
+    preflight: Preflight,
     snapshot: Arc<Snapshot>,
     caller: Caller,
-    kinds: Kinds,
 }
 
 impl World {
@@ -118,41 +119,45 @@ impl World {
         Self {
             east,
             west,
-            dispatcher: Dispatcher::new(upstreams, Tasks::new()),
-            access: Access::new(HubReviews::default(), Arc::new(NoReviews)),
+            preflight: Preflight {
+                dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
+                access: no_reviews(),
+                kinds: kinds(),
+            },
             caller: Caller::Pod(snapshot.callers.values().next().unwrap().clone()),
             snapshot: Arc::new(snapshot),
-            kinds: kinds(),
         }
     }
 
-    /// Asks for `request` and runs `with` what was planned.
-    fn asking(&self, request: &str) -> (Asking, Plan, Parts) {
+    /// What is planned for `request`, and what comes of it.
+    async fn planned(&self, request: &str, body: &str) -> Result<Box<Forward>, Fault> {
         let (method, path) = request.split_once(' ').unwrap();
         let request = Request::builder().method(method).uri(path).body(()).unwrap();
         let (head, ()) = request.into_parts();
         let asked = classify(&head.method, &head.uri, &HeaderMap::new()).unwrap();
-        let plan = plan::plan(&self.caller, &asked, &self.snapshot, &self.kinds).plan;
-        let mut asking = Asking::new(asked, &head, self.caller.clone(), Context::new());
-        asking.deadline = Some(tokio::time::Instant::now() + Duration::from_secs(20));
-        (asking, plan, head)
-    }
-
-    fn finder<'a>(&'a self, asking: &'a Asking) -> Finder<'a> {
-        Finder {
-            dispatcher: &self.dispatcher,
-            access: &self.access,
-            asking,
+        let kinds = self.preflight.kinds.load();
+        let pending = Pending {
+            head: &head,
+            asked: &asked,
+            caller: &self.caller,
             snapshot: &self.snapshot,
-        }
+            kinds: &kinds,
+            received: &Context::new(),
+            deadline: Instant::now() + Duration::from_secs(20),
+        };
+        let mut body = Body::from(Bytes::copy_from_slice(body.as_bytes()));
+        let forward = match plan::plan(&self.caller, &asked, &self.snapshot, &kinds).plan {
+            Plan::Forward(forward) => forward,
+            Plan::Choose(choose) => self.preflight.choose(*choose, pending, &mut body).await?,
+            plan => panic!("{plan:?}"),
+        };
+        self.preflight.check(&forward, pending, &mut body).await?;
+        Ok(forward)
     }
 
     /// The member, or the code of the refusal.
     async fn finds(&self, request: &str) -> String {
-        let (asking, plan, head) = self.asking(request);
-        let Plan::Choose(choose) = plan else { panic!("{plan:?}") };
-        let chosen = self.finder(&asking).choose(*choose, &head, &mut Body::Empty).await;
-        match chosen {
+        match self.planned(request, "").await {
             Ok(forward) => forward.target.cluster.to_string(),
             Err(fault) => fault.status_code().as_u16().to_string(),
         }
@@ -160,14 +165,11 @@ impl World {
 
     /// What becomes of a child in namespace `namespace` of this owner.
     async fn owned_by(&self, namespace: &str, kind: &str) -> Result<(), Fault> {
-        let (asking, plan, _) = self.asking(&format!("POST /api/v1/namespaces/{namespace}/configmaps"));
-        let Plan::Forward(child) = plan else { panic!("{plan:?}") };
-        assert!(owners::may_cross(&asking.asked, &self.caller));
         let body = format!(
             r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"v1","kind":"{kind}","name":"n","uid":"u-n"}}]}}}}"#
         );
-        let owners = owners::read(None, body.as_bytes());
-        self.finder(&asking).owners(&child, &owners, &self.kinds).await
+        let path = format!("POST /api/v1/namespaces/{namespace}/configmaps");
+        self.planned(&path, &body).await.map(drop)
     }
 }
 

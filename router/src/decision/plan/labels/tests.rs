@@ -78,8 +78,8 @@ fn field_numbers_that_go_reads_otherwise_are_refused() {
     put(&mut unknown, 2, &object);
     let body = [MAGIC, &unknown].concat();
     let kind = Some("application/vnd.kubernetes.protobuf");
-    let judged = check_body(&rule(Change::Whole), kind, None, &body);
-    assert!(matches!(judged, Err(Fault::BadRequest(_))), "{judged:?}");
+    let checked = check_body(&rule(Change::Whole), kind, None, &body);
+    assert!(matches!(checked, Err(Fault::BadRequest(_))), "{checked:?}");
 }
 
 #[test]
@@ -183,15 +183,15 @@ fn patches() {
 }
 
 #[test]
-fn objects_are_judged_by_their_labels() {
-    let guard = Guard {
+fn objects_are_told_by_their_labels() {
+    let wanted = LabelCheck {
         path: "/api/v1/namespaces/a/pods/p".into(),
         selector: Selector::parse("app=foo").unwrap(),
         object: "pods a/p".into(),
         shard: "ops/blue".into(),
-        cluster: "east".into(),
     };
-    let ask = |status: u16, body: &str| judge(&guard, StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    let ask =
+        |status: u16, body: &str| check_labels(&wanted, "east", StatusCode::from_u16(status).unwrap(), body.as_bytes());
     assert!(ask(200, r#"{"metadata":{"labels":{"app":"foo"}}}"#).unwrap().is_some());
     assert!(matches!(ask(200, r#"{"metadata":{}}"#), Err(Fault::Forbidden(text)) if text.contains("ops/blue")));
     assert_eq!(ask(404, "{}"), Ok(None));

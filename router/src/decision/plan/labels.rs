@@ -1,4 +1,4 @@
-//! What labels and bodies say about whether a single object belongs to the shard. Pure: `dispatch` fetches and calls.
+//! What labels and bodies say about whether a single object belongs to the shard. Pure: `preflight` fetches and calls.
 //!
 //! Under `Enforce` a single object of a limited resource is judged twice: as it is, by a GET of its metadata, and as it
 //! becomes, by the body. What remains open, on purpose: between the GET and the write somebody else may change the labels;
@@ -13,62 +13,64 @@ use std::collections::BTreeMap;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{BodyRule, Change, Guard};
+use super::{BodyRule, Change, LabelCheck};
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding, protobuf};
 
 /// Labels of an object.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// `Accept` of the guard's GET: metadata is enough.
-pub(crate) const ACCEPT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-
-/// Judges the member's answer to the guard's GET. `Ok(None)`: there is no such object (yet), let the request tell.
-/// `Err`: foreign (403), or the member could not say.
-pub(crate) fn judge(guard: &Guard, status: StatusCode, body: &[u8]) -> Result<Option<Labels>, Fault> {
-    let Guard { object, cluster, .. } = guard;
+/// The labels in the member's answer to a GET of the object's metadata. `Ok(None)`: there is no such object (yet), let the
+/// request tell. `Err`: foreign (403), or the member could not say.
+pub(crate) fn check_labels(
+    check: &LabelCheck,
+    cluster: &str,
+    status: StatusCode,
+    body: &[u8],
+) -> Result<Option<Labels>, Fault> {
+    let object = &check.object;
     match status {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Ok(None),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             return Err(Fault::Forbidden(format!(
                 "shard {} is limited by labels, and member cluster {cluster} does not let this caller get {object} to look at them",
-                guard.shard
+                check.shard
             )));
         }
         StatusCode::TOO_MANY_REQUESTS => {
             return Err(Fault::TooManyRequests {
                 message: format!("member cluster {cluster} is too busy to look at {object}"),
                 retry_after_seconds: 1,
-                cluster: Some(cluster.clone()),
+                cluster: Some(cluster.to_owned()),
             });
         }
-        other => return Err(undecided(guard, &format!("it answered {}", other.as_u16()))),
+        other => return Err(undecided(check, cluster, &format!("it answered {}", other.as_u16()))),
     }
-    let value: Value = serde_json::from_slice(body).map_err(|error| undecided(guard, &error.to_string()))?;
-    let labels = labels(&value).ok_or_else(|| undecided(guard, "its labels are not strings"))?;
-    if guard.selector.matches(&labels) {
+    let value: Value = serde_json::from_slice(body).map_err(|error| undecided(check, cluster, &error.to_string()))?;
+    let labels = labels(&value).ok_or_else(|| undecided(check, cluster, "its labels are not strings"))?;
+    if check.selector.matches(&labels) {
         return Ok(Some(labels));
     }
     Err(Fault::Forbidden(format!(
         "{object} of member cluster {cluster} is outside shard {}: its labels do not match {}",
-        guard.shard, guard.selector
+        check.shard, check.selector
     )))
 }
 
 /// The request itself was not sent, whatever the member did with the question.
-fn undecided(guard: &Guard, why: &str) -> Fault {
+pub(crate) fn undecided(check: &LabelCheck, cluster: &str, why: &str) -> Fault {
     Fault::Unavailable {
         message: format!(
-            "member cluster {} could not be asked for the labels of {}: {why}",
-            guard.cluster, guard.object
+            "member cluster {cluster} could not be asked for the labels of {}: {why}",
+            check.object
         ),
-        cluster: Some(guard.cluster.clone()),
+        cluster: Some(cluster.to_owned()),
         sent: false,
     }
 }
 
-/// Judges the body of a create, update or patch, given the labels before it.
+/// Reads the body of a create, update or patch, given the labels before it.
 pub(crate) fn check_body(
     rule: &BodyRule,
     content_type: Option<&str>,

@@ -1,0 +1,59 @@
+//! What must be known before a request may leave. Said by the plan, asked by `preflight`.
+
+use portolan_crds::selector::Selector;
+
+use crate::value::check::Check;
+
+/// One thing that must be known, or be so, before a request may leave.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Need {
+    /// A yes of the hub, or of the member.
+    Access(Check),
+    /// The owners that the body names are in the member that the object will be in; see
+    /// [`owners`](super::owners).
+    Owners,
+    /// The object is the shard's as it is.
+    Labels(LabelCheck),
+    /// The object is the shard's as it becomes.
+    Body(BodyRule),
+}
+
+/// The labels of an object, by a GET of its metadata as the same user, must match; see
+/// [`labels::check_labels`](super::labels::check_labels).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LabelCheck {
+    /// Path of the object in the member, without subresource.
+    pub(crate) path: String,
+    /// What its labels must match.
+    pub(crate) selector: Selector,
+    /// For the refusal: what, where, whose.
+    pub(crate) object: String,
+    /// The shard's ShardingConfig.
+    pub(crate) shard: String,
+}
+
+/// What the body makes of an object must be the shard's; see [`labels::check_body`](super::labels::check_body).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct BodyRule {
+    /// What the labels of the result must match.
+    pub(crate) selector: Selector,
+    /// How the body becomes the result.
+    pub(crate) change: Change,
+    /// For the refusal: what, where.
+    pub(crate) object: String,
+    /// The shard's ShardingConfig.
+    pub(crate) shard: String,
+}
+
+/// How a body relates to the object that results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The body is the object.
+    Whole,
+    /// The body is the object, but absent labels stay as they are: custom resources' `/status`.
+    Status,
+    /// The body's labels are laid over the object's: a Pod's `/binding`.
+    Over,
+    /// The body is a patch.
+    Patch,
+}

@@ -1,0 +1,142 @@
+//! What must be known before a request may leave: asked here, in the plan's order, and nowhere else.
+//!
+//! First which member it is for, where only an answer or the body tells (`choose`), then all that the plan [needs](Need).
+//! Access comes first: nobody makes the router read a body before they may do what they ask for. Members are asked for
+//! metadata as the same user; these questions are sent by `dispatch` like any read, and end by the deadline of [`Pending`],
+//! also where the request itself has none. Nothing is decided here: answers go to the pure functions of `plan`, and what
+//! comes out is ready to be sent. Callers: `edge` for single requests and documents, `fanout` for each leg.
+
+mod choose;
+mod owners;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response};
+use opentelemetry::Context;
+use tokio::time::Instant;
+
+use crate::decision::plan::labels::{self, Labels};
+use crate::decision::plan::{Forward, LabelCheck, Need, Rewrite};
+use crate::resource::access::Access;
+use crate::resource::upstream::{Body, gather, gather_request};
+use crate::stage::dispatch::{Dispatcher, Leg};
+use crate::value::check::Check;
+use crate::value::classify::{ApiRequest, Query, Verb};
+use crate::value::fault::Fault;
+use crate::value::kinds::{KindStore, Kinds};
+use crate::value::snapshot::{Caller, Snapshot};
+use crate::value::traffic::Traffic;
+
+/// `Accept` of a question: metadata is enough.
+const METADATA: HeaderValue = HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+/// Metadata of one object: no larger than the object may be.
+const MAX_METADATA_BYTES: usize = 8 << 20;
+
+/// The stage. One per process.
+pub(crate) struct Preflight {
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) access: Access,
+    /// Told of kinds that are missing.
+    pub(crate) kinds: KindStore,
+}
+
+/// A request that waits until everything is known.
+#[derive(Clone, Copy)]
+pub(crate) struct Pending<'a> {
+    pub(crate) head: &'a Parts,
+    pub(crate) asked: &'a ApiRequest,
+    pub(crate) caller: &'a Caller,
+    /// What it was planned with.
+    pub(crate) snapshot: &'a Arc<Snapshot>,
+    pub(crate) kinds: &'a Kinds,
+    /// Trace context that came with it.
+    pub(crate) received: &'a Context,
+    /// For all that is asked.
+    pub(crate) deadline: Instant,
+}
+
+impl Preflight {
+    /// Asks all that the plan needs. The body is gathered where it tells, and stays there to be sent.
+    pub(crate) async fn check(&self, forward: &Forward, pending: Pending<'_>, body: &mut Body) -> Result<(), Fault> {
+        let mut labels = None;
+        for need in &forward.needs {
+            match need {
+                Need::Access(check) => self.access([check]).await?,
+                Need::Owners => self.owners(forward, pending, body).await?,
+                Need::Labels(check) => labels = self.labels(forward, check, pending).await?,
+                Need::Body(rule) => {
+                    let bytes = pending.gather(body).await?;
+                    labels::check_body(rule, pending.content_type(), labels.as_ref(), &bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may, by the word of the hub and of members: 403 for a no, 503 if nobody can be asked.
+    pub(crate) async fn access(&self, checks: impl IntoIterator<Item = &Check>) -> Result<(), Fault> {
+        self.access.check(checks).await
+    }
+
+    async fn labels(
+        &self,
+        forward: &Forward,
+        check: &LabelCheck,
+        pending: Pending<'_>,
+    ) -> Result<Option<Labels>, Fault> {
+        let cluster = &forward.target.cluster;
+        let (head, body) = self.metadata(forward, &check.path, pending).await?.into_parts();
+        let bytes = gather(body, MAX_METADATA_BYTES).await;
+        let bytes = bytes.map_err(|error| labels::undecided(check, cluster, &error.to_string()))?;
+        labels::check_labels(check, cluster, head.status, &bytes)
+    }
+
+    /// Asks the plan's member for an object's metadata, as the same user.
+    async fn metadata(&self, forward: &Forward, path: &str, pending: Pending<'_>) -> Result<Response<Body>, Fault> {
+        let forward = Forward {
+            target: forward.target.clone(),
+            traffic: Traffic::QUESTION,
+            rewrite: Rewrite::default(),
+            act_as: forward.act_as.clone(),
+            needs: Vec::new(),
+            warning: None,
+        };
+        let asked = ApiRequest {
+            view: pending.asked.view.clone(),
+            path: path.to_owned(),
+            query: Query::new(None),
+            method: Method::GET,
+            verb: Verb::Get,
+            resource: None,
+            upgrade: None,
+            impersonate: pending.asked.impersonate.clone(),
+        };
+        let leg = Leg {
+            forward: Box::new(forward),
+            asked,
+            snapshot: pending.snapshot.clone(),
+            caller: pending.caller.clone(),
+            deadline: Some(pending.deadline),
+            received: pending.received.clone(),
+            recheck: None,
+        };
+        let (mut head, ()) = Request::new(()).into_parts();
+        head.headers.insert(ACCEPT, METADATA);
+        self.dispatcher.read(leg, head).await
+    }
+}
+
+impl Pending<'_> {
+    /// Of the body.
+    fn content_type(&self) -> Option<&str> {
+        self.head.headers.get(CONTENT_TYPE)?.to_str().ok()
+    }
+
+    async fn gather(&self, body: &mut Body) -> Result<bytes::Bytes, Fault> {
+        gather_request(body, Some(self.deadline)).await
+    }
+}

@@ -1,0 +1,108 @@
+//! Finds out which member a [`Choose`] is for: who has the object, or what the body says.
+//!
+//! Members are asked for the object's metadata, the first candidate alone and, if it has nothing, all others at once. What
+//! they say is weighed by `plan::choose`.
+
+use futures::future::join_all;
+use http::StatusCode;
+
+use super::{Pending, Preflight};
+use crate::decision::lease;
+use crate::decision::plan::Forward;
+use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder};
+use crate::resource::upstream::Body;
+use crate::value::fault::Fault;
+
+impl Preflight {
+    /// The one plan; what it needs is still to be [checked](Self::check). The body is gathered where it tells, and stays
+    /// there to be sent.
+    pub(crate) async fn choose(
+        &self,
+        choose: Choose,
+        pending: Pending<'_>,
+        body: &mut Body,
+    ) -> Result<Box<Forward>, Fault> {
+        let (index, warning) = match &choose.by {
+            By::Holder(holder) => self.holder(holder, &choose.candidates, pending).await?,
+            By::NewNamespace(shard) => {
+                let bytes = pending.gather(body).await?;
+                choose.place(shard, pending.content_type(), &bytes)?
+            }
+            By::Lease(names) => {
+                // Nobody may make us read the body before they may do both.
+                for candidate in &choose.candidates {
+                    self.access(candidate.forward.access()).await?;
+                }
+                let bytes = pending.gather(body).await?;
+                let ours = lease::names_lease(names, pending.content_type(), &bytes)?;
+                (usize::from(ours), None)
+            }
+        };
+        let mut candidates = choose.candidates;
+        if index >= candidates.len() {
+            return Err(Fault::Internal("a member was chosen that is no candidate".to_owned()));
+        }
+        let Candidate { mut forward, held } = candidates.swap_remove(index);
+        if let Some(held) = held {
+            return Err(forward.unavailable(held));
+        }
+        forward.warning = forward.warning.or(warning);
+        Ok(Box::new(forward))
+    }
+
+    async fn holder(&self, holder: &Holder, candidates: &[Candidate], pending: Pending<'_>) -> Chosen {
+        let Some((first, others)) = candidates.split_first() else {
+            return Err(Fault::Internal("no member to look in".to_owned()));
+        };
+        let look = async |candidate| self.look(holder, candidate, pending).await.0;
+        let mut findings = vec![look(first).await];
+        if findings != [Finding::Has] {
+            findings.extend(join_all(others.iter().map(look)).await);
+        }
+        holder.choose(&findings)
+    }
+
+    /// Whether a member has the object, as far as the caller may know; with its metadata if it has.
+    pub(super) async fn look(&self, holder: &Holder, candidate: &Candidate, pending: Pending<'_>) -> (Finding, Body) {
+        match self.ask(holder, candidate, pending).await {
+            Ok(found) => found,
+            Err(fault) => (Finding::Unknown(fault), Body::Empty),
+        }
+    }
+
+    async fn ask(
+        &self,
+        holder: &Holder,
+        candidate: &Candidate,
+        pending: Pending<'_>,
+    ) -> Result<(Finding, Body), Fault> {
+        let forward = &candidate.forward;
+        if let Some(held) = &candidate.held {
+            return Err(forward.unavailable(held.clone()));
+        }
+        // As the user that the caller wants to act as, so it must be allowed to, there.
+        match self.access(forward.access()).await {
+            Err(Fault::Forbidden(_)) => return Ok((Finding::Forbidden, Body::Empty)),
+            other => other?,
+        }
+        let answer = self.metadata(forward, &holder.path, pending).await;
+        // Only the question was sent: whatever became of it, the request itself was not.
+        let answer = answer.map_err(|fault| holder.unknown(forward, &fault.to_string()))?;
+        let finding = match answer.status() {
+            StatusCode::OK => return Ok((Finding::Has, answer.into_body())),
+            StatusCode::NOT_FOUND => Finding::HasNot,
+            StatusCode::FORBIDDEN => Finding::Forbidden,
+            other => return Err(holder.unknown(forward, &format!("it answered {}", other.as_u16()))),
+        };
+        Ok((finding, Body::Empty))
+    }
+}
+
+impl Holder {
+    pub(super) fn unknown(&self, forward: &Forward, why: &str) -> Fault {
+        forward.unavailable(format!(
+            "whether {} is in member cluster {} is not known: {why}",
+            self.object, forward.target.cluster
+        ))
+    }
+}
