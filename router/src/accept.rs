@@ -23,8 +23,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use crate::edge::{Edge, MAX_HEAD_BYTES};
+use crate::edge::{Connection, Edge, MAX_HEAD_BYTES};
 use crate::resource::upstream::socket::{self, Bulk};
+use crate::stage::admit::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::stage::identify::PeerIdentity;
 
 /// Streams of one HTTP/2 connection. An operator opens all its watches on one.
@@ -33,9 +34,6 @@ const MAX_STREAMS: u32 = 4096;
 const MAX_CANCELLED_STREAMS: usize = 256;
 /// Headers of a request.
 const MAX_HEADERS: usize = 128;
-/// Request bytes under way to us, per stream and per connection.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Answer bytes buffered per stream before the member is made to wait: a member's largest frame.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Between HTTP/2 pings, so that watches of a client that vanished do not stay; and for the answer to one.
@@ -118,26 +116,23 @@ impl Listener {
             Ok(Err(error)) => return tracing::debug!(%address, %error, "TLS handshake failed"),
             Err(_) => return tracing::debug!(%address, "TLS handshake took too long"),
         };
-        let peer = stream
-            .get_ref()
-            .1
-            .peer_certificates()
-            .and_then(PeerIdentity::from_certificates)
-            .map(Arc::new);
+        let chain = stream.get_ref().1.peer_certificates();
+        let peer = chain.and_then(PeerIdentity::from_certificates);
+        let client = self.edge.connection(peer, address.ip());
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         // Boxed, each alone: an HTTP/2 connection must not be as large as an HTTP/1.1 one could be.
         let served = if http2 {
             stream.get_mut().0.gather();
-            Box::pin(self.http2(stream, peer)).await
+            Box::pin(self.http2(stream, client)).await
         } else {
-            Box::pin(self.http1(stream, peer)).await
+            Box::pin(self.http1(stream, client)).await
         };
         if let Err(error) = served {
             tracing::debug!(%address, %error, "client connection broke");
         }
     }
 
-    async fn http2(self, stream: TlsStream<Bulk>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
+    async fn http2(self, stream: TlsStream<Bulk>, client: Arc<Connection>) -> hyper::Result<()> {
         let streams = TaskTracker::new();
         let mut builder = http2::Builder::new(StreamTasks(streams.clone()));
         builder
@@ -152,7 +147,7 @@ impl Listener {
             .keep_alive_timeout(PING_TIMEOUT);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
-            let answer = Box::pin(edge.clone().serve(request, peer.clone()));
+            let answer = Box::pin(edge.clone().serve(request, client.clone()));
             async move { Ok::<_, std::convert::Infallible>(answer.await) }
         });
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -169,7 +164,7 @@ impl Listener {
         served
     }
 
-    async fn http1(self, stream: TlsStream<Bulk>, peer: Option<Arc<PeerIdentity>>) -> hyper::Result<()> {
+    async fn http1(self, stream: TlsStream<Bulk>, client: Arc<Connection>) -> hyper::Result<()> {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -178,7 +173,7 @@ impl Listener {
             .max_headers(MAX_HEADERS);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
-            let answer = Box::pin(edge.clone().serve(request, peer.clone()));
+            let answer = Box::pin(edge.clone().serve(request, client.clone()));
             async move { Ok::<_, std::convert::Infallible>(answer.await) }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();

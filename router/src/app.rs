@@ -26,6 +26,8 @@ use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::Enroller;
 use crate::resource::subscribe::{Held, HubMetrics, SnapshotCollector, Subscriber};
 use crate::resource::upstream::{UpstreamCollector, Upstreams};
+use crate::stage::admit::metrics::AdmitMetrics;
+use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::Discovery;
 use crate::stage::discovery::DiscoveryMetrics;
 use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
@@ -94,6 +96,7 @@ struct Parts {
 #[derive(Default)]
 struct Metrics {
     hub: HubMetrics,
+    admit: AdmitMetrics,
     identify: IdentifyMetrics,
     discovery: DiscoveryMetrics,
     requests: Arc<RequestMetrics>,
@@ -174,6 +177,7 @@ fn register(parts: &Parts, registry: &Registry) {
         parts.identity.register(part);
         parts.hub_ca.register(part);
     });
+    registry.scope("admit", |part| metrics.admit.register(part));
     registry.scope("identify", |part| metrics.identify.register(part));
     registry.scope("discovery", |part| metrics.discovery.register(part));
     registry.scope("requests", |part| metrics.requests.register(part));
@@ -285,9 +289,20 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
     access.recall(&folder);
     tasks.spawn("remember", access.clone().remember(folder, tasks.clone()));
     let discovery = discovery(parts, &clients, tasks);
+    let limits = Limits {
+        requests: config.limits.requests,
+        streams: config.limits.streams,
+    };
+    let admit = Admit::new(limits, metrics.admit.clone());
     Edge::new(EdgeParts {
         snapshots: store.clone(),
-        identifier: Identifier::new(config.identity.clone(), members.clone(), metrics.identify.clone()),
+        admit: admit.clone(),
+        identifier: Identifier::new(
+            config.identity.clone(),
+            members.clone(),
+            admit,
+            metrics.identify.clone(),
+        ),
         access,
         dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), clients.clone())),
         open: parts.open.clone(),
@@ -295,8 +310,6 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         discovery,
         metrics: metrics.requests.clone(),
         readiness: parts.readiness.clone(),
-        max_requests: config.limits.requests,
-        max_streams: config.limits.streams,
         request_timeout: config.timeouts.request,
         tasks: clients,
     })

@@ -1,5 +1,5 @@
-//! One request from its head to the end of its answer: span, permit, deadline and record around the stages
-//! `classify → identify → plan → preflight → dispatch → reply` (`call`).
+//! One request from its head to the end of its answer: span, deadline and record around the stages
+//! `classify → identify → plan → admit → preflight → dispatch → reply` (`call`).
 //!
 //! The snapshot is loaded here, once. Nothing is decided here: stages return a `Fault` or go on. A panic in a stage is
 //! this request's 500. Caller: `accept`, for each request of each connection.
@@ -14,6 +14,7 @@ mod record;
 mod span;
 mod watch;
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,6 @@ use parking_lot::Mutex;
 use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
 use portolan_runtime::{Readiness, Tasks};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
@@ -39,9 +39,11 @@ use self::record::{Completion, Names};
 use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::Access;
+use crate::resource::bulkhead::Permit;
 use crate::resource::upstream::Body;
+use crate::stage::admit::{Admit, Admitted, Source};
 use crate::stage::discovery::Discovery;
-use crate::stage::dispatch::{Dispatcher, Places};
+use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, PeerIdentity};
@@ -54,14 +56,11 @@ use crate::value::snapshot::SnapshotStore;
 
 /// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
-/// What the paths of Leases have in common.
-const LEASES: &str = "/apis/coordination.k8s.io/";
-/// Lease requests beyond the bound on requests: one at a time from as many operators, twice.
-const LEASE_RESERVE: usize = 256;
 
 /// What the edge works with; filled by `app`.
 pub(crate) struct EdgeParts {
     pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) admit: Arc<Admit>,
     pub(crate) identifier: Identifier,
     pub(crate) access: Access,
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -73,24 +72,21 @@ pub(crate) struct EdgeParts {
     pub(crate) metrics: Arc<RequestMetrics>,
     /// Answers `/readyz`.
     pub(crate) readiness: Readiness,
-    /// Unary requests in flight.
-    pub(crate) max_requests: usize,
-    /// Watches and upgrades in flight.
-    pub(crate) max_streams: usize,
     /// For the answer to a unary request, all of it.
     pub(crate) request_timeout: Duration,
     /// Cancelled when the router drains; tunnels and connections are its tasks.
     pub(crate) tasks: Tasks,
 }
 
+/// What all requests of one connection have in common.
+pub(crate) struct Connection {
+    peer: Option<PeerIdentity>,
+    source: Source,
+}
+
 /// One per process, shared by all requests.
 pub(crate) struct Edge {
     parts: EdgeParts,
-    // Semaphores: permits go with the answers' bodies.
-    requests: Arc<Semaphore>,
-    /// Beyond the bound, for Leases alone: a router that sheds must not make every operator lose its leadership.
-    leases: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
     recheck: Arc<Recheck>,
     preflight: Arc<Preflight>,
     fanouts: Arc<FanOuts>,
@@ -99,8 +95,10 @@ pub(crate) struct Edge {
 /// What a request has become when its answer's head is known.
 struct Served {
     response: Response<Body>,
-    places: Places,
-    permit: Option<OwnedSemaphorePermit>,
+    /// `None`: nothing led to a member.
+    admitted: Option<Admitted>,
+    /// Of the member's bulkhead.
+    permit: Permit,
     watch: bool,
     /// May go on for hours.
     long: bool,
@@ -112,8 +110,6 @@ struct Served {
 
 impl Edge {
     pub(crate) fn new(parts: EdgeParts) -> Arc<Self> {
-        let requests = Arc::new(Semaphore::new(parts.max_requests.min(Semaphore::MAX_PERMITS)));
-        let streams = Arc::new(Semaphore::new(parts.max_streams.min(Semaphore::MAX_PERMITS)));
         let recheck = Recheck::new(parts.snapshots.clone(), parts.kinds.clone());
         parts.tasks.spawn("recheck", recheck.clone().run(parts.tasks.clone()));
         let preflight = Arc::new(Preflight {
@@ -134,30 +130,24 @@ impl Edge {
             tasks: parts.tasks.clone(),
         });
         Arc::new(Self {
+            parts,
             recheck,
             preflight,
             fanouts,
-            parts,
-            leases: Arc::new(Semaphore::new(LEASE_RESERVE)),
-            requests,
-            streams,
         })
     }
 
-    fn admit(&self, path: &str) -> Result<OwnedSemaphorePermit, Fault> {
-        let reserve = if path.contains(LEASES) {
-            &self.leases
-        } else {
-            &self.requests
-        };
-        take(&self.requests, "requests").or_else(|full| reserve.clone().try_acquire_owned().map_err(|_| full))
+    /// What a connection brings to all its requests. `peer`: who its client certificate belongs to.
+    pub(crate) fn connection(&self, peer: Option<PeerIdentity>, address: IpAddr) -> Arc<Connection> {
+        let source = self.parts.admit.source(address);
+        Arc::new(Connection { peer, source })
     }
 
-    /// Answers one request, always. `peer`: who the connection's client certificate belongs to.
+    /// Answers one request, always.
     pub(crate) async fn serve(
         self: Arc<Self>,
         request: Request<Incoming>,
-        peer: Option<Arc<PeerIdentity>>,
+        connection: Arc<Connection>,
     ) -> Response<Answer> {
         let received = span::received(request.headers());
         let span = span::request(&request, &received);
@@ -172,7 +162,7 @@ impl Edge {
         let blind = reply::reads_no_status(request.headers());
         let call = Call {
             edge: &self,
-            peer: peer.as_deref(),
+            connection: &connection,
             received: &received,
             completion: &mut completion,
         };
@@ -197,7 +187,7 @@ impl Edge {
     fn answer(&self, served: Served, mut completion: Completion, span: &Span) -> Response<Answer> {
         let Served {
             response,
-            places,
+            admitted,
             permit,
             watch,
             long,
@@ -214,8 +204,8 @@ impl Edge {
         });
         let held = Held {
             completion,
+            _admitted: admitted,
             _permit: permit,
-            _places: places,
             drain,
             watched,
             // Spans are exported when they end.
@@ -258,8 +248,8 @@ impl Served {
     fn local(response: Response<Bytes>) -> Self {
         Self {
             response: response.map(Body::from),
-            places: Places::default(),
-            permit: None,
+            admitted: None,
+            permit: Permit::default(),
             watch: false,
             long: false,
             deadline: None,
@@ -267,14 +257,6 @@ impl Served {
             tunnel: None,
         }
     }
-}
-
-fn take(permits: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Fault> {
-    permits.clone().try_acquire_owned().map_err(|_| Fault::TooManyRequests {
-        message: format!("this router serves as many {what} as it may"),
-        retry_after_seconds: 1,
-        cluster: None,
-    })
 }
 
 #[cfg(test)]

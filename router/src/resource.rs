@@ -4,6 +4,7 @@ pub(crate) mod access;
 pub(crate) mod breaker;
 pub(crate) mod bulkhead;
 pub(crate) mod enroll;
+pub(crate) mod keyed;
 pub(crate) mod state;
 pub(crate) mod subscribe;
 pub(crate) mod upstream;

@@ -1,6 +1,6 @@
 //! The answer's body on its way to the client: counted, and ended when the router drains or `recheck` says so.
 //!
-//! It holds what must live as long as the answer: the in-flight permit and the [`Completion`]. What has a deadline keeps
+//! It holds what must live as long as the answer: what `admit` gave and the [`Completion`]. What has a deadline keeps
 //! them in [`Limited`], because a client that does not read would keep them for ever. Caller: `edge`.
 
 use std::pin::Pin;
@@ -9,15 +9,15 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use portolan_runtime::Tasks;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::limited::Limited;
 use super::record::{Completion, Ended};
 use super::watch::EventBoundary;
+use crate::resource::bulkhead::Permit;
 use crate::resource::upstream::{Body, BodyError, MergedEnd};
-use crate::stage::dispatch::Places;
+use crate::stage::admit::Admitted;
 use crate::stage::dispatch::upgrade::Tunnel;
 use crate::stage::fanout::socket::Socket;
 use crate::stage::replan::{Verdict, Watched};
@@ -27,8 +27,9 @@ use crate::value::fault::Fault;
 /// What an answer holds until it is over.
 pub(super) struct Held {
     pub(super) completion: Completion,
-    pub(super) _permit: Option<OwnedSemaphorePermit>,
-    pub(super) _places: Places,
+    pub(super) _admitted: Option<Admitted>,
+    /// Of the member's bulkhead.
+    pub(super) _permit: Permit,
     /// Ends the trace of what ends by itself.
     pub(super) _span: Option<tracing::Span>,
     /// A watch: what says that the router drains, and where its events end.

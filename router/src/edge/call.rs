@@ -1,4 +1,5 @@
-//! One request through the stages: `classify → identify → plan → preflight → dispatch`, or `fanout`, which asks leg by leg.
+//! One request through the stages: `classify → identify → plan → admit → preflight → dispatch`, or `fanout`, which asks
+//! leg by leg.
 //!
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
@@ -10,20 +11,21 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use opentelemetry::Context;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tracing::Span;
 
 use super::answer::Carried;
 use super::record::Completion;
-use super::{Edge, MAX_HEAD_BYTES, Served, span, take};
+use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
-use crate::resource::upstream::{Body, ClientBody, MAX_BODY_BYTES};
-use crate::stage::dispatch::{Dispatched, Leg};
+use crate::resource::bulkhead::Permit;
+use crate::resource::upstream::Body;
+use crate::stage::admit::{Admission, Admitted, Arriving, Life};
+use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::fence::{self, Write};
 use crate::stage::fanout::socket::Switch;
-use crate::stage::fanout::{Asking, Fan, Fanned};
-use crate::stage::identify::PeerIdentity;
+use crate::stage::fanout::{Asking, Fan};
+use crate::stage::identify::Sender;
 use crate::stage::preflight::Pending;
 use crate::value::classify::{self, ApiRequest, Verb};
 use crate::value::document::Wanted;
@@ -40,14 +42,25 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(1);
 /// One request on its way through the stages.
 pub(super) struct Call<'a> {
     pub(super) edge: &'a Arc<Edge>,
-    pub(super) peer: Option<&'a PeerIdentity>,
+    pub(super) connection: &'a Connection,
     pub(super) received: &'a Context,
     pub(super) completion: &'a mut Completion,
 }
 
-/// A request whose sender is known.
+/// A request whose sender is known, and its plan.
+struct Identified {
+    started: Instant,
+    head: Parts,
+    body: Incoming,
+    asked: ApiRequest,
+    snapshot: Arc<Snapshot>,
+    kinds: Arc<Kinds>,
+    caller: Caller,
+}
+
+/// A request that is admitted.
 struct Known {
-    permit: OwnedSemaphorePermit,
+    admitted: Admitted,
     started: Instant,
     head: Parts,
     asked: ApiRequest,
@@ -59,8 +72,6 @@ struct Known {
 impl Call<'_> {
     pub(super) async fn run(mut self, request: Request<Incoming>) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        // Shed before any work is done for it.
-        let permit = self.edge.admit(request.uri().path())?;
         let started = Instant::now();
         let (head, body) = request.into_parts();
         let asked = self.classify(&head)?;
@@ -69,8 +80,7 @@ impl Call<'_> {
             return Ok(Served::local(self.local(local)));
         }
         let snapshot = edge.snapshots.load();
-        let identified = edge.identifier.identify(&head.headers, self.peer, &snapshot).await;
-        let caller = identified.map_err(|fault| not_yet(&asked, fault))?;
+        let caller = self.identify(&head, &asked, &snapshot).await?;
         self.name(&caller);
         let kinds = edge.kinds.load();
         let planned = plan::plan(&caller, &asked, &snapshot, &kinds);
@@ -78,10 +88,10 @@ impl Call<'_> {
             edge.kinds.miss();
         }
         self.note(&planned);
-        let known = Known {
-            permit,
+        let identified = Identified {
             started,
             head,
+            body,
             asked,
             snapshot,
             kinds,
@@ -89,15 +99,78 @@ impl Call<'_> {
         };
         match planned.plan {
             Plan::Forward(forward) => {
-                let body = bounded(forward.traffic.long, &known.head, body)?;
+                let admitted = self.admit(Life::of_one(forward.traffic.long), identified).await;
+                let (known, body) = admitted?;
                 self.forward(forward, known, body).await
             }
-            Plan::FanOut(fan) => self.fan_out(*fan, known).await,
-            Plan::Choose(choose) => self.choose(*choose, known, body).await,
-            Plan::Discovery(wanted) => self.discover(&wanted, known).await,
+            Plan::Choose(choose) => {
+                let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
+                let (known, body) = self.admit(Life::of_one(long), identified).await?;
+                self.choose(*choose, known, body).await
+            }
+            Plan::FanOut(fan) => {
+                let (known, _) = self.admit(Life::of_fan(fan.watch), identified).await?;
+                self.fan_out(*fan, known).await
+            }
+            Plan::Discovery(wanted) => {
+                let (known, _) = self.admit(Life::Unary, identified).await?;
+                self.discover(&wanted, known).await
+            }
             Plan::Local(local) => Ok(Served::local(self.local(local))),
             Plan::Refuse(fault) => Err(fault),
         }
+    }
+
+    async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
+        let edge = &self.edge.parts;
+        let Connection { peer, source } = self.connection;
+        let _arrived = edge.admit.arrive(source, asked).await?;
+        let sender = Sender {
+            headers: &head.headers,
+            peer: peer.as_ref(),
+            address: source.address,
+        };
+        let identified = edge.identifier.identify(&sender, snapshot);
+        identified.await.map_err(|fault| not_yet(asked, fault))
+    }
+
+    /// Waits for what the request may take; only then is its body there to be read.
+    async fn admit(&self, life: Life, identified: Identified) -> Result<(Known, Body), Fault> {
+        let edge = &self.edge.parts;
+        let Identified {
+            started,
+            head,
+            body,
+            asked,
+            snapshot,
+            kinds,
+            caller,
+        } = identified;
+        let long = life != Life::Unary;
+        let body = Arriving::bounded(long, &head, body)?;
+        let wait = if long {
+            LONG_HEAD_TIMEOUT
+        } else {
+            timeout(&asked, edge.request_timeout)
+        };
+        let admission = Admission {
+            caller: &caller,
+            asked: &asked,
+            life,
+            bytes: body.bytes(),
+            deadline: started + wait,
+        };
+        let admitted = edge.admit.admit(&admission).await?;
+        let known = Known {
+            admitted,
+            started,
+            head,
+            asked,
+            snapshot,
+            kinds,
+            caller,
+        };
+        Ok((known, body.admitted()))
     }
 
     /// A client whose watch the drain has ended may ask again on the same connection before it is told to go: a watch
@@ -114,13 +187,13 @@ impl Call<'_> {
     }
 
     /// To one member.
-    async fn forward(self, forward: Box<Forward>, known: Known, mut body: Body) -> Result<Served, Fault> {
+    async fn forward(self, forward: Box<Forward>, mut known: Known, mut body: Body) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         let pending = self.pending(&known);
         let checked = self.edge.preflight.check(&forward, pending, &mut body).await;
         checked.map_err(|fault| not_yet(&known.asked, fault))?;
+        known.admitted.asked();
         let Traffic { class, long, .. } = forward.traffic;
-        let permit = self.permit(known.permit, long)?;
         // A followed log has no events that it could end between.
         let watch = class == TrafficClass::Watch && known.asked.verb == Verb::Watch;
         // Before it is sent: no swap from here on is missed.
@@ -142,7 +215,7 @@ impl Call<'_> {
         let write = Write::of(&leg.caller, &leg.asked, &leg.forward.target.cluster);
         let Dispatched {
             mut response,
-            places,
+            permit,
             tunnel,
         } = edge.dispatcher.dispatch(leg, known.head, body).await?;
         if let Some(write) = write {
@@ -151,8 +224,8 @@ impl Call<'_> {
         Ok(Served {
             watch: watch && response.status() == StatusCode::OK,
             response,
-            places,
-            permit: Some(permit),
+            admitted: Some(known.admitted),
+            permit,
             long,
             deadline,
             watched,
@@ -174,9 +247,7 @@ impl Call<'_> {
     }
 
     /// To one of some members, once an answer or the body has told which.
-    async fn choose(self, choose: Choose, known: Known, body: Incoming) -> Result<Served, Fault> {
-        let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
-        let mut body = bounded(long, &known.head, body)?;
+    async fn choose(self, choose: Choose, known: Known, mut body: Body) -> Result<Served, Fault> {
         let pending = self.pending(&known);
         let forward = self.edge.preflight.choose(choose, pending, &mut body).await?;
         self.completion.record.cluster = Some(forward.target.cluster.clone());
@@ -188,7 +259,6 @@ impl Call<'_> {
     async fn fan_out(self, plan: FanOut, mut known: Known) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         let long = plan.watch;
-        let permit = self.permit(known.permit, long)?;
         let switch = match &known.asked.upgrade {
             Some(upgrade) if long && upgrade.protocol.eq_ignore_ascii_case("websocket") => {
                 Some(Switch::of(&mut known.head)?)
@@ -203,7 +273,7 @@ impl Call<'_> {
             asking,
             snapshot: known.snapshot,
         };
-        let Fanned { response, places } = self.edge.fanouts.run(fan).await?;
+        let response = self.edge.fanouts.run(fan).await?;
         let (response, socket) = match switch {
             Some(switch) => switch.switch(response),
             None => (response, None),
@@ -212,8 +282,8 @@ impl Call<'_> {
             // It drains and is rechecked within.
             watch: false,
             response,
-            places,
-            permit: Some(permit),
+            admitted: Some(known.admitted),
+            permit: Permit::default(),
             long,
             deadline,
             watched: None,
@@ -232,19 +302,10 @@ impl Call<'_> {
         let response = answer.await?;
         Ok(Served {
             response,
-            permit: Some(known.permit),
+            admitted: Some(known.admitted),
             deadline: Some(known.started + edge.request_timeout),
             ..Served::local(Response::default())
         })
-    }
-
-    /// Watches of a member that hangs must not use up the places of requests.
-    fn permit(&self, unary: OwnedSemaphorePermit, long: bool) -> Result<OwnedSemaphorePermit, Fault> {
-        if !long {
-            return Ok(unary);
-        }
-        drop(unary);
-        take(&self.edge.streams, "streams")
     }
 
     fn classify(&mut self, head: &Parts) -> Result<ApiRequest, Fault> {
@@ -377,23 +438,6 @@ fn check_size(head: &Parts) -> Result<(), Fault> {
     }
     let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
     Err(Fault::BadRequest(message))
-}
-
-/// The client's body with its bound. A length that is over it is refused before anything is sent.
-fn bounded(long: bool, head: &Parts, body: Incoming) -> Result<Body, Fault> {
-    use http_body::Body as _;
-    if body.is_end_stream() {
-        return Ok(Body::Empty);
-    }
-    let limit = if long { u64::MAX } else { MAX_BODY_BYTES };
-    let length = head
-        .headers
-        .get(http::header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: u64| length > limit) {
-        return Err(Fault::TooLarge { limit });
-    }
-    Ok(Body::Client(ClientBody::new(body, limit)))
 }
 
 #[cfg(test)]

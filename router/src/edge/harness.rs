@@ -23,6 +23,8 @@ use crate::edge::metrics::RequestMetrics;
 use crate::resource::access::{Access, Asked, Decision, HubReviews, MemberApi};
 use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{snapshot, spawn};
+use crate::stage::admit::metrics::AdmitMetrics;
+use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::{Discovery, DiscoveryMetrics};
 use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
 use crate::stage::fanout::metrics::FanOutMetrics;
@@ -32,8 +34,10 @@ use crate::stage::identify::{IdentityConfig, metrics::IdentifyMetrics};
 use crate::value::kinds::KindStore;
 use crate::value::snapshot::{SnapshotStore, Target};
 
-/// The person that the harness' clients are.
+/// The person that the harness' clients are, where nobody else is named.
 pub(crate) const USER: &str = "ada";
+/// Another one.
+pub(crate) const OTHER: &str = "grace";
 const ROUTER_NAME: &str = "router.test";
 
 /// Bounds that tests change.
@@ -63,12 +67,12 @@ pub(crate) struct Router {
     pub(crate) tasks: Tasks,
     snapshots: Arc<SnapshotStore>,
     trust: Arc<TrustStore>,
-    identity: Arc<IdentityStore>,
+    ca: CertificateAuthority,
 }
 
 /// A client certificate of the hub's CA.
-fn person(ca: &CertificateAuthority) -> Arc<IdentityStore> {
-    let client = ca.issue_client(USER, None, Duration::from_hours(1)).unwrap();
+fn person(ca: &CertificateAuthority, user: &str) -> Arc<IdentityStore> {
+    let client = ca.issue_client(user, None, Duration::from_hours(1)).unwrap();
     IdentityStore::new(Identity::from_pem(&client.cert_pem, &client.key_pem).unwrap())
 }
 
@@ -102,9 +106,11 @@ impl Router {
         };
         let kinds = KindStore::default();
         let documents = documents(&upstreams, &snapshots);
+        let admit = admit(bounds);
         let edge = Edge::new(EdgeParts {
             snapshots: snapshots.clone(),
-            identifier: Identifier::new(identity, members.clone(), IdentifyMetrics::default()),
+            admit: admit.clone(),
+            identifier: Identifier::new(identity, members.clone(), admit, IdentifyMetrics::default()),
             access: Access::new(willing_hub(), members),
             dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), tasks.clone())),
             open: OpenWatches::new(FanOutMetrics::default()),
@@ -112,8 +118,6 @@ impl Router {
             discovery: Discovery::new(documents, kinds, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),
             readiness: Readiness::new(),
-            max_requests: bounds.max_requests,
-            max_streams: 10_000,
             request_timeout: bounds.request_timeout,
             tasks: tasks.clone(),
         });
@@ -139,7 +143,7 @@ impl Router {
             tasks,
             snapshots,
             trust,
-            identity: person(&ca),
+            ca,
         }
     }
 
@@ -153,14 +157,23 @@ impl Router {
 
     /// A TLS connection with the person's certificate.
     pub(crate) async fn connect(&self, alpn: &[&[u8]]) -> TlsStream<TcpStream> {
-        let config = tls::client_config(self.trust.clone(), Some(self.identity.clone()), alpn).unwrap();
+        self.connect_as(USER, alpn).await
+    }
+
+    /// A TLS connection of somebody else's.
+    pub(crate) async fn connect_as(&self, user: &str, alpn: &[&[u8]]) -> TlsStream<TcpStream> {
+        let config = tls::client_config(self.trust.clone(), Some(person(&self.ca, user)), alpn).unwrap();
         let tcp = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from(ROUTER_NAME).unwrap();
         TlsConnector::from(config).connect(name, tcp).await.unwrap()
     }
 
     pub(crate) async fn http2(&self) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
-        let stream = TokioIo::new(self.connect(tls::ALPN_GRPC).await);
+        self.http2_as(USER).await
+    }
+
+    pub(crate) async fn http2_as(&self, user: &str) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(self.connect_as(user, tls::ALPN_GRPC).await);
         let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
             .await
             .unwrap();
@@ -181,7 +194,13 @@ impl Router {
 
     /// One GET on a connection of its own.
     pub(crate) async fn get(&self, path: &str) -> Response<Incoming> {
-        self.http2().await.send_request(ask("GET", path, "")).await.unwrap()
+        self.get_as(USER, path).await
+    }
+
+    /// The same of somebody else.
+    pub(crate) async fn get_as(&self, user: &str, path: &str) -> Response<Incoming> {
+        let mut client = self.http2_as(user).await;
+        client.send_request(ask("GET", path, "")).await.unwrap()
     }
 }
 
@@ -192,9 +211,17 @@ fn documents(upstreams: &Arc<Upstreams>, snapshots: &Arc<SnapshotStore>) -> Memb
     }
 }
 
+fn admit(bounds: Bounds) -> Arc<Admit> {
+    let limits = Limits {
+        requests: bounds.max_requests,
+        ..Limits::default()
+    };
+    Admit::new(limits, AdmitMetrics::default())
+}
+
 /// The same target, for all who ask in these tests.
 pub(crate) fn open_to_users(mut target: Target) -> Target {
-    target.allowed_users.extend([USER.to_owned(), "robot".to_owned()]);
+    target.allowed_users.extend([USER, OTHER, "robot"].map(str::to_owned));
     target
 }
 

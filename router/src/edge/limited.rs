@@ -96,7 +96,7 @@ mod tests {
 
     use super::Passing;
     use crate::edge::Answer;
-    use crate::edge::harness::{Bounds, Router};
+    use crate::edge::harness::{Bounds, OTHER, Router};
     use crate::resource::upstream::scripted::{Backend, head, script, until_reset};
 
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -132,9 +132,9 @@ mod tests {
         let router = Router::start([backend.target("east")], bounds).await;
         let unread = router.get(&format!("{PODS}/large")).await;
         assert_eq!(unread.status(), 200);
-        assert_eq!(router.get(PODS).await.status(), 429, "it has the one place");
+        assert_eq!(router.get_as(OTHER, PODS).await.status(), 429, "it has the one permit");
         let again = async {
-            while router.get(PODS).await.status() != 200 {
+            while router.get_as(OTHER, PODS).await.status() != 200 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             while router.upstreams.pools().iter().any(|(_, unary, _)| unary.streams > 0) {
@@ -143,7 +143,7 @@ mod tests {
         };
         tokio::time::timeout(PATIENCE, again)
             .await
-            .expect("its places and the member's stream are free");
+            .expect("its permits and the member's stream are free");
         assert!(unread.into_body().collect().await.is_err(), "half of it is not whole");
     }
 }

@@ -1,5 +1,6 @@
 //! The data path from a client's socket to a scripted member's and back.
 
+mod admission;
 mod swaps;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::harness::{Bounds, Router, USER, ask, json, open_to_users};
+use super::harness::{Bounds, OTHER, Router, USER, ask, json, open_to_users};
 use super::*;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::breaker::State;
@@ -399,7 +400,7 @@ async fn over_the_bound_is_shed_and_said_so() {
     .await;
     let router = Router::start([backend.target("east")], bounds).await;
     let held = router.get(PODS).await;
-    let shed = router.get(PODS).await;
+    let shed = router.get_as(OTHER, PODS).await;
     assert_eq!(shed.headers()["retry-after"], "1");
     assert_status(&json(shed).await, 429, "TooManyRequests");
     let lease = router

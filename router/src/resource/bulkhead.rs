@@ -1,7 +1,7 @@
 //! A bulkhead: so many requests at a time, so many waiting, the rest is told to come again.
 //!
-//! One per member cluster and one per caller, so that a slow member or a noisy operator takes no one else down.
-//! Lease renewals never wait here: they are few, and a lost lease costs more than one request over the bound.
+//! One per member cluster (`upstream`) and one per caller (`admit`), so that a slow member or a noisy operator takes no
+//! one else down. How many is the owner's to say.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(crate) const TARGET_IN_FLIGHT: usize = 1024;
 /// Unary requests that wait for one member.
 pub(crate) const TARGET_QUEUE: usize = 1024;
-/// Unary requests of one caller at a time.
-pub(crate) const CALLER_IN_FLIGHT: usize = 512;
-/// Unary requests of one caller that wait.
-pub(crate) const CALLER_QUEUE: usize = 1024;
-/// Watches, logs and upgrades of one caller. Operators have some dozen; this is for those that are broken.
-pub(crate) const CALLER_STREAMS: usize = 20_000;
 
 /// One bulkhead.
 #[derive(Debug)]
@@ -26,10 +20,11 @@ pub(crate) struct Bulkhead {
     /// A semaphore: waiters are served in order.
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
+    in_flight: usize,
     queue: usize,
 }
 
-/// A place in a bulkhead, free again when dropped. Requests that go past the bulkhead have an empty one.
+/// A permit of a bulkhead, free again when dropped. Requests that go past the bulkhead have an empty one.
 #[derive(Debug, Default)]
 pub(crate) struct Permit(#[allow(dead_code)] Option<OwnedSemaphorePermit>);
 
@@ -38,35 +33,43 @@ pub(crate) struct Permit(#[allow(dead_code)] Option<OwnedSemaphorePermit>);
 pub(crate) struct Full;
 
 impl Bulkhead {
-    pub(crate) fn new(in_flight: usize, queue: usize) -> Arc<Self> {
-        Arc::new(Self {
+    /// At least one permit, whatever is asked for.
+    pub(crate) fn new(in_flight: usize, queue: usize) -> Self {
+        let in_flight = in_flight.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
             permits: Arc::new(Semaphore::new(in_flight)),
             waiting: AtomicUsize::new(0),
+            in_flight,
             queue,
-        })
+        }
     }
 
-    /// Takes a place, waiting for one while the queue is not full. `first` takes one if there is one, and passes anyway.
-    pub(crate) async fn enter(&self, first: bool) -> Result<Permit, Full> {
-        if let Ok(permit) = self.permits.clone().try_acquire_owned() {
-            return Ok(Permit(Some(permit)));
-        }
-        if first {
-            return Ok(Permit(None));
+    /// A permit if there is one for who does not wait; requests that wait already come first.
+    pub(crate) fn try_enter(&self) -> Option<Permit> {
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
+        Some(Permit(Some(permit)))
+    }
+
+    /// Takes a permit, waiting for one while the queue is not full. Safe to drop.
+    pub(crate) async fn enter(&self) -> Result<Permit, Full> {
+        if let Some(permit) = self.try_enter() {
+            return Ok(permit);
         }
         let _waiting = Waiting::join(&self.waiting, self.queue)?;
         // The semaphore is never closed.
-        self.permits
-            .clone()
-            .acquire_owned()
-            .await
-            .map(|permit| Permit(Some(permit)))
-            .map_err(|_| Full)
+        let permit = self.permits.clone().acquire_owned().await;
+        permit.map(|permit| Permit(Some(permit))).map_err(|_| Full)
     }
 
-    /// Places taken of all, which is as many as it was made with.
-    pub(crate) fn taken(&self, all: usize) -> usize {
-        all.saturating_sub(self.permits.available_permits())
+    /// A permit if there is one, and passes anyway: for Lease renewals, which are few, and a lost lease costs more than one
+    /// request over the bound.
+    pub(crate) fn pass(&self) -> Permit {
+        self.try_enter().unwrap_or_default()
+    }
+
+    /// Whether less than half of the permits are left.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.permits.available_permits() < self.in_flight.div_ceil(2)
     }
 }
 
@@ -96,28 +99,30 @@ mod tests {
 
     #[tokio::test]
     async fn takes_so_many_queues_so_many_and_sheds_the_rest() {
-        let gate = Bulkhead::new(1, 1);
-        let held = gate.enter(false).await.unwrap();
+        let bulkhead = Arc::new(Bulkhead::new(1, 1));
+        let held = bulkhead.enter().await.unwrap();
         let queued = crate::resource::upstream::scripted::spawn({
-            let gate = gate.clone();
-            async move { drop(gate.enter(false).await.unwrap()) }
+            let bulkhead = bulkhead.clone();
+            async move { drop(bulkhead.enter().await.unwrap()) }
         });
-        while gate.waiting.load(Ordering::Relaxed) == 0 {
+        while bulkhead.waiting.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(gate.enter(false).await.unwrap_err(), Full);
-        assert!(gate.enter(true).await.is_ok(), "lease renewals pass");
+        assert_eq!(bulkhead.enter().await.unwrap_err(), Full);
+        let Permit(past) = bulkhead.pass();
+        assert!(past.is_none(), "lease renewals pass");
         drop(held);
         queued.await.unwrap();
-        assert_eq!((gate.taken(1), gate.waiting.load(Ordering::Relaxed)), (0, 0));
+        assert!(bulkhead.try_enter().is_some());
+        assert_eq!(bulkhead.waiting.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
     async fn a_waiter_that_goes_away_leaves_the_queue() {
-        let gate = Bulkhead::new(1, 1);
-        let _held = gate.enter(false).await.unwrap();
-        let waiting = tokio::time::timeout(std::time::Duration::from_millis(1), gate.enter(false)).await;
+        let bulkhead = Bulkhead::new(1, 1);
+        let _held = bulkhead.enter().await.unwrap();
+        let waiting = tokio::time::timeout(std::time::Duration::from_millis(1), bulkhead.enter()).await;
         assert!(waiting.is_err());
-        assert_eq!(gate.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!(bulkhead.waiting.load(Ordering::Relaxed), 0);
     }
 }

@@ -84,7 +84,7 @@ pub(crate) struct Upstream {
     /// By [`TrafficClass`].
     breakers: [Arc<Breaker>; 3],
     /// Of unary requests, so that a slow member holds no more of the router than its share.
-    pub(crate) bulkhead: Arc<Bulkhead>,
+    pub(crate) bulkhead: Bulkhead,
     pub(crate) retries: RetryBudget,
     /// What its last failure was. A mutex: written by failures, read by refusals.
     last_failure: Mutex<Option<Arc<str>>>,

@@ -33,9 +33,8 @@ pub(crate) use self::leg::Asking;
 use self::open::OpenWatches;
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
-use crate::resource::bulkhead::Permit;
 use crate::resource::upstream::Body;
-use crate::stage::dispatch::{Dispatcher, Places};
+use crate::stage::dispatch::Dispatcher;
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::Recheck;
 use crate::stage::reply::{self, Format};
@@ -81,33 +80,14 @@ pub(crate) struct Fan {
     pub(crate) snapshot: Arc<Snapshot>,
 }
 
-/// The answer, and what it holds of the caller's bulkhead.
-pub(crate) struct Fanned {
-    pub(crate) response: Response<Body>,
-    pub(crate) places: Places,
-}
-
 impl FanOuts {
-    /// One place of the caller for the whole, however many legs.
-    pub(crate) async fn run(self: &Arc<Self>, fan: Fan) -> Result<Fanned, Fault> {
-        let place = self.caller_place(&fan).await?;
-        let response = if fan.plan.watch {
-            watch::watch(self, fan).await?
-        } else {
-            list::list(self, fan).await?
-        };
-        Ok(Fanned {
-            response,
-            places: Places::of_caller(place),
-        })
-    }
-
-    async fn caller_place(&self, fan: &Fan) -> Result<Permit, Fault> {
-        let (dispatcher, caller) = (&self.dispatcher, &fan.asking.caller);
+    /// One permit of the caller is for the whole, however many legs; `admit` gave it.
+    pub(crate) async fn run(self: &Arc<Self>, fan: Fan) -> Result<Response<Body>, Fault> {
         if fan.plan.watch {
-            return dispatcher.caller_place(caller, true, false).await;
+            watch::watch(self, fan).await
+        } else {
+            list::list(self, fan).await
         }
-        dispatcher.caller_place_by(caller, fan.asking.deadline).await
     }
 
     fn memory(&self, plan: &FanOut) -> &Budget {

@@ -11,6 +11,7 @@ mod review;
 mod token;
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +27,7 @@ use self::cache::{Lookup, Source, TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
+use crate::stage::admit::Admit;
 use crate::value::fault::Fault;
 use crate::value::snapshot::keys::{KeyOwner, SigningKey};
 use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
@@ -62,33 +64,46 @@ pub(crate) struct IdentityConfig {
     pub(crate) accept_api_audience: bool,
 }
 
+/// What is known of who sent a request before it is known who that is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sender<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    /// Of the client certificate.
+    pub(crate) peer: Option<&'a PeerIdentity>,
+    /// The other end of the connection.
+    pub(crate) address: IpAddr,
+}
+
 /// The stage. One per process, shared by all requests.
 pub(crate) struct Identifier {
     config: IdentityConfig,
     members: Arc<dyn MemberApi>,
+    /// Bounds reviews.
+    admit: Arc<Admit>,
     cache: TokenCache,
     metrics: IdentifyMetrics,
 }
 
 impl Identifier {
-    pub(crate) fn new(config: IdentityConfig, members: Arc<dyn MemberApi>, metrics: IdentifyMetrics) -> Self {
+    pub(crate) fn new(
+        config: IdentityConfig,
+        members: Arc<dyn MemberApi>,
+        admit: Arc<Admit>,
+        metrics: IdentifyMetrics,
+    ) -> Self {
         let cache = TokenCache::default();
         Self {
             config,
             members,
+            admit,
             cache,
             metrics,
         }
     }
 
     /// 401 for nobody, 403 for a Pod of no shard or several, 503 while its member cannot be asked. Safe to drop.
-    pub(crate) async fn identify(
-        &self,
-        headers: &HeaderMap,
-        peer: Option<&PeerIdentity>,
-        snapshot: &Snapshot,
-    ) -> Result<Caller, Fault> {
-        let outcome = self.identify_at(headers, peer, snapshot, SystemTime::now()).await;
+    pub(crate) async fn identify(&self, sender: &Sender<'_>, snapshot: &Snapshot) -> Result<Caller, Fault> {
+        let outcome = self.identify_at(sender, snapshot, SystemTime::now()).await;
         self.metrics.outcome(match &outcome {
             Ok(Caller::Pod(_)) => Identified::Pod,
             Ok(Caller::Person { .. }) => Identified::Person,
@@ -99,13 +114,8 @@ impl Identifier {
         outcome
     }
 
-    async fn identify_at(
-        &self,
-        headers: &HeaderMap,
-        peer: Option<&PeerIdentity>,
-        snapshot: &Snapshot,
-        now: SystemTime,
-    ) -> Result<Caller, Fault> {
+    async fn identify_at(&self, sender: &Sender<'_>, snapshot: &Snapshot, now: SystemTime) -> Result<Caller, Fault> {
+        let Sender { headers, peer, address } = *sender;
         // As an API server does: a certificate that is somebody comes first.
         if let Some(PeerIdentity {
             identity: Identity::Person { user, groups },
@@ -128,11 +138,17 @@ impl Identifier {
                 sent: false,
             });
         }
-        let reviewed = self.reviewed(&token, snapshot, now).await?;
+        let reviewed = self.reviewed(&token, address, snapshot, now).await?;
         caller_of(&reviewed, snapshot).map(Caller::Pod)
     }
 
-    async fn reviewed(&self, token: &str, snapshot: &Snapshot, now: SystemTime) -> Result<Arc<Reviewed>, Fault> {
+    async fn reviewed(
+        &self,
+        token: &str,
+        address: IpAddr,
+        snapshot: &Snapshot,
+        now: SystemTime,
+    ) -> Result<Arc<Reviewed>, Fault> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(unauthenticated(&TokenError::NotAToken));
         }
@@ -151,7 +167,11 @@ impl Identifier {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let claimed = self.verify(token, snapshot, now)?;
         let life = Duration::from_secs(claimed.expires.saturating_sub(now));
-        let review = review::review(self.members.clone(), token.to_owned(), claimed);
+        let (admit, members, token) = (self.admit.clone(), self.members.clone(), token.to_owned());
+        let review = async move {
+            let _permit = admit.review(&claimed.key.home_cluster, address).await?;
+            review::review(members, token, claimed).await
+        };
         let (outcome, source) = self.cache.review(hash, life, review).await;
         self.metrics.source(source);
         self.metrics.kept(self.cache.len());

@@ -205,7 +205,7 @@ impl World {
         let fanouts = self.fanouts.clone();
         #[allow(clippy::disallowed_methods)]
         tokio::spawn(async move {
-            let Fanned { response, .. } = fanouts.run(fan).await?;
+            let response = fanouts.run(fan).await?;
             let (head, body) = response.into_parts();
             Ok(Watch {
                 status: head.status,

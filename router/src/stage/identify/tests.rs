@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 use super::signer::Signer;
 use super::*;
 use crate::resource::access::MemberAnswer;
+use crate::stage::admit::Limits;
+use crate::stage::admit::metrics::AdmitMetrics;
 use crate::value::snapshot::build::{Transaction, apply};
 
 const NOW: u64 = 1_800_000_000;
@@ -166,7 +168,8 @@ impl World {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
-        let identifier = Identifier::new(config, members.clone(), IdentifyMetrics::default());
+        let admit = Admit::new(Limits::default(), AdmitMetrics::default());
+        let identifier = Identifier::new(config, members.clone(), admit, IdentifyMetrics::default());
         Self {
             members,
             identifier,
@@ -191,7 +194,12 @@ impl World {
             map.append(*name, value.parse().unwrap());
         }
         let now = UNIX_EPOCH + Duration::from_secs(NOW);
-        let outcome = self.identifier.identify_at(&map, peer, &self.snapshot, now).await;
+        let sender = Sender {
+            headers: &map,
+            peer,
+            address: IpAddr::from([127, 0, 0, 1]),
+        };
+        let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;
         if let Err(fault) = &outcome {
             // No part of a token in any message.
             let text = fault.to_string();

@@ -1,0 +1,253 @@
+//! Admission: the one place where a request waits or is turned away, before the first byte of its body is read.
+//!
+//! Everything that leads to a member passes [`Admit::admit`] once its plan is known and before anything is spent on it:
+//! requests to one member, fan-outs, discovery, upgrades, with all the questions that are asked on their behalf. What it
+//! took is given back when the answer is over. The order of the checks is that of [`Admit::admit`]; what can be judged
+//! without waiting and concerns the one caller comes first, so that nobody holds what others need while it waits for its
+//! own:
+//!
+//! 1. Injected faults stand first: what a test of an operator breaks must break whatever else is going on.
+//! 2. Rate limits next: who is over them waits in no queue.
+//! 3. The caller's bytes: bodies that this router may have to hold at a time.
+//! 4. The caller's bulkhead and its queue, in order of arrival.
+//! 5. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all.
+//!
+//! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
+//! [`reviews`]. Leases have a reserve in each of them: a router that sheds must not make every operator lose its
+//! leadership. Not here: the bulkhead of a member (`dispatch`, leg by leg). Callers: `edge`, `identify`.
+
+mod arrive;
+mod body;
+mod bounds;
+pub(crate) mod metrics;
+mod reviews;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use self::arrive::Arrivals;
+pub(crate) use self::arrive::Source;
+pub(crate) use self::body::{Arriving, CONNECTION_WINDOW, STREAM_WINDOW};
+use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Shared};
+use self::metrics::AdmitMetrics;
+use self::reviews::Reviews;
+use crate::resource::bulkhead::Permit;
+use crate::resource::keyed::{Entry, Keyed};
+use crate::value::classify::ApiRequest;
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Caller, CallerId};
+
+/// What the paths of Leases have in common.
+const LEASES: &str = "/apis/coordination.k8s.io/";
+
+/// Bounds that users set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Unary requests in flight.
+    pub(crate) requests: usize,
+    /// Watches and upgrades in flight.
+    pub(crate) streams: usize,
+}
+
+#[cfg(test)]
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            requests: 1_000,
+            streams: 10_000,
+        }
+    }
+}
+
+/// The stage. One per process.
+pub(crate) struct Admit {
+    limits: Limits,
+    arrivals: Arrivals,
+    reviews: Reviews,
+    callers: Keyed<CallerId, CallerBounds>,
+    shared: Shared,
+    metrics: AdmitMetrics,
+}
+
+/// How long a request goes on, as far as permits are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// It ends by itself.
+    Unary,
+    /// A watch, a followed log, an upgrade.
+    Stream {
+        /// Members are asked something before it begins.
+        asks: bool,
+    },
+}
+
+/// A request that wants to be admitted.
+#[derive(Debug)]
+pub(crate) struct Admission<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) asked: &'a ApiRequest,
+    pub(crate) life: Life,
+    /// Bytes of its body that the router may have to hold.
+    pub(crate) bytes: u32,
+    /// It waits no longer.
+    pub(crate) deadline: Instant,
+}
+
+/// What a request holds until its answer is over. The permits are dropped before the entry that they are counted in.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    _permits: Permits,
+    _bytes: Option<Box<[OwnedSemaphorePermit; 2]>>,
+    /// Of a stream while its questions are asked, which are unary requests.
+    asking: Option<Box<Permits>>,
+    _caller: Entry<CallerId, CallerBounds>,
+}
+
+/// The caller's permit and one of all.
+type Permits = (Permit, OwnedSemaphorePermit);
+
+impl Life {
+    /// Of a request to one member.
+    pub(crate) fn of_one(long: bool) -> Self {
+        if long { Self::Stream { asks: true } } else { Self::Unary }
+    }
+
+    /// Of one to several, whose legs ask for themselves each time they connect.
+    pub(crate) fn of_fan(watch: bool) -> Self {
+        if watch {
+            Self::Stream { asks: false }
+        } else {
+            Self::Unary
+        }
+    }
+}
+
+impl Admitted {
+    /// All that is asked before a stream begins has been asked.
+    pub(crate) fn asked(&mut self) {
+        self.asking = None;
+    }
+}
+
+impl Admit {
+    pub(crate) fn new(limits: Limits, metrics: AdmitMetrics) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            arrivals: Arrivals::new(limits.requests),
+            reviews: Reviews::default(),
+            callers: Keyed::default(),
+            shared: Shared::new(limits),
+            metrics,
+        })
+    }
+
+    /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
+    pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
+        let admitted = self.checks(admission).await;
+        admitted.map_err(|bound| self.refused(bound))
+    }
+
+    async fn checks(&self, admission: &Admission<'_>) -> Result<Admitted, Bound> {
+        let id = CallerId::of(admission.caller);
+        let caller = self.callers.entry(id, || CallerBounds::new(self.limits));
+        let lease = is_lease(admission.asked) && admission.bytes <= LEASE_BYTES;
+        let own_bytes = self.caller_bytes(&caller, admission, lease).await?;
+        let own = match admission.life {
+            Life::Stream { asks: false } => None,
+            _ => Some(self.caller_permit(&caller, admission, lease).await?),
+        };
+        let bytes = match own_bytes {
+            Some(own) => Some(Box::new([own, self.all_bytes(&caller, admission).await?])),
+            None => None,
+        };
+        let unary = match own {
+            Some(own) => Some((own, self.shared.request(lease)?)),
+            None => None,
+        };
+        let (permits, asking) = match (admission.life, unary) {
+            (Life::Unary, Some(unary)) => (unary, None),
+            (_, asking) => {
+                let own = caller.streams.try_enter().ok_or(Bound::CallerStreams)?;
+                ((own, self.shared.stream()?), asking.map(Box::new))
+            }
+        };
+        Ok(Admitted {
+            _permits: permits,
+            _bytes: bytes,
+            asking,
+            _caller: caller,
+        })
+    }
+
+    /// `None` for what has no body, and for Leases, whose number and size bound their bytes.
+    async fn caller_bytes(
+        &self,
+        caller: &CallerBounds,
+        admission: &Admission<'_>,
+        lease: bool,
+    ) -> Result<Option<OwnedSemaphorePermit>, Bound> {
+        if admission.bytes == 0 || lease {
+            return Ok(None);
+        }
+        let bytes = self.bytes(&caller.bytes, caller, admission).await?;
+        Ok(Some(bytes))
+    }
+
+    async fn all_bytes(&self, caller: &CallerBounds, admission: &Admission<'_>) -> Result<OwnedSemaphorePermit, Bound> {
+        self.bytes(&self.shared.bytes, caller, admission).await
+    }
+
+    async fn bytes(
+        &self,
+        of: &Arc<Semaphore>,
+        caller: &CallerBounds,
+        admission: &Admission<'_>,
+    ) -> Result<OwnedSemaphorePermit, Bound> {
+        if let Ok(bytes) = of.clone().try_acquire_many_owned(admission.bytes) {
+            return Ok(bytes);
+        }
+        // Never closed.
+        let waiting = async { of.clone().acquire_many_owned(admission.bytes).await.ok() };
+        self.wait(caller, admission, waiting).await?.ok_or(Bound::Bytes)
+    }
+
+    async fn caller_permit(
+        &self,
+        caller: &CallerBounds,
+        admission: &Admission<'_>,
+        lease: bool,
+    ) -> Result<Permit, Bound> {
+        let leases = lease.then_some(&caller.leases);
+        let free = caller.unary.try_enter().or_else(|| leases?.try_enter());
+        if let Some(permit) = free {
+            return Ok(permit);
+        }
+        let entered = self.wait(caller, admission, async { caller.unary.enter().await.ok() });
+        entered.await?.ok_or(Bound::Caller)
+    }
+
+    /// In the queue, which is bounded: by number, by bytes that wait unread in the client's connection, by time.
+    async fn wait<T>(
+        &self,
+        caller: &CallerBounds,
+        admission: &Admission<'_>,
+        waiting: impl Future<Output = Option<T>>,
+    ) -> Result<Option<T>, Bound> {
+        let _queued = self.shared.queue(caller, admission.bytes)?;
+        let waited = tokio::time::timeout_at(admission.deadline, waiting).await;
+        waited.map_err(|_| Bound::Time)
+    }
+
+    fn refused(&self, bound: Bound) -> Fault {
+        self.metrics.refused(bound);
+        bound.fault()
+    }
+}
+
+fn is_lease(asked: &ApiRequest) -> bool {
+    asked.path.contains(LEASES)
+}

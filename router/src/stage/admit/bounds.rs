@@ -1,0 +1,196 @@
+//! How much there is to give out: to one caller, to all of them, and what a refusal says.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Limits;
+use super::body::{CONNECTION_WINDOW, STREAM_WINDOW};
+use crate::resource::bulkhead::Bulkhead;
+use crate::value::fault::Fault;
+
+/// Unary requests of one caller at a time, and at most half of all.
+const CALLER_IN_FLIGHT: usize = 512;
+/// Requests of one caller that wait, and at most a quarter of all that may.
+const CALLER_QUEUE: usize = 1024;
+/// Watches, logs and upgrades of one caller, and at most half of all. Operators have some dozen; this is for those that
+/// are broken.
+const CALLER_STREAMS: usize = 20_000;
+/// Lease requests of one caller beyond its bulkhead: an operator has a handful of elections, each with one request at a
+/// time.
+const CALLER_LEASES: usize = 16;
+/// Lease requests beyond the bound on requests: one at a time from as many operators, twice.
+const LEASE_RESERVE: usize = 256;
+/// A Lease is less than a kilobyte; whoever sends more as one waits like everybody.
+pub(super) const LEASE_BYTES: u32 = 64 << 10;
+/// Bodies of one caller that the router holds at a time: of the largest four, of the usual 10 KiB more than its bulkhead
+/// lets in.
+pub(super) const CALLER_BYTES: usize = 32 << 20;
+/// Bodies of all callers: eight that send as much as they may leave the memory of a small router in peace.
+const ALL_BYTES: usize = 256 << 20;
+/// Bytes that may wait unread in a caller's connection: while half of its window is free, the bodies of what was admitted
+/// come through past those of what waits.
+const QUEUED_BYTES: usize = CONNECTION_WINDOW as usize / 2;
+
+/// What one caller may take.
+#[derive(Debug)]
+pub(crate) struct CallerBounds {
+    pub(super) unary: Bulkhead,
+    /// Past it, for Leases alone.
+    pub(super) leases: Bulkhead,
+    pub(super) streams: Bulkhead,
+    /// A semaphore of bytes: waiters are served in order, so a large body is not passed for ever by small ones.
+    pub(super) bytes: Arc<Semaphore>,
+    /// Of bodies whose requests wait.
+    queued: AtomicUsize,
+}
+
+/// What all callers may take together. Semaphores: permits go with the answers' bodies.
+#[derive(Debug)]
+pub(super) struct Shared {
+    requests: Arc<Semaphore>,
+    leases: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    pub(super) bytes: Arc<Semaphore>,
+    /// Requests that wait. Full, whoever need not wait is served on.
+    queue: Semaphore,
+}
+
+/// A request that waits: counted, with the bytes that it leaves unread.
+pub(super) struct Queued<'a> {
+    _place: tokio::sync::SemaphorePermit<'a>,
+    queued: &'a AtomicUsize,
+    bytes: usize,
+}
+
+/// What there is no more of. A closed set: the words of the metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// Requests of all.
+    Requests,
+    /// Streams of all.
+    Streams,
+    /// The caller's requests, or its queue.
+    Caller,
+    CallerStreams,
+    /// Bytes that wait, of the caller.
+    Bytes,
+    /// Requests that wait, of all.
+    Queue,
+    /// It waited up to its deadline.
+    Time,
+    /// Requests whose callers are not known yet.
+    Arrivals,
+    /// TokenReviews at one member.
+    Reviews,
+}
+
+impl CallerBounds {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            unary: Bulkhead::new(
+                CALLER_IN_FLIGHT.min(limits.requests / 2),
+                CALLER_QUEUE.min(limits.requests / 4),
+            ),
+            leases: Bulkhead::new(CALLER_LEASES, 0),
+            streams: Bulkhead::new(CALLER_STREAMS.min(limits.streams / 2), 0),
+            bytes: Arc::new(Semaphore::new(CALLER_BYTES)),
+            queued: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(limits: Limits) -> Self {
+        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
+        Self {
+            requests: semaphore(limits.requests),
+            leases: semaphore(LEASE_RESERVE),
+            streams: semaphore(limits.streams),
+            bytes: semaphore(ALL_BYTES),
+            queue: Semaphore::new(limits.requests.min(Semaphore::MAX_PERMITS)),
+        }
+    }
+
+    /// One of all requests. Full, a Lease has the reserve.
+    pub(super) fn request(&self, lease: bool) -> Result<OwnedSemaphorePermit, Bound> {
+        let reserve = lease.then_some(&self.leases);
+        let all = [Some(&self.requests), reserve];
+        let free = all.into_iter().flatten().find_map(try_take);
+        free.ok_or(Bound::Requests)
+    }
+
+    /// One of the reserve, for a Lease whose caller is not known yet.
+    pub(super) fn lease(&self) -> Option<OwnedSemaphorePermit> {
+        try_take(&self.leases)
+    }
+
+    pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Bound> {
+        try_take(&self.streams).ok_or(Bound::Streams)
+    }
+
+    /// A place among those who wait, with a body of so many bytes.
+    pub(super) fn queue<'a>(&'a self, caller: &'a CallerBounds, bytes: u32) -> Result<Queued<'a>, Bound> {
+        let place = self.queue.try_acquire().map_err(|_| Bound::Queue)?;
+        let bytes = bytes.min(STREAM_WINDOW) as usize;
+        let queued = &caller.queued;
+        // Counted before it is judged, and given back by the drop if that is too much.
+        let before = queued.fetch_add(bytes, Ordering::Relaxed);
+        let waiting = Queued {
+            _place: place,
+            queued,
+            bytes,
+        };
+        if bytes > 0 && before + bytes > QUEUED_BYTES {
+            return Err(Bound::Bytes);
+        }
+        Ok(waiting)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.queued.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Bound {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Streams => "streams",
+            Self::Caller => "caller",
+            Self::CallerStreams => "caller_streams",
+            Self::Bytes => "bytes",
+            Self::Queue => "queue",
+            Self::Time => "time",
+            Self::Arrivals => "arrivals",
+            Self::Reviews => "reviews",
+        }
+    }
+
+    /// What the client is told. Nothing was sent, so it may come again.
+    pub(super) fn fault(self) -> Fault {
+        let message = match self {
+            Self::Requests => "this router serves as many requests as it may",
+            Self::Streams => "this router serves as many streams as it may",
+            Self::Caller => "this caller has as many requests under way as it may",
+            Self::CallerStreams => "this caller has as many streams open as it may",
+            Self::Bytes => "this caller has as many bytes of request bodies under way as it may",
+            Self::Queue => "as many requests wait in this router as may",
+            Self::Time => "other requests left no room for this one in time",
+            Self::Arrivals => "this router is finding out the callers of as many requests as it may",
+            Self::Reviews => "the tokens of as many callers as may are being reviewed by their member cluster",
+        };
+        Fault::TooManyRequests {
+            message: message.to_owned(),
+            retry_after_seconds: 1,
+            cluster: None,
+        }
+    }
+}
+
+fn try_take(semaphore: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    semaphore.clone().try_acquire_owned().ok()
+}

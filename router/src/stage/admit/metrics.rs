@@ -1,0 +1,31 @@
+//! `portolan_router_admit_…`: requests that were turned away, by the bound that did it.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use super::bounds::Bound;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BoundLabels {
+    bound: &'static str,
+}
+
+/// Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AdmitMetrics {
+    refused: Family<BoundLabels, Counter>,
+}
+
+impl AdmitMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help = "Requests that were turned away before anything was spent on them";
+        registry.register("refused", help, self.refused.clone());
+    }
+
+    pub(super) fn refused(&self, bound: Bound) {
+        let bound = bound.as_str();
+        self.refused.get_or_create(&BoundLabels { bound }).inc();
+    }
+}

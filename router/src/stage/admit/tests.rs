@@ -1,0 +1,157 @@
+//! Bounds by themselves, without sockets; what they are worth to others is tested at the `edge`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use http::{HeaderMap, Method};
+
+use super::*;
+use crate::value::classify::classify;
+
+const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+fn admit(requests: usize) -> Arc<Admit> {
+    let limits = Limits { requests, streams: 4 };
+    Admit::new(limits, AdmitMetrics::default())
+}
+
+fn person(user: &str) -> Caller {
+    Caller::Person {
+        user: user.to_owned(),
+        groups: Vec::new(),
+    }
+}
+
+fn asked(path: &str) -> ApiRequest {
+    classify(&Method::GET, &path.parse().unwrap(), &HeaderMap::new()).unwrap()
+}
+
+async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> Result<Admitted, Bound> {
+    let admission = Admission {
+        caller: &person(user),
+        asked: &asked(path),
+        life,
+        bytes,
+        deadline: Instant::now() + Duration::from_secs(1),
+    };
+    admit.checks(&admission).await
+}
+
+const PODS: &str = "/api/v1/namespaces/ns/pods";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader";
+
+#[tokio::test(start_paused = true)]
+async fn one_caller_takes_half_and_waits_for_the_rest() {
+    let admit = admit(8);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap());
+    }
+    assert_eq!(ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap_err(), Bound::Time);
+    for _ in 0..4 {
+        held.push(ask(&admit, "grace", PODS, Life::Unary, 0).await.unwrap());
+    }
+    let shed = ask(&admit, "joan", PODS, Life::Unary, 0).await;
+    assert_eq!(shed.unwrap_err(), Bound::Requests);
+    for user in ["ada", "joan"] {
+        held.push(ask(&admit, user, LEASE, Life::Unary, 100).await.unwrap());
+    }
+    drop(held);
+    assert_eq!(admit.callers.len(), 0, "nothing is kept of callers without requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_served_when_there_is_room_and_too_many_are_not_let_wait() {
+    let admit = admit(4);
+    let held = [
+        ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
+        ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
+    ];
+    let mut waits = Box::pin(ask(&admit, "ada", PODS, Life::Unary, 0));
+    assert!((&mut waits).now_or_never().is_none());
+    let refused = ask(&admit, "ada", PODS, Life::Unary, 0).now_or_never();
+    assert_eq!(refused.unwrap().unwrap_err(), Bound::Caller);
+    drop(held);
+    waits.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_are_the_callers_own_and_what_waits_unread_is_bounded() {
+    const LARGE: u32 = 8 << 20;
+    let admit = admit(1_000);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(ask(&admit, "ada", PODS, Life::Unary, LARGE).await.unwrap());
+    }
+    let mut waiting: Vec<_> = (0..8)
+        .map(|_| Box::pin(ask(&admit, "ada", PODS, Life::Unary, LARGE)))
+        .collect();
+    assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
+    let refused = ask(&admit, "ada", PODS, Life::Unary, 1).await;
+    assert_eq!(refused.unwrap_err(), Bound::Bytes);
+    ask(&admit, "ada", PODS, Life::Unary, 0)
+        .await
+        .expect("a read has no bytes");
+    ask(&admit, "ada", LEASE, Life::Unary, 1_000)
+        .await
+        .expect("a Lease waits for none");
+    ask(&admit, "grace", PODS, Life::Unary, LARGE)
+        .await
+        .expect("others have their own");
+    drop(held.pop());
+    let first = waiting.remove(0);
+    first.await.expect("in order");
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_are_counted_apart_and_hold_a_request_while_they_ask() {
+    let admit = admit(2);
+    let stream = Life::of_one(true);
+    let mut exec = ask(&admit, "ada", PODS, stream, 0).await.unwrap();
+    assert_eq!(
+        ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap_err(),
+        Bound::Caller
+    );
+    exec.asked();
+    let _unary = ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap();
+    let _watch = ask(&admit, "ada", PODS, Life::of_fan(true), 0).await.unwrap();
+    let over = ask(&admit, "ada", PODS, Life::of_fan(true), 0).await;
+    assert_eq!(over.unwrap_err(), Bound::CallerStreams);
+    ask(&admit, "grace", PODS, Life::of_fan(true), 0).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_reviews_are_scarce_one_address_has_a_part_of_them() {
+    let admit = admit(1_000);
+    let member: Arc<str> = "east".into();
+    let mut held = Vec::new();
+    // A half while there is plenty, an eighth then; the rest waits, and is refused at last.
+    while let Some(permit) = admit.review(&member, ONE).now_or_never() {
+        held.push(permit.unwrap());
+    }
+    assert_eq!(held.len(), 33 + 8);
+    admit.review(&member, OTHER).await.expect("another address is served");
+    admit.review(&"west".into(), ONE).await.expect("and another member");
+    let waited = Instant::now();
+    let refused = admit.review(&member, ONE).await;
+    assert!(matches!(refused, Err(Fault::TooManyRequests { .. })));
+    assert!(waited.elapsed() >= Duration::from_secs(5), "it waits before");
+    drop(held);
+    assert_eq!(admit.reviews.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_connection_has_a_part_of_all_that_arrive() {
+    let admit = admit(80);
+    let (one, other) = (admit.source(ONE), admit.source(ONE));
+    let mut held = Vec::new();
+    while let Some(arrived) = admit.arrive(&one, &asked(PODS)).now_or_never() {
+        held.push(arrived.expect("until it waits"));
+    }
+    assert_eq!(held.len(), 10);
+    admit.arrive(&other, &asked(PODS)).await.expect("another connection");
+    admit.arrive(&one, &asked(LEASE)).await.expect("Leases have a reserve");
+    assert!(admit.arrive(&one, &asked(PODS)).await.is_err());
+}
