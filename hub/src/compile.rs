@@ -2,8 +2,9 @@
 //!
 //! Order of things: *draft* what each shard wants (`wanted`), *judge* the drafts by age against who holds what
 //! (`judge`), *settle* the ledger of (cluster, namespace) pairs (`ledger`); and, once that is stored, *print* resources
-//! for the wire (`resources`, `callers`). The ledger is the only thing carried from one run to the next, beside the
-//! accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller: `distribute`.
+//! for the wire (`members`, `shards`, `callers`). The ledger is the only thing carried from one run to the next, beside
+//! the accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller:
+//! `distribute`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,13 +20,16 @@ mod agent_config;
 mod callers;
 mod judge;
 mod ledger;
-mod resources;
+mod members;
+mod reference;
+mod shards;
 #[cfg(test)]
 mod tests;
 mod wanted;
 
 pub(crate) use judge::{Contested, Verdict};
 pub(crate) use ledger::Ledger;
+pub(crate) use reference::{Compiled, Ref};
 pub(crate) use wanted::{Wanted, WantedMember};
 
 /// What the compiler carries over: who holds which pair, and which spec of each shard is in force.
@@ -49,43 +53,17 @@ pub(crate) struct Accepted {
     pub(crate) spec: Arc<ShardingConfigSpec>,
 }
 
-/// Name and kind of a resource on the wire. Ordered so that targets and credentials go before the views that use them.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Ref {
-    Target(String),
-    Credential(String),
-    View { home: String, pod_uid: String },
-}
-
-/// One resource as it is sent.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Compiled {
-    pub(crate) resource: v1::Resource,
-    /// Made without all facts: for routers that hold nothing under this name, no replacement of what they hold.
-    pub(crate) provisional: bool,
-}
-
 /// The outcome of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct World {
     pub(crate) state: State,
     pub(crate) resources: BTreeMap<Ref, Compiled>,
-    pub(crate) unknown: Unknown,
+    /// What cannot be said yet of which cluster, so that absence from `resources` is no reason to take it from a router.
+    pub(crate) unknown: BTreeSet<(v1::ResourceKind, String)>,
     pub(crate) shards: BTreeMap<ShardName, Verdict>,
     /// Callers by shard, by resource name of their view.
     pub(crate) callers: BTreeMap<ShardName, BTreeSet<Ref>>,
     pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
-}
-
-/// What cannot be said yet, so that absence from `resources` is no reason to take it from a router.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Unknown {
-    /// Members whose agents have minted no token for this process.
-    pub(crate) credentials: BTreeSet<String>,
-    /// Members that are there, but of which no target can be made.
-    pub(crate) targets: BTreeSet<String>,
-    /// Members whose agents have not told which callers run there.
-    pub(crate) homes: BTreeSet<String>,
 }
 
 impl World {
@@ -103,48 +81,15 @@ impl World {
 
     /// Whether a router that holds `known` must give it up.
     pub(crate) fn is_gone(&self, known: &Ref) -> bool {
-        let unknown = match known {
-            Ref::Target(cluster) => self.unknown.targets.contains(cluster),
-            Ref::Credential(cluster) => self.unknown.credentials.contains(cluster),
-            Ref::View { home, .. } => self.unknown.homes.contains(home),
-        };
+        let unknown = known
+            .cluster()
+            .is_some_and(|cluster| self.is_unknown(known.kind(), cluster));
         !unknown && !self.resources.contains_key(known)
     }
-}
 
-impl Ref {
-    /// Whether it grants namespaces.
-    pub(crate) fn is_view(&self) -> bool {
-        matches!(self, Self::View { .. })
-    }
-
-    /// The name on the wire.
-    pub(crate) fn to_wire(&self) -> v1::ResourceRef {
-        let (kind, name) = match self {
-            Self::Target(cluster) => (v1::ResourceKind::Target, cluster.clone()),
-            Self::Credential(cluster) => (v1::ResourceKind::Credential, cluster.clone()),
-            Self::View { home, pod_uid } => (v1::ResourceKind::CallerView, format!("{home}/{pod_uid}")),
-        };
-        v1::ResourceRef {
-            kind: kind.into(),
-            name,
-        }
-    }
-
-    /// `None` for what no hub of this protocol sent.
-    pub(crate) fn from_wire(wire: &v1::ResourceRef) -> Option<Self> {
-        match wire.kind() {
-            v1::ResourceKind::Target => Some(Self::Target(wire.name.clone())),
-            v1::ResourceKind::Credential => Some(Self::Credential(wire.name.clone())),
-            v1::ResourceKind::CallerView => {
-                let (home, pod_uid) = wire.name.split_once('/')?;
-                Some(Self::View {
-                    home: home.to_owned(),
-                    pod_uid: pod_uid.to_owned(),
-                })
-            }
-            v1::ResourceKind::Unspecified => None,
-        }
+    /// Whether it cannot be said yet what there is of this kind in `cluster`.
+    pub(crate) fn is_unknown(&self, kind: v1::ResourceKind, cluster: &str) -> bool {
+        self.unknown.contains(&(kind, cluster.to_owned()))
     }
 }
 
@@ -191,8 +136,9 @@ pub(crate) fn print(facts: &Facts, settings: &Settings, decided: Decided) -> Wor
         shards: decided.verdicts,
         ..World::default()
     };
-    resources::print(&mut world, facts);
-    callers::print(&mut world, facts, settings);
+    members::print(&mut world, facts);
+    shards::print(&mut world, facts, settings);
+    callers::print(&mut world, facts);
     world.agent_configs = agent_config::print(facts, settings, &world.state.accepted);
     world
 }

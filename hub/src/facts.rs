@@ -38,8 +38,6 @@ pub(crate) struct Member {
     pub(crate) problems: Vec<Problem>,
     /// The last spec without problems.
     pub(crate) in_force: Option<Arc<MemberClusterSpec>>,
-    /// Generation when this process first saw the object.
-    pub(crate) first_generation: i64,
     pub(crate) status: MemberClusterStatus,
 }
 

@@ -211,6 +211,7 @@ fn describe_caller(caller: &Caller) -> Value {
             "binding": match &view.binding {
                 crate::value::snapshot::Binding::None => json!(null),
                 crate::value::snapshot::Binding::One(shard) => json!(shard.config.to_string()),
+                crate::value::snapshot::Binding::Unknown { config, .. } => json!(config.to_string()),
                 crate::value::snapshot::Binding::Several(configs) => json!(configs),
             },
         }),

@@ -75,7 +75,6 @@ impl Fleet {
             accept: true,
             problems: Vec::new(),
             in_force: Some(Arc::new(spec)),
-            first_generation: 1,
             status: portolan_crds::MemberClusterStatus::default(),
         };
         let pin = Pin {
@@ -197,17 +196,36 @@ impl World {
         }
     }
 
-    fn target(&self, cluster: &str) -> Option<&v1::Target> {
-        match self
-            .resources
-            .get(&Ref::Target(cluster.to_owned()))?
-            .resource
-            .body
-            .as_ref()?
-        {
-            v1::resource::Body::Target(target) => Some(target),
+    fn body(&self, name: &Ref) -> Option<&v1::resource::Body> {
+        self.resources.get(name)?.resource.body.as_ref()
+    }
+
+    fn identity(&self, cluster: &str) -> Option<&v1::MemberIdentity> {
+        match self.body(&Ref::Identity(cluster.to_owned()))? {
+            v1::resource::Body::MemberIdentity(identity) => Some(identity),
             _ => None,
         }
+    }
+
+    fn rules(&self, name: &str) -> Option<&v1::Shard> {
+        match self.body(&Ref::Shard(shard_name(name)))? {
+            v1::resource::Body::Shard(shard) => Some(shard),
+            _ => None,
+        }
+    }
+
+    fn owned(&self, cluster: &str, name: &str) -> Option<&v1::Ownership> {
+        match self.body(&owned_by(cluster, name))? {
+            v1::resource::Body::Ownership(owned) => Some(owned),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn owned_by(cluster: &str, name: &str) -> Ref {
+    Ref::Ownership {
+        cluster: cluster.to_owned(),
+        shard: shard_name(name),
     }
 }
 
@@ -227,32 +245,19 @@ fn a_federated_shard_reaches_its_callers() {
     assert_eq!(world.refusal("shard"), None);
     let view = world.view("east", "p1").unwrap();
     assert_eq!(view.shards, ["ops/shard"]);
-    let shard = view.shard.as_ref().unwrap();
+    let shard = world.rules("shard").unwrap();
     assert_eq!((shard.primary_cluster.as_str(), shard.explicit_view), ("east", true));
-    let grants: Vec<_> = shard
-        .members
-        .iter()
-        .map(|member| {
-            (
-                member.cluster.as_str(),
-                member
-                    .namespaces
-                    .iter()
-                    .map(|n| n.namespace.as_str())
-                    .collect::<Vec<_>>(),
-            )
-        })
-        .collect();
-    assert_eq!(grants, [("east", vec!["ns-a", "ns-b"]), ("west", vec!["ns-c"])]);
-    assert!(
-        shard.members[0]
-            .namespaces
-            .iter()
-            .all(|n| n.generation == 1 && n.state() == v1::GrantState::Granted)
-    );
+    let members: Vec<_> = shard.members.iter().map(|member| member.cluster.as_str()).collect();
+    assert_eq!(members, ["east", "west"]);
+    for (cluster, namespaces) in [("east", &["ns-a", "ns-b"][..]), ("west", &["ns-c"])] {
+        let grants = &world.owned(cluster, "shard").unwrap().namespaces;
+        let names: Vec<_> = grants.iter().map(|grant| grant.namespace.as_str()).collect();
+        assert_eq!(names, namespaces);
+        let first = |grant: &v1::NamespaceGrant| grant.generation == 1 && grant.state() == v1::GrantState::Granted;
+        assert!(grants.iter().all(|grant| first(grant) && grant.view_revision > 0));
+    }
     assert_eq!(world.view("east", "p2"), None, "the selector does not match it");
     assert_eq!(world.view("west", "p3"), None, "west is no caller cluster");
-    assert_eq!(world.target("west").unwrap().namespace_owners["ns-c"], "ops/shard");
     assert_eq!(world.agent_configs["east"].caller_selectors[0].selector, "app=op");
     assert!(world.agent_configs["west"].caller_selectors.is_empty());
 }
@@ -269,9 +274,13 @@ fn an_original_manifest_has_its_home_cluster() {
         },
     );
     let world = fleet.compile(0);
-    let shard = world.view("west", "p").unwrap().shard.clone().unwrap();
-    assert_eq!(shard.primary_cluster, "west");
-    assert!(shard.members.len() == 1 && shard.members[0].all_namespaces);
+    let shard = world.rules("shard").unwrap();
+    assert_eq!(shard.primary_cluster, "", "that of each caller");
+    let home = v1::ShardMember {
+        cluster: String::new(),
+        all_namespaces: true,
+    };
+    assert_eq!(shard.members, [home]);
     assert_eq!(shard.enforcement(), v1::Enforcement::Audit);
     assert_eq!(world.owner("west", "ns-a"), None, "it divides objects, not namespaces");
 }
@@ -285,7 +294,6 @@ fn a_pod_in_two_shards_is_told_so() {
     let world = fleet.compile(0);
     let view = world.view("east", "p").unwrap();
     assert_eq!(view.shards, ["ops/a", "ops/b"]);
-    assert_eq!(view.shard, None);
     // The statuses of both tell.
     assert_eq!(world.callers[&shard_name("a")], world.callers[&shard_name("b")]);
 }
@@ -413,7 +421,8 @@ fn a_bad_edit_keeps_the_last_accepted_spec() {
         let world = fleet.compile(0);
         assert_eq!(world.refusal("shard"), Some(reason));
         assert!(world.message("shard").contains(field), "{}", world.message("shard"));
-        assert_eq!(world.view("east", "p"), good.view("east", "p"));
+        assert_eq!(world.rules("shard"), good.rules("shard"));
+        assert_eq!(world.owned("east", "shard"), good.owned("east", "shard"));
     }
 }
 
@@ -437,7 +446,7 @@ fn a_restart_gives_the_same_world_and_takes_nothing_away() {
     assert_eq!(world.owner("east", "ns-b"), Some("shard"));
     let gone: Vec<_> = before.resources.keys().filter(|name| world.is_gone(name)).collect();
     assert!(gone.is_empty(), "{gone:?}");
-    assert!(world.resources[&Ref::Target("east".to_owned())].provisional);
+    assert!(world.resources[&Ref::Identity("east".to_owned())].provisional);
 
     fleet.facts.agents = agents;
     let world = fleet.compile(0);
@@ -463,14 +472,48 @@ fn a_cordoned_member_takes_no_new_shards_and_keeps_the_old() {
     assert_eq!(world.owner("west", "ns-a"), Some("old"));
 }
 
+/// What changes often changes nothing else, or every watch would be planned anew.
 #[test]
-fn a_key_of_two_members_is_in_no_target() {
+fn a_report_of_coverage_changes_one_resource() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    fleet.caller("east", "p", "op");
+    fleet.apply("shard", spec(&[("east", &[])]));
+    let before = fleet.compile(0);
+    let pods = crate::facts::Kind {
+        group: String::new(),
+        resource: "pods".to_owned(),
+    };
+    let coverage = BTreeMap::from([(pods, crate::facts::Coverage::default())]);
+    fleet.agent("east").coverage = Some(coverage);
+    let after = fleet.compile(0);
+    let changed = |name: &&Ref| before.resources.get(*name) != after.resources.get(*name);
+    let changed: Vec<_> = after.resources.keys().filter(changed).collect();
+    assert_eq!(changed, [&Ref::Coverage("east".to_owned())]);
+}
+
+#[test]
+fn a_namespace_more_changes_what_is_owned_in_its_member_alone() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    for pod in 0..50 {
+        fleet.caller("east", &format!("p-{pod}"), "op");
+    }
+    fleet.apply("shard", spec(&[("east", &[]), ("west", &["ns-w"])]));
+    let before = fleet.compile(0);
+    fleet.inventory("east", &["ns-a", "ns-b"]);
+    let after = fleet.compile(0);
+    let changed = |name: &&Ref| before.resources.get(*name) != after.resources.get(*name);
+    let changed: Vec<_> = after.resources.keys().filter(changed).collect();
+    assert_eq!(changed, [&owned_by("east", "shard")]);
+}
+
+#[test]
+fn a_key_of_two_members_is_of_neither() {
     let mut fleet = Fleet::new(&[]);
     let shared = fleet.facts.pins["east"].signing_keys.clone();
     fleet.facts.pins.get_mut("west").unwrap().signing_keys.extend(shared);
     let world = fleet.compile(0);
-    assert!(world.target("east").unwrap().signing_keys.is_empty());
-    assert_eq!(world.target("west").unwrap().signing_keys.len(), 1);
+    assert!(world.identity("east").unwrap().signing_keys.is_empty());
+    assert_eq!(world.identity("west").unwrap().signing_keys.len(), 1);
 }
 
 #[test]
@@ -480,6 +523,6 @@ fn a_member_that_is_no_longer_accepted_is_taken_from_routers() {
     fleet.facts.members.get_mut("west").unwrap().accept = false;
     let world = fleet.compile(0);
     assert!(world.is_gone(&Ref::Target("west".to_owned())));
-    assert!(world.is_gone(&Ref::Credential("west".to_owned())));
+    assert!(world.is_gone(&Ref::gateway_credential("west")));
     assert!(!world.agent_configs.contains_key("west"));
 }

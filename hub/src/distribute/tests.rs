@@ -64,7 +64,7 @@ fn credential(hub: &TestHub) -> Option<String> {
     let worlds = hub.worlds.borrow();
     let resources = &worlds.as_ref()?.world.resources;
     match resources
-        .get(&Ref::Credential("east".to_owned()))?
+        .get(&Ref::gateway_credential("east"))?
         .resource
         .body
         .as_ref()?

@@ -29,7 +29,6 @@ pub(crate) fn member_from(object: &DynamicObject, before: Option<&Member>) -> Me
         accept: object.data["spec"]["accept"].as_bool().unwrap_or_default(),
         labels: object.metadata.labels.clone().unwrap_or_default(),
         in_force: good.or_else(|| before.and_then(|before| before.in_force.clone())),
-        first_generation: before.map_or(generation, |before| before.first_generation),
         status: section(object, "status").unwrap_or_default(),
         uid,
         generation,

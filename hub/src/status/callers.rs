@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_crds::{
     CallerReplica, CallersStatus, ConditionReason, ConditionType, STATUS_REPLICAS_MAX, ShardName, ShardingConfigSpec,
 };
-use portolan_wire::v1::CallerView;
 use portolan_wire::v1::resource::Body;
+use portolan_wire::v1::{CallerView, ResourceKind};
 
 use super::named;
 use super::shard::{Found, NOTHING_IN_FORCE};
@@ -19,11 +19,14 @@ use crate::compile::{Ref, World};
 
 type Routers = BTreeMap<String, RouterState>;
 
-/// How far the callers' views have come. A caller is current when every connected router serves it by the present view.
+/// How far the callers have come. A caller is current when every connected router serves it by its present view, and by
+/// what its shard is and owns at present.
 pub(super) fn callers(world: &World, name: &ShardName, routers: &Routers) -> CallersStatus {
-    let connected: Vec<_> = routers.values().filter(|router| router.left.is_none()).collect();
+    let connected = routers.values().filter(|router| router.left.is_none());
+    let parts = parts(world, name);
+    let served: Vec<_> = connected.map(|router| Served::by(router, name, &parts)).collect();
     let mut replicas: Vec<_> = views(world, name)
-        .map(|(view, version, body)| replica(view, version, body, &connected))
+        .map(|(view, version, body)| replica(view, version, body, &served))
         .collect();
     let current = replicas.iter().filter(|(current, _)| *current).count();
     // Those that are not current first; the list is cut.
@@ -39,6 +42,60 @@ pub(super) fn callers(world: &World, name: &ShardName, routers: &Routers) -> Cal
     }
 }
 
+/// A resource's name and its present version.
+type Part<'a> = (Ref, &'a String);
+
+/// What all callers of a shard are served by: the shard, and what it owns in each of its members.
+fn parts<'a>(world: &'a World, name: &ShardName) -> Vec<Part<'a>> {
+    let shard = Ref::Shard(name.clone());
+    let Some(compiled) = world.resources.get(&shard) else {
+        return Vec::new();
+    };
+    let members = match &compiled.resource.body {
+        Some(Body::Shard(shard)) => shard.members.as_slice(),
+        _ => &[],
+    };
+    let owned = members.iter().filter_map(|member| {
+        let owned = Ref::Ownership {
+            cluster: member.cluster.clone(),
+            shard: name.clone(),
+        };
+        let version = world.resources.get(&owned)?.version();
+        Some((owned, version))
+    });
+    std::iter::once((shard, compiled.version())).chain(owned).collect()
+}
+
+/// A router, as far as one shard is concerned.
+struct Served<'a> {
+    router: &'a RouterState,
+    /// By all its present parts.
+    present: bool,
+    /// The version of the shard that it holds.
+    version: Option<&'a String>,
+    /// Why it refused one of the present parts.
+    refused: Option<String>,
+}
+
+impl<'a> Served<'a> {
+    fn by(router: &'a RouterState, name: &ShardName, parts: &[Part<'_>]) -> Self {
+        Self {
+            router,
+            present: parts
+                .iter()
+                .all(|(part, version)| router.held.get(part) == Some(*version)),
+            version: router.held.get(&Ref::Shard(name.clone())),
+            refused: parts.iter().find_map(|(part, version)| refusal(router, part, version)),
+        }
+    }
+}
+
+/// Why a router refused this version.
+fn refusal(router: &RouterState, name: &Ref, version: &String) -> Option<String> {
+    let (refused, reason) = router.rejected.get(name)?;
+    (refused == version).then(|| reason.clone())
+}
+
 /// Of the shard's callers: name, version and content of the present view.
 fn views<'a>(world: &'a World, name: &ShardName) -> impl Iterator<Item = (&'a Ref, &'a String, &'a CallerView)> {
     let views = world.callers.get(name).into_iter().flatten();
@@ -51,16 +108,15 @@ fn views<'a>(world: &'a World, name: &ShardName) -> impl Iterator<Item = (&'a Re
     })
 }
 
-fn replica(view: &Ref, version: &String, body: &CallerView, connected: &[&RouterState]) -> (bool, CallerReplica) {
-    let held: Vec<_> = connected.iter().map(|router| router.held.get(view)).collect();
-    let has_present = |held: Option<&String>| held == Some(version);
-    let everywhere = !held.is_empty() && held.iter().all(|held| has_present(*held));
+fn replica(view: &Ref, version: &String, body: &CallerView, served: &[Served<'_>]) -> (bool, CallerReplica) {
+    let is_told = |served: &Served<'_>| served.router.held.get(view) == Some(version);
+    let is_present = |served: &Served<'_>| served.present && is_told(served);
+    let everywhere = !served.is_empty() && served.iter().all(is_present);
     // Of several routers the one that lags is told of.
-    let lagging = held.iter().find(|held| !has_present(**held)).or(held.first());
-    let refused = connected.iter().find_map(|router| {
-        let (refused, reason) = router.rejected.get(view)?;
-        (refused == version).then(|| reason.clone())
-    });
+    let lagging = served.iter().find(|served| !is_present(served)).or(served.first());
+    let refused = served
+        .iter()
+        .find_map(|served| refusal(served.router, view, version).or_else(|| served.refused.clone()));
     let several = is_in_several(body).then(|| in_several(body));
     let replica = CallerReplica {
         cluster: body.home_cluster.clone(),
@@ -69,9 +125,8 @@ fn replica(view: &Ref, version: &String, body: &CallerView, connected: &[&Router
         uid: body.pod_uid.clone(),
         // By a view of several shards a router serves nothing; one that lags still serves by an earlier.
         version: lagging
-            .and_then(|held| *held)
-            .filter(|held| several.is_none() || *held != version)
-            .cloned(),
+            .filter(|served| served.router.held.contains_key(view) && (several.is_none() || !is_told(served)))
+            .and_then(|served| served.version.cloned()),
         nack: several.clone().or(refused),
     };
     (everywhere && several.is_none(), replica)
@@ -131,7 +186,9 @@ fn progress(callers: &CallersStatus) -> String {
 /// Caller clusters whose agents have not told this process of any Pods.
 fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str> {
     let homes = spec.caller_clusters.iter().map(String::as_str);
-    homes.filter(|home| world.unknown.homes.contains(*home)).collect()
+    homes
+        .filter(|home| world.is_unknown(ResourceKind::CallerView, home))
+        .collect()
 }
 
 /// Of callers that are in no other shard. `silent`: see [`silent_homes`].
@@ -192,7 +249,31 @@ mod tests {
         }
     }
 
-    /// Shards a and b are in force; views have version 2.
+    fn owned(name: &str) -> Ref {
+        Ref::Ownership {
+            cluster: "west".to_owned(),
+            shard: shard_name(name),
+        }
+    }
+
+    fn compiled(version: &str, body: Option<Body>) -> Compiled {
+        let version = version.to_owned();
+        Compiled {
+            resource: Arc::new(v1::Resource { version, body }),
+            provisional: false,
+        }
+    }
+
+    /// Views by version, and both shards with what they own in west by the present one.
+    fn holding(views: &[(&str, &str)]) -> BTreeMap<Ref, String> {
+        let views = views.iter().map(|(pod, version)| (view(pod), *version));
+        let shards = ["a", "b"].into_iter();
+        let parts = shards.flat_map(|name| [(Ref::Shard(shard_name(name)), "s2"), (owned(name), "s2")]);
+        let held = views.chain(parts);
+        held.map(|(name, version)| (name, version.to_owned())).collect()
+    }
+
+    /// Shards a and b are in force by version s2; views have version 2.
     fn world(pods: &[(&str, &[&str])]) -> World {
         let mut world = World::default();
         for name in ["a", "b"] {
@@ -202,6 +283,20 @@ mod tests {
                 spec: Arc::default(),
             };
             world.state.accepted.insert(shard_name(name), accepted);
+            let members = vec![v1::ShardMember {
+                cluster: "west".to_owned(),
+                all_namespaces: false,
+            }];
+            let rules = v1::Shard {
+                members,
+                ..v1::Shard::default()
+            };
+            for (name, body) in [
+                (Ref::Shard(shard_name(name)), Some(Body::Shard(rules))),
+                (owned(name), None),
+            ] {
+                world.resources.insert(name, compiled("s2", body));
+            }
         }
         for (pod, shards) in pods {
             let body = CallerView {
@@ -212,14 +307,7 @@ mod tests {
                 shards: shards.iter().map(|shard| format!("ops/{shard}")).collect(),
                 ..CallerView::default()
             };
-            let resource = v1::Resource {
-                version: "2".to_owned(),
-                body: Some(Body::CallerView(body)),
-            };
-            let compiled = Compiled {
-                resource,
-                provisional: false,
-            };
+            let compiled = compiled("2", Some(Body::CallerView(body)));
             world.resources.insert(view(pod), compiled);
             for shard in *shards {
                 world.callers.entry(shard_name(shard)).or_default().insert(view(pod));
@@ -235,14 +323,38 @@ mod tests {
         held: &[(&str, &str)],
     ) -> (CallersStatus, (Option<bool>, ConditionReason, String)) {
         let acks = Acks::default();
-        let held = held.iter().map(|(pod, version)| (view(pod), (*version).to_owned()));
-        acks.connected("gateway", 1, String::new(), held.collect());
+        acks.connected("gateway", 1, String::new(), holding(held));
         acks.read(|routers| {
             let name = shard_name(name);
             let callers = callers(world, &name, routers);
             let (_, found) = distributed(world, &name, &callers, routers);
             (callers, found)
         })
+    }
+
+    #[test]
+    fn callers_are_as_present_as_what_their_shard_owns() {
+        let world = world(&[("p", &["a"]), ("q", &["a"])]);
+        let acks = Acks::default();
+        acks.connected("gateway", 1, String::new(), holding(&[("p", "2"), ("q", "2")]));
+        let current = || acks.read(|routers| callers(&world, &shard_name("a"), routers));
+        assert_eq!(current().current, 2);
+        acks.update("gateway", 1, |router| {
+            router.held.insert(owned("b"), "s1".to_owned());
+        });
+        assert_eq!(current().current, 2, "that of another shard");
+        acks.update("gateway", 1, |router| {
+            router.held.insert(owned("a"), "s1".to_owned());
+            router.rejected.insert(owned("a"), ("s2".to_owned(), "no".to_owned()));
+        });
+        let callers = current();
+        assert_eq!((callers.current, callers.total), (0, 2));
+        assert!(
+            callers
+                .replicas
+                .iter()
+                .all(|replica| replica.nack.as_deref() == Some("no"))
+        );
     }
 
     #[test]
@@ -282,7 +394,7 @@ mod tests {
         let (callers, (_, reason, _)) = told(&world(&[("both", &["a", "b"])]), "a", &[("both", "1")]);
         assert_eq!(
             (callers.current, callers.replicas[0].version.as_deref()),
-            (0, Some("1"))
+            (0, Some("s2"))
         );
         assert_eq!(reason, ConditionReason::CallersInSeveralShards);
     }

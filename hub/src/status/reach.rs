@@ -60,10 +60,7 @@ fn members<'a>(world: &'a World, name: &ShardName, verdict: &'a Verdict, accepte
     members.extend(accepted.spec.primary_cluster());
     if accepted.spec.clusters.is_empty() {
         let callers = world.callers.get(name).into_iter().flatten();
-        members.extend(callers.filter_map(|caller| match caller {
-            Ref::View { home, .. } => Some(home.as_str()),
-            Ref::Target(_) | Ref::Credential(_) => None,
-        }));
+        members.extend(callers.filter_map(Ref::cluster));
     }
     members
 }

@@ -272,7 +272,7 @@ impl Session {
                 if !self.holding.nacked(&pending.transaction, &nack) {
                     // It comes back with a pause and says what it holds.
                     return Err(Status::aborted(
-                        "a removal was refused: what this router holds is unclear",
+                        "what was refused is not what was sent: what this router holds is unclear",
                     ));
                 }
                 self.settled(&pending.transaction.refused(&nack));

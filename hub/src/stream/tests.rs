@@ -91,11 +91,7 @@ async fn settle(hub: &TestHub, router: &mut crate::testing::TestRouter, holds: &
 }
 
 fn name_of(resource: &v1::Resource) -> Option<String> {
-    Some(match resource.body.as_ref()? {
-        v1::resource::Body::Target(target) => target.cluster.clone(),
-        v1::resource::Body::Credential(credential) => credential.cluster.clone(),
-        v1::resource::Body::CallerView(view) => format!("{}/{}", view.home_cluster, view.pod_uid),
-    })
+    Some(resource.reference()?.name)
 }
 
 #[tokio::test]
@@ -180,7 +176,7 @@ async fn what_agents_report_reaches_routers_and_only_differences_do() {
     assert!(all.iter().all(|received| received.removed.is_empty()));
     hub.until("the acks are known", |hub| {
         hub.acks
-            .read(|routers| (routers["gateway"].held.len() == 3 && routers["gateway"].acked_run > 0).then_some(()))
+            .read(|routers| (routers["gateway"].held.len() == 7 && routers["gateway"].acked_run > 0).then_some(()))
     })
     .await;
 
@@ -219,8 +215,8 @@ async fn a_silent_agent_takes_nothing_from_routers() {
     drop(agent);
     hub.until("east is known to have joined", |hub| {
         let worlds = hub.worlds.borrow();
-        let unknown = &worlds.as_ref()?.world.unknown;
-        unknown.credentials.contains("east").then_some(())
+        let world = &worlds.as_ref()?.world;
+        world.is_unknown(v1::ResourceKind::Credential, "east").then_some(())
     })
     .await;
     let known = |name: Ref| v1::KnownResource {
@@ -232,8 +228,9 @@ async fn a_silent_agent_takes_nothing_from_routers() {
         pod_uid: "p".into(),
     };
     let held = [
-        Ref::Target("east".into()),
-        Ref::Credential("east".into()),
+        Ref::Identity("east".into()),
+        Ref::Coverage("east".into()),
+        Ref::gateway_credential("east"),
         view,
         Ref::Target("gone".into()),
     ];
@@ -243,26 +240,30 @@ async fn a_silent_agent_takes_nothing_from_routers() {
         first.removed.iter().map(|name| name.name.as_str()).collect::<Vec<_>>(),
         ["gone"]
     );
+    let told: Vec<_> = first
+        .upserted
+        .iter()
+        .filter_map(|resource| resource.body.as_ref())
+        .collect();
     assert!(
-        first.upserted.is_empty(),
-        "{:?}",
-        first.upserted.iter().filter_map(name_of).collect::<Vec<_>>()
+        matches!(told.as_slice(), [v1::resource::Body::Target(target)] if target.cluster == "east"),
+        "what needs no agent: {told:?}"
     );
 }
 
 #[tokio::test]
-async fn a_refused_view_is_told_and_not_repeated() {
+async fn a_refused_entry_is_told_and_not_repeated() {
     let hub = TestHub::start().await;
     shard(&hub, "shard", 1, json!([{"name": "east", "namespaces": ["ns-a"]}]));
     let agent = hub.join("east").await;
     report(&agent, &["p"]).await;
-    let view = Ref::View {
-        home: "east".into(),
-        pod_uid: "p".into(),
+    let owned = Ref::Ownership {
+        cluster: "east".into(),
+        shard: "ops/shard".parse().unwrap(),
     };
-    hub.until("the view is compiled", |hub| {
+    hub.until("it is compiled", |hub| {
         let worlds = hub.worlds.borrow();
-        worlds.as_ref()?.world.resources.contains_key(&view).then_some(())
+        worlds.as_ref()?.world.resources.contains_key(&owned).then_some(())
     })
     .await;
     let mut router = hub.router("gateway", Vec::new()).await;
@@ -270,16 +271,15 @@ async fn a_refused_view_is_told_and_not_repeated() {
     let nack = v1::Nack {
         nonce: received.nonce,
         rejected: vec![v1::Rejected {
-            r#ref: Some(view.to_wire()),
+            r#ref: Some(owned.to_wire()),
             version: String::new(),
             reason: "no such thing".into(),
         }],
-        rest_applied: true,
     };
     router.say(RouterSaid::Nack(nack)).await;
     hub.until("the refusal is known", |hub| {
         hub.acks
-            .read(|routers| (routers["gateway"].rejected.get(&view)?.1 == "no such thing").then_some(()))
+            .read(|routers| (routers["gateway"].rejected.get(&owned)?.1 == "no such thing").then_some(()))
     })
     .await;
     // An edit makes a new version, which is offered.
@@ -289,14 +289,7 @@ async fn a_refused_view_is_told_and_not_repeated() {
         2,
         json!([{"name": "east", "namespaces": ["ns-a", "ns-b"]}]),
     );
-    let received = router.transaction().await;
-    assert!(
-        received
-            .upserted
-            .iter()
-            .filter_map(name_of)
-            .any(|name| name == "east/p")
-    );
+    settle(&hub, &mut router, &["east/ops/shard"]).await;
 }
 
 #[tokio::test]
@@ -311,8 +304,8 @@ async fn a_namespace_moves_only_after_its_release_was_acknowledged() {
     shard(&hub, "b", 1, json!([{"name": "east", "namespaces": ["ns-b"]}]));
     let grant_of = |received: &Received| {
         received.upserted.iter().find_map(|resource| match &resource.body {
-            Some(v1::resource::Body::CallerView(view)) => {
-                let grants = view.shard.as_ref()?.members[0].namespaces.iter();
+            Some(v1::resource::Body::Ownership(owned)) => {
+                let grants = owned.namespaces.iter();
                 Some(
                     grants
                         .map(|grant| (grant.namespace.clone(), grant.state()))

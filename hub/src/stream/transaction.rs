@@ -1,6 +1,7 @@
 //! What one router must be sent: the difference between a world and what it holds. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use portolan_wire::v1;
 use portolan_wire::v1::router_update::Kind;
@@ -16,11 +17,11 @@ const MAX_RESOURCE_BYTES: usize = 32 * 1024 * 1024;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Transaction {
     pub(super) run: u64,
-    pub(super) upserts: Vec<(Ref, v1::Resource)>,
+    pub(super) upserts: Vec<(Ref, Arc<v1::Resource>)>,
     pub(super) removals: Vec<Ref>,
-    /// The router ends up with exactly the world's views. What it still holds by courtesy of missing facts, or has refused,
-    /// makes this false, and then the run does not count as seen: nothing is proved to be released. Targets and
-    /// credentials grant no namespace, so they have no say.
+    /// The router ends up with exactly the world's ownership. What it still holds by courtesy of missing facts, or has
+    /// refused, makes this false, and then the run does not count as seen: nothing is proved to be released. Other kinds
+    /// grant no namespace, so they have no say.
     pub(super) whole: bool,
 }
 
@@ -40,7 +41,7 @@ impl Transaction {
             ..Self::default()
         };
         for (name, compiled) in &world.resources {
-            let version = &compiled.resource.version;
+            let version = compiled.version();
             let held = holding.held.get(name);
             if held == Some(version) {
                 continue;
@@ -50,7 +51,7 @@ impl Transaction {
                 .get(name)
                 .is_some_and(|(refused, _)| refused == version);
             if refused || (compiled.provisional && held.is_some()) {
-                transaction.whole &= !name.is_view();
+                transaction.whole &= !name.is_ownership();
                 continue;
             }
             transaction.upserts.push((name.clone(), compiled.resource.clone()));
@@ -59,7 +60,7 @@ impl Transaction {
             if world.is_gone(name) {
                 transaction.removals.push(name.clone());
             } else {
-                transaction.whole &= !name.is_view();
+                transaction.whole &= !name.is_ownership();
             }
         }
         transaction
@@ -75,20 +76,17 @@ impl Transaction {
             .rejected
             .iter()
             .filter_map(|rejected| Ref::from_wire(rejected.r#ref.as_ref()?));
-        let views_stand = nack.rest_applied && !names.into_iter().any(|name| name.is_view());
-        Self {
-            whole: self.whole && views_stand,
-            ..self
-        }
+        let whole = self.whole && !names.into_iter().any(|name| name.is_ownership());
+        Self { whole, ..self }
     }
 
-    /// The messages that carry it. Views that go are named before the targets they use, and come after them.
+    /// The messages that carry it. What goes is named before what comes.
     pub(super) fn messages(&self, nonce: u64, traceparent: &str) -> Vec<v1::RouterUpdate> {
-        let removed = self.removals.iter().rev().map(|name| Kind::Removed(name.to_wire()));
+        let removed = self.removals.iter().map(|name| Kind::Removed(name.to_wire()));
         let upserted = self
             .upserts
             .iter()
-            .map(|(_, resource)| Kind::Resource(resource.clone()));
+            .map(|(_, resource)| Kind::Resource(v1::Resource::clone(resource)));
         let commit = Kind::Commit(v1::Commit {
             nonce,
             traceparent: traceparent.to_owned(),
@@ -124,34 +122,23 @@ impl Holding {
         self.take(transaction, &BTreeMap::new());
     }
 
-    /// The router refused entries, and took the rest or nothing. False if that changes nothing: the same would be offered
-    /// again, and refused again.
+    /// The router refused entries, and took the rest. False if it names none that it was sent: what it holds is unclear.
     pub(super) fn nacked(&mut self, transaction: &Transaction, nack: &v1::Nack) -> bool {
         let named = nack
             .rejected
             .iter()
             .filter_map(|rejected| Some((Ref::from_wire(rejected.r#ref.as_ref()?)?, rejected.reason.clone())));
-        let mut reasons: BTreeMap<_, _> = named.collect();
-        if reasons.is_empty() && !nack.rest_applied {
-            // It does not say which: offering the same again would never end.
-            let all = transaction
-                .upserts
-                .iter()
-                .map(|(name, _)| (name.clone(), "refused with its transaction".to_owned()));
-            reasons = all.collect();
-        }
-        if nack.rest_applied {
-            self.take(transaction, &reasons);
-        }
-        let mut progress = nack.rest_applied;
+        let reasons: BTreeMap<_, _> = named.collect();
+        self.take(transaction, &reasons);
+        let mut refused = 0;
         for (name, resource) in &transaction.upserts {
             if let Some(reason) = reasons.get(name) {
-                self.rejected
-                    .insert(name.clone(), (resource.version.clone(), reason.clone()));
-                progress = true;
+                let refusal = (resource.version.clone(), reason.clone());
+                self.rejected.insert(name.clone(), refusal);
+                refused += 1;
             }
         }
-        progress
+        refused > 0 && refused == nack.rejected.len()
     }
 
     fn take(&mut self, transaction: &Transaction, but: &BTreeMap<Ref, String>) {
@@ -175,6 +162,13 @@ mod tests {
         Ref::Target(cluster.to_owned())
     }
 
+    fn owned(cluster: &str) -> Ref {
+        Ref::Ownership {
+            cluster: cluster.to_owned(),
+            shard: portolan_crds::ShardName::new("ops", "a").unwrap(),
+        }
+    }
+
     fn view(home: &str) -> Ref {
         Ref::View {
             home: home.to_owned(),
@@ -184,10 +178,10 @@ mod tests {
 
     fn world(resources: &[(Ref, &str, bool)]) -> World {
         let compiled = |version: &str, provisional| Compiled {
-            resource: v1::Resource {
+            resource: Arc::new(v1::Resource {
                 version: version.to_owned(),
                 body: None,
-            },
+            }),
             provisional,
         };
         let resources = resources
@@ -225,75 +219,71 @@ mod tests {
 
     #[test]
     fn missing_facts_take_nothing_away() {
-        let mut world = world(&[(target("east"), "thin", true)]);
-        world.unknown.homes.insert("east".to_owned());
-        world.unknown.credentials.insert("east".to_owned());
+        let mut world = world(&[(owned("east"), "thin", true)]);
+        for (kind, cluster) in [
+            (v1::ResourceKind::CallerView, "east"),
+            (v1::ResourceKind::Credential, "east"),
+        ] {
+            world.unknown.insert((kind, cluster.to_owned()));
+        }
         let router = holding(&[
-            (target("east"), "full"),
-            (Ref::Credential("east".to_owned()), "c"),
+            (owned("east"), "full"),
+            (Ref::gateway_credential("east"), "c"),
             (view("east"), "v"),
             (view("west"), "v"),
         ]);
         let transaction = Transaction::between(&router, &world);
         assert!(
             transaction.upserts.is_empty(),
-            "a provisional target replaces no full one"
+            "a provisional entry replaces no full one"
         );
         assert_eq!(transaction.removals, [view("west")]);
         assert!(!transaction.whole, "its release of anything is not proved");
-        let viewless = holding(&[(target("east"), "full"), (Ref::Credential("east".to_owned()), "c")]);
+        let ownerless = holding(&[(view("east"), "v"), (Ref::gateway_credential("east"), "c")]);
         assert!(
-            Transaction::between(&viewless, &world).whole,
-            "targets and credentials grant no namespace"
+            Transaction::between(&ownerless, &world).whole,
+            "views and credentials grant no namespace"
         );
         let fresh = Transaction::between(&Holding::default(), &world);
         assert_eq!(fresh.upserts.len(), 1, "who has nothing gets what there is");
     }
 
-    #[test]
-    fn what_was_refused_is_not_offered_again() {
-        let world = world(&[(target("east"), "1", false), (view("east"), "bad", false)]);
-        let nack = |rest_applied| v1::Nack {
-            nonce: 1,
-            rejected: vec![v1::Rejected {
-                r#ref: Some(view("east").to_wire()),
-                version: "bad".to_owned(),
-                reason: "no".to_owned(),
-            }],
-            rest_applied,
+    fn refusal(name: &Ref) -> v1::Nack {
+        let rejected = v1::Rejected {
+            r#ref: Some(name.to_wire()),
+            version: "bad".to_owned(),
+            reason: "no".to_owned(),
         };
-        let mut router = Holding::default();
+        v1::Nack {
+            nonce: 1,
+            rejected: vec![rejected],
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_not_offered_again_and_proves_no_release() {
+        let world = world(&[(target("east"), "1", false), (owned("east"), "bad", false)]);
+        let mut router = holding(&[(owned("east"), "good")]);
         let transaction = Transaction::between(&router, &world);
-        assert!(router.nacked(&transaction, &nack(false)));
+        let nack = refusal(&owned("east"));
+        assert!(router.nacked(&transaction, &nack));
+        assert_eq!(router.held[&owned("east")], "good", "its own last good stays");
+        assert_eq!(router.held[&target("east")], "1", "the rest came in");
+        assert!(!transaction.refused(&nack).whole);
         let again = Transaction::between(&router, &world);
-        assert_eq!(
-            again.upserts.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-            [&target("east")]
-        );
-        assert!(!again.whole);
-        assert!(router.nacked(&transaction, &nack(true)));
-        assert!(Transaction::between(&router, &world).is_empty());
-        assert_eq!(router.rejected[&view("east")], ("bad".to_owned(), "no".to_owned()));
-        let mut vague = Holding::default();
-        assert!(vague.nacked(&transaction, &v1::Nack::default()));
-        assert!(
-            Transaction::between(&vague, &world).is_empty(),
-            "an unnamed refusal does not loop"
-        );
-        let removal = Transaction {
+        assert!(again.is_empty() && !again.whole);
+        assert_eq!(router.rejected[&owned("east")], ("bad".to_owned(), "no".to_owned()));
+    }
+
+    #[test]
+    fn a_refusal_of_what_was_not_sent_is_unclear() {
+        let transaction = Transaction {
             removals: vec![target("gone")],
             ..Transaction::default()
         };
-        let refused = v1::Rejected {
-            r#ref: Some(target("gone").to_wire()),
-            ..v1::Rejected::default()
-        };
-        let nack = v1::Nack {
-            rejected: vec![refused],
-            ..v1::Nack::default()
-        };
-        assert!(!router.nacked(&removal, &nack), "nor does a refused removal");
-        assert!(!router.nacked(&removal, &v1::Nack::default()));
+        let mut router = Holding::default();
+        assert!(!router.nacked(&transaction, &refusal(&target("gone"))));
+        assert!(!router.nacked(&transaction, &v1::Nack::default()));
     }
 
     #[test]
@@ -305,7 +295,7 @@ mod tests {
             ..Default::default()
         };
         let east = world.resources.get_mut(&target("east")).unwrap();
-        east.resource.body = Some(v1::resource::Body::Target(body));
+        Arc::make_mut(&mut east.resource).body = Some(v1::resource::Body::Target(body));
         let mut router = Holding::default();
         let transaction = router.next(&world);
         let offered: Vec<_> = transaction.upserts.iter().map(|(name, _)| name).collect();
@@ -313,13 +303,5 @@ mod tests {
         assert!(router.rejected[&target("east")].1.contains("bytes"));
         router.acked(&transaction);
         assert!(router.next(&world).is_empty());
-    }
-
-    #[test]
-    fn names_round_trip() {
-        for name in [target("east"), Ref::Credential("east".to_owned()), view("east")] {
-            assert_eq!(Ref::from_wire(&name.to_wire()), Some(name));
-        }
-        assert_eq!(Ref::from_wire(&v1::ResourceRef::default()), None);
     }
 }

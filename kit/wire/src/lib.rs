@@ -8,6 +8,7 @@
 pub mod client;
 pub mod identity;
 pub mod protocol;
+mod resource;
 
 /// Messages and services of `portolan.wire.v1`.
 #[allow(

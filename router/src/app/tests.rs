@@ -25,6 +25,7 @@ use crate::args::Args;
 use crate::resource::subscribe::scripted::{HOUR, HubSession, ScriptedHub, Step};
 use crate::resource::upstream::scripted::{Backend, SERVER_NAME, head, read_all, script};
 use crate::stage::identify::signer::Signer;
+use crate::value::snapshot::told;
 
 const CANARY: &str = "canary-91f4";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -176,45 +177,40 @@ async fn member(request: http::Request<h2::RecvStream>, mut respond: h2::server:
 }
 
 fn resources(member: &Backend, signer: &Signer) -> Vec<v1::Resource> {
-    let resource = |body| v1::Resource {
-        version: "1".to_owned(),
-        body: Some(body),
-    };
     let endpoint = v1::Endpoint {
         url: format!("https://{}", member.address),
         tls_server_name: SERVER_NAME.to_owned(),
     };
-    let target = v1::Target {
+    let target = told::Target {
         cluster: "east".to_owned(),
         endpoints: vec![endpoint],
         ca_pem: member.ca_pem.clone(),
         signing_keys: vec![signer.jwk()],
         allowed_service_accounts: vec!["ns/operator".to_owned()],
         allowed_users: vec!["ada".to_owned()],
-        ..v1::Target::default()
+        ..told::Target::default()
     };
-    let credential = v1::Credential {
-        cluster: "east".to_owned(),
-        token: format!("{CANARY}-credential"),
-        expires_unix_seconds: 4_000_000_000,
-    };
+    let mut credential = told::credential("east", &format!("{CANARY}-credential"));
+    credential.expires_unix_seconds = 4_000_000_000;
     let grant = v1::NamespaceGrant {
         namespace: "ns-a".to_owned(),
         generation: 1,
         state: v1::GrantState::Granted.into(),
+        ..v1::NamespaceGrant::default()
     };
-    let shard = v1::Shard {
-        name: "shard".to_owned(),
-        primary_cluster: "east".to_owned(),
-        label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
-        members: vec![v1::MemberGrant {
+    let shard = told::Shard {
+        rules: v1::Shard {
+            primary_cluster: "east".to_owned(),
+            label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
+            ..v1::Shard::default()
+        },
+        members: vec![told::MemberGrant {
             cluster: "east".to_owned(),
             all_namespaces: false,
             namespaces: vec![grant],
         }],
-        ..v1::Shard::default()
     };
-    let view = v1::CallerView {
+    let view = told::CallerView {
         home_cluster: "east".to_owned(),
         pod_uid: "u1".to_owned(),
         namespace: "ns".to_owned(),
@@ -223,11 +219,8 @@ fn resources(member: &Backend, signer: &Signer) -> Vec<v1::Resource> {
         shards: vec!["ns/shard".to_owned()],
         shard: Some(shard),
     };
-    vec![
-        resource(Body::Target(target)),
-        resource(Body::Credential(credential)),
-        resource(Body::CallerView(view)),
-    ]
+    let credential = [Body::Credential(credential)];
+    told::resources("1", target.bodies().into_iter().chain(credential).chain(view.bodies()))
 }
 
 fn json_of(text: &str) -> Value {

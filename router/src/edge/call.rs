@@ -370,7 +370,7 @@ impl Call<'_> {
 fn shard_of(view: &CallerView) -> Option<String> {
     match &view.binding {
         Binding::One(shard) => Some(shard.config.to_string()),
-        Binding::None | Binding::Several(_) => None,
+        Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
     }
 }
 

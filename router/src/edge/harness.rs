@@ -22,7 +22,7 @@ use crate::accept::{self, AcceptConfig};
 use crate::edge::metrics::RequestMetrics;
 use crate::resource::access::{Access, Asked, Decision, HubReviews, MemberApi};
 use crate::resource::upstream::Upstreams;
-use crate::resource::upstream::scripted::{snapshot, spawn};
+use crate::resource::upstream::scripted::{open_to, spawn};
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::{Discovery, DiscoveryMetrics};
@@ -87,11 +87,10 @@ impl Router {
         bounds: Bounds,
         members: Option<Arc<dyn MemberApi>>,
     ) -> Self {
-        let targets = targets.into_iter().map(open_to_users);
         let ca = CertificateAuthority::generate("hub").unwrap();
         let trust = TrustStore::from_pem(ca.pem()).unwrap();
         let (tasks, snapshots) = (Tasks::new(), Arc::new(SnapshotStore::new()));
-        snapshots.swap(snapshot(targets));
+        snapshots.swap(open_to(targets, &[], &[USER, OTHER, "robot"]));
         let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
         upstreams.reconcile(&snapshots.load());
         let members = members.unwrap_or_else(|| {
@@ -147,9 +146,9 @@ impl Router {
         }
     }
 
-    /// Serves other targets from now on, to nobody who is not among their users.
-    pub(crate) fn swap(&self, targets: impl IntoIterator<Item = Target>) {
-        let mut next = snapshot(targets);
+    /// Serves other targets from now on, to these users.
+    pub(crate) fn swap(&self, targets: impl IntoIterator<Item = Target>, users: &[&str]) {
+        let mut next = open_to(targets, &[], users);
         next.generation = self.snapshots.load().generation + 1;
         self.upstreams.reconcile(&next);
         self.snapshots.swap(next);
@@ -217,12 +216,6 @@ fn admit(bounds: Bounds) -> Arc<Admit> {
         ..Limits::default()
     };
     Admit::new(limits, AdmitMetrics::default())
-}
-
-/// The same target, for all who ask in these tests.
-pub(crate) fn open_to_users(mut target: Target) -> Target {
-    target.allowed_users.extend([USER, OTHER, "robot"].map(str::to_owned));
-    target
 }
 
 /// A request to the router, whose connection is chosen later.

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::harness::{Bounds, OTHER, Router, USER, ask, json, open_to_users};
+use super::harness::{Bounds, OTHER, Router, USER, ask, json};
 use super::*;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::breaker::State;
@@ -378,7 +378,7 @@ async fn a_write_whose_body_is_under_way_is_taken_back_when_it_may_no_longer_go(
     }
     let mut closed = backend.target("east");
     closed.version = "2".to_owned();
-    router.swap([closed]);
+    router.swap([closed], &[]);
     let mut answer = vec![0; 12];
     let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await;
     read.expect("before the body is whole").unwrap();

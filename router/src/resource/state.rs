@@ -107,6 +107,7 @@ mod tests {
         };
         let credential = Credential {
             cluster: "east".into(),
+            identity: "ns/account".into(),
             token: "canary".into(),
             expires_unix_seconds: 7,
         };

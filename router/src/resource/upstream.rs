@@ -160,7 +160,7 @@ impl Upstreams {
         let _writer = self.writer.lock();
         let old = self.members.load_full();
         let mut members = HashMap::with_capacity(snapshot.targets.len());
-        for (cluster, target) in &snapshot.targets {
+        for (cluster, target) in snapshot.targets.iter() {
             let upstream = match old.get(cluster) {
                 Some(member) if same_transport(&member.target, target) => member.upstream.clone(),
                 // A new address starts with closed breakers: what is known is of the old one.

@@ -202,8 +202,7 @@ impl Leg {
 fn credential(leg: &Leg) -> Result<Secret, Fault> {
     let cluster = &leg.forward.target.cluster;
     leg.snapshot
-        .credentials
-        .get(cluster)
+        .gateway_credential(cluster)
         .map(|credential| credential.token.clone())
         .ok_or_else(|| {
             leg.forward.unavailable(format!(

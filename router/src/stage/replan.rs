@@ -26,7 +26,7 @@ use crate::decision::plan::{self, FanOut, Forward, Need, Plan, Replan, Rule};
 use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
 use crate::value::kinds::{KindStore, Kinds};
-use crate::value::snapshot::{Caller, Snapshot, SnapshotStore};
+use crate::value::snapshot::{Caller, Coverage, MemberIdentity, Snapshot, SnapshotStore};
 
 /// Why an answer is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,19 @@ enum Word {
 struct Seen {
     caller: Caller,
     rests_on: Basis,
+    /// Of each member that the plan asks.
+    footings: Vec<Footing>,
+}
+
+/// What the hub told of a member when the plan was made: by the same, and for the same caller, it would be the same plan.
+#[derive(Debug)]
+struct Footing {
+    cluster: Arc<str>,
+    /// Of the target.
+    version: String,
+    identity: Option<Arc<MemberIdentity>>,
+    /// Of the kind that is asked for.
+    coverage: Option<Coverage>,
 }
 
 /// What a plan in force rests on.
@@ -104,8 +117,6 @@ enum Basis {
 struct Member {
     cluster: Arc<str>,
     cluster_uid: String,
-    /// Of the target.
-    version: String,
     selector: Option<Selector>,
     act_as: Impersonation,
 }
@@ -209,11 +220,13 @@ impl Recheck {
         caller: &Caller,
         snapshot: &Snapshot,
     ) -> Watched {
+        let footings = rests_on.footings(asked, snapshot);
         let open = Arc::new(Open {
             asked: asked.clone(),
             seen: Mutex::new(Seen {
                 caller: caller.clone(),
                 rests_on,
+                footings,
             }),
             word: AtomicU8::new(Word::Same as u8),
             waker: AtomicWaker::new(),
@@ -323,7 +336,7 @@ impl Seen {
         };
         let same_view = same(&caller, &self.caller);
         // Of the usual swap most of them need no more than this.
-        if same_view && self.rests_on.is_untouched(snapshot) {
+        if same_view && self.footings.iter().all(|footing| footing.stands(asked, snapshot)) {
             return Word::Same;
         }
         let planned = plan::plan(&caller, asked, snapshot, kinds);
@@ -343,6 +356,7 @@ impl Seen {
             _ => Word::Withdrawn,
         };
         self.caller = caller;
+        self.footings = self.rests_on.footings(asked, snapshot);
         word
     }
 }
@@ -372,20 +386,41 @@ impl Basis {
         }
     }
 
-    /// Whether nothing that it rests on was sent anew; the caller's view aside.
-    fn is_untouched(&self, snapshot: &Snapshot) -> bool {
-        let same = |cluster: &str, version: &str| {
-            let target = snapshot.targets.get(cluster);
-            target.is_some_and(|target| target.version == version)
-        };
+    fn footings(&self, asked: &ApiRequest, snapshot: &Snapshot) -> Vec<Footing> {
         match self {
-            Self::One(member) => same(&member.cluster, &member.version),
-            Self::Fan(plan) => plan
-                .legs
-                .iter()
-                .all(|leg| same(leg.cluster(), &leg.forward.target.version)),
+            Self::One(member) => vec![Footing::of(&member.cluster, asked, snapshot)],
+            Self::Fan(plan) => {
+                let clusters = plan.legs.iter().map(|leg| &leg.forward.target.cluster);
+                clusters.map(|cluster| Footing::of(cluster, asked, snapshot)).collect()
+            }
         }
     }
+}
+
+impl Footing {
+    fn of(cluster: &Arc<str>, asked: &ApiRequest, snapshot: &Snapshot) -> Self {
+        let target = snapshot.targets.get(cluster);
+        Self {
+            cluster: cluster.clone(),
+            version: target.map(|target| target.version.clone()).unwrap_or_default(),
+            identity: snapshot.identities.get(cluster).cloned(),
+            coverage: coverage(cluster, asked, snapshot).cloned(),
+        }
+    }
+
+    /// Whether nothing of it was told anew.
+    fn stands(&self, asked: &ApiRequest, snapshot: &Snapshot) -> bool {
+        let target = snapshot.targets.get(&self.cluster);
+        let identity = snapshot.identities.get(&self.cluster);
+        target.is_some_and(|target| target.version == self.version)
+            && identity.map(Arc::as_ptr) == self.identity.as_ref().map(Arc::as_ptr)
+            && coverage(&self.cluster, asked, snapshot) == self.coverage.as_ref()
+    }
+}
+
+fn coverage<'a>(cluster: &str, asked: &ApiRequest, snapshot: &'a Snapshot) -> Option<&'a Coverage> {
+    let resource = asked.resource.as_ref()?;
+    snapshot.coverage(cluster, &resource.group, &resource.resource)
 }
 
 impl Member {
@@ -393,7 +428,6 @@ impl Member {
         Self {
             cluster: forward.target.cluster.clone(),
             cluster_uid: forward.target.cluster_uid.clone(),
-            version: forward.target.version.clone(),
             selector: forward.rewrite.selector.clone(),
             act_as: forward.act_as.clone(),
         }

@@ -11,11 +11,13 @@ mod reach;
 mod store;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) mod told;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use portolan_crds::labels::LabelKeys;
+use portolan_crds::labels::{GATEWAY_ACCOUNT, LabelKeys};
 use portolan_crds::names::ShardName;
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
@@ -32,15 +34,59 @@ pub(crate) struct Snapshot {
     /// Counts the swaps of this process; 0 is the empty snapshot before the hub (or the state file) has spoken.
     pub(crate) generation: u64,
     /// Who may ask, by home cluster and Pod uid.
-    pub(crate) callers: HashMap<CallerKey, Arc<CallerView>>,
+    pub(crate) callers: Map<CallerKey, CallerView>,
     /// Member clusters by name.
-    pub(crate) targets: HashMap<Arc<str>, Arc<Target>>,
-    /// The router's own token in each member.
-    pub(crate) credentials: HashMap<Arc<str>, Arc<Credential>>,
-    /// Keys that sign callers' tokens, over all targets.
+    pub(crate) targets: Map<Arc<str>, Target>,
+    /// Who the callers of each member are, and as whom it lets the router act.
+    pub(crate) identities: Map<Arc<str>, MemberIdentity>,
+    /// How far each member's objects are labelled.
+    pub(crate) coverage: Map<Arc<str>, Kinds>,
+    /// Tokens for members by name of the resource, see [`Self::gateway_credential`].
+    pub(crate) credentials: Map<String, Credential>,
+    /// Keys that sign callers' tokens, over all members.
     pub(crate) keys: Arc<KeyIndex>,
-    /// Version of every resource in here, as the hub named it; for `RouterHello.known`.
-    pub(crate) versions: HashMap<v1::ResourceRef, String>,
+    /// Shards that callers are joined with.
+    shards: Map<ShardKey, Shard>,
+    /// The rules of shards as they came, checked.
+    rules: Map<ShardName, v1::Shard>,
+    /// What shards own, by member.
+    ownership: Arc<HashMap<Arc<str>, Map<ShardName, Ownership>>>,
+}
+
+/// Shared between snapshots until something of its kind changes; values that did not change stay the same then too.
+pub(crate) type Map<K, V> = Arc<HashMap<K, Arc<V>>>;
+
+/// Coverage by API group and resource.
+pub(crate) type Kinds = HashMap<String, HashMap<String, Coverage>>;
+
+impl Snapshot {
+    /// The token by which the router acts for callers in a member.
+    pub(crate) fn gateway_credential(&self, cluster: &str) -> Option<&Arc<Credential>> {
+        self.credentials.get(&credential_name(cluster, GATEWAY_ACCOUNT))
+    }
+
+    /// The shard that owns a namespace of a member, as far as this router is told of others' shards.
+    pub(crate) fn owner(&self, cluster: &str, namespace: &str) -> Option<&ShardName> {
+        let mut owned = self.ownership.get(cluster)?.values();
+        let owner = owned.find(|owned| owned.namespaces.contains_key(namespace))?;
+        Some(&owner.shard)
+    }
+
+    /// How far the objects of a kind are labelled in a member.
+    pub(crate) fn coverage(&self, cluster: &str, group: &str, resource: &str) -> Option<&Coverage> {
+        self.coverage.get(cluster)?.get(group)?.get(resource)
+    }
+}
+
+fn credential_name(cluster: &str, identity: &str) -> String {
+    format!("{cluster}/{identity}")
+}
+
+/// A shard; whose rules name "the home cluster" is another one for each of those.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct ShardKey {
+    config: ShardName,
+    home: Option<Arc<str>>,
 }
 
 /// A caller: one replica of an operator.
@@ -81,6 +127,13 @@ pub(crate) enum Binding {
     None,
     /// Exactly one: served.
     One(Arc<Shard>),
+    /// Exactly one, of which the hub has not told enough yet: refused, saying so.
+    Unknown {
+        /// Its ShardingConfig.
+        config: ShardName,
+        /// What the hub has not told, or not so that it can be served.
+        missing: String,
+    },
     /// Several ShardingConfigs, `namespace/name`: refused, naming them.
     Several(Vec<String>),
 }
@@ -116,6 +169,52 @@ pub(crate) struct Shard {
     namespaces: HashMap<Arc<str>, Grant>,
     /// Per member: which namespaces are the shard's.
     reaches: Vec<Reach>,
+    made_of: MadeOf,
+}
+
+/// What a shard was made of: with the same it need not be made again.
+#[derive(Debug, Clone, PartialEq)]
+struct MadeOf {
+    rules: Arc<v1::Shard>,
+    /// Per member; `None` for one that is the shard's as a whole.
+    owned: Vec<Option<Arc<Ownership>>>,
+}
+
+/// What a shard owns in one member.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ownership {
+    /// The member.
+    pub(crate) cluster: Arc<str>,
+    /// The ShardingConfig.
+    pub(crate) shard: ShardName,
+    /// Pairs that it has.
+    pub(crate) namespaces: HashMap<Arc<str>, Pair>,
+    /// Pairs that left it in the last 24 hours, also those that have come back.
+    pub(crate) departed: Vec<Departed>,
+    /// Highest view revision of what is in `departed` no more.
+    pub(crate) departed_dropped_up_to: u64,
+}
+
+/// One (cluster, namespace) pair of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// Counts the changes of owner of the pair.
+    pub(crate) generation: u64,
+    /// The hub's count of changes of ownership when it entered the shard.
+    pub(crate) view_revision: u64,
+    /// Whether writes are still allowed.
+    pub(crate) state: GrantState,
+}
+
+/// A pair that left its shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Departed {
+    /// The namespace.
+    pub(crate) namespace: Arc<str>,
+    /// The hub's count of changes of ownership when it left.
+    pub(crate) view_revision: u64,
+    /// When that was.
+    pub(crate) left_unix_seconds: i64,
 }
 
 impl Shard {
@@ -133,11 +232,22 @@ impl Shard {
             member,
             Grant {
                 member: index,
-                generation: 0,
-                state: GrantState::Granted,
+                pair: Pair {
+                    generation: 0,
+                    view_revision: 0,
+                    state: GrantState::Granted,
+                },
                 exact: false,
             },
         ))
+    }
+
+    fn is_made_of(&self, rules: &Arc<v1::Shard>, owned: &[Option<Arc<Ownership>>]) -> bool {
+        let same = |(one, other): (&Option<Arc<Ownership>>, &Option<Arc<Ownership>>)| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        Arc::ptr_eq(&self.made_of.rules, rules) && self.made_of.owned.iter().zip(owned).all(same)
     }
 
     /// The member of this name.
@@ -197,10 +307,8 @@ pub(crate) struct Member {
 pub(crate) struct Grant {
     /// Index into [`Shard::members`].
     pub(crate) member: usize,
-    /// Counts the changes of owner of the pair.
-    pub(crate) generation: u64,
-    /// Whether writes are still allowed.
-    pub(crate) state: GrantState,
+    /// The pair itself.
+    pub(crate) pair: Pair,
     /// Granted by name, not as part of a whole cluster.
     pub(crate) exact: bool,
 }
@@ -240,16 +348,17 @@ pub(crate) struct Target {
     pub(crate) cordoned: bool,
     /// Breaker settings; zero fields mean the router's defaults.
     pub(crate) breaker: v1::Breaker,
+}
+
+/// Who the callers of a member are, and as whom it lets the router act.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MemberIdentity {
     /// Public JSON Web Keys, as sent.
     pub(crate) signing_keys: Vec<String>,
     /// `namespace/name` of the ServiceAccounts this member lets the router act as.
-    pub(crate) allowed_service_accounts: std::collections::HashSet<String>,
+    pub(crate) allowed_service_accounts: HashSet<String>,
     /// People this member lets the router act as.
-    pub(crate) allowed_users: std::collections::HashSet<String>,
-    /// Label coverage by group and resource.
-    pub(crate) coverage: HashMap<(String, String), Coverage>,
-    /// Namespace to `namespace/name` of the ShardingConfig that owns it here; for the text of refusals.
-    pub(crate) namespace_owners: HashMap<String, String>,
+    pub(crate) allowed_users: HashSet<String>,
 }
 
 /// One address of a member's API server.
@@ -277,15 +386,24 @@ pub(crate) struct Coverage {
     pub(crate) at_admission: Option<bool>,
 }
 
-/// The router's own token in one member.
+/// A token for one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credential {
     /// The member.
     pub(crate) cluster: Arc<str>,
+    /// `namespace/name` of the ServiceAccount whose token it is.
+    pub(crate) identity: Arc<str>,
     /// The bearer token.
     pub(crate) token: Secret,
     /// Unix seconds.
     pub(crate) expires_unix_seconds: i64,
+}
+
+impl Credential {
+    /// Its key in [`Snapshot::credentials`].
+    fn name(&self) -> String {
+        credential_name(&self.cluster, &self.identity)
+    }
 }
 
 /// Who asks. Found by `identify`, judged by `plan`.

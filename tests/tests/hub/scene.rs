@@ -463,7 +463,7 @@ impl Router {
         use v1::router_update::Kind;
         match self.updates.message().await.unwrap().unwrap().kind {
             Some(Kind::Resource(resource)) => {
-                let name = name_of(&resource);
+                let name = resource.reference().unwrap();
                 self.held.retain(|(held, _)| *held != name);
                 self.held.push((name, resource.version));
             }
@@ -479,22 +479,6 @@ impl Router {
 
     pub(crate) fn holds(&self, name: &str) -> bool {
         self.held.iter().any(|(held, _)| held.name == name)
-    }
-}
-
-fn name_of(resource: &v1::Resource) -> v1::ResourceRef {
-    use v1::resource::Body;
-    let (kind, name) = match resource.body.as_ref().unwrap() {
-        Body::Target(target) => (v1::ResourceKind::Target, target.cluster.clone()),
-        Body::Credential(credential) => (v1::ResourceKind::Credential, credential.cluster.clone()),
-        Body::CallerView(view) => (
-            v1::ResourceKind::CallerView,
-            format!("{}/{}", view.home_cluster, view.pod_uid),
-        ),
-    };
-    v1::ResourceRef {
-        kind: kind.into(),
-        name,
     }
 }
 

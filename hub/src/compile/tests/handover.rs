@@ -287,7 +287,7 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
     ] {
         assert!(world.message("shard").contains(word), "{}", world.message("shard"));
     }
-    let primary = |world: &World| world.view("east", "p").unwrap().shard.clone().unwrap().primary_cluster;
+    let primary = |world: &World| world.rules("shard").unwrap().primary_cluster.clone();
     assert_eq!(primary(&world), "west", "the last accepted spec stays");
     for lease in [Some("other"), None] {
         fleet.apply("shard", of("west", lease));

@@ -65,24 +65,21 @@ impl Fleet {
     }
 }
 
-/// What views say that callers of each shard may act on: cluster, namespace, shard, and whether for writes too.
+/// What callers of each shard may act on: cluster, namespace, shard, and whether for writes too.
 fn pairs(world: &World) -> BTreeSet<(String, String, String, bool)> {
     let mut pairs = BTreeSet::new();
-    for view in world.resources.values() {
-        let Some(v1::resource::Body::CallerView(view)) = &view.resource.body else {
+    for compiled in world.resources.values() {
+        let Some(v1::resource::Body::Ownership(owned)) = &compiled.resource.body else {
             continue;
         };
-        let Some(shard) = &view.shard else { continue };
-        for member in &shard.members {
-            for grant in &member.namespaces {
-                let granted = grant.state() == v1::GrantState::Granted;
-                pairs.insert((
-                    member.cluster.clone(),
-                    grant.namespace.clone(),
-                    shard.name.clone(),
-                    granted,
-                ));
-            }
+        for grant in &owned.namespaces {
+            let granted = grant.state() == v1::GrantState::Granted;
+            pairs.insert((
+                owned.cluster.clone(),
+                grant.namespace.clone(),
+                owned.shard.clone(),
+                granted,
+            ));
         }
     }
     pairs

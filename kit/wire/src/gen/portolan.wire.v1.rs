@@ -526,7 +526,13 @@ pub struct RouterHello {
     #[prost(message, repeated, tag = "4")]
     pub known: ::prost::alloc::vec::Vec<KnownResource>,
 }
-/// Name: the cluster for Target and Credential, "<home cluster>/<pod uid>" for CallerView.
+/// The name is
+/// - the cluster for Target, MemberIdentity and Coverage,
+/// - "<namespace>/<name>" of the ShardingConfig for Shard,
+/// - "<cluster>/<namespace>/<name>" for Ownership: of that shard in that member,
+/// - "<home cluster>/<pod uid>" for CallerView,
+/// - "<cluster>/<identity>" for Credential,
+/// - the policy's own for Policy.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResourceRef {
     #[prost(enumeration = "ResourceKind", tag = "1")]
@@ -562,12 +568,13 @@ pub mod router_update {
         Welcome(super::Welcome),
     }
 }
+/// Split by how often things change and who may see them. A router ignores and acknowledges kinds that it does not know.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Resource {
     /// Hash of the content: equal versions are equal resources, also across hub restarts.
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
-    #[prost(oneof = "resource::Body", tags = "2, 3, 4")]
+    #[prost(oneof = "resource::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub body: ::core::option::Option<resource::Body>,
 }
 /// Nested message and enum types in `Resource`.
@@ -577,12 +584,22 @@ pub mod resource {
         #[prost(message, tag = "2")]
         Target(super::Target),
         #[prost(message, tag = "3")]
-        CallerView(super::CallerView),
+        MemberIdentity(super::MemberIdentity),
         #[prost(message, tag = "4")]
+        Coverage(super::Coverage),
+        #[prost(message, tag = "5")]
+        Ownership(super::Ownership),
+        #[prost(message, tag = "6")]
+        Shard(super::Shard),
+        #[prost(message, tag = "7")]
+        CallerView(super::CallerView),
+        #[prost(message, tag = "8")]
+        Policy(super::Policy),
+        #[prost(message, tag = "9")]
         Credential(super::Credential),
     }
 }
-/// Ends a transaction: all of it is validated before any of it is served.
+/// Ends a transaction: all of it is checked before any of it is served, and it is served by one swap.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Commit {
     #[prost(uint64, tag = "1")]
@@ -596,15 +613,13 @@ pub struct Ack {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
 }
-/// A bad CallerView keeps that caller's last good view and lets the rest in; a bad Target or Credential rejects the transaction.
+/// Every entry that is named keeps its own last good version, all others are applied. At least one is named.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Nack {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
     #[prost(message, repeated, tag = "2")]
     pub rejected: ::prost::alloc::vec::Vec<Rejected>,
-    #[prost(bool, tag = "3")]
-    pub rest_applied: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rejected {
@@ -615,7 +630,7 @@ pub struct Rejected {
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
 }
-/// One member cluster as routers see it.
+/// The way to one member cluster.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Target {
     #[prost(string, tag = "1")]
@@ -632,25 +647,6 @@ pub struct Target {
     pub cordoned: bool,
     #[prost(message, optional, tag = "6")]
     pub breaker: ::core::option::Option<Breaker>,
-    /// One JSON Web Key each, pinned at join. A key that two targets publish identifies nobody and is refused.
-    #[prost(string, repeated, tag = "7")]
-    pub signing_keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// "<namespace>/<name>": the ServiceAccounts this member lets the router act as.
-    #[prost(string, repeated, tag = "8")]
-    pub allowed_service_accounts: ::prost::alloc::vec::Vec<
-        ::prost::alloc::string::String,
-    >,
-    /// Users (people) this member lets the router act as.
-    #[prost(string, repeated, tag = "9")]
-    pub allowed_users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(message, repeated, tag = "10")]
-    pub coverage: ::prost::alloc::vec::Vec<KindCoverage>,
-    /// Namespace to "<namespace>/<name>" of the ShardingConfig that owns it here; for the text of refusals.
-    #[prost(map = "string, string", tag = "11")]
-    pub namespace_owners: ::std::collections::HashMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoint {
@@ -675,6 +671,31 @@ pub struct Breaker {
     #[prost(uint32, tag = "6")]
     pub max_open_for_milliseconds: u32,
 }
+/// Who a member's callers are, and as whom it lets the router act.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemberIdentity {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// One JSON Web Key each, pinned at join. A key that two members publish identifies nobody and is refused.
+    #[prost(string, repeated, tag = "2")]
+    pub signing_keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// "<namespace>/<name>": the ServiceAccounts this member lets the router act as.
+    #[prost(string, repeated, tag = "3")]
+    pub allowed_service_accounts: ::prost::alloc::vec::Vec<
+        ::prost::alloc::string::String,
+    >,
+    /// Users (people) this member lets the router act as.
+    #[prost(string, repeated, tag = "4")]
+    pub allowed_users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// How far a member's objects have their shard labels.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Coverage {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub kinds: ::prost::alloc::vec::Vec<KindCoverage>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KindCoverage {
     #[prost(string, tag = "1")]
@@ -695,8 +716,8 @@ pub struct KindCoverage {
     #[prost(bool, optional, tag = "7")]
     pub at_admission: ::core::option::Option<bool>,
 }
-/// What one caller may see and do.
-#[derive(Clone, PartialEq, ::prost::Message)]
+/// Which Pod is a caller, and of which shard.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CallerView {
     #[prost(string, tag = "1")]
     pub home_cluster: ::prost::alloc::string::String,
@@ -708,20 +729,21 @@ pub struct CallerView {
     pub pod: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub service_account: ::prost::alloc::string::String,
-    /// "<namespace>/<name>" of the ShardingConfigs whose selector matches the Pod. Exactly one: served by `shard`. More: refused, naming them.
+    /// "<namespace>/<name>" of the ShardingConfigs whose selector matches the Pod. One: served by the Shard of that name, and
+    /// refused while the router has none. More: refused, naming them.
     #[prost(string, repeated, tag = "6")]
     pub shards: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(message, optional, tag = "7")]
-    pub shard: ::core::option::Option<Shard>,
 }
+/// Everything of a shard but its pairs, which are in one Ownership for each member.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Shard {
-    /// Name of the ShardingConfig object, without namespace; part of lease names.
+    /// "<namespace>/<name>" of the ShardingConfig. The name is part of lease names.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// metadata.generation of the accepted spec.
     #[prost(int64, tag = "2")]
     pub config_generation: i64,
+    /// Empty: each caller's home cluster.
     #[prost(string, tag = "3")]
     pub primary_cluster: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
@@ -730,9 +752,9 @@ pub struct Shard {
     pub explicit_view: bool,
     #[prost(enumeration = "Enforcement", tag = "6")]
     pub enforcement: i32,
-    /// In clusters\[\] order: the first that has a namespace owns it.
+    /// In clusters\[\] order: the first that has a namespace owns it. Members that it merely lets go of come last.
     #[prost(message, repeated, tag = "7")]
-    pub members: ::prost::alloc::vec::Vec<MemberGrant>,
+    pub members: ::prost::alloc::vec::Vec<ShardMember>,
     #[prost(message, repeated, tag = "8")]
     pub limits: ::prost::alloc::vec::Vec<Limit>,
     /// Prefix of the shard label keys, with its slash.
@@ -747,15 +769,48 @@ pub struct Shard {
     #[prost(enumeration = "WriteFence", tag = "12")]
     pub write_fence: i32,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct MemberGrant {
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardMember {
+    /// Empty: each caller's home cluster.
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
-    /// The whole cluster, unfiltered by namespace: a ShardingConfig without clusters.
+    /// The whole cluster, unfiltered by namespace: a ShardingConfig without clusters. What no Ownership gives to an earlier
+    /// member is the shard's; without this a member whose Ownership is missing is not served.
     #[prost(bool, tag = "2")]
     pub all_namespaces: bool,
+}
+/// Which namespaces of one member a shard owns.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Ownership {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// "<namespace>/<name>" of the ShardingConfig.
+    #[prost(string, tag = "2")]
+    pub shard: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "3")]
     pub namespaces: ::prost::alloc::vec::Vec<NamespaceGrant>,
+    /// What left in the last 24 hours, also of what has come back.
+    #[prost(message, repeated, tag = "4")]
+    pub departed: ::prost::alloc::vec::Vec<DepartedNamespace>,
+    /// Highest view revision among those that were left out of `departed`, for being older or too many.
+    #[prost(uint64, tag = "5")]
+    pub departed_dropped_up_to: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DepartedNamespace {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// View revision at which it left.
+    #[prost(uint64, tag = "2")]
+    pub view_revision: u64,
+    #[prost(int64, tag = "3")]
+    pub left_unix_seconds: i64,
+}
+/// Traffic rules of callers; none are told in this revision.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Policy {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NamespaceGrant {
@@ -766,6 +821,9 @@ pub struct NamespaceGrant {
     pub generation: u64,
     #[prost(enumeration = "GrantState", tag = "3")]
     pub state: i32,
+    /// The hub's count of changes of ownership, which only grows, when the pair entered.
+    #[prost(uint64, tag = "4")]
+    pub view_revision: u64,
 }
 /// One rule of spec.limits: objects of these resources are further narrowed by a label selector.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -783,14 +841,17 @@ pub struct ResourceRule {
     #[prost(string, repeated, tag = "2")]
     pub resources: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// The router's own token in a member. Never logged, never in /configz.
+/// A token for a member. Never logged, never in /configz.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Credential {
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
+    /// "<namespace>/<name>" of the ServiceAccount whose token it is. That of the gateways may act as others.
     #[prost(string, tag = "2")]
+    pub identity: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
     pub token: ::prost::alloc::string::String,
-    #[prost(int64, tag = "3")]
+    #[prost(int64, tag = "4")]
     pub expires_unix_seconds: i64,
 }
 /// State of the router's breakers for hub status; sent on every transition and once after each Hello.
@@ -841,8 +902,13 @@ pub struct AccessDecision {
 pub enum ResourceKind {
     Unspecified = 0,
     Target = 1,
-    CallerView = 2,
-    Credential = 3,
+    MemberIdentity = 2,
+    Coverage = 3,
+    Ownership = 4,
+    Shard = 5,
+    CallerView = 6,
+    Policy = 7,
+    Credential = 8,
 }
 impl ResourceKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -853,7 +919,12 @@ impl ResourceKind {
         match self {
             Self::Unspecified => "RESOURCE_KIND_UNSPECIFIED",
             Self::Target => "RESOURCE_KIND_TARGET",
+            Self::MemberIdentity => "RESOURCE_KIND_MEMBER_IDENTITY",
+            Self::Coverage => "RESOURCE_KIND_COVERAGE",
+            Self::Ownership => "RESOURCE_KIND_OWNERSHIP",
+            Self::Shard => "RESOURCE_KIND_SHARD",
             Self::CallerView => "RESOURCE_KIND_CALLER_VIEW",
+            Self::Policy => "RESOURCE_KIND_POLICY",
             Self::Credential => "RESOURCE_KIND_CREDENTIAL",
         }
     }
@@ -862,7 +933,12 @@ impl ResourceKind {
         match value {
             "RESOURCE_KIND_UNSPECIFIED" => Some(Self::Unspecified),
             "RESOURCE_KIND_TARGET" => Some(Self::Target),
+            "RESOURCE_KIND_MEMBER_IDENTITY" => Some(Self::MemberIdentity),
+            "RESOURCE_KIND_COVERAGE" => Some(Self::Coverage),
+            "RESOURCE_KIND_OWNERSHIP" => Some(Self::Ownership),
+            "RESOURCE_KIND_SHARD" => Some(Self::Shard),
             "RESOURCE_KIND_CALLER_VIEW" => Some(Self::CallerView),
+            "RESOURCE_KIND_POLICY" => Some(Self::Policy),
             "RESOURCE_KIND_CREDENTIAL" => Some(Self::Credential),
             _ => None,
         }
@@ -962,7 +1038,7 @@ impl Enforcement {
 pub enum GrantState {
     Unspecified = 0,
     Granted = 1,
-    /// Reads go on, writes are fenced, until the pair is gone from the view.
+    /// Reads go on, writes are fenced, until the pair is gone from the Ownership.
     Releasing = 2,
 }
 impl GrantState {
@@ -998,8 +1074,8 @@ pub mod router_control_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// One stream per router, mTLS. First RouterHello, answered by Welcome, then transactions: resources and removals closed by a Commit, each
-    /// answered by one Ack or Nack before the next is sent.
+    /// One stream per router, mTLS. First RouterHello, answered by Welcome; then transactions: resources and removals closed
+    /// by a Commit, each answered by one Ack or Nack before the next is sent.
     #[derive(Debug, Clone)]
     pub struct RouterControlClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1119,8 +1195,8 @@ pub mod router_control_server {
             request: tonic::Request<tonic::Streaming<super::RouterMessage>>,
         ) -> std::result::Result<tonic::Response<Self::ConnectStream>, tonic::Status>;
     }
-    /// One stream per router, mTLS. First RouterHello, answered by Welcome, then transactions: resources and removals closed by a Commit, each
-    /// answered by one Ack or Nack before the next is sent.
+    /// One stream per router, mTLS. First RouterHello, answered by Welcome; then transactions: resources and removals closed
+    /// by a Commit, each answered by one Ack or Nack before the next is sent.
     #[derive(Debug)]
     pub struct RouterControlServer<T> {
         inner: Arc<T>,

@@ -12,7 +12,7 @@ use portolan_crds::names::system_namespace;
 use super::Forward;
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding, protobuf};
-use crate::value::snapshot::{Enforcement, GrantState, LeaseName, Shard};
+use crate::value::snapshot::{Enforcement, GrantState, LeaseName, Shard, Snapshot};
 
 /// Candidates, and how to choose among them.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl Choose {
     }
 
     /// Which candidate a new Namespace goes to, from its body.
-    pub(crate) fn place(&self, shard: &Shard, content_type: Option<&str>, body: &[u8]) -> Chosen {
+    pub(crate) fn place(&self, shard: &Shard, snapshot: &Snapshot, body: &[u8], content_type: Option<&str>) -> Chosen {
         let wanted = Wanted::read(shard.label_keys.cluster(), content_type, body)?;
         let owner = shard.owner(&wanted.name).filter(|_| !wanted.name.is_empty());
         let index = match (&wanted.cluster, owner) {
@@ -126,7 +126,7 @@ impl Choose {
             }
         };
         let cluster = &self.candidates[index].forward.target.cluster;
-        match self.doubt(shard, index, &wanted.name) {
+        match doubt(shard, snapshot, cluster, &wanted.name) {
             None => Ok((index, None)),
             Some((true, why)) if shard.enforcement == Enforcement::Enforce => Err(Fault::Forbidden(format!(
                 "Namespace {} in member cluster {cluster} would be outside shard {}: {why}",
@@ -150,38 +150,37 @@ impl Choose {
             ))
         })
     }
+}
 
-    /// Whether the shard would not own the Namespace there, and why; or that it is not known yet.
-    fn doubt(&self, shard: &Shard, index: usize, name: &str) -> Option<(bool, String)> {
-        let target = &self.candidates[index].forward.target;
-        let owner = shard.owner(name);
-        let elsewhere = owner.filter(|(member, grant)| grant.exact && member.cluster != target.cluster);
-        if let Some((member, _)) = elsewhere {
-            let other = &member.cluster;
-            return Some((
-                true,
-                format!("the shard owns the one of member cluster {other}, which would shadow it"),
-            ));
+/// Whether the shard would not own the Namespace there, and why; or that it is not known yet.
+fn doubt(shard: &Shard, snapshot: &Snapshot, cluster: &str, name: &str) -> Option<(bool, String)> {
+    let owner = shard.owner(name);
+    let elsewhere = owner.filter(|(member, grant)| grant.exact && *member.cluster != *cluster);
+    if let Some((member, _)) = elsewhere {
+        let other = &member.cluster;
+        return Some((
+            true,
+            format!("the shard owns the one of member cluster {other}, which would shadow it"),
+        ));
+    }
+    if let Some(other) = snapshot.owner(cluster, name)
+        && *other != shard.config
+    {
+        return Some((true, format!("it belongs to shard {other} there")));
+    }
+    match owner {
+        Some((_, grant)) if grant.pair.state == GrantState::Releasing => {
+            Some((true, "it is on its way to another shard".to_owned()))
         }
-        if let Some(other) = target.namespace_owners.get(name)
-            && *other != shard.config.to_string()
-        {
-            return Some((true, format!("it belongs to shard {other} there")));
-        }
-        match owner {
-            Some((_, grant)) if grant.state == GrantState::Releasing => {
-                Some((true, "it is on its way to another shard".to_owned()))
-            }
-            Some((member, _)) if member.cluster == target.cluster => None,
-            _ if system_namespace(name) => Some((true, "a system namespace is owned by exact name only".to_owned())),
-            _ => Some((
-                false,
-                format!(
-                    "shard {} owns it once the hub has seen it, and only if spec.clusters selects it there",
-                    shard.config
-                ),
-            )),
-        }
+        Some((member, _)) if *member.cluster == *cluster => None,
+        _ if system_namespace(name) => Some((true, "a system namespace is owned by exact name only".to_owned())),
+        _ => Some((
+            false,
+            format!(
+                "shard {} owns it once the hub has seen it, and only if spec.clusters selects it there",
+                shard.config
+            ),
+        )),
     }
 }
 

@@ -108,9 +108,11 @@ impl Merged<'_> {
         let Some(selector) = by_labels(&leg.share, reach, said) else {
             return Ok(leg);
         };
-        let (nothing, target) = (selector.is_nothing(), &leg.forward.target);
-        leg.by_labels = (nothing || scope::labelling(self.shard, target, resource)).then(|| digest(&selector));
-        if nothing || scope::labelled(self.shard, target, resource) {
+        let snapshot = self.route.snapshot;
+        let coverage = snapshot.coverage(&member.cluster, &resource.group, &resource.resource);
+        let nothing = selector.is_nothing();
+        leg.by_labels = (nothing || scope::labelling(self.shard, coverage)).then(|| digest(&selector));
+        if nothing || scope::labelled(self.shard, coverage) {
             leg.forward.rewrite.selector = Some(selector);
             leg.filter = None;
         }

@@ -31,7 +31,7 @@ pub(super) fn plan(route: &Route<'_>, cluster: &str) -> Result<(Rule, Forward), 
 fn granted(view: &CallerView, cluster: &str) -> Result<(), Refusal> {
     let shard = match &view.binding {
         Binding::One(shard) => shard,
-        Binding::None | Binding::Several(_) => return Err(super::merged::unbound(view)),
+        Binding::None | Binding::Unknown { .. } | Binding::Several(_) => return Err(super::merged::unbound(view)),
     };
     let refuse = |message| Err(Refusal::forbidden(Rule::NoExplicitView, message));
     let config = &shard.config;

@@ -12,7 +12,7 @@ use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
 use crate::value::kinds::Kinds;
-use crate::value::snapshot::{Caller, Snapshot, Target};
+use crate::value::snapshot::{Caller, MemberIdentity, Snapshot};
 use crate::value::traffic::{Effect, Traffic};
 
 /// Groups every ServiceAccount has.
@@ -96,13 +96,21 @@ impl Route<'_> {
                 fault: self.unavailable(message, cluster),
             });
         };
+        let identity = self.snapshot.identities.get(cluster).ok_or_else(|| Refusal {
+            rule: Rule::NoTarget,
+            fault: self.unavailable(
+                format!("whom member cluster {cluster} allows is not known (yet)"),
+                cluster,
+            ),
+        })?;
+        let allowed = |wanted: &Impersonation| allowed(cluster, identity, wanted);
         let user = self.user();
-        allowed(target, &Impersonation::user(user.as_str()))?;
+        allowed(&Impersonation::user(user.as_str()))?;
         let mut needs = Vec::new();
         let act_as = match &self.request.impersonate {
             None => Impersonation::user(user),
             Some(wanted) => {
-                allowed(target, wanted)?;
+                allowed(wanted)?;
                 let groups = self.groups();
                 needs.push(Need::Access(Check::Impersonate {
                     cluster: cluster.to_owned(),
@@ -153,9 +161,8 @@ impl Route<'_> {
 
 /// Whether the member lets the router act as this user at all. The member's own RBAC says the same; asked here, the
 /// refusal can say what to do.
-fn allowed(target: &Target, wanted: &Impersonation) -> Result<(), Refusal> {
+fn allowed(cluster: &str, identity: &MemberIdentity, wanted: &Impersonation) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal::forbidden(Rule::NotAllowed, message));
-    let cluster = &target.cluster;
     if let Some(name) = std::iter::once(&wanted.user)
         .chain(&wanted.groups)
         .find(|name| reserved(name))
@@ -172,12 +179,12 @@ fn allowed(target: &Target, wanted: &Impersonation) -> Result<(), Refusal> {
                 "nobody acts as a ServiceAccount of {namespace} through Portolan"
             ));
         }
-        if !target.allowed_service_accounts.contains(&account) {
+        if !identity.allowed_service_accounts.contains(&account) {
             return refuse(format!(
                 "member cluster {cluster} does not let the router act as ServiceAccount {account}: run `portolanctl allow --member-kubeconfig FILE {account}` there"
             ));
         }
-    } else if !target.allowed_users.contains(user) {
+    } else if !identity.allowed_users.contains(user) {
         return refuse(format!(
             "member cluster {cluster} does not let the router act as user {user}: run `portolanctl allow --member-kubeconfig FILE --user {user}` there"
         ));

@@ -51,6 +51,14 @@ pub(super) fn unbound(view: &CallerView) -> Refusal {
             );
             Refusal::forbidden(Rule::SeveralShards, message)
         }
+        Binding::Unknown { config, missing } => Refusal {
+            rule: Rule::NoShard,
+            fault: Fault::Unavailable {
+                message: format!("{caller} is of shard {config}, which this router cannot serve yet: {missing}"),
+                cluster: None,
+                sent: false,
+            },
+        },
         Binding::None | Binding::One(_) => Refusal::forbidden(
             Rule::NoShard,
             format!("{caller} is in no shard: no ShardingConfig selects it"),
@@ -176,7 +184,7 @@ impl Merged<'_> {
             Ok(Place { rule, cluster, warning })
         };
         if let Some((member, grant)) = self.shard.owner(namespace) {
-            if grant.state == GrantState::Releasing && !self.route.request.is_read() {
+            if grant.pair.state == GrantState::Releasing && !self.route.request.is_read() {
                 let config = &self.shard.config;
                 let message = format!(
                     "namespace {namespace} of member cluster {} is leaving shard {config}: it can be read, not written",
@@ -199,8 +207,8 @@ impl Merged<'_> {
     fn outside(&self, namespace: &str) -> Result<Place<'_>, Refusal> {
         let config = &self.shard.config;
         let owner = self.shard.members.iter().find_map(|member| {
-            let target = self.route.snapshot.targets.get(&member.cluster)?;
-            Some((member, target.namespace_owners.get(namespace)?))
+            let owner = self.route.snapshot.owner(&member.cluster, namespace)?;
+            Some((member, owner))
         });
         let whose = match owner {
             Some((member, owner)) => format!("it belongs to shard {owner} in member cluster {}", member.cluster),

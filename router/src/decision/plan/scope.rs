@@ -8,7 +8,7 @@ use portolan_merge::filter::NamespaceLabels;
 use super::merged::Merged;
 use crate::value::classify::ResourceRequest;
 use crate::value::kinds::Scope;
-use crate::value::snapshot::{Coverage, Limit, Shard, Target};
+use crate::value::snapshot::{Coverage, Limit, Shard};
 
 /// Groups of Events.
 const EVENT_GROUPS: [&str; 2] = ["", "events.k8s.io"];
@@ -154,21 +154,20 @@ pub(super) fn finer(shard: &Shard, selector: &Selector) -> Selector {
 
 /// Whether the agent has labelled every object of the kind by the shard's own rule, so that a selector over its labels
 /// misses nothing. By another rule (the hub was started anew with another prefix, say) it would miss everything.
-pub(super) fn labelled(shard: &Shard, target: &Target, resource: &ResourceRequest) -> bool {
-    coverage(shard, target, resource).is_some_and(|coverage| coverage.complete)
+pub(super) fn labelled(shard: &Shard, coverage: Option<&Coverage>) -> bool {
+    by_rule(shard, coverage).is_some_and(|coverage| coverage.complete)
 }
 
 /// Whether objects of the kind get and keep their labels by that rule: those that have none yet are sent to who watches by
 /// label when they have. Where admission is seen not to label, an update takes an object out of such a watch, as if deleted.
-pub(super) fn labelling(shard: &Shard, target: &Target, resource: &ResourceRequest) -> bool {
-    coverage(shard, target, resource).is_some_and(|coverage| coverage.at_admission != Some(false))
+pub(super) fn labelling(shard: &Shard, coverage: Option<&Coverage>) -> bool {
+    by_rule(shard, coverage).is_some_and(|coverage| coverage.at_admission != Some(false))
 }
 
-fn coverage<'a>(shard: &Shard, target: &'a Target, resource: &ResourceRequest) -> Option<&'a Coverage> {
-    let kind = (resource.group.clone(), resource.resource.clone());
+/// What is known of labels by the shard's own rule.
+fn by_rule<'a>(shard: &Shard, coverage: Option<&'a Coverage>) -> Option<&'a Coverage> {
     let same = |(prefix, bucketing): &(String, Bucketing)| {
         prefix == shard.label_keys.prefix() && *bucketing == shard.bucketing
     };
-    let coverage = target.coverage.get(&kind)?;
-    coverage.rule.as_ref().is_some_and(same).then_some(coverage)
+    coverage.filter(|coverage| coverage.rule.as_ref().is_some_and(same))
 }

@@ -5,7 +5,6 @@ mod collections;
 mod places;
 mod tables;
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -16,12 +15,12 @@ use super::choose::By;
 use super::*;
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
-use crate::value::snapshot::build::{Transaction, apply};
+use crate::value::snapshot::told;
 use crate::value::traffic::{Effect, TrafficClass};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
 
-fn target(cluster: &str) -> v1::Target {
+fn target(cluster: &str) -> told::Target {
     let covered = |group: &str, resource: &str, complete| v1::KindCoverage {
         group: group.into(),
         resource: resource.into(),
@@ -34,7 +33,7 @@ fn target(cluster: &str) -> v1::Target {
         }),
         at_admission: Some(true),
     };
-    v1::Target {
+    told::Target {
         cluster: cluster.into(),
         endpoints: vec![v1::Endpoint {
             url: format!("https://{cluster}:6443"),
@@ -47,12 +46,11 @@ fn target(cluster: &str) -> v1::Target {
             covered("", "secrets", false),
             covered("", "namespaces", true),
         ],
-        namespace_owners: HashMap::from([("ns-z".to_owned(), "ops/green".to_owned())]),
-        ..v1::Target::default()
+        ..told::Target::default()
     }
 }
 
-fn member(cluster: &str, namespaces: &[&str]) -> v1::MemberGrant {
+fn member(cluster: &str, namespaces: &[&str]) -> told::MemberGrant {
     let grant = |name: &&str| {
         let (name, state) = match name.strip_suffix('!') {
             Some(name) => (name, v1::GrantState::Releasing),
@@ -62,9 +60,10 @@ fn member(cluster: &str, namespaces: &[&str]) -> v1::MemberGrant {
             namespace: name.into(),
             generation: 1,
             state: state.into(),
+            ..v1::NamespaceGrant::default()
         }
     };
-    v1::MemberGrant {
+    told::MemberGrant {
         cluster: cluster.into(),
         all_namespaces: namespaces == ["*"],
         namespaces: namespaces.iter().filter(|name| **name != "*").map(grant).collect(),
@@ -83,19 +82,18 @@ fn limit(group: &str, resource: &str, selector: &str) -> v1::Limit {
 }
 
 /// Shard `ops/blue`, primary east, lease `op`, enforced.
-fn shard(members: Vec<v1::MemberGrant>) -> v1::Shard {
-    v1::Shard {
-        name: "blue".into(),
+fn shard(members: Vec<told::MemberGrant>) -> told::Shard {
+    let rules = v1::Shard {
         primary_cluster: "east".into(),
         leader_election_name: "op".into(),
         enforcement: v1::Enforcement::Enforce.into(),
-        members,
         label_prefix: "ctrlmesh.kusionstack.io/".into(),
         ..v1::Shard::default()
-    }
+    };
+    told::Shard { rules, members }
 }
 
-fn two() -> v1::Shard {
+fn two() -> told::Shard {
     shard(vec![
         member("east", &["ns-a", "ns-r!"]),
         member("west", &["ns-c", "ns-a"]),
@@ -137,39 +135,32 @@ fn kinds() -> Kinds {
 }
 
 impl World {
-    fn new(shard: v1::Shard) -> Self {
+    fn new(shard: told::Shard) -> Self {
         Self::of(vec!["ops/blue".into()], Some(shard), |_| {})
     }
 
-    fn of(shards: Vec<String>, shard: Option<v1::Shard>, change: impl Fn(&mut v1::Target)) -> Self {
-        use v1::resource::Body;
-        let view = v1::CallerView {
+    fn of(shards: Vec<String>, of: Option<told::Shard>, change: impl Fn(&mut told::Target)) -> Self {
+        let view = told::CallerView {
             home_cluster: "home".into(),
             pod_uid: "u1".into(),
             namespace: "ops".into(),
             pod: "operator-0".into(),
             service_account: "operator".into(),
             shards,
-            shard,
+            shard: of,
         };
-        let mut bodies = vec![Body::CallerView(view)];
+        let mut bodies = view.bodies();
         for cluster in ["east", "west", "home"] {
             let mut target = target(cluster);
             change(&mut target);
-            bodies.push(Body::Target(target));
+            bodies.extend(target.bodies());
+            let green = told::Shard {
+                members: vec![member(cluster, &["ns-z"])],
+                ..shard(Vec::new())
+            };
+            bodies.extend(green.bodies("ops/green"));
         }
-        let resource = |body| v1::Resource {
-            version: "1".into(),
-            body: Some(body),
-        };
-        let upserted = bodies.into_iter().map(resource).collect();
-        let applied = apply(
-            &Snapshot::default(),
-            &Transaction {
-                upserted,
-                removed: vec![],
-            },
-        );
+        let applied = told::upsert(&Snapshot::default(), "1", bodies);
         assert_eq!(applied.rejected, []);
         Self {
             snapshot: applied.snapshot,

@@ -10,9 +10,10 @@ use super::*;
 use crate::decision::plan::Rewrite;
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::Snapshot;
-use crate::value::snapshot::build::{Transaction, apply};
+use crate::value::snapshot::told;
 use crate::value::traffic::Traffic;
 use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
 
 fn forward(rewrite: Rewrite) -> Forward {
     let wire = v1::Target {
@@ -23,17 +24,7 @@ fn forward(rewrite: Rewrite) -> Forward {
         }],
         ..v1::Target::default()
     };
-    let resource = v1::Resource {
-        version: "1".into(),
-        body: Some(v1::resource::Body::Target(wire)),
-    };
-    let applied = apply(
-        &Snapshot::default(),
-        &Transaction {
-            upserted: vec![resource],
-            removed: vec![],
-        },
-    );
+    let applied = told::upsert(&Snapshot::default(), "1", [Body::Target(wire)]);
     Forward {
         target: Arc::clone(&applied.snapshot.targets["east"]),
         traffic: Traffic::collection(false),

@@ -18,14 +18,14 @@ async fn a_swap_ends_the_watches_of_those_who_may_no_longer() {
         let (backend, router) = east(member).await;
         let mut watch = router.get(&format!("{PODS}?watch=true")).await;
         watch.body_mut().frame().await.unwrap().unwrap();
-        let mut same = open_to_users(backend.target("east"));
+        let mut same = backend.target("east");
         same.version = "2".to_owned();
-        router.swap([same]);
+        router.swap([same], &[USER]);
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(!http_body::Body::is_end_stream(watch.body()));
         let mut closed = backend.target("east");
         closed.version = "3".to_owned();
-        router.swap([closed]);
+        router.swap([closed], &[]);
         let rest = tokio::time::timeout(PATIENCE, watch.into_body().collect()).await;
         let rest = rest.expect("in time").expect("a clean end").to_bytes();
         assert!(rest.is_empty() || rest.ends_with(b"\n"), "between two events: {rest:?}");
@@ -38,9 +38,9 @@ async fn a_swap_expires_the_watches_that_would_show_something_else() {
         let (backend, router) = east(member).await;
         let mut watch = router.get(&format!("{PODS}?watch=true")).await;
         watch.body_mut().frame().await.unwrap().unwrap();
-        let mut other = open_to_users(backend.target("east"));
+        let mut other = backend.target("east");
         (other.version, other.cluster_uid) = ("2".to_owned(), "another".to_owned());
-        router.swap([other]);
+        router.swap([other], &[USER]);
         let rest = tokio::time::timeout(PATIENCE, watch.into_body().collect()).await;
         let rest = rest.expect("in time").expect("a clean end").to_bytes();
         let last = rest.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap();
@@ -57,7 +57,7 @@ async fn a_swap_resets_what_must_not_look_whole() {
     log.body_mut().frame().await.unwrap().unwrap();
     let mut closed = backend.target("east");
     closed.version = "2".to_owned();
-    router.swap([closed]);
+    router.swap([closed], &[]);
     let rest = tokio::time::timeout(PATIENCE, log.into_body().collect()).await;
     assert!(rest.expect("in time").is_err());
 }

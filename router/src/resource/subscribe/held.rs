@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::SessionError;
 use crate::resource::state::{StateError, StateFile};
 use crate::resource::upstream::Upstreams;
-use crate::value::snapshot::build::{Transaction, apply, resource_ref};
+use crate::value::snapshot::build::{Transaction, apply};
 use crate::value::snapshot::{Snapshot, SnapshotStore};
 
 /// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
@@ -39,13 +39,6 @@ pub(crate) struct Held {
     saving: Option<JoinHandle<Result<(), StateError>>>,
     /// Writes in a row that failed.
     failures: u32,
-}
-
-/// What became of a transaction.
-#[derive(Debug, PartialEq)]
-pub(super) struct Verdict {
-    pub(super) rejected: Vec<v1::Rejected>,
-    pub(super) rest_applied: bool,
 }
 
 impl Held {
@@ -76,7 +69,10 @@ impl Held {
     pub(super) fn load(&mut self) -> bool {
         match self.file.load() {
             Ok(None) => false,
-            Ok(Some(resources)) => self.serve_last_good(resources),
+            Ok(Some(resources)) => {
+                self.serve_last_good(resources);
+                true
+            }
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "no last good state");
                 false
@@ -84,34 +80,26 @@ impl Held {
         }
     }
 
-    fn serve_last_good(&mut self, resources: Vec<v1::Resource>) -> bool {
-        let verdict = self.apply(Transaction {
+    fn serve_last_good(&mut self, resources: Vec<v1::Resource>) {
+        let rejected = self.apply(Transaction {
             upserted: resources,
             removed: Vec::new(),
         });
         self.changed = false;
-        if verdict.rest_applied {
-            let snapshot = self.store.load();
-            let (callers, members) = (snapshot.callers.len(), snapshot.targets.len());
-            tracing::info!(callers, members, "serving the last good state");
-        } else {
-            tracing::warn!(rejected = ?verdict.rejected, "the state file holds what this version cannot serve");
+        if !rejected.is_empty() {
+            tracing::warn!(?rejected, "the state file holds what this version cannot serve");
         }
-        verdict.rest_applied
+        let snapshot = self.store.load();
+        let (callers, members) = (snapshot.callers.len(), snapshot.targets.len());
+        tracing::info!(callers, members, "serving the last good state");
     }
 
-    /// Checks all of a transaction, then serves it: one swap.
-    pub(super) fn apply(&mut self, transaction: Transaction) -> Verdict {
+    /// Checks all of a transaction, then serves it: one swap. Returns the entries that were refused.
+    pub(super) fn apply(&mut self, transaction: Transaction) -> Vec<v1::Rejected> {
         let applied = apply(&self.store.load(), &transaction);
-        let verdict = Verdict {
-            rejected: applied.rejected,
-            rest_applied: applied.rest_applied,
-        };
-        if verdict.rest_applied {
-            self.serve(applied.snapshot);
-            self.keep(transaction, &verdict.rejected);
-        }
-        verdict
+        self.serve(applied.snapshot);
+        self.keep(transaction, &applied.rejected);
+        applied.rejected
     }
 
     fn serve(&self, snapshot: Snapshot) {
@@ -127,7 +115,7 @@ impl Held {
             self.owes_save |= before.is_some_and(|before| takes_away(&before, None));
         }
         for resource in transaction.upserted {
-            let Some(reference) = resource_ref(&resource) else {
+            let Some(reference) = resource.reference() else {
                 continue;
             };
             // The last good one of a refused entry stays.
@@ -145,11 +133,11 @@ impl Held {
 
     /// For `RouterHello`.
     pub(super) fn known(&self) -> Vec<v1::KnownResource> {
-        let known = |(reference, version): (&v1::ResourceRef, &String)| v1::KnownResource {
+        let known = |(reference, resource): (&v1::ResourceRef, &Arc<v1::Resource>)| v1::KnownResource {
             r#ref: Some(reference.clone()),
-            version: version.clone(),
+            version: resource.version.clone(),
         };
-        self.store.load().versions.iter().map(known).collect()
+        self.resources.iter().map(known).collect()
     }
 
     /// Resolves when the state file should be written; never while nothing has changed. Safe to drop.
@@ -218,28 +206,22 @@ fn warn_unsaved(error: &StateError) {
     tracing::warn!(error = %Chain(error), "the last good state was not written");
 }
 
-/// Whether a caller may do less by `after` than by `before`: a router that still served `before` would do harm.
+/// Whether callers may do less by `after` than by `before`: a router that still served `before` would do harm.
 fn takes_away(before: &v1::Resource, after: Option<&v1::Resource>) -> bool {
     let granted_after = after.map(granted).unwrap_or_default();
-    let kept = |pair: &(&str, &str)| granted_after.contains(pair) || granted_after.contains(&(pair.0, ALL_NAMESPACES));
-    !granted(before).iter().all(kept)
+    !granted(before).is_subset(&granted_after)
 }
 
-/// Stands for all namespaces of a member; none has this name.
-const ALL_NAMESPACES: &str = "";
-
-/// (member, namespace) pairs that a view lets its caller write to.
-fn granted(resource: &v1::Resource) -> HashSet<(&str, &str)> {
-    let Some(Body::CallerView(view)) = &resource.body else {
-        return HashSet::new();
-    };
-    let members = view.shard.iter().flat_map(|shard| &shard.members);
-    let pairs = members.flat_map(|member| {
-        let named = member.namespaces.iter();
-        let held = named.filter(|grant| grant.state() != v1::GrantState::Releasing);
-        let all = member.all_namespaces.then_some(ALL_NAMESPACES);
-        let namespaces = held.map(|grant| grant.namespace.as_str()).chain(all);
-        namespaces.map(|namespace| (member.cluster.as_str(), namespace))
-    });
-    pairs.collect()
+/// What a resource grants: pairs that are not on their way to another shard, members of a shard, shards of a caller.
+fn granted(resource: &v1::Resource) -> HashSet<&str> {
+    match &resource.body {
+        Some(Body::Ownership(owned)) => {
+            let granted = owned.namespaces.iter();
+            let granted = granted.filter(|grant| grant.state() != v1::GrantState::Releasing);
+            granted.map(|grant| grant.namespace.as_str()).collect()
+        }
+        Some(Body::Shard(shard)) => shard.members.iter().map(|member| member.cluster.as_str()).collect(),
+        Some(Body::CallerView(view)) => view.shards.iter().map(String::as_str).collect(),
+        _ => HashSet::new(),
+    }
 }

@@ -71,16 +71,10 @@ impl HubMetrics {
         self.connected.get() == 1
     }
 
-    pub(crate) fn transaction(&self, applied: bool, rejected: usize) {
-        let outcome = match (applied, rejected) {
-            (true, 0) => "applied",
-            (true, _) => "partly-applied",
-            (false, _) => "refused",
-        };
-        if applied {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            self.swapped_at.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
-        }
+    pub(crate) fn transaction(&self, rejected: usize) {
+        let outcome = if rejected == 0 { "applied" } else { "partly-applied" };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.swapped_at.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
         self.transactions.get_or_create(&OutcomeLabels { outcome }).inc();
         self.rejected.inc_by(u64::try_from(rejected).unwrap_or(u64::MAX));
     }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::held::{Held, Verdict};
+use super::held::Held;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
 use crate::resource::subscribe::HubMetrics;
@@ -91,12 +91,10 @@ impl Session {
                 update = self.updates.message() => {
                     let update = update?.ok_or(SessionError::Closed)?;
                     if let Some(commit) = self.take(update)? {
-                        let verdict = self.commit(&commit, held, metrics);
-                        if verdict.rest_applied {
-                            ready.ready();
-                        }
+                        let rejected = self.commit(&commit, held, metrics);
+                        ready.ready();
                         held.secure().await?;
-                        self.send(answer(commit.nonce, verdict)).await?;
+                        self.send(answer(commit.nonce, rejected)).await?;
                     }
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
@@ -137,7 +135,7 @@ impl Session {
         Ok(None)
     }
 
-    fn commit(&mut self, commit: &v1::Commit, held: &mut Held, metrics: &HubMetrics) -> Verdict {
+    fn commit(&mut self, commit: &v1::Commit, held: &mut Held, metrics: &HubMetrics) -> Vec<v1::Rejected> {
         let transaction = std::mem::take(&mut self.transaction);
         let (upserted, removed) = (transaction.upserted.len(), transaction.removed.len());
         let span = tracing::info_span!(
@@ -149,11 +147,11 @@ impl Session {
         );
         telemetry::set_parent(&span, telemetry::extract_context(&trace_headers(&commit.traceparent)));
         let _entered = span.enter();
-        let verdict = held.apply(transaction);
-        span.record("rejected", verdict.rejected.len());
-        metrics.transaction(verdict.rest_applied, verdict.rejected.len());
+        let rejected = held.apply(transaction);
+        span.record("rejected", rejected.len());
+        metrics.transaction(rejected.len());
         let generation = held.generation();
-        for refused in &verdict.rejected {
+        for refused in &rejected {
             let name = refused.r#ref.as_ref().map_or("", |reference| reference.name.as_str());
             tracing::warn!(
                 name,
@@ -162,15 +160,8 @@ impl Session {
                 "refused what the hub sent"
             );
         }
-        tracing::info!(
-            nonce = commit.nonce,
-            generation,
-            upserted,
-            removed,
-            applied = verdict.rest_applied,
-            "swapped"
-        );
-        verdict
+        tracing::info!(nonce = commit.nonce, generation, upserted, removed, "swapped");
+        rejected
     }
 
     async fn ask(&mut self, asked: Asked) -> Result<(), SessionError> {
@@ -212,15 +203,11 @@ fn message(kind: Out) -> v1::RouterMessage {
     v1::RouterMessage { kind: Some(kind) }
 }
 
-fn answer(nonce: u64, verdict: Verdict) -> Out {
-    if verdict.rejected.is_empty() {
+fn answer(nonce: u64, rejected: Vec<v1::Rejected>) -> Out {
+    if rejected.is_empty() {
         return Out::Ack(v1::Ack { nonce });
     }
-    Out::Nack(v1::Nack {
-        nonce,
-        rejected: verdict.rejected,
-        rest_applied: verdict.rest_applied,
-    })
+    Out::Nack(v1::Nack { nonce, rejected })
 }
 
 fn trace_headers(traceparent: &str) -> HeaderMap {

@@ -17,9 +17,10 @@ use crate::resource::upstream::Upstreams;
 use crate::value::check::Check;
 use crate::value::fault::Fault;
 use crate::value::snapshot::build::Transaction;
-use crate::value::snapshot::{Binding, CallerKey, SnapshotStore};
+use crate::value::snapshot::{Binding, CallerKey, SnapshotStore, told};
 
 const CANARY: &str = "canary-5d1c";
+const PREFIX: &str = "ctrlmesh.kusionstack.io/";
 
 fn resource(version: &str, body: Body) -> v1::Resource {
     v1::Resource {
@@ -42,22 +43,44 @@ fn target(cluster: &str, url: &str) -> v1::Resource {
 }
 
 fn credential(cluster: &str) -> v1::Resource {
-    let credential = v1::Credential {
-        cluster: cluster.to_owned(),
-        token: CANARY.to_owned(),
-        expires_unix_seconds: 4_000_000_000,
-    };
+    let credential = told::credential(cluster, CANARY);
     resource("credential", Body::Credential(credential))
+}
+
+/// The rules of shard `ns/<shard>` with east as its member; an empty label prefix makes them bad.
+fn rules(shard: &str, label_prefix: &str) -> v1::Resource {
+    let rules = v1::Shard {
+        name: format!("ns/{shard}"),
+        primary_cluster: "east".to_owned(),
+        label_prefix: label_prefix.to_owned(),
+        members: vec![v1::ShardMember {
+            cluster: "east".to_owned(),
+            all_namespaces: false,
+        }],
+        ..v1::Shard::default()
+    };
+    resource(&format!("rules-{shard}"), Body::Shard(rules))
+}
+
+/// What shard `ns/<shard>` owns in east: ns-a, in this state.
+fn owned(shard: &str, state: v1::GrantState) -> v1::Resource {
+    let grant = v1::NamespaceGrant {
+        namespace: "ns-a".to_owned(),
+        generation: 1,
+        state: state.into(),
+        view_revision: 1,
+    };
+    let owned = v1::Ownership {
+        cluster: "east".to_owned(),
+        shard: format!("ns/{shard}"),
+        namespaces: vec![grant],
+        ..v1::Ownership::default()
+    };
+    resource(state.as_str_name(), Body::Ownership(owned))
 }
 
 /// A caller of the shard `ns/<shard>`; an empty ServiceAccount makes it bad.
 fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
-    let compiled = v1::Shard {
-        name: shard.to_owned(),
-        primary_cluster: "east".to_owned(),
-        label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
-        ..v1::Shard::default()
-    };
     let view = v1::CallerView {
         home_cluster: "east".to_owned(),
         pod_uid: uid.to_owned(),
@@ -65,7 +88,6 @@ fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
         pod: "operator-0".to_owned(),
         service_account: service_account.to_owned(),
         shards: vec![format!("ns/{shard}")],
-        shard: Some(compiled),
     };
     resource(&format!("caller-{shard}"), Body::CallerView(view))
 }
@@ -74,8 +96,17 @@ fn everything() -> Vec<v1::Resource> {
     vec![
         target("east", "https://127.0.0.1:1"),
         credential("east"),
+        rules("a", PREFIX),
+        owned("a", v1::GrantState::Granted),
         caller("u1", "a", "operator"),
     ]
+}
+
+fn removed(kind: v1::ResourceKind, name: &str) -> v1::ResourceRef {
+    v1::ResourceRef {
+        kind: kind.into(),
+        name: name.to_owned(),
+    }
 }
 
 fn shard_of(client: &Client, uid: &str) -> Option<String> {
@@ -116,10 +147,7 @@ async fn a_transaction_is_swapped_in_whole_and_acked() {
     assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
     assert!(client.upstreams.get("east").is_some());
 
-    let gone = v1::ResourceRef {
-        kind: v1::ResourceKind::CallerView.into(),
-        name: "east/u1".to_owned(),
-    };
+    let gone = removed(v1::ResourceKind::CallerView, "east/u1");
     assert_eq!(
         session.push(8, Vec::new(), vec![gone]).await,
         In::Ack(v1::Ack { nonce: 8 })
@@ -129,42 +157,41 @@ async fn a_transaction_is_swapped_in_whole_and_acked() {
 }
 
 #[tokio::test]
-async fn a_bad_caller_keeps_its_last_good_view_and_a_bad_target_rejects_all() {
+async fn every_bad_entry_keeps_its_last_good_and_the_rest_comes_in() {
     let (mut hub, client, _folder) = connected().await;
     let mut session = hub.session().await;
     session.push(1, everything(), Vec::new()).await;
+    let shard_b = [rules("b", PREFIX), owned("b", v1::GrantState::Granted)];
+    session.push(2, shard_b.to_vec(), Vec::new()).await;
 
-    let In::Nack(nack) = session
-        .push(
-            2,
-            vec![caller("u1", "b", ""), caller("u2", "b", "operator")],
-            Vec::new(),
-        )
-        .await
-    else {
-        panic!("not a NACK")
-    };
-    assert!(nack.rest_applied);
-    assert_eq!(nack.rejected.len(), 1);
-    assert_eq!(nack.rejected[0].r#ref.as_ref().unwrap().name, "east/u1");
-    assert_eq!(nack.rejected[0].version, "caller-b");
-    assert!(
-        nack.rejected[0].reason.contains("service_account"),
-        "{}",
-        nack.rejected[0].reason
-    );
-    assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
-    assert_eq!(shard_of(&client, "u2").as_deref(), Some("ns/b"));
-
-    let before = client.store.load().generation;
-    let bad = vec![target("west", "http://insecure"), caller("u3", "a", "operator")];
+    let bad = vec![
+        caller("u1", "b", ""),
+        target("east", "http://insecure"),
+        rules("a", ""),
+        caller("u2", "b", "operator"),
+    ];
     let In::Nack(nack) = session.push(3, bad, Vec::new()).await else {
         panic!("not a NACK")
     };
-    assert!(!nack.rest_applied);
+    let refused: Vec<_> = nack
+        .rejected
+        .iter()
+        .map(|refused| (refused.r#ref.as_ref().unwrap().name.as_str(), refused.version.as_str()))
+        .collect();
     assert_eq!(
-        (shard_of(&client, "u3"), client.store.load().generation),
-        (None, before)
+        refused,
+        [
+            ("east/u1", "caller-b"),
+            ("east", "target-http://insecure"),
+            ("ns/a", "rules-a")
+        ]
+    );
+    assert!(nack.rejected[0].reason.contains("service_account"));
+    assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
+    assert_eq!(shard_of(&client, "u2").as_deref(), Some("ns/b"));
+    assert_eq!(
+        client.store.load().targets["east"].version,
+        "target-https://127.0.0.1:1"
     );
     client.stop().await;
 }
@@ -185,7 +212,7 @@ async fn a_restart_without_the_hub_serves_the_last_good_state() {
     client.subscribe(client.link(&authority, address), folder.path());
     assert!(client.readiness.is_ready(), "ready before the hub is heard");
     assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
-    let token = client.store.load().credentials["east"].token.clone();
+    let token = client.store.load().gateway_credential("east").unwrap().token.clone();
     assert!(token.ct_eq(CANARY), "tokens are kept too");
 
     // And when the hub is back, only differences need to be sent.
@@ -193,36 +220,26 @@ async fn a_restart_without_the_hub_serves_the_last_good_state() {
     let session = hub.session().await;
     let mut known: Vec<_> = session.hello.known.iter().map(|known| known.version.as_str()).collect();
     known.sort_unstable();
-    assert_eq!(known, ["caller-a", "credential", "target-https://127.0.0.1:1"]);
+    assert_eq!(
+        known,
+        [
+            "GRANT_STATE_GRANTED",
+            "caller-a",
+            "credential",
+            "rules-a",
+            "target-https://127.0.0.1:1"
+        ]
+    );
     client.stop().await;
 }
 
-/// The caller u1 with a namespace to write to.
+/// Shard a with a namespace to write to.
 fn holder() -> v1::Resource {
-    let mut holder = caller("u1", "a", "operator");
-    if let Some(Body::CallerView(view)) = &mut holder.body {
-        let grant = v1::NamespaceGrant {
-            namespace: "ns-a".to_owned(),
-            generation: 1,
-            state: v1::GrantState::Granted.into(),
-        };
-        view.shard.as_mut().unwrap().members = vec![v1::MemberGrant {
-            cluster: "east".to_owned(),
-            all_namespaces: false,
-            namespaces: vec![grant],
-        }];
-    }
-    holder
+    owned("a", v1::GrantState::Granted)
 }
 
 fn releasing() -> v1::Resource {
-    let mut view = holder();
-    view.version = "releasing".to_owned();
-    if let Some(Body::CallerView(view)) = &mut view.body {
-        let grants = &mut view.shard.as_mut().unwrap().members[0].namespaces;
-        grants[0].state = v1::GrantState::Releasing.into();
-    }
-    view
+    owned("a", v1::GrantState::Releasing)
 }
 
 fn kept(folder: &std::path::Path) -> Vec<String> {
@@ -237,12 +254,9 @@ async fn what_is_released_is_on_disk_before_the_hub_hears_so() {
     let all = vec![target("east", "https://127.0.0.1:1"), holder()];
     session.push(1, all, Vec::new()).await;
     session.push(2, vec![releasing()], Vec::new()).await;
-    assert!(kept(folder.path()).contains(&"releasing".to_owned()));
+    assert!(kept(folder.path()).contains(&releasing().version));
     session.push(3, vec![holder()], Vec::new()).await;
-    let gone = v1::ResourceRef {
-        kind: v1::ResourceKind::CallerView.into(),
-        name: "east/u1".to_owned(),
-    };
+    let gone = removed(v1::ResourceKind::Ownership, "east/ns/a");
     session.push(4, Vec::new(), vec![gone]).await;
     assert_eq!(kept(folder.path()), ["target-https://127.0.0.1:1"]);
     client.stop().await;
@@ -277,7 +291,7 @@ async fn a_release_that_cannot_be_written_is_not_acknowledged() {
         third.push(1, Vec::new(), Vec::new()).await,
         In::Ack(v1::Ack { nonce: 1 })
     );
-    assert!(kept(folder.path()).contains(&"releasing".to_owned()));
+    assert!(kept(folder.path()).contains(&releasing().version));
     client.stop().await;
 }
 
@@ -309,7 +323,7 @@ async fn a_broken_stream_is_opened_again_and_serving_goes_on() {
     session.send(Out::Resource(caller("u9", "a", "operator"))).await;
     session.end(Status::unavailable("restarting")).await;
     let mut session = hub.session().await;
-    assert_eq!(session.hello.known.len(), 3);
+    assert_eq!(session.hello.known.len(), 5);
     assert_eq!(
         session.push(1, vec![caller("u2", "a", "operator")], Vec::new()).await,
         In::Ack(v1::Ack { nonce: 1 })
@@ -442,11 +456,7 @@ async fn no_token_is_in_the_log_or_on_configz() {
     let mut session = hub.session().await;
     session.push(1, everything(), Vec::new()).await;
     // A credential that is refused, with a token that cannot stand in a header.
-    let spoilt = v1::Credential {
-        cluster: "east".into(),
-        token: format!("{CANARY}\n"),
-        expires_unix_seconds: 0,
-    };
+    let spoilt = told::credential("east", &format!("{CANARY}\n"));
     let In::Nack(nack) = session
         .push(2, vec![resource("spoilt", Body::Credential(spoilt))], Vec::new())
         .await

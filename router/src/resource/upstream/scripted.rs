@@ -10,16 +10,16 @@ use futures::future::BoxFuture;
 use h2::server::{Builder, SendResponse};
 use h2::{RecvStream, SendStream};
 use http::{Request, Response};
-use portolan_runtime::Secret;
 use portolan_runtime::pki::CertificateAuthority;
 use portolan_runtime::tls::{self, ClientAuth, Identity, IdentityStore};
 use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::value::snapshot::{Credential, Endpoint, Snapshot, Target};
+use crate::value::snapshot::{Endpoint, Snapshot, Target, told};
 
 /// The name in scripted servers' certificates.
 pub(crate) const SERVER_NAME: &str = "member.test";
@@ -182,30 +182,33 @@ pub(crate) fn target(cluster: &str, addresses: &[SocketAddr], ca_pem: &str) -> T
         ca_pem: ca_pem.to_owned(),
         cordoned: false,
         breaker: v1::Breaker::default(),
-        signing_keys: Vec::new(),
-        allowed_service_accounts: std::collections::HashSet::default(),
-        allowed_users: std::collections::HashSet::default(),
-        coverage: std::collections::HashMap::default(),
-        namespace_owners: std::collections::HashMap::default(),
     }
 }
 
 /// A snapshot of these members, with a credential in each.
 pub(crate) fn snapshot(targets: impl IntoIterator<Item = Target>) -> Snapshot {
-    let mut snapshot = Snapshot {
-        generation: 1,
-        ..Snapshot::default()
-    };
+    open_to(targets, &[], &[])
+}
+
+/// The same, of members that let the router act as these ServiceAccounts and users.
+pub(crate) fn open_to(targets: impl IntoIterator<Item = Target>, accounts: &[&str], users: &[&str]) -> Snapshot {
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    let mut snapshot = Snapshot::default();
     for target in targets {
         let cluster = target.cluster.clone();
-        let credential = Credential {
-            cluster: cluster.clone(),
-            token: Secret::from("member-token"),
-            expires_unix_seconds: i64::MAX,
+        let identity = v1::MemberIdentity {
+            cluster: cluster.to_string(),
+            allowed_service_accounts: names(accounts),
+            allowed_users: names(users),
+            ..v1::MemberIdentity::default()
         };
-        snapshot.credentials.insert(cluster.clone(), Arc::new(credential));
-        snapshot.targets.insert(cluster, Arc::new(target));
+        let mut credential = told::credential(&cluster, "member-token");
+        credential.expires_unix_seconds = i64::MAX;
+        let bodies = [Body::MemberIdentity(identity), Body::Credential(credential)];
+        snapshot = told::upsert(&snapshot, "1", bodies).snapshot;
+        Arc::make_mut(&mut snapshot.targets).insert(cluster, Arc::new(target));
     }
+    snapshot.generation = 1;
     snapshot
 }
 

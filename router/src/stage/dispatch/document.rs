@@ -76,8 +76,7 @@ impl MemberDocuments {
         let cluster = &wanted.cluster;
         let snapshot = self.snapshots.load();
         let credential = snapshot
-            .credentials
-            .get(cluster)
+            .gateway_credential(cluster)
             .ok_or_else(|| format!("this router has no credential for member cluster {cluster} yet"))?;
         let mut request = Request::new(Body::Empty);
         *request.uri_mut() = wanted

@@ -83,7 +83,7 @@ impl MemberReviews {
 
     fn request(&self, cluster: &str, path: &'static str, body: Vec<u8>) -> Option<Request<Body>> {
         let snapshot = self.snapshots.load();
-        let token = snapshot.credentials.get(cluster)?.token.clone();
+        let token = snapshot.gateway_credential(cluster)?.token.clone();
         let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.expose())).ok()?;
         bearer.set_sensitive(true);
         let json = HeaderValue::from_static("application/json");

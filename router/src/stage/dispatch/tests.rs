@@ -211,7 +211,7 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
 async fn without_a_credential_nothing_is_sent() {
     let mut world = world(|_, _| pod("foo")).await;
     let mut without = (*world.snapshot).clone();
-    without.credentials.clear();
+    without.credentials = Arc::default();
     world.snapshot = Arc::new(without);
     let fault = world
         .dispatch(world.forward(), Method::POST, "/api/v1/namespaces/ns/pods", pod("foo"))
@@ -292,7 +292,7 @@ async fn a_write_that_is_planned_otherwise_by_now_is_not_sent() {
     let world = world(|_, _| pod("foo")).await;
     let mut without = (*world.snapshot).clone();
     without.generation += 1;
-    without.targets.clear();
+    without.targets = Arc::default();
     world.now.swap(without);
     let path = "/clusters/east/api/v1/namespaces/ns/pods/a";
     let refused = world.dispatch(world.forward(), Method::PUT, path, pod("foo")).await;

@@ -88,7 +88,7 @@ fn bind<const N: usize>(asking: &Asking, plan: &FanOut, replica: [&str; N]) -> B
 fn shard_of(binding: &Bound) -> String {
     match binding {
         Bound::One(shard) => shard.config.to_string(),
-        Bound::None | Bound::Several(_) => String::new(),
+        Bound::None | Bound::Unknown { .. } | Bound::Several(_) => String::new(),
     }
 }
 

@@ -372,7 +372,7 @@ fn names(caller: &Caller) -> (String, Option<String>) {
             let name = format!("{}/{}/{}", view.key.home_cluster, view.namespace, view.pod);
             let shard = match &view.binding {
                 Binding::One(shard) => Some(shard.config.to_string()),
-                Binding::None | Binding::Several(_) => None,
+                Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
             };
             (name, shard)
         }

@@ -13,6 +13,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
 use portolan_runtime::pki::CertificateAuthority;
 use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ use super::*;
 use crate::resource::access::MemberAnswer;
 use crate::stage::admit::Limits;
 use crate::stage::admit::metrics::AdmitMetrics;
-use crate::value::snapshot::build::{Transaction, apply};
+use crate::value::snapshot::told;
 
 const NOW: u64 = 1_800_000_000;
 const CANARY: &str = "canary";
@@ -90,38 +91,32 @@ fn good(uid: &str) -> Value {
     })
 }
 
-fn target(cluster: &str, keys: &[&Signer]) -> v1::Resource {
-    let target = v1::Target {
+fn target(cluster: &str, keys: &[&Signer]) -> Vec<Body> {
+    let target = told::Target {
         cluster: cluster.to_owned(),
         endpoints: vec![v1::Endpoint {
             url: "https://127.0.0.1:6443".to_owned(),
             ..v1::Endpoint::default()
         }],
         signing_keys: keys.iter().map(|key| key.jwk()).collect(),
-        ..v1::Target::default()
+        ..told::Target::default()
     };
-    v1::Resource {
-        version: "1".to_owned(),
-        body: Some(v1::resource::Body::Target(target)),
-    }
+    target.bodies()
 }
 
-fn view(cluster: &str, uid: &str, shards: &[&str]) -> v1::Resource {
-    let shard = v1::Shard {
-        name: shards
-            .first()
-            .and_then(|name| name.split('/').nth(1))
-            .unwrap_or_default()
-            .to_owned(),
-        primary_cluster: cluster.to_owned(),
-        members: vec![v1::MemberGrant {
+fn view(cluster: &str, uid: &str, shards: &[&str]) -> Vec<Body> {
+    let shard = told::Shard {
+        rules: v1::Shard {
+            primary_cluster: cluster.to_owned(),
+            label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
+            ..v1::Shard::default()
+        },
+        members: vec![told::MemberGrant {
             cluster: cluster.to_owned(),
-            ..v1::MemberGrant::default()
+            ..told::MemberGrant::default()
         }],
-        label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
-        ..v1::Shard::default()
     };
-    let view = v1::CallerView {
+    let view = told::CallerView {
         home_cluster: cluster.to_owned(),
         pod_uid: uid.to_owned(),
         namespace: "ns".to_owned(),
@@ -130,20 +125,11 @@ fn view(cluster: &str, uid: &str, shards: &[&str]) -> v1::Resource {
         shards: shards.iter().map(|&shard| shard.to_owned()).collect(),
         shard: (shards.len() == 1).then_some(shard),
     };
-    v1::Resource {
-        version: "1".to_owned(),
-        body: Some(v1::resource::Body::CallerView(view)),
-    }
+    view.bodies()
 }
 
-fn snapshot(resources: Vec<v1::Resource>) -> Snapshot {
-    let applied = apply(
-        &Snapshot::default(),
-        &Transaction {
-            upserted: resources,
-            removed: Vec::new(),
-        },
-    );
+fn snapshot(bodies: Vec<Vec<Body>>) -> Snapshot {
+    let applied = told::upsert(&Snapshot::default(), "1", bodies.into_iter().flatten());
     assert!(applied.rejected.is_empty(), "{:?}", applied.rejected);
     applied.snapshot
 }
@@ -155,10 +141,7 @@ struct World {
 }
 
 impl World {
-    fn new(
-        resources: Vec<v1::Resource>,
-        script: impl Fn(&str, &Value) -> MemberAnswer + Send + Sync + 'static,
-    ) -> Self {
+    fn new(resources: Vec<Vec<Body>>, script: impl Fn(&str, &Value) -> MemberAnswer + Send + Sync + 'static) -> Self {
         let members = Arc::new(Members {
             script: Box::new(script),
             asked: AtomicUsize::new(0),

@@ -13,10 +13,10 @@ use super::*;
 use crate::decision::plan::{self, Plan};
 use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
 use crate::resource::upstream::Upstreams;
-use crate::resource::upstream::scripted::{Backend, head, script, snapshot};
+use crate::resource::upstream::scripted::{Backend, head, open_to, script};
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, MemberKinds, Scope};
-use crate::value::snapshot::build::{Transaction, apply};
+use crate::value::snapshot::told;
 
 const HAS_N: &str = r#"{"metadata":{"name":"n","uid":"u-n"}}"#;
 const HAS_OTHER_N: &str = r#"{"metadata":{"name":"n","uid":"u-other"}}"#;
@@ -77,43 +77,35 @@ struct World {
 impl World {
     async fn new(east: (u16, &'static str), west: (u16, &'static str)) -> Self {
         let (east, west) = (member(east.0, east.1).await, member(west.0, west.1).await);
-        let targets = [east.target("east"), west.target("west")].map(|mut target| {
-            target.allowed_service_accounts.insert("ops/operator".to_owned());
-            target
-        });
-        let grant = |cluster: &str, namespace: &str| v1::MemberGrant {
+        let targets = [east.target("east"), west.target("west")];
+        let grant = |cluster: &str, namespace: &str| told::MemberGrant {
             cluster: cluster.into(),
             all_namespaces: false,
             namespaces: vec![v1::NamespaceGrant {
                 namespace: namespace.into(),
                 generation: 1,
                 state: v1::GrantState::Granted.into(),
+                ..v1::NamespaceGrant::default()
             }],
         };
-        let view = v1::CallerView {
+        let view = told::CallerView {
             home_cluster: "east".into(),
             pod_uid: "u".into(),
             namespace: "ops".into(),
             pod: "operator-0".into(),
             service_account: "operator".into(),
             shards: vec!["ops/blue".into()],
-            shard: Some(v1::Shard {
-                name: "blue".into(),
-                primary_cluster: "east".into(),
+            shard: Some(told::Shard {
+                rules: v1::Shard {
+                    primary_cluster: "east".into(),
+                    label_prefix: "ctrlmesh.kusionstack.io/".into(),
+                    ..v1::Shard::default()
+                },
                 members: vec![grant("east", "a"), grant("west", "b")],
-                label_prefix: "ctrlmesh.kusionstack.io/".into(),
-                ..v1::Shard::default()
             }),
         };
-        let resource = v1::Resource {
-            version: "1".into(),
-            body: Some(v1::resource::Body::CallerView(view)),
-        };
-        let transaction = Transaction {
-            upserted: vec![resource],
-            removed: vec![],
-        };
-        let snapshot = apply(&snapshot(targets), &transaction).snapshot;
+        let snapshot = open_to(targets, &["ops/operator"], &[]);
+        let snapshot = told::upsert(&snapshot, "1", view.bodies()).snapshot;
         let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
         upstreams.reconcile(&snapshot);
         Self {

@@ -5,7 +5,7 @@ use portolan_wire::v1;
 
 use super::*;
 use crate::value::classify::classify;
-use crate::value::snapshot::build::{Transaction, apply};
+use crate::value::snapshot::told;
 
 const ALL_PODS: &str = "GET /api/v1/pods?watch=true";
 const PODS: &str = "GET /api/v1/namespaces/a/pods?watch=true";
@@ -13,8 +13,8 @@ const EXEC: &str = "POST /api/v1/namespaces/a/pods/p/exec";
 
 /// The caller owns `a` and `b` of east.
 struct World {
-    target: v1::Target,
-    view: v1::CallerView,
+    target: told::Target,
+    view: told::CallerView,
     /// A second member is known.
     west: bool,
 }
@@ -30,7 +30,7 @@ impl World {
             }),
             ..v1::KindCoverage::default()
         };
-        let target = v1::Target {
+        let target = told::Target {
             cluster: "east".into(),
             cluster_uid: "1".into(),
             endpoints: vec![v1::Endpoint {
@@ -39,21 +39,22 @@ impl World {
             }],
             allowed_service_accounts: vec!["ops/operator".into(), "ops/other".into()],
             coverage: vec![pods],
-            ..v1::Target::default()
+            ..told::Target::default()
         };
-        let shard = v1::Shard {
-            name: "blue".into(),
-            primary_cluster: "east".into(),
-            enforcement: v1::Enforcement::Enforce.into(),
-            members: vec![v1::MemberGrant {
+        let shard = told::Shard {
+            rules: v1::Shard {
+                primary_cluster: "east".into(),
+                enforcement: v1::Enforcement::Enforce.into(),
+                label_prefix: "ctrlmesh.kusionstack.io/".into(),
+                ..v1::Shard::default()
+            },
+            members: vec![told::MemberGrant {
                 cluster: "east".into(),
                 all_namespaces: false,
                 namespaces: ["a", "b"].map(grant).to_vec(),
             }],
-            label_prefix: "ctrlmesh.kusionstack.io/".into(),
-            ..v1::Shard::default()
         };
-        let view = v1::CallerView {
+        let view = told::CallerView {
             home_cluster: "east".into(),
             pod_uid: "u".into(),
             namespace: "ops".into(),
@@ -69,29 +70,22 @@ impl World {
         }
     }
 
-    fn member(&mut self) -> &mut v1::MemberGrant {
+    fn member(&mut self) -> &mut told::MemberGrant {
         &mut self.view.shard.as_mut().unwrap().members[0]
     }
 
     fn snapshot(&self, version: &str) -> Snapshot {
-        use v1::resource::Body;
-        let mut bodies = vec![Body::Target(self.target.clone()), Body::CallerView(self.view.clone())];
+        let mut bodies = self.target.bodies();
+        bodies.extend(self.view.bodies());
         if self.west {
-            bodies.push(Body::Target(v1::Target {
+            let west = told::Target {
                 cluster: "west".into(),
                 cluster_uid: "w".into(),
                 ..self.target.clone()
-            }));
+            };
+            bodies.extend(west.bodies());
         }
-        let resource = |body| v1::Resource {
-            version: version.into(),
-            body: Some(body),
-        };
-        let transaction = Transaction {
-            upserted: bodies.into_iter().map(resource).collect(),
-            removed: vec![],
-        };
-        let applied = apply(&Snapshot::default(), &transaction);
+        let applied = told::upsert(&Snapshot::default(), version, bodies);
         assert_eq!(applied.rejected, []);
         applied.snapshot
     }
@@ -102,6 +96,7 @@ fn grant(namespace: &str) -> v1::NamespaceGrant {
         namespace: namespace.into(),
         generation: 1,
         state: v1::GrantState::Granted.into(),
+        ..v1::NamespaceGrant::default()
     }
 }
 
@@ -128,7 +123,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
     change(&mut world);
     let mut new = world.snapshot("2");
     if world.view.shards.is_empty() {
-        new.callers.clear();
+        new.callers = Arc::default();
     }
     new.generation = old.generation + 1;
     // The swap that came while it was being sent.
@@ -203,6 +198,31 @@ fn labels_that_come_change_no_running_watch_and_labels_that_go_do() {
     assert!(leg.filter.is_some() && leg.forward.rewrite.selector.is_none());
 }
 
+/// Agents report labels all the time.
+#[test]
+fn a_report_of_labels_concerns_watches_of_its_kind_alone() {
+    let asked = |request: &str| {
+        let (_, uri) = request.split_once(' ').unwrap();
+        classify(&Method::GET, &uri.parse().unwrap(), &HeaderMap::new()).unwrap()
+    };
+    let (pods, secrets) = (asked(ALL_PODS), asked("GET /api/v1/secrets?watch=true"));
+    let mut world = World::new();
+    let old = world.snapshot("1");
+    let east = "east".into();
+    let [on_pods, on_secrets] = [&pods, &secrets].map(|asked| Footing::of(&east, asked, &old));
+    world.target.coverage[0].complete = false;
+    let coverage = world.target.bodies().remove(2);
+    let new = told::upsert(&old, "2", [coverage]).snapshot;
+    assert!(Arc::ptr_eq(&old.callers, &new.callers) && Arc::ptr_eq(&old.targets, &new.targets));
+    assert!(on_secrets.stands(&secrets, &new));
+    assert!(!on_pods.stands(&pods, &new));
+    // Whom the member allows concerns all.
+    world.target.allowed_users.push("ada".into());
+    let identity = world.target.bodies().remove(1);
+    let new = told::upsert(&new, "3", [identity]).snapshot;
+    assert!(!on_secrets.stands(&secrets, &new));
+}
+
 #[test]
 fn other_objects_are_a_new_plan() {
     for namespaces in [vec!["a"], vec!["a", "b", "c"]] {
@@ -220,7 +240,7 @@ fn other_objects_are_a_new_plan() {
     let replaced = |world: &mut World| world.target.cluster_uid = "2".into();
     assert_eq!(after(PODS, replaced), Word::Replanned);
     let more = |world: &mut World| {
-        world.view.shard.as_mut().unwrap().members.push(v1::MemberGrant {
+        world.view.shard.as_mut().unwrap().members.push(told::MemberGrant {
             cluster: "west".into(),
             all_namespaces: false,
             namespaces: vec![grant("c")],
@@ -241,7 +261,7 @@ fn other_objects_are_a_new_plan() {
 fn what_cannot_be_planned_now_goes_on_unless_the_caller_changed() {
     // West is a member of the shard, but not known to this router yet.
     let unknown = |world: &mut World| {
-        world.view.shard.as_mut().unwrap().members.push(v1::MemberGrant {
+        world.view.shard.as_mut().unwrap().members.push(told::MemberGrant {
             cluster: "west".into(),
             all_namespaces: false,
             namespaces: vec![grant("c")],

@@ -1,22 +1,25 @@
 //! A transaction of the hub and the previous snapshot → the next snapshot. Pure; nothing is served before all of it is
 //! checked.
 //!
-//! What a mistake costs is design 8's rule: a bad CallerView keeps that caller's last good view and lets the rest in, a
-//! bad Target or Credential rejects the transaction, because every caller of that member depends on it. Called by
-//! `subscribe` for each Commit and, with what the state file kept, at start.
+//! Every entry is checked by itself: a bad one keeps its own last good, all others come in (design 8). Then callers are
+//! joined with their shards and those with what they own, see [`join`]. What did not change is shared with the previous
+//! snapshot, so that pointers tell what did. Called by `subscribe` for each Commit and, with what the state file kept, at
+//! start.
 
+mod join;
+mod member;
 mod shard;
 
+use std::hash::Hash;
 use std::sync::Arc;
 
-use portolan_crds::names::{is_dns_label, is_dns_subdomain};
-use portolan_runtime::Secret;
+use portolan_crds::names::{ShardName, is_dns_label, is_dns_subdomain};
 use portolan_wire::v1;
+use portolan_wire::v1::ResourceKind;
+use portolan_wire::v1::resource::Body;
 use thiserror::Error;
 
-use self::shard::shard;
-use super::keys::{self, KeyIndex};
-use super::{Binding, CallerKey, CallerView, Coverage, Credential, Endpoint, Snapshot, Target};
+use super::{Binding, CallerKey, CallerView, Map, Snapshot};
 
 /// What arrived between two Commits.
 #[derive(Debug, Clone, Default)]
@@ -30,12 +33,10 @@ pub(crate) struct Transaction {
 /// What became of a transaction.
 #[derive(Debug, Clone)]
 pub(crate) struct Applied {
-    /// What to serve now. Equal to the previous one, generation included, when nothing was applied.
+    /// What to serve now.
     pub(crate) snapshot: Snapshot,
-    /// The entries that were refused, for the NACK; empty means ACK.
+    /// The entries that were refused, for the NACK; empty means ACK. Everything else is in `snapshot`.
     pub(crate) rejected: Vec<v1::Rejected>,
-    /// Whether everything else of the transaction is in `snapshot`.
-    pub(crate) rest_applied: bool,
 }
 
 /// Why one resource cannot be served.
@@ -53,106 +54,126 @@ fn bad(field: &'static str, problem: impl ToString) -> BuildError {
     }
 }
 
-/// The name of a resource; `None` if it has no body.
-pub(crate) fn resource_ref(resource: &v1::Resource) -> Option<v1::ResourceRef> {
-    use v1::resource::Body;
-    let (kind, name) = match resource.body.as_ref()? {
-        Body::Target(target) => (v1::ResourceKind::Target, target.cluster.clone()),
-        Body::CallerView(view) => (
-            v1::ResourceKind::CallerView,
-            format!("{}/{}", view.home_cluster, view.pod_uid),
-        ),
-        Body::Credential(credential) => (v1::ResourceKind::Credential, credential.cluster.clone()),
-    };
-    Some(v1::ResourceRef {
-        kind: kind.into(),
-        name,
-    })
-}
-
 /// Applies a transaction.
 pub(crate) fn apply(previous: &Snapshot, transaction: &Transaction) -> Applied {
     let mut next = previous.clone();
     let mut rejected = Vec::new();
-    let mut fatal = false;
     for removed in &transaction.removed {
         next.remove(removed);
     }
     for resource in &transaction.upserted {
-        let reference = resource_ref(resource);
-        let of_caller = reference
-            .as_ref()
-            .is_some_and(|r| r.kind == i32::from(v1::ResourceKind::CallerView));
-        match next.insert(resource) {
-            Ok(()) => {
-                if let Some(reference) = reference {
-                    next.versions.insert(reference, resource.version.clone());
-                }
-            }
-            Err(error) => {
-                fatal |= !of_caller;
-                let reason = error.to_string();
-                rejected.push(v1::Rejected {
-                    r#ref: reference,
-                    version: resource.version.clone(),
-                    reason,
-                });
-            }
+        // One of a kind that this version does not know is ignored.
+        let Some(reference) = resource.reference() else {
+            continue;
+        };
+        if let Err(error) = next.insert(resource) {
+            rejected.push(v1::Rejected {
+                r#ref: Some(reference),
+                version: resource.version.clone(),
+                reason: error.to_string(),
+            });
         }
     }
-    if fatal {
-        return Applied {
-            snapshot: previous.clone(),
-            rejected,
-            rest_applied: false,
-        };
-    }
-    next.keys = Arc::new(KeyIndex::new(next.targets.values()));
+    next.join(previous);
     next.generation += 1;
     Applied {
         snapshot: next,
         rejected,
-        rest_applied: true,
     }
 }
 
 impl Snapshot {
     fn remove(&mut self, reference: &v1::ResourceRef) {
-        match v1::ResourceKind::try_from(reference.kind) {
-            Ok(v1::ResourceKind::Target) => drop(self.targets.remove(reference.name.as_str())),
-            Ok(v1::ResourceKind::Credential) => drop(self.credentials.remove(reference.name.as_str())),
-            Ok(v1::ResourceKind::CallerView) => {
-                if let Some((home, uid)) = reference.name.split_once('/') {
-                    self.callers.remove(&CallerKey {
-                        home_cluster: home.into(),
-                        pod_uid: uid.into(),
-                    });
+        let name = reference.name.as_str();
+        match ResourceKind::try_from(reference.kind) {
+            Ok(ResourceKind::Target) => remove(&mut self.targets, name),
+            Ok(ResourceKind::MemberIdentity) => remove(&mut self.identities, name),
+            Ok(ResourceKind::Coverage) => remove(&mut self.coverage, name),
+            Ok(ResourceKind::Credential) => remove(&mut self.credentials, name),
+            Ok(ResourceKind::Shard) => {
+                if let Ok(name) = name.parse() {
+                    remove::<ShardName, _, _>(&mut self.rules, &name);
                 }
             }
-            Ok(v1::ResourceKind::Unspecified) | Err(_) => {}
+            Ok(ResourceKind::Ownership) => {
+                if let Some((cluster, Ok(shard))) =
+                    name.split_once('/').map(|(cluster, shard)| (cluster, shard.parse()))
+                {
+                    self.remove_ownership(cluster, &shard);
+                }
+            }
+            Ok(ResourceKind::CallerView) => {
+                if let Some((home, uid)) = name.split_once('/') {
+                    let key = CallerKey {
+                        home_cluster: home.into(),
+                        pod_uid: uid.into(),
+                    };
+                    remove(&mut self.callers, &key);
+                }
+            }
+            Ok(ResourceKind::Policy | ResourceKind::Unspecified) | Err(_) => {}
         }
-        self.versions.remove(reference);
+    }
+
+    fn remove_ownership(&mut self, cluster: &str, shard: &ShardName) {
+        let all = Arc::make_mut(&mut self.ownership);
+        if let Some(of_cluster) = all.get_mut(cluster) {
+            Arc::make_mut(of_cluster).remove(shard);
+            if of_cluster.is_empty() {
+                all.remove(cluster);
+            }
+        }
     }
 
     fn insert(&mut self, resource: &v1::Resource) -> Result<(), BuildError> {
-        use v1::resource::Body;
-        match resource.body.as_ref().ok_or_else(|| bad("body", "is missing"))? {
-            Body::Target(wire) => {
-                let target = target(wire, &resource.version)?;
-                self.targets.insert(target.cluster.clone(), Arc::new(target));
+        match &resource.body {
+            Some(Body::Target(wire)) => {
+                let target = member::target(wire, &resource.version)?;
+                insert(&mut self.targets, target.cluster.clone(), target);
             }
-            Body::CallerView(wire) => {
+            Some(Body::MemberIdentity(wire)) => {
+                let cluster = cluster("cluster", &wire.cluster)?;
+                insert(&mut self.identities, cluster.clone(), member::identity(wire)?);
+            }
+            Some(Body::Coverage(wire)) => {
+                let cluster = cluster("cluster", &wire.cluster)?;
+                insert(&mut self.coverage, cluster, member::coverage(wire));
+            }
+            Some(Body::Credential(wire)) => {
+                let credential = member::credential(wire)?;
+                insert(&mut self.credentials, credential.name(), credential);
+            }
+            Some(Body::Ownership(wire)) => {
+                let owned = shard::ownership(wire)?;
+                let all = Arc::make_mut(&mut self.ownership);
+                let of_cluster = all.entry(owned.cluster.clone()).or_default();
+                insert(of_cluster, owned.shard.clone(), owned);
+            }
+            Some(Body::Shard(wire)) => {
+                let rules = Arc::new(wire.clone());
+                Arc::make_mut(&mut self.rules).insert(shard::check(&rules)?, rules);
+            }
+            Some(Body::CallerView(wire)) => {
                 let view = caller_view(wire)?;
-                self.callers.insert(view.key.clone(), Arc::new(view));
+                insert(&mut self.callers, view.key.clone(), view);
             }
-            Body::Credential(wire) => {
-                let credential = credential(wire)?;
-                self.credentials
-                    .insert(credential.cluster.clone(), Arc::new(credential));
-            }
+            // Known by name alone, so far.
+            Some(Body::Policy(_)) | None => {}
         }
         Ok(())
     }
+}
+
+fn insert<K: Eq + Hash + Clone, V>(map: &mut Map<K, V>, key: K, value: V) {
+    Arc::make_mut(map).insert(key, Arc::new(value));
+}
+
+fn remove<K, Q, V>(map: &mut Map<K, V>, key: &Q)
+where
+    K: Eq + Hash + Clone + std::borrow::Borrow<Q>,
+    Q: Eq + Hash + ?Sized,
+{
+    Arc::make_mut(map).remove(key);
 }
 
 fn cluster(field: &'static str, name: &str) -> Result<Arc<str>, BuildError> {
@@ -163,79 +184,7 @@ fn cluster(field: &'static str, name: &str) -> Result<Arc<str>, BuildError> {
     }
 }
 
-fn target(wire: &v1::Target, version: &str) -> Result<Target, BuildError> {
-    let endpoints = wire.endpoints.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
-    if endpoints.is_empty() {
-        return Err(bad("endpoints", "at least one is needed"));
-    }
-    for key in &wire.signing_keys {
-        keys::check(key).map_err(|error| bad("signing_keys", error))?;
-    }
-    let breaker = wire.breaker.unwrap_or_default();
-    if !(0.0..=1.0).contains(&breaker.failure_ratio) {
-        return Err(bad(
-            "breaker.failure_ratio",
-            format!("{} is not between 0 and 1", breaker.failure_ratio),
-        ));
-    }
-    let coverage = wire.coverage.iter().map(|kind| {
-        let facts = Coverage {
-            complete: kind.complete,
-            labelled: kind.labelled,
-            total: kind.total,
-            rule: kind.rule.as_ref().and_then(shard::label_rule),
-            at_admission: kind.at_admission,
-        };
-        ((kind.group.clone(), kind.resource.clone()), facts)
-    });
-    Ok(Target {
-        cluster: cluster("cluster", &wire.cluster)?,
-        version: version.to_owned(),
-        cluster_uid: wire.cluster_uid.clone(),
-        endpoints,
-        ca_pem: wire.ca_pem.clone(),
-        cordoned: wire.cordoned,
-        breaker,
-        signing_keys: wire.signing_keys.clone(),
-        allowed_service_accounts: wire.allowed_service_accounts.iter().cloned().collect(),
-        allowed_users: wire.allowed_users.iter().cloned().collect(),
-        coverage: coverage.collect(),
-        namespace_owners: wire.namespace_owners.clone(),
-    })
-}
-
-fn endpoint(wire: &v1::Endpoint) -> Result<Endpoint, BuildError> {
-    if wire.url.contains('@') {
-        // Not repeated: what stands before the '@' is a password.
-        return Err(bad("endpoints[].url", "must not carry user information"));
-    }
-    let refuse = |problem: &str| bad("endpoints[].url", format!("{:?} {problem}", wire.url));
-    let url: http::Uri = wire.url.parse().map_err(|_| refuse("is not a URL"))?;
-    if url.scheme_str() != Some("https") || url.host().is_none_or(str::is_empty) {
-        return Err(refuse("must be https://host[:port]"));
-    }
-    if !matches!(url.path(), "" | "/") || url.query().is_some() {
-        return Err(refuse("must not have a path or query"));
-    }
-    let name = &wire.tls_server_name;
-    Ok(Endpoint {
-        url,
-        tls_server_name: (!name.is_empty()).then(|| name.clone()),
-    })
-}
-
-fn credential(wire: &v1::Credential) -> Result<Credential, BuildError> {
-    // A token that cannot stand in a header would fail every request of that member.
-    if wire.token.is_empty() || !wire.token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(bad("token", "is empty or cannot stand in an HTTP header"));
-    }
-    Ok(Credential {
-        cluster: cluster("cluster", &wire.cluster)?,
-        token: Secret::from(wire.token.as_str()),
-        expires_unix_seconds: wire.expires_unix_seconds,
-    })
-}
-
+/// Not joined with its shard yet.
 fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
     let key = CallerKey {
         home_cluster: cluster("home_cluster", &wire.home_cluster)?,
@@ -253,11 +202,13 @@ fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
             format!("{:?} is not a ServiceAccount", wire.service_account),
         ));
     }
-    let binding = match (wire.shards.as_slice(), &wire.shard) {
-        ([], _) => Binding::None,
-        ([config], Some(wire)) => Binding::One(Arc::new(shard(config, wire)?)),
-        ([_], None) => return Err(bad("shard", "is missing although exactly one ShardingConfig matches")),
-        (several, _) => Binding::Several(several.to_vec()),
+    let binding = match wire.shards.as_slice() {
+        [] => Binding::None,
+        [config] => Binding::Unknown {
+            config: config.parse().map_err(|error| bad("shards", error))?,
+            missing: String::new(),
+        },
+        several => Binding::Several(several.to_vec()),
     };
     Ok(CallerView {
         key,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Binding, CallerView, Enforcement, GrantState, Shard, Snapshot, Target};
+use super::{Binding, CallerView, Enforcement, GrantState, MemberIdentity, Ownership, Shard, Snapshot, Target};
 
 impl Snapshot {
     /// Everything an administrator may see. Tokens appear by their expiry only.
@@ -12,40 +12,41 @@ impl Snapshot {
         let mut targets: Vec<_> = self.targets.values().collect();
         targets.sort_by(|a, b| a.cluster.cmp(&b.cluster));
         let mut credentials: Vec<_> = self.credentials.values().collect();
-        credentials.sort_by(|a, b| a.cluster.cmp(&b.cluster));
+        credentials.sort_by(|a, b| (&a.cluster, &a.identity).cmp(&(&b.cluster, &b.identity)));
         json!({
             "generation": self.generation,
-            "targets": targets.into_iter().map(|target| target.configz()).collect::<Vec<_>>(),
+            "targets": targets.into_iter().map(|target| self.target(target)).collect::<Vec<_>>(),
             "callers": callers.into_iter().map(|caller| caller.configz()).collect::<Vec<_>>(),
             "credentials": credentials.into_iter().map(|credential| json!({
                 "cluster": &*credential.cluster,
+                "identity": &*credential.identity,
                 "expiresUnixSeconds": credential.expires_unix_seconds,
             })).collect::<Vec<_>>(),
             "conflictingSigningKeys": self.keys.conflicts().collect::<Vec<_>>(),
         })
     }
-}
 
-impl Target {
-    fn configz(&self) -> Value {
-        let mut accounts: Vec<_> = self.allowed_service_accounts.iter().collect();
-        accounts.sort();
-        let mut users: Vec<_> = self.allowed_users.iter().collect();
-        users.sort();
-        let mut coverage: Vec<_> = self.coverage.iter().collect();
+    fn target(&self, target: &Target) -> Value {
+        let identity = self.identities.get(&target.cluster).map(|identity| identity.configz());
+        let groups = self
+            .coverage
+            .get(&target.cluster)
+            .into_iter()
+            .flat_map(|kinds| kinds.iter());
+        let kinds =
+            groups.flat_map(|(group, kinds)| kinds.iter().map(move |(resource, facts)| ((group, resource), facts)));
+        let mut coverage: Vec<_> = kinds.collect();
         coverage.sort_by_key(|(kind, _)| *kind);
         json!({
-            "cluster": &*self.cluster,
-            "version": self.version,
-            "clusterUID": self.cluster_uid,
-            "endpoints": self.endpoints.iter().map(|endpoint| json!({
+            "cluster": &*target.cluster,
+            "version": target.version,
+            "clusterUID": target.cluster_uid,
+            "endpoints": target.endpoints.iter().map(|endpoint| json!({
                 "url": endpoint.url.to_string(),
                 "tlsServerName": endpoint.tls_server_name,
             })).collect::<Vec<_>>(),
-            "cordoned": self.cordoned,
-            "signingKeys": self.signing_keys.len(),
-            "allowedServiceAccounts": accounts,
-            "allowedUsers": users,
+            "cordoned": target.cordoned,
+            "identity": identity,
             "coverage": coverage.into_iter().map(|((group, resource), facts)| json!({
                 "group": group,
                 "resource": resource,
@@ -57,11 +58,26 @@ impl Target {
     }
 }
 
+impl MemberIdentity {
+    fn configz(&self) -> Value {
+        let mut accounts: Vec<_> = self.allowed_service_accounts.iter().collect();
+        accounts.sort();
+        let mut users: Vec<_> = self.allowed_users.iter().collect();
+        users.sort();
+        json!({
+            "signingKeys": self.signing_keys.len(),
+            "allowedServiceAccounts": accounts,
+            "allowedUsers": users,
+        })
+    }
+}
+
 impl CallerView {
     fn configz(&self) -> Value {
         let (shards, shard) = match &self.binding {
             Binding::None => (vec![], None),
             Binding::One(shard) => (vec![shard.config.to_string()], Some(shard.configz())),
+            Binding::Unknown { config, missing } => (vec![config.to_string()], Some(json!({"missing": missing}))),
             Binding::Several(configs) => (configs.clone(), None),
         };
         json!({
@@ -90,12 +106,14 @@ impl Shard {
                 "allNamespaces": member.all_namespaces,
                 "namespaces": owned.into_iter().map(|(name, grant)| json!({
                     "name": &**name,
-                    "generation": grant.generation,
-                    "state": match grant.state {
+                    "generation": grant.pair.generation,
+                    "viewRevision": grant.pair.view_revision,
+                    "state": match grant.pair.state {
                         GrantState::Granted => "Granted",
                         GrantState::Releasing => "Releasing",
                     },
                 })).collect::<Vec<_>>(),
+                "departed": self.made_of.owned.get(index).and_then(Option::as_ref).map(|owned| owned.departures()),
             })
         });
         json!({
@@ -120,6 +138,22 @@ impl Shard {
             },
             "unavailable": format!("{:?}", self.unavailable),
             "writeFence": self.write_fence,
+        })
+    }
+}
+
+impl Ownership {
+    fn departures(&self) -> Value {
+        let departed = self.departed.iter().map(|departed| {
+            json!({
+                "name": &*departed.namespace,
+                "viewRevision": departed.view_revision,
+                "leftUnixSeconds": departed.left_unix_seconds,
+            })
+        });
+        json!({
+            "namespaces": departed.collect::<Vec<_>>(),
+            "droppedUpTo": self.departed_dropped_up_to,
         })
     }
 }

@@ -13,7 +13,7 @@ use jsonwebtoken::jwk::{AlgorithmParameters, Jwk};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::Target;
+use super::MemberIdentity;
 
 /// All usable signing keys.
 #[derive(Debug, Default)]
@@ -55,11 +55,11 @@ pub(crate) fn check(text: &str) -> Result<(), KeyError> {
 }
 
 impl KeyIndex {
-    /// The index over the keys of `targets`. Keys that cannot be read or are not public keys are left out.
-    pub(crate) fn new<'a>(targets: impl IntoIterator<Item = &'a Arc<Target>>) -> Self {
+    /// The index over the keys of all members. Keys that cannot be read or are not public keys are left out.
+    pub(crate) fn new<'a>(members: impl IntoIterator<Item = (&'a Arc<str>, &'a Arc<MemberIdentity>)>) -> Self {
         let mut found: HashMap<Thumbprint, (Vec<Jwk>, Vec<Arc<str>>)> = HashMap::new();
-        for target in targets {
-            for text in &target.signing_keys {
+        for (cluster, identity) in members {
+            for text in &identity.signing_keys {
                 let Some((thumbprint, jwk)) = public_key(text) else {
                     continue;
                 };
@@ -67,8 +67,8 @@ impl KeyIndex {
                 if !spellings.contains(&jwk) {
                     spellings.push(jwk);
                 }
-                if !clusters.contains(&target.cluster) {
-                    clusters.push(target.cluster.clone());
+                if !clusters.contains(cluster) {
+                    clusters.push(cluster.clone());
                 }
             }
         }

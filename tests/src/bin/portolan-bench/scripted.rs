@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use portolan_crds::labels::GATEWAY_ACCOUNT;
 use portolan_runtime::pki::{CertificateAuthority, Issued};
 use portolan_runtime::tls::{self, ALPN_GRPC, Identity, IdentityStore, TrustStore};
 use portolan_runtime::{Secret, files};
@@ -251,18 +252,11 @@ fn resources(backends: &[String], ca_pem: &str, jwk: &str) -> Vec<v1::Resource> 
         namespace: CALLER_NAMESPACE.to_owned(),
         pod: POD.to_owned(),
         service_account: CALLER.to_owned(),
-        shards: vec![format!("{CALLER_NAMESPACE}/bench")],
-        shard: Some(shard(backends.len())),
+        shards: vec![shard_name()],
     };
-    let mut bodies = vec![Body::CallerView(caller)];
+    let mut bodies = vec![Body::CallerView(caller), Body::Shard(shard(backends.len()))];
     for (number, backend) in backends.iter().enumerate() {
-        let credential = v1::Credential {
-            cluster: cluster(number),
-            token: "bench".to_owned(),
-            expires_unix_seconds: i64::MAX,
-        };
-        bodies.push(Body::Target(target(number, backend, ca_pem, jwk)));
-        bodies.push(Body::Credential(credential));
+        bodies.extend(member(number, backend, ca_pem, jwk));
     }
     let resource = |(number, body)| v1::Resource {
         version: format!("bench-{number}"),
@@ -280,9 +274,22 @@ fn cluster(number: usize) -> String {
     }
 }
 
-/// Its pods are labelled, as an agent would have done.
-fn target(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> v1::Target {
-    let coverage = v1::KindCoverage {
+fn shard_name() -> String {
+    format!("{CALLER_NAMESPACE}/bench")
+}
+
+/// All of one member. Its pods are labelled, as an agent would have done, and one namespace is the shard's: `bench` in the
+/// first member, and one of its own in each other one.
+fn member(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> Vec<Body> {
+    let cluster = cluster(number);
+    let identity = v1::MemberIdentity {
+        cluster: cluster.clone(),
+        // A key identifies one member only.
+        signing_keys: if number == 0 { vec![jwk.to_owned()] } else { Vec::new() },
+        allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
+        allowed_users: vec![PERSON.to_owned()],
+    };
+    let pods = v1::KindCoverage {
         group: String::new(),
         resource: "pods".to_owned(),
         complete: true,
@@ -294,6 +301,38 @@ fn target(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> v1::Target {
         }),
         at_admission: Some(true),
     };
+    let coverage = v1::Coverage {
+        cluster: cluster.clone(),
+        kinds: vec![pods],
+    };
+    let namespace = v1::NamespaceGrant {
+        namespace: cluster.clone(),
+        generation: 1,
+        state: v1::GrantState::Granted.into(),
+        view_revision: 1,
+    };
+    let owned = v1::Ownership {
+        cluster: cluster.clone(),
+        shard: shard_name(),
+        namespaces: vec![namespace],
+        ..v1::Ownership::default()
+    };
+    let credential = v1::Credential {
+        cluster,
+        identity: GATEWAY_ACCOUNT.to_owned(),
+        token: "bench".to_owned(),
+        expires_unix_seconds: i64::MAX,
+    };
+    vec![
+        Body::Target(target(number, backend, ca_pem)),
+        Body::MemberIdentity(identity),
+        Body::Coverage(coverage),
+        Body::Ownership(owned),
+        Body::Credential(credential),
+    ]
+}
+
+fn target(number: usize, backend: &str, ca_pem: &str) -> v1::Target {
     v1::Target {
         cluster: cluster(number),
         cluster_uid: format!("0b1c2d3e-0000-4000-8000-{number:012}"),
@@ -302,36 +341,22 @@ fn target(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> v1::Target {
             tls_server_name: String::new(),
         }],
         ca_pem: ca_pem.to_owned(),
-        // A key identifies one member only.
-        signing_keys: if number == 0 { vec![jwk.to_owned()] } else { Vec::new() },
-        allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
-        allowed_users: vec![PERSON.to_owned()],
-        coverage: vec![coverage],
         ..v1::Target::default()
     }
 }
 
-/// `bench` in the first member, and a namespace of its own in each other one.
 fn shard(members: usize) -> v1::Shard {
-    let grant = |number| {
-        let namespace = v1::NamespaceGrant {
-            namespace: cluster(number),
-            generation: 1,
-            state: v1::GrantState::Granted.into(),
-        };
-        v1::MemberGrant {
-            cluster: cluster(number),
-            all_namespaces: false,
-            namespaces: vec![namespace],
-        }
+    let member = |number| v1::ShardMember {
+        cluster: cluster(number),
+        all_namespaces: false,
     };
     v1::Shard {
-        name: "bench".to_owned(),
+        name: shard_name(),
         config_generation: 1,
         primary_cluster: CLUSTER.to_owned(),
         explicit_view: true,
         enforcement: v1::Enforcement::Enforce.into(),
-        members: (0..members).map(grant).collect(),
+        members: (0..members).map(member).collect(),
         label_prefix: LABEL_PREFIX.to_owned(),
         ..v1::Shard::default()
     }

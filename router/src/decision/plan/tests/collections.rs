@@ -97,10 +97,8 @@ fn labels_of_another_rule_are_not_trusted() {
 }
 
 fn running(prefix: &str, complete: bool, at_admission: Option<bool>) -> FanOut {
-    let wire = v1::Shard {
-        label_prefix: prefix.into(),
-        ..two()
-    };
+    let mut wire = two();
+    wire.label_prefix = prefix.into();
     let world = World::of(vec!["ops/blue".into()], Some(wire), |target| {
         for kind in &mut target.coverage {
             kind.rule.as_mut().unwrap().prefix = prefix.into();
@@ -292,7 +290,7 @@ const ALL_PODS: &str = "GET /api/v1/pods?watch";
 fn a_cursor_ends_with_the_share_that_it_speaks_of() {
     let shard_of = |east: &[&str], west: &[&str]| shard(vec![member("east", east), member("west", west)]);
     let before = || shard_of(&["ns-a", "ns-b"], &["ns-c"]);
-    let resumes = |after: v1::Shard, request: &str| {
+    let resumes = |after: told::Shard, request: &str| {
         let old = Cursor::new(&World::new(before()).fan(request).universe);
         let universe = World::new(after).fan(request).universe;
         match Cursor::decode(&old.encode().unwrap(), &universe) {
@@ -342,7 +340,7 @@ fn a_cursor_ends_with_the_share_that_it_speaks_of() {
 
 #[test]
 fn a_cursor_outlives_what_is_only_so_for_now() {
-    let world = |change: fn(&mut v1::Target)| World::of(vec!["ops/blue".into()], Some(two()), change);
+    let world = |change: fn(&mut told::Target)| World::of(vec!["ops/blue".into()], Some(two()), change);
     let epoch = |world: &World| world.fan(ALL_PODS).universe.epoch();
     let before = epoch(&world(|_| {}));
     assert_eq!(epoch(&world(|target| target.coverage.clear())), before, "labels");

@@ -54,7 +54,7 @@ fn placed(world: &World, content_type: &str, body: &[u8]) -> String {
     let By::NewNamespace(shard) = &choose.by else {
         panic!("not by the body")
     };
-    match choose.place(shard, Some(content_type), body) {
+    match choose.place(shard, &world.snapshot, body, Some(content_type)) {
         Ok((index, warning)) => {
             let cluster = &choose.candidates[index].forward.target.cluster;
             format!("{cluster}{}", if warning.is_some() { "!" } else { "" })

@@ -1,6 +1,7 @@
 //! A shard of the wire → a [`Shard`]. What this router does not know must neither open anything nor leave anything out.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use portolan_crds::labels::LabelKeys;
@@ -10,22 +11,35 @@ use portolan_crds::shard::{BucketAlgorithm, Bucketing};
 use portolan_wire::v1;
 
 use super::{BuildError, bad, cluster};
-use crate::value::snapshot::{Enforcement, Grant, GrantState, LeaseName, Limit, Member, Shard, Unavailable, reach};
+use crate::value::snapshot::{
+    Departed, Enforcement, Grant, GrantState, LeaseName, Limit, MadeOf, Member, Ownership, Pair, Shard, Unavailable,
+    reach,
+};
 
-pub(super) fn shard(config: &str, wire: &v1::Shard) -> Result<Shard, BuildError> {
-    let config: ShardName = config.parse().map_err(|error| bad("shards", error))?;
-    if config.name() != wire.name {
-        return Err(bad(
-            "shard.name",
-            format!("{:?} is not the name of {config}", wire.name),
-        ));
-    }
-    let label_keys = LabelKeys::new(&wire.label_prefix).map_err(|error| bad("shard.label_prefix", error))?;
-    let (members, namespaces) = members(&wire.members)?;
+/// Whether the rules name "the home cluster", so that each of those has a shard of its own.
+pub(super) fn is_of_home(wire: &v1::Shard) -> bool {
+    wire.primary_cluster.is_empty() || wire.members.iter().any(|member| member.cluster.is_empty())
+}
+
+/// The name of the shard, if its rules can be served.
+pub(super) fn check(wire: &Arc<v1::Shard>) -> Result<ShardName, BuildError> {
+    let owned = vec![None; wire.members.len()];
+    Ok(shard(wire, "home", owned)?.config)
+}
+
+/// Rules, joined with what the shard owns in each of their members. `home`: the cluster of its callers.
+pub(super) fn shard(
+    wire: &Arc<v1::Shard>,
+    home: &str,
+    owned: Vec<Option<Arc<Ownership>>>,
+) -> Result<Shard, BuildError> {
+    let config: ShardName = wire.name.parse().map_err(|error| bad("name", error))?;
+    let label_keys = LabelKeys::new(&wire.label_prefix).map_err(|error| bad("label_prefix", error))?;
+    let (members, namespaces) = members(wire, home, &owned)?;
     let reaches = reach::reaches(&members, &namespaces, &label_keys);
     Ok(Shard {
         config_generation: wire.config_generation,
-        primary_cluster: cluster("shard.primary_cluster", &wire.primary_cluster)?,
+        primary_cluster: cluster_or("primary_cluster", &wire.primary_cluster, home)?,
         lease: lease(&wire.leader_election_name, &config)?,
         explicit_view: wire.explicit_view,
         enforcement: match v1::Enforcement::try_from(wire.enforcement) {
@@ -46,7 +60,15 @@ pub(super) fn shard(config: &str, wire: &v1::Shard) -> Result<Shard, BuildError>
         label_keys,
         namespaces,
         reaches,
+        made_of: MadeOf {
+            rules: wire.clone(),
+            owned,
+        },
     })
+}
+
+fn cluster_or(field: &'static str, name: &str, home: &str) -> Result<Arc<str>, BuildError> {
+    cluster(field, if name.is_empty() { home } else { name })
 }
 
 /// A hub that does not say uses the default. A rule this router does not know would filter wrongly, so it is refused.
@@ -56,7 +78,7 @@ pub(super) fn label_rule(wire: &v1::LabelRule) -> Option<(String, Bucketing)> {
 }
 
 fn bucketing(wire: Option<v1::Bucketing>) -> Result<Bucketing, BuildError> {
-    const FIELD: &str = "shard.bucketing";
+    const FIELD: &str = "bucketing";
     let Some(wire) = wire else {
         return Ok(Bucketing::default());
     };
@@ -79,7 +101,7 @@ fn lease(leader_election_name: &str, config: &ShardName) -> Result<Option<LeaseN
     if leader_election_name.is_empty() {
         return Ok(None);
     }
-    let member = lease_name(leader_election_name, config).map_err(|error| bad("shard.leader_election_name", error))?;
+    let member = lease_name(leader_election_name, config).map_err(|error| bad("leader_election_name", error))?;
     Ok(Some(LeaseName {
         client: leader_election_name.to_owned(),
         member,
@@ -88,41 +110,72 @@ fn lease(leader_election_name: &str, config: &ShardName) -> Result<Option<LeaseN
 
 type Namespaces = HashMap<Arc<str>, Grant>;
 
-fn members(wire: &[v1::MemberGrant]) -> Result<(Vec<Member>, Namespaces), BuildError> {
-    let mut members: Vec<Member> = Vec::with_capacity(wire.len());
+fn members(
+    wire: &v1::Shard,
+    home: &str,
+    owned: &[Option<Arc<Ownership>>],
+) -> Result<(Vec<Member>, Namespaces), BuildError> {
+    let mut members: Vec<Member> = Vec::with_capacity(wire.members.len());
     let mut namespaces = Namespaces::new();
-    for (index, grant) in wire.iter().enumerate() {
-        let cluster = cluster("shard.members[].cluster", &grant.cluster)?;
+    for (index, (member, owned)) in wire.members.iter().zip(owned).enumerate() {
+        let cluster = cluster_or("members[].cluster", &member.cluster, home)?;
         if members.iter().any(|member| member.cluster == cluster) {
-            return Err(bad("shard.members[].cluster", format!("{cluster} is listed twice")));
+            return Err(bad("members[].cluster", format!("{cluster} is listed twice")));
         }
-        let (mut owned, mut unlabelled) = (0, None);
-        for pair in &grant.namespaces {
-            if !is_dns_label(&pair.namespace) {
-                let problem = format!("{:?} is not a namespace", pair.namespace);
-                return Err(bad("shard.members[].namespaces", problem));
-            }
-            let state = grant_state(pair.state);
-            let name: Arc<str> = pair.namespace.as_str().into();
-            namespaces.entry(name.clone()).or_insert_with(|| {
-                owned += 1;
-                unlabelled = unlabelled.take().or_else(|| system_namespace(&name).then_some(name));
-                Grant {
+        let pairs = owned.iter().flat_map(|owned| &owned.namespaces);
+        let mut mine = Vec::new();
+        for (name, pair) in pairs {
+            if let Entry::Vacant(free) = namespaces.entry(name.clone()) {
+                free.insert(Grant {
                     member: index,
-                    generation: pair.generation,
-                    state,
+                    pair: *pair,
                     exact: true,
-                }
-            });
+                });
+                mine.push(name);
+            }
         }
         members.push(Member {
             cluster,
-            all_namespaces: grant.all_namespaces,
-            namespaces: owned,
-            unlabelled,
+            all_namespaces: member.all_namespaces,
+            namespaces: mine.len(),
+            unlabelled: mine.into_iter().filter(|name| system_namespace(name)).min().cloned(),
         });
     }
     Ok((members, namespaces))
+}
+
+pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
+    let mut namespaces = HashMap::with_capacity(wire.namespaces.len());
+    for grant in &wire.namespaces {
+        let pair = Pair {
+            generation: grant.generation,
+            view_revision: grant.view_revision,
+            state: grant_state(grant.state),
+        };
+        namespaces.insert(namespace("namespaces", &grant.namespace)?, pair);
+    }
+    let departed = wire.departed.iter().map(|departed| {
+        Ok(Departed {
+            namespace: namespace("departed", &departed.namespace)?,
+            view_revision: departed.view_revision,
+            left_unix_seconds: departed.left_unix_seconds,
+        })
+    });
+    Ok(Ownership {
+        cluster: cluster("cluster", &wire.cluster)?,
+        shard: wire.shard.parse().map_err(|error| bad("shard", error))?,
+        departed: departed.collect::<Result<_, _>>()?,
+        departed_dropped_up_to: wire.departed_dropped_up_to,
+        namespaces,
+    })
+}
+
+fn namespace(field: &'static str, name: &str) -> Result<Arc<str>, BuildError> {
+    if is_dns_label(name) {
+        Ok(name.into())
+    } else {
+        Err(bad(field, format!("{name:?} is not a namespace")))
+    }
 }
 
 fn grant_state(wire: i32) -> GrantState {
@@ -134,7 +187,7 @@ fn grant_state(wire: i32) -> GrantState {
 }
 
 fn limit(wire: &v1::Limit) -> Result<Limit, BuildError> {
-    let selector = Selector::parse(&wire.selector).map_err(|error| bad("shard.limits[].selector", error))?;
+    let selector = Selector::parse(&wire.selector).map_err(|error| bad("limits[].selector", error))?;
     let resources = wire
         .resources
         .iter()

@@ -1,41 +1,27 @@
-//! Transactions that are refused, in part or whole.
+//! Entries that are refused: each keeps its own last good, and the rest comes in.
 
 use super::*;
 
-#[test]
-fn a_bad_view_keeps_the_last_good_one() {
-    let previous = good();
-    let applied = apply(
-        &previous,
-        &upsert(vec![
-            resource("v2", Body::CallerView(view("u1", "no slash"))),
-            resource("v1", Body::CallerView(view("u2", PREFIX))),
-        ]),
-    );
-    assert!(applied.rest_applied);
-    assert_eq!(applied.snapshot.callers.len(), 2);
-    assert!(Arc::ptr_eq(
-        &applied.snapshot.callers[&key()],
-        &previous.callers[&key()]
-    ));
+/// The one entry that was refused of a transaction with a good one beside it: name and reason. The good one came in.
+fn refused(previous: &Snapshot, bad: Body) -> (String, String, Snapshot) {
+    let applied = upsert(previous, "2", [bad, caller("beside")]);
     let [rejected] = applied.rejected.as_slice() else {
         panic!("{:?}", applied.rejected)
     };
-    assert_eq!(
-        (
-            rejected.version.as_str(),
-            rejected.r#ref.as_ref().unwrap().name.as_str()
-        ),
-        ("v2", "east/u1")
-    );
-    assert!(rejected.reason.contains("label_prefix"), "{}", rejected.reason);
-    let reference = rejected.r#ref.as_ref().unwrap();
-    assert_eq!(applied.snapshot.versions[reference], "v1");
+    assert_eq!(rejected.version, "2");
+    let beside = applied
+        .snapshot
+        .callers
+        .values()
+        .any(|view| &*view.key.pod_uid == "beside");
+    assert!(beside, "the rest comes in");
+    let name = rejected.r#ref.as_ref().unwrap().name.clone();
+    (name, rejected.reason.clone(), applied.snapshot)
 }
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn a_bad_target_or_credential_rejects_all() {
+fn a_bad_member_keeps_its_last_good() {
     let bad_url = |url: &str| {
         let endpoints = vec![v1::Endpoint {
             url: url.into(),
@@ -43,27 +29,36 @@ fn a_bad_target_or_credential_rejects_all() {
         }];
         Body::Target(v1::Target {
             endpoints,
-            ..target("west", &[])
+            ..way("east")
         })
     };
     let ratio = v1::Breaker {
         failure_ratio: f64::NAN,
         ..v1::Breaker::default()
     };
+    let keys = v1::MemberIdentity {
+        cluster: "east".into(),
+        signing_keys: vec!["not a key".into()],
+        ..v1::MemberIdentity::default()
+    };
+    let nameless = v1::Credential {
+        identity: String::new(),
+        ..told::credential("east", "t")
+    };
+    let previous = good();
     for (bad, field) in [
         (
             Body::Target(v1::Target {
                 endpoints: vec![],
-                ..target("west", &[])
+                ..way("east")
             }),
             "endpoints",
         ),
-        (Body::Target(target("West", &[])), "cluster"),
-        (Body::Target(target("west", &["not a key".into()])), "signing_keys"),
+        (Body::Target(way("East")), "cluster"),
         (
             Body::Target(v1::Target {
                 breaker: Some(ratio),
-                ..target("west", &[])
+                ..way("east")
             }),
             "failure_ratio",
         ),
@@ -72,131 +67,109 @@ fn a_bad_target_or_credential_rejects_all() {
         (bad_url("https://a:1/path"), "url"),
         (bad_url("https://u:p@a:1"), "url"),
         (bad_url(""), "url"),
-        (Body::Credential(credential("")), "token"),
-        (Body::Credential(credential("a\r\nb")), "token"),
+        (Body::MemberIdentity(keys), "signing_keys"),
+        (Body::Credential(told::credential("east", "")), "token"),
+        (Body::Credential(told::credential("east", "a\r\nb")), "token"),
+        (Body::Credential(nameless), "identity"),
     ] {
-        let previous = good();
-        let applied = apply(
-            &previous,
-            &upsert(vec![
-                resource("v1", Body::CallerView(view("u2", PREFIX))),
-                resource("x", bad),
-            ]),
-        );
-        assert!(!applied.rest_applied, "{field}");
-        assert_eq!((applied.snapshot.generation, applied.snapshot.callers.len()), (1, 1));
-        assert!(
-            applied.rejected[0].reason.contains(field),
-            "{}",
-            applied.rejected[0].reason
-        );
-        assert!(!applied.rejected[0].reason.contains("u:p"));
+        let (_, reason, snapshot) = refused(&previous, bad);
+        assert!(reason.contains(field), "{field}: {reason}");
+        assert!(!reason.contains("u:p"));
+        assert!(Arc::ptr_eq(&snapshot.targets["east"], &previous.targets["east"]));
+        assert!(Arc::ptr_eq(&snapshot.identities["east"], &previous.identities["east"]));
+        let token = |snapshot: &Snapshot| snapshot.gateway_credential("east").unwrap().token.clone();
+        assert!(token(&snapshot).ct_eq("canary-token"));
     }
-    let applied = apply(
-        &good(),
-        &upsert(vec![v1::Resource {
-            version: "x".into(),
-            body: None,
-        }]),
-    );
-    assert!(!applied.rest_applied);
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn bad_views_say_why() {
-    let shard = |change: fn(&mut v1::Shard)| {
-        let mut wire = view("u2", PREFIX);
-        change(wire.shard.as_mut().unwrap());
-        wire
+fn a_bad_view_keeps_the_last_good_one() {
+    let bad = |change: fn(&mut told::CallerView)| {
+        let mut told = told::CallerView {
+            shard: None,
+            ..view("u1", PREFIX)
+        };
+        change(&mut told);
+        told.bodies().remove(0)
     };
-    for (bad, field) in [
+    let previous = good();
+    let cases: [(fn(&mut told::CallerView), &str); 6] = [
+        (|view| view.pod_uid.clear(), "pod_uid"),
+        (|view| view.pod_uid = "a/b".into(), "pod_uid"),
+        (|view| view.home_cluster = "a/b".into(), "home_cluster"),
+        (|view| view.namespace = "A".into(), "namespace"),
+        (|view| view.service_account = "a:b".into(), "service_account"),
+        (|view| view.shards = vec!["blue".into()], "shards"),
+    ];
+    for (change, field) in cases {
+        let (_, reason, snapshot) = refused(&previous, bad(change));
+        assert!(reason.contains(field), "{field}: {reason}");
+        assert!(Arc::ptr_eq(&snapshot.callers[&key()], &previous.callers[&key()]));
+    }
+}
+
+/// Callers go on by what was good, and by what they own as of now.
+#[test]
+fn bad_rules_keep_the_last_good_ones() {
+    let cases: [(fn(&mut v1::Shard), &str); 6] = [
+        (|rules| rules.label_prefix = "no slash".into(), "label_prefix"),
+        (|rules| rules.name = "blue".into(), "name"),
+        (|rules| rules.primary_cluster = "a/b".into(), "primary_cluster"),
         (
-            v1::CallerView {
-                shard: None,
-                ..view("u2", PREFIX)
-            },
-            "shard",
-        ),
-        (
-            v1::CallerView {
-                pod_uid: String::new(),
-                ..view("u2", PREFIX)
-            },
-            "pod_uid",
-        ),
-        (
-            v1::CallerView {
-                pod_uid: "a/b".into(),
-                ..view("u2", PREFIX)
-            },
-            "pod_uid",
-        ),
-        (
-            v1::CallerView {
-                home_cluster: "a/b".into(),
-                ..view("u2", PREFIX)
-            },
-            "home_cluster",
-        ),
-        (
-            v1::CallerView {
-                namespace: "A".into(),
-                ..view("u2", PREFIX)
-            },
-            "namespace",
-        ),
-        (
-            v1::CallerView {
-                service_account: "a:b".into(),
-                ..view("u2", PREFIX)
-            },
-            "service_account",
-        ),
-        (
-            v1::CallerView {
-                shards: vec!["blue".into()],
-                ..view("u2", PREFIX)
-            },
-            "shards",
-        ),
-        (
-            v1::CallerView {
-                shards: vec!["ops/green".into()],
-                ..view("u2", PREFIX)
-            },
-            "shard.name",
-        ),
-        (shard(|shard| shard.primary_cluster.clear()), "primary_cluster"),
-        (
-            shard(|shard| shard.leader_election_name = "Not a name".into()),
+            |rules| rules.leader_election_name = "Not a name".into(),
             "leader_election_name",
         ),
-        (shard(|shard| shard.members.push(shard.members[0].clone())), "cluster"),
+        (|rules| rules.members.push(rules.members[0].clone()), "cluster"),
         (
-            shard(|shard| shard.members[0].namespaces[0].namespace = "a b".into()),
-            "namespaces",
-        ),
-        (
-            shard(|shard| {
-                shard.limits.push(v1::Limit {
+            |rules| {
+                rules.limits.push(v1::Limit {
                     selector: "a in".into(),
                     resources: vec![],
                 });
-            }),
+            },
             "limits",
         ),
+    ];
+    let previous = good();
+    for (change, field) in cases {
+        let mut bad = rules(PREFIX);
+        change(&mut bad);
+        let name = bad.name.clone();
+        let (refused, reason, snapshot) = refused(&previous, Body::Shard(bad));
+        assert!(refused == name && reason.contains(field), "{refused} {reason}");
+        assert!(Arc::ptr_eq(
+            &shard_of_caller(&snapshot, &key()),
+            &shard_of_caller(&previous, &key())
+        ));
+        let snapshot = upsert(&snapshot, "3", [owned(&["ns-b"])]).snapshot;
+        let shard = shard_of_caller(&snapshot, &key());
+        assert!(shard.owner("ns-a").is_none() && shard.owner("ns-b").is_some());
+    }
+    let mut bad = rules(PREFIX);
+    bad.label_prefix.clear();
+    let never_good = upsert(&Snapshot::default(), "1", [Body::Shard(bad), owned(&[]), caller("u1")]);
+    assert_eq!(never_good.rejected.len(), 1);
+    assert!(missing(&never_good.snapshot, "u1").contains("ops/blue"));
+}
+
+/// The hub counts no release that was refused, so the old owner is served on.
+#[test]
+fn bad_ownership_keeps_the_last_good_one() {
+    let previous = good();
+    for (bad, field) in [
+        (owned(&["a b"]), "namespaces"),
+        (
+            Body::Ownership(v1::Ownership {
+                cluster: "east".into(),
+                shard: "ops/blue".into(),
+                departed: vec![v1::DepartedNamespace::default()],
+                ..v1::Ownership::default()
+            }),
+            "departed",
+        ),
     ] {
-        let applied = apply(&good(), &upsert(vec![resource("x", Body::CallerView(bad))]));
-        assert!(applied.rest_applied);
-        let reasons: Vec<_> = applied
-            .rejected
-            .iter()
-            .map(|rejected| rejected.reason.as_str())
-            .collect();
-        assert!(
-            reasons.iter().any(|reason| reason.contains(field)),
-            "{field}: {reasons:?}"
-        );
+        let (name, reason, snapshot) = refused(&previous, bad);
+        assert!(name == "east/ops/blue" && reason.contains(field), "{name} {reason}");
+        assert!(shard_of_caller(&snapshot, &key()).owner("ns-a").is_some());
     }
 }

@@ -1,0 +1,158 @@
+//! Members → the way to each, who its callers are, how far its objects are labelled, and the token for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use portolan_crds::MemberClusterSpec;
+use portolan_crds::labels::GATEWAY_ACCOUNT;
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+
+use super::{Compiled, Ref, World};
+use crate::facts::{AgentReport, Facts, Member, Pin};
+use crate::jwks;
+
+/// Adds what routers must know of each joined member, and says what of which members is not known yet.
+pub(super) fn print(world: &mut World, facts: &Facts) {
+    let shared = shared_keys(facts);
+    for cluster in facts.members.keys() {
+        let Some((member, pin)) = facts.joined(cluster) else {
+            continue;
+        };
+        let agent = facts.agents.get(cluster);
+        let identity = identity(cluster, (member, pin), agent, &shared);
+        world.resources.insert(Ref::Identity(cluster.clone()), identity);
+        for (name, compiled) in [
+            (Ref::Target(cluster.clone()), target(cluster, member, pin)),
+            (
+                Ref::Coverage(cluster.clone()),
+                agent.and_then(|agent| coverage(cluster, agent)),
+            ),
+            (
+                Ref::gateway_credential(cluster),
+                agent.and_then(|agent| credential(cluster, agent)),
+            ),
+        ] {
+            match compiled {
+                Some(compiled) => drop(world.resources.insert(name, compiled)),
+                None => drop(world.unknown.insert((name.kind(), cluster.clone()))),
+            }
+        }
+    }
+}
+
+/// Thumbprints that more than one member publishes: such a key identifies nobody.
+fn shared_keys(facts: &Facts) -> BTreeSet<String> {
+    let mut owners = BTreeMap::<String, &str>::new();
+    let mut shared = BTreeSet::new();
+    for cluster in facts.members.keys() {
+        let Some((_, pin)) = facts.joined(cluster) else {
+            continue;
+        };
+        for print in pin.signing_keys.iter().filter_map(|key| jwks::thumbprint_of(key)) {
+            if *owners.entry(print.clone()).or_insert(cluster) != cluster.as_str() {
+                shared.insert(print);
+            }
+        }
+    }
+    shared
+}
+
+/// `None` until a spec without problems says the way.
+fn target(cluster: &str, member: &Member, pin: &Pin) -> Option<Compiled> {
+    let spec = member.in_force.as_ref().filter(|spec| !spec.endpoints.is_empty())?;
+    let ca_bundle = spec.ca_bundle.as_ref();
+    Some(Compiled::new(Body::Target(v1::Target {
+        cluster: cluster.to_owned(),
+        cluster_uid: pin.cluster_uid.clone(),
+        endpoints: endpoints(spec),
+        ca_pem: ca_bundle
+            .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())
+            .unwrap_or_default(),
+        cordoned: spec.cordoned,
+        breaker: spec.breaker.as_ref().map(breaker),
+    })))
+}
+
+/// While the agent has not told whom it allows, what the status says it allowed last is for routers that know nothing.
+fn identity(
+    cluster: &str,
+    (member, pin): (&Member, &Pin),
+    agent: Option<&AgentReport>,
+    shared: &BTreeSet<String>,
+) -> Compiled {
+    let told = agent.and_then(|agent| agent.allowed.clone());
+    let provisional = told.is_none();
+    let allowed = told.unwrap_or_else(|| v1::Allowed {
+        service_accounts: member.status.allowed_service_accounts.clone(),
+        users: member.status.allowed_users.clone(),
+    });
+    let unshared = |key: &&String| jwks::thumbprint_of(key).is_some_and(|print| !shared.contains(&print));
+    let body = Body::MemberIdentity(v1::MemberIdentity {
+        cluster: cluster.to_owned(),
+        signing_keys: pin.signing_keys.iter().filter(unshared).cloned().collect(),
+        allowed_service_accounts: allowed.service_accounts,
+        allowed_users: allowed.users,
+    });
+    Compiled::new(body).provisional(provisional)
+}
+
+/// `None` until the agent has told.
+fn coverage(cluster: &str, agent: &AgentReport) -> Option<Compiled> {
+    let kinds = agent.coverage.as_ref()?.iter().map(kind_coverage);
+    Some(Compiled::new(Body::Coverage(v1::Coverage {
+        cluster: cluster.to_owned(),
+        kinds: kinds.collect(),
+    })))
+}
+
+/// `None` until the agent has minted one for this process.
+fn credential(cluster: &str, agent: &AgentReport) -> Option<Compiled> {
+    let token = agent.token.as_ref()?;
+    Some(Compiled::new(Body::Credential(v1::Credential {
+        cluster: cluster.to_owned(),
+        identity: GATEWAY_ACCOUNT.to_owned(),
+        token: token.token.expose().clone(),
+        expires_unix_seconds: token.expires_unix_seconds,
+    })))
+}
+
+fn endpoints(spec: &MemberClusterSpec) -> Vec<v1::Endpoint> {
+    let endpoint = |endpoint: &portolan_crds::Endpoint| v1::Endpoint {
+        url: endpoint.url.clone(),
+        tls_server_name: endpoint.tls_server_name.clone().unwrap_or_default(),
+    };
+    spec.endpoints.iter().map(endpoint).collect()
+}
+
+fn breaker(breaker: &portolan_crds::Breaker) -> v1::Breaker {
+    let count = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok()).unwrap_or_default();
+    let milliseconds = |value: &Option<portolan_crds::Duration>| {
+        let length = value
+            .as_ref()
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(Duration::ZERO);
+        u32::try_from(length.as_millis()).unwrap_or(u32::MAX)
+    };
+    v1::Breaker {
+        consecutive_failures: count(breaker.consecutive_failures),
+        failure_ratio: breaker.failure_ratio.unwrap_or_default(),
+        min_requests: count(breaker.min_requests),
+        window_milliseconds: milliseconds(&breaker.window),
+        open_for_milliseconds: milliseconds(&breaker.open_for),
+        max_open_for_milliseconds: milliseconds(&breaker.max_open_for),
+    }
+}
+
+fn kind_coverage((kind, coverage): (&crate::facts::Kind, &crate::facts::Coverage)) -> v1::KindCoverage {
+    let coverage = coverage.told();
+    v1::KindCoverage {
+        group: kind.group.clone(),
+        resource: kind.resource.clone(),
+        complete: coverage.complete,
+        labelled: coverage.labelled,
+        total: coverage.total,
+        rule: coverage.rule,
+        at_admission: coverage.at_admission,
+    }
+}

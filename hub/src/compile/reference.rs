@@ -1,0 +1,178 @@
+//! Names of what is sent to routers, and one resource as it is sent.
+
+use std::sync::Arc;
+
+use portolan_crds::ShardName;
+use portolan_crds::labels::GATEWAY_ACCOUNT;
+use portolan_wire::v1;
+use portolan_wire::v1::ResourceKind;
+use portolan_wire::v1::resource::Body;
+use sha2::{Digest, Sha256};
+
+/// Bytes of a version, printed in hex: enough that no two contents of a fleet's life collide.
+const VERSION_BYTES: usize = 16;
+
+/// Name and kind of a resource on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Ref {
+    Target(String),
+    Identity(String),
+    Coverage(String),
+    Ownership { cluster: String, shard: ShardName },
+    Shard(ShardName),
+    View { home: String, pod_uid: String },
+    Credential { cluster: String, identity: String },
+}
+
+/// One resource as it is sent. `Arc`: a transaction of each router shares it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Compiled {
+    pub(crate) resource: Arc<v1::Resource>,
+    /// Made without all facts: for routers that hold nothing under this name, no replacement of what they hold.
+    pub(crate) provisional: bool,
+}
+
+impl Ref {
+    /// The token of a member by which gateways act as others there.
+    pub(crate) fn gateway_credential(cluster: &str) -> Self {
+        Self::Credential {
+            cluster: cluster.to_owned(),
+            identity: GATEWAY_ACCOUNT.to_owned(),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> ResourceKind {
+        match self {
+            Self::Target(_) => ResourceKind::Target,
+            Self::Identity(_) => ResourceKind::MemberIdentity,
+            Self::Coverage(_) => ResourceKind::Coverage,
+            Self::Ownership { .. } => ResourceKind::Ownership,
+            Self::Shard(_) => ResourceKind::Shard,
+            Self::View { .. } => ResourceKind::CallerView,
+            Self::Credential { .. } => ResourceKind::Credential,
+        }
+    }
+
+    /// The member cluster whose facts it is made of; a shard is made of none.
+    pub(crate) fn cluster(&self) -> Option<&str> {
+        match self {
+            Self::Target(cluster) | Self::Identity(cluster) | Self::Coverage(cluster) => Some(cluster),
+            Self::Ownership { cluster, .. } | Self::Credential { cluster, .. } => Some(cluster),
+            Self::View { home, .. } => Some(home),
+            Self::Shard(_) => None,
+        }
+    }
+
+    /// Whether it grants namespaces.
+    pub(crate) fn is_ownership(&self) -> bool {
+        matches!(self, Self::Ownership { .. })
+    }
+
+    /// The name on the wire.
+    pub(crate) fn to_wire(&self) -> v1::ResourceRef {
+        let name = match self {
+            Self::Target(cluster) | Self::Identity(cluster) | Self::Coverage(cluster) => cluster.clone(),
+            Self::Ownership { cluster, shard } => format!("{cluster}/{shard}"),
+            Self::Shard(shard) => shard.to_string(),
+            Self::View { home, pod_uid } => format!("{home}/{pod_uid}"),
+            Self::Credential { cluster, identity } => format!("{cluster}/{identity}"),
+        };
+        v1::ResourceRef {
+            kind: self.kind().into(),
+            name,
+        }
+    }
+
+    /// `None` for what no hub of this protocol sent.
+    pub(crate) fn from_wire(wire: &v1::ResourceRef) -> Option<Self> {
+        let name = wire.name.clone();
+        let in_cluster = || {
+            let (cluster, rest) = wire.name.split_once('/')?;
+            Some((cluster.to_owned(), rest))
+        };
+        Some(match wire.kind() {
+            ResourceKind::Target => Self::Target(name),
+            ResourceKind::MemberIdentity => Self::Identity(name),
+            ResourceKind::Coverage => Self::Coverage(name),
+            ResourceKind::Ownership => {
+                let (cluster, shard) = in_cluster()?;
+                let shard = shard.parse().ok()?;
+                Self::Ownership { cluster, shard }
+            }
+            ResourceKind::Shard => Self::Shard(name.parse().ok()?),
+            ResourceKind::CallerView => {
+                let (home, pod_uid) = in_cluster()?;
+                let pod_uid = pod_uid.to_owned();
+                Self::View { home, pod_uid }
+            }
+            ResourceKind::Credential => {
+                let (cluster, identity) = in_cluster()?;
+                let identity = identity.to_owned();
+                Self::Credential { cluster, identity }
+            }
+            ResourceKind::Policy | ResourceKind::Unspecified => return None,
+        })
+    }
+}
+
+impl Compiled {
+    /// A resource under the hash of its content.
+    pub(super) fn new(body: Body) -> Self {
+        let resource = v1::Resource {
+            version: version(&body),
+            body: Some(body),
+        };
+        Self {
+            resource: Arc::new(resource),
+            provisional: false,
+        }
+    }
+
+    pub(super) fn provisional(self, provisional: bool) -> Self {
+        Self { provisional, ..self }
+    }
+
+    pub(crate) fn version(&self) -> &String {
+        &self.resource.version
+    }
+}
+
+/// The body's field number is part of what is hashed, so that kinds are told apart.
+fn version(body: &Body) -> String {
+    let mut bytes = Vec::with_capacity(body.encoded_len());
+    body.encode(&mut bytes);
+    let digest = Sha256::digest(&bytes);
+    digest[..VERSION_BYTES]
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        let shard = ShardName::new("ops", "blue").unwrap();
+        let east = "east".to_owned();
+        let names = [
+            Ref::Target(east.clone()),
+            Ref::Identity(east.clone()),
+            Ref::Coverage(east.clone()),
+            Ref::Ownership {
+                cluster: east.clone(),
+                shard: shard.clone(),
+            },
+            Ref::Shard(shard),
+            Ref::View {
+                home: east,
+                pod_uid: "p".to_owned(),
+            },
+            Ref::gateway_credential("east"),
+        ];
+        for name in names {
+            assert_eq!(Ref::from_wire(&name.to_wire()), Some(name));
+        }
+        assert_eq!(Ref::from_wire(&v1::ResourceRef::default()), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! Shards → what routers must know of each: its rules, and what it has in each member.
+
+use std::collections::BTreeMap;
+
+use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardName, Unavailable, WriteFence};
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+
+use super::{Accepted, Compiled, Ledger, Ref, Wanted, World};
+use crate::facts::Facts;
+use crate::settings::Settings;
+
+/// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had.
+pub(super) fn print(world: &mut World, facts: &Facts, settings: &Settings) {
+    let mut owned = owned(&world.state.ledger);
+    let mut resources = Vec::new();
+    for (name, accepted) in &world.state.accepted {
+        let wanted = world.shards.get(name).map(|verdict| &verdict.wanted);
+        let wanted = wanted.filter(|_| !accepted.spec.clusters.is_empty());
+        let of_shard = owned.entry(name).or_default();
+        let members = wanted.map_or_else(|| vec![home()], |wanted| members(wanted, of_shard));
+        for cluster in facts.members.keys() {
+            if world.state.ledger.departures(cluster, name).next().is_some() {
+                of_shard.entry(cluster).or_default();
+            }
+        }
+        let body = Body::Shard(shard(settings, (name, accepted), members));
+        resources.push((Ref::Shard(name.clone()), Compiled::new(body)));
+    }
+    for (name, clusters) in owned {
+        for (cluster, namespaces) in clusters {
+            let reference = Ref::Ownership {
+                cluster: cluster.to_owned(),
+                shard: name.clone(),
+            };
+            let body = Body::Ownership(ownership(&world.state.ledger, (cluster, name), namespaces));
+            resources.push((reference, Compiled::new(body)));
+        }
+    }
+    world.resources.extend(resources);
+}
+
+/// What a shard has in each member.
+type Owned<'a> = BTreeMap<&'a str, Vec<v1::NamespaceGrant>>;
+
+fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
+    let mut owned = BTreeMap::<_, Owned<'_>>::new();
+    for cluster in ledger.clusters() {
+        for (namespace, entry) in ledger.in_cluster(cluster) {
+            let Some(owner) = &entry.owner else { continue };
+            let state = match entry.releasing_since {
+                None => v1::GrantState::Granted,
+                Some(_) => v1::GrantState::Releasing,
+            };
+            let grants = owned.entry(owner).or_default().entry(cluster).or_default();
+            grants.push(v1::NamespaceGrant {
+                namespace: namespace.to_owned(),
+                generation: entry.generation,
+                state: state.into(),
+                view_revision: entry.view_revision,
+            });
+        }
+    }
+    owned
+}
+
+fn ownership(
+    ledger: &Ledger,
+    (cluster, name): (&str, &ShardName),
+    namespaces: Vec<v1::NamespaceGrant>,
+) -> v1::Ownership {
+    let departed = ledger
+        .departures(cluster, name)
+        .map(|(namespace, departure)| v1::DepartedNamespace {
+            namespace: namespace.to_owned(),
+            view_revision: departure.view_revision,
+            left_unix_seconds: departure.unix_seconds,
+        });
+    v1::Ownership {
+        cluster: cluster.to_owned(),
+        shard: name.to_string(),
+        namespaces,
+        departed: departed.collect(),
+        departed_dropped_up_to: ledger.departures_dropped_up_to(cluster),
+    }
+}
+
+/// Of a shard without clusters: wherever a caller runs, all of it.
+fn home() -> v1::ShardMember {
+    v1::ShardMember {
+        cluster: String::new(),
+        all_namespaces: true,
+    }
+}
+
+/// The members in the spec's order, those that the shard merely lets go of last. Each gets an entry in `owned`: a member
+/// of which a router is told nothing is not served.
+fn members<'a>(wanted: &'a Wanted, owned: &mut Owned<'a>) -> Vec<v1::ShardMember> {
+    let ordered: Vec<_> = wanted.members.iter().map(|member| member.cluster.as_str()).collect();
+    let left: Vec<_> = owned
+        .keys()
+        .filter(|cluster| !ordered.contains(cluster))
+        .copied()
+        .collect();
+    for cluster in &ordered {
+        owned.entry(cluster).or_default();
+    }
+    let member = |cluster: &str| v1::ShardMember {
+        cluster: cluster.to_owned(),
+        all_namespaces: false,
+    };
+    ordered.into_iter().chain(left).map(member).collect()
+}
+
+fn shard(settings: &Settings, (name, accepted): (&ShardName, &Accepted), members: Vec<v1::ShardMember>) -> v1::Shard {
+    let spec = &accepted.spec;
+    let enforcement = match spec.enforcement() {
+        Enforcement::Enforce => v1::Enforcement::Enforce,
+        Enforcement::Audit => v1::Enforcement::Audit,
+    };
+    v1::Shard {
+        name: name.to_string(),
+        config_generation: accepted.generation,
+        primary_cluster: spec.primary_cluster().unwrap_or_default().to_owned(),
+        leader_election_name: spec.leader_election_name().unwrap_or_default().to_owned(),
+        explicit_view: spec.explicit_view == ExplicitView::Allow,
+        enforcement: enforcement.into(),
+        members,
+        limits: spec.limits.iter().filter_map(limit).collect(),
+        label_prefix: settings.keys.prefix().to_owned(),
+        bucketing: Some(settings.wire_bucketing()),
+        unavailable: unavailable(spec.unavailable).into(),
+        write_fence: write_fence(spec.write_fence).into(),
+    }
+}
+fn unavailable(unavailable: Unavailable) -> v1::Unavailable {
+    match unavailable {
+        Unavailable::Hold => v1::Unavailable::Hold,
+        Unavailable::PartialStart => v1::Unavailable::PartialStart,
+    }
+}
+
+fn write_fence(fence: WriteFence) -> v1::WriteFence {
+    match fence {
+        WriteFence::Enabled => v1::WriteFence::Enabled,
+        WriteFence::Disabled => v1::WriteFence::Disabled,
+    }
+}
+
+/// A limit without selector does not narrow. One without resources is about all.
+fn limit(limit: &ObjectLimiter) -> Option<v1::Limit> {
+    let selector = Selector::from_label_selector(limit.selector.as_ref()?).unwrap_or(Selector::nothing());
+    let rule = |api_groups: &[String], resources: &[String]| v1::ResourceRule {
+        api_groups: api_groups.to_vec(),
+        resources: resources.to_vec(),
+    };
+    let resources = if limit.relate_resources.is_empty() {
+        let all = [portolan_crds::limits::WILDCARD.to_owned()];
+        vec![rule(&all, &all)]
+    } else {
+        limit
+            .relate_resources
+            .iter()
+            .map(|group| rule(&group.api_groups, &group.resources))
+            .collect()
+    };
+    Some(v1::Limit {
+        resources,
+        selector: selector.to_string(),
+    })
+}

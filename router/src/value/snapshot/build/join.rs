@@ -1,0 +1,96 @@
+//! Callers with their shards, and shards with what they own: each shard is made once, however many callers it has.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::shard;
+use crate::value::snapshot::keys::KeyIndex;
+use crate::value::snapshot::{Binding, CallerView, Ownership, Shard, ShardKey, Snapshot};
+
+/// Shards of one join, or what is missing of them.
+type Joined = HashMap<ShardKey, Result<Arc<Shard>, String>>;
+
+impl Snapshot {
+    /// Joins what changed since `previous`; what did not stays the same value.
+    pub(super) fn join(&mut self, previous: &Self) {
+        if !Arc::ptr_eq(&self.identities, &previous.identities) {
+            self.keys = Arc::new(KeyIndex::new(self.identities.iter()));
+        }
+        let untouched = Arc::ptr_eq(&self.callers, &previous.callers)
+            && Arc::ptr_eq(&self.rules, &previous.rules)
+            && Arc::ptr_eq(&self.ownership, &previous.ownership);
+        if untouched {
+            return;
+        }
+        let mut joined = Joined::new();
+        let callers = self.callers.values();
+        let rebound: Vec<_> = callers.filter_map(|view| self.rebind(view, &mut joined)).collect();
+        if !rebound.is_empty() {
+            let callers = Arc::make_mut(&mut self.callers);
+            callers.extend(rebound.into_iter().map(|view| (view.key.clone(), Arc::new(view))));
+        }
+        let shards = joined.into_iter().filter_map(|(key, shard)| Some((key, shard.ok()?)));
+        self.shards = Arc::new(shards.collect());
+    }
+
+    /// The caller with the shard that it belongs to now; `None` if it has it already.
+    fn rebind(&self, view: &CallerView, joined: &mut Joined) -> Option<CallerView> {
+        let config = match &view.binding {
+            Binding::One(shard) => &shard.config,
+            Binding::Unknown { config, .. } => config,
+            Binding::None | Binding::Several(_) => return None,
+        };
+        let rules = self.rules.get(config);
+        let of_home = rules.is_some_and(|rules| shard::is_of_home(rules));
+        let key = ShardKey {
+            config: config.clone(),
+            home: of_home.then(|| view.key.home_cluster.clone()),
+        };
+        let shard = joined.entry(key).or_insert_with_key(|key| self.shard(key));
+        let binding = match (shard, &view.binding) {
+            (Ok(shard), Binding::One(before)) if Arc::ptr_eq(shard, before) => return None,
+            (Ok(shard), _) => Binding::One(shard.clone()),
+            (Err(missing), Binding::Unknown { missing: before, .. }) if missing == before => return None,
+            (Err(missing), _) => Binding::Unknown {
+                config: config.clone(),
+                missing: missing.clone(),
+            },
+        };
+        let view = view.clone();
+        Some(CallerView { binding, ..view })
+    }
+
+    /// The shard of rules and ownership as they are now: the one there was, if it was made of the same.
+    fn shard(&self, key: &ShardKey) -> Result<Arc<Shard>, String> {
+        let config = &key.config;
+        let rules = self.rules.get(config);
+        let rules = rules.ok_or_else(|| format!("the hub has not told the rules of shard {config}"))?;
+        let home = key.home.as_deref().unwrap_or_default();
+        let owned = rules.members.iter().map(|member| {
+            let cluster = if member.cluster.is_empty() {
+                home
+            } else {
+                &member.cluster
+            };
+            let owned = self.owned(cluster, config);
+            match owned {
+                None if !member.all_namespaces => Err(format!(
+                    "the hub has not told what shard {config} owns in member cluster {cluster}"
+                )),
+                owned => Ok(owned.cloned()),
+            }
+        });
+        let owned = owned.collect::<Result<Vec<_>, _>>()?;
+        let kept = self.shards.get(key).filter(|shard| shard.is_made_of(rules, &owned));
+        if let Some(kept) = kept {
+            return Ok(kept.clone());
+        }
+        // The rules were checked when they came, by the same function.
+        let shard = shard::shard(rules, home, owned).map_err(|error| error.to_string())?;
+        Ok(Arc::new(shard))
+    }
+
+    fn owned(&self, cluster: &str, config: &portolan_crds::names::ShardName) -> Option<&Arc<Ownership>> {
+        self.ownership.get(cluster)?.get(config)
+    }
+}
