@@ -53,7 +53,7 @@ pub struct WatchLeg {
     pub slot: usize,
     /// Which namespaces are the caller's; `None`: all that the member sends.
     pub filter: Option<NamespaceFilter>,
-    /// A hash of what else the member is asked (selectors, path): [`WatchMerge::replan`] tells a change by it.
+    /// A hash of what else the member is asked (selectors, path): [`super::WatchMerge::replan`] tells a change by it.
     pub request_hash: u64,
     /// Where the leg begins, as the client's request has it.
     pub start: Start,
@@ -85,14 +85,14 @@ pub enum Act {
         /// From where the member is to send.
         start: Start,
     },
-    /// One in-stream `410 Expired`, then the end: only the client's own relist can mend it.
+    /// One in-stream `410 Expired`, then the end: only the client's own relist helps.
     Expired {
         /// The message of the Status; names the member.
         why: String,
     },
 }
 
-/// A member that does not speak as an API server does. Treat as [`WatchMerge::lost`], and count it.
+/// A member that does not speak as an API server does. Treat as [`super::WatchMerge::lost`], and count it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("member {cluster}: {fault}")]
 pub struct WatchError {
