@@ -11,7 +11,8 @@ use anyhow::Context;
 use kube::Client;
 use portolan_runtime::admin::{AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
-use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry, files};
+use portolan_runtime::program::{self, Drain};
+use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry};
 use portolan_wire::client::{enroll_until_done, keep_enrolled};
 use portolan_wire::v1 as wire;
 use tokio::sync::{Notify, watch};
@@ -34,27 +35,18 @@ use crate::sweep::pacer::Pacer;
 use crate::{allowed, health, member, mint, namespaces};
 
 /// Tasks get this long to end after a signal: nothing of theirs must be finished, only not cut mid-write.
-pub const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+/// The admin server has only to finish its last answers.
+const ADMIN_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A started agent.
 pub struct Bound {
     /// Of the admin server.
     pub admin: SocketAddr,
+    /// Whether it has joined and told its facts.
     pub readiness: Readiness,
-    /// The work; ended first.
-    pub tasks: Tasks,
-    /// The admin server; ended last, so that `/readyz` is seen to fail.
-    pub admin_tasks: Tasks,
-}
-
-impl Bound {
-    /// Ends everything in order. The error is the critical task's that ended the program, if one did.
-    pub async fn shutdown(self) -> anyhow::Result<()> {
-        self.readiness.begin_shutdown();
-        let report = self.tasks.shutdown(SHUTDOWN_DEADLINE).await;
-        self.admin_tasks.shutdown(Duration::from_secs(1)).await;
-        Ok(report.into_result()?)
-    }
+    /// The work, then the admin server.
+    pub drain: Drain,
 }
 
 /// Senders of what tasks find out; receivers go to `report` and `admin`.
@@ -81,7 +73,8 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     let client = member::connect(config.member.kubeconfig.as_deref()).await?;
     let bound = AdminServer::bind(config.admin_bind).await?;
     let admin = bound.addr;
-    let (readiness, tasks, admin_tasks) = (Readiness::new(), Tasks::new(), Tasks::new());
+    let (readiness, root) = (Readiness::new(), Tasks::new());
+    let tasks = root.child();
     let registry = Registry::new("agent");
     let metrics = Metrics::default();
     registry.scope("labels", |part| metrics.register_labels(part));
@@ -98,8 +91,8 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     let pages = AdminPages::new(readiness.clone(), registry, telemetry)
         .configz(move || state.dump())
         .remote(config.admin_remote);
-    bound.serve(&admin_tasks, pages);
-    write_addresses(&config, admin)?;
+    bound.serve(&root, pages);
+    program::write_addresses(config.addresses_file.as_deref(), [("admin", admin)]).context("--addresses-file")?;
     let agent = Agent {
         config,
         client,
@@ -112,15 +105,11 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     let ready = readiness.task("hub");
     ready.not_ready("an identity of this cluster, see the log");
     // Boxed: the whole life of the program is one large future.
-    let (life, token) = (Box::pin(agent.live(sources, ready)), tasks.token());
-    tasks.spawn_critical("agent", async move {
-        token.run_until_cancelled(life).await.unwrap_or(Ok(()))
-    });
+    tasks.spawn_service("agent", Box::pin(agent.live(sources, ready)));
     Ok(Bound {
         admin,
+        drain: Drain::new(readiness.clone(), root, ADMIN_DEADLINE).after(tasks, SHUTDOWN_DEADLINE),
         readiness,
-        tasks,
-        admin_tasks,
     })
 }
 
@@ -144,14 +133,6 @@ fn subjects() -> (Subjects, Sources) {
         allowed,
     };
     (subjects, sources)
-}
-
-fn write_addresses(config: &Config, admin: SocketAddr) -> anyhow::Result<()> {
-    let Some(path) = &config.addresses_file else {
-        return Ok(());
-    };
-    let addresses = serde_json::json!({ "admin": admin });
-    files::write_public(path, addresses.to_string()).context("--addresses-file")
 }
 
 impl Agent {
@@ -255,9 +236,8 @@ impl Agent {
 
     /// A task that runs until the program ends; its own end is a fault.
     fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
-        let token = self.tasks.token();
-        self.tasks.spawn_critical(name, async move {
-            token.run_until_cancelled(future).await;
+        self.tasks.spawn_service(name, async {
+            future.await;
             Ok(())
         });
     }

@@ -1,13 +1,27 @@
-//! Lengths of time as users write them: `30s`, `1m30s`, `500ms`.
+//! Lengths of time as people and programs write them: `30s`, `1m30s`, `500ms`, `1.5h`, `7d`. The one parser of them, for
+//! fields of objects, for flags and for what Kubernetes clients send.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration as StdDuration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The text form, from Gateway API's GEP-2257: one to four of whole hours, minutes, seconds, milliseconds.
+/// The text form in objects, from Gateway API's GEP-2257: one to four of whole hours, minutes, seconds, milliseconds.
 pub const DURATION_PATTERN: &str = r"^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+
+/// What [`format_duration`] writes, the largest first.
+const UNITS: [(&str, u128); 5] = [
+    ("d", 24 * 3_600_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+];
+/// What Go writes besides.
+const SMALL_UNITS: [(&str, u128); 3] = [("us", 1_000), ("µs", 1_000), ("ns", 1)];
+/// Digits of a fraction that count; an hour has 3.6 × 10¹² nanoseconds.
+const FRACTION_DIGITS: usize = 12;
 
 /// A length of time in text form. It is kept as written, so that one bad value is a [`crate::Problem`] of its field and
 /// not an object that cannot be read; [`Duration::parse`] says what it means.
@@ -24,31 +38,15 @@ pub struct Duration(
 pub struct DurationError(pub String);
 
 impl Duration {
-    /// What the text means.
+    /// What the text means, if it is of the form [`DURATION_PATTERN`].
     pub fn parse(&self) -> Result<StdDuration, DurationError> {
-        let refuse = || DurationError(self.0.clone());
-        let mut rest = self.0.as_str();
-        let mut total = StdDuration::ZERO;
-        for part in 0.. {
-            if rest.is_empty() && part > 0 {
-                break;
-            }
-            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            if part == 4 || !(1..=5).contains(&digits) {
-                return Err(refuse());
-            }
-            let (number, tail) = rest.split_at(digits);
-            let number = number.parse::<u64>().map_err(|_| refuse())?;
-            // "ms" first: a bare "m" is its prefix.
-            let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-            let (unit, milliseconds) = units
-                .into_iter()
-                .find(|(unit, _)| tail.starts_with(unit))
-                .ok_or_else(refuse)?;
-            total += StdDuration::from_millis(number * milliseconds);
-            rest = &tail[unit.len()..];
+        let plain = |(number, unit): (&str, &str)| {
+            number.len() <= 5 && !number.contains('.') && ["h", "m", "s", "ms"].contains(&unit)
+        };
+        if terms(&self.0).count() > 4 || !terms(&self.0).all(plain) {
+            return Err(DurationError(self.0.clone()));
         }
-        Ok(total)
+        parse_duration(&self.0)
     }
 }
 
@@ -70,12 +68,118 @@ impl fmt::Display for Duration {
     }
 }
 
+/// Reads a sum of `<number><unit>` terms as Go does, with days besides. A lone `0` needs no unit; there are no signs.
+pub fn parse_duration(text: &str) -> Result<StdDuration, DurationError> {
+    let refuse = || DurationError(text.to_owned());
+    let trimmed = text.trim();
+    if trimmed == "0" {
+        return Ok(StdDuration::ZERO);
+    }
+    let sum = terms(trimmed).try_fold(0_u128, |sum, (number, unit)| {
+        sum.checked_add(nanoseconds(number, unit)?)
+    });
+    let sum = sum.filter(|_| !trimmed.is_empty()).ok_or_else(refuse)?;
+    let seconds = u64::try_from(sum / 1_000_000_000).map_err(|_| refuse())?;
+    let rest = u32::try_from(sum % 1_000_000_000).map_err(|_| refuse())?;
+    Ok(StdDuration::new(seconds, rest))
+}
+
+/// Prints what [`parse_duration`] reads back, to the millisecond: `1h30m`.
+pub fn format_duration(duration: StdDuration) -> String {
+    let (mut rest, mut text) = (duration.as_nanos(), String::new());
+    for (unit, size) in UNITS {
+        if rest >= size {
+            write!(text, "{}{unit}", rest / size).expect("writing to a String cannot fail");
+            rest %= size;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+/// Numbers with what follows each, as far as the next number. A text that begins with no number has an empty one.
+fn terms(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (number, after) = rest.split_at(rest.find(|c| !is_number(c)).unwrap_or(rest.len()));
+        let (unit, next) = after.split_at(after.find(is_number).unwrap_or(after.len()));
+        let term = (!rest.is_empty()).then_some((number, unit));
+        rest = next;
+        term
+    })
+}
+
+fn nanoseconds(number: &str, unit: &str) -> Option<u128> {
+    let (_, size) = UNITS.into_iter().chain(SMALL_UNITS).find(|(name, _)| *name == unit)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let digits = |text: &str| {
+        if text.is_empty() {
+            Some(0)
+        } else {
+            text.parse::<u64>().ok().map(u128::from)
+        }
+    };
+    let fraction = &fraction[..fraction.len().min(FRACTION_DIGITS)];
+    let part = digits(fraction)? * size / 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    Some(digits(whole)? * size + part)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_pattern_allows() {
+    fn reads_what_people_and_go_write() {
+        for (text, milliseconds) in [
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("1h30m", 5_400_000),
+            (" 7d ", 604_800_000),
+            ("0", 0),
+            ("0s", 0),
+            ("1s250ms", 1_250),
+            ("1.5s", 1_500),
+            (".5h", 1_800_000),
+            ("1500us", 1),
+            ("2000000ns", 2),
+        ] {
+            let read = parse_duration(text).map(|duration| duration.as_millis());
+            assert_eq!(read, Ok(milliseconds), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_the_rest_by_name() {
+        for text in [
+            "",
+            "5",
+            "5x",
+            "s",
+            "s5",
+            "-5s",
+            ".s",
+            "1.2.3s",
+            "1e400s",
+            "1 s",
+            "99999999999999999999s",
+            "18446744073709551615d",
+        ] {
+            assert_eq!(parse_duration(text), Err(DurationError(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn prints_what_it_reads() {
+        for text in ["30s", "5m", "1h30m", "7d", "1s250ms", "0s", "1d1ms"] {
+            assert_eq!(format_duration(parse_duration(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn objects_have_what_the_pattern_allows() {
         let cases = [
             ("30s", 30_000),
             ("1m30s", 90_000),
@@ -90,20 +194,20 @@ mod tests {
                 "{text}"
             );
         }
-    }
-
-    #[test]
-    fn refuses_the_rest() {
         for text in [
             "",
+            "0",
             "30",
             "s",
             "-1s",
             "1.5s",
             "1d",
+            "1us",
             "123456s",
             "1s1s1s1s1s",
             "1 s",
+            " 1s",
+            "1s ",
             "1sx",
             "٣s",
         ] {

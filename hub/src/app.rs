@@ -10,9 +10,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use portolan_runtime::admin::{AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
 use portolan_runtime::pki::CertificateAuthority;
-use portolan_runtime::tasks::ShutdownReport;
+use portolan_runtime::program::{self, Drain};
 use portolan_runtime::tls::{self, ClientAuth, IdentityStore, TrustStore};
-use portolan_runtime::{Backoff, Readiness, ReadyHandle, Tasks, Telemetry, files};
+use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
@@ -40,29 +40,10 @@ use crate::watch::Watch;
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// A hub API server that has not connected by then is tried again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// What sessions get to end by themselves; streams carry nothing that would be lost.
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest wait between two tries of something that the start needs.
 const START_RETRY_MAX: Duration = Duration::from_secs(5);
-
-/// The running hub.
-#[derive(Debug)]
-pub struct Bound {
-    /// Address of the gRPC port.
-    pub bind: std::net::SocketAddr,
-    /// Address of the admin server.
-    pub admin: std::net::SocketAddr,
-    work: Tasks,
-    tasks: Tasks,
-    readiness: Readiness,
-}
-
-impl Bound {
-    /// Ends streams, then the admin server.
-    pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
-        self.readiness.begin_shutdown();
-        self.work.shutdown(deadline).await;
-        self.tasks.shutdown(deadline).await
-    }
-}
 
 /// What the parts share.
 struct Parts {
@@ -80,7 +61,7 @@ struct Parts {
 }
 
 /// Binds both ports, answers on admin at once, and starts everything else. `tasks` is the whole program's.
-pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyhow::Result<Bound> {
+pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyhow::Result<Drain> {
     let admin = AdminServer::bind(config.admin_bind).await?;
     let listener = TcpListener::bind(config.bind)
         .await
@@ -110,27 +91,14 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         parts.worlds.subscribe(),
     );
     admin.serve(tasks, pages.configz(dump));
-    if let Some(path) = &parts.config.addresses_file {
-        write_addresses(path, bind, admin_addr)?;
-    }
+    let addresses = [("bind", bind), ("admin", admin_addr)];
+    program::write_addresses(parts.config.addresses_file.as_deref(), addresses)?;
     tracing::info!(%bind, admin = %admin_addr, "bound");
 
-    let bound = Bound {
-        bind,
-        admin: admin_addr,
-        work: parts.tasks.clone(),
-        tasks: tasks.clone(),
-        readiness: parts.readiness.clone(),
-    };
     let work = parts.tasks.clone();
-    let token = work.token();
-    work.spawn_critical("start", async move {
-        match token.run_until_cancelled(Box::pin(parts.start(listener))).await {
-            Some(outcome) => outcome,
-            None => Ok(()),
-        }
-    });
-    Ok(bound)
+    let drain = Drain::new(parts.readiness.clone(), tasks.clone(), SHUTDOWN_DEADLINE);
+    work.spawn_service("start", Box::pin(parts.start(listener)));
+    Ok(drain.after(work, SHUTDOWN_DEADLINE))
 }
 
 impl Parts {
@@ -151,15 +119,15 @@ impl Parts {
             ledger,
             worlds: self.worlds.clone(),
         };
-        let token = self.tasks.token();
-        self.tasks.spawn_critical("distribute", async move {
-            let end = token.run_until_cancelled(distributor.run(stored)).await;
-            end.unwrap_or(Ok(())).map_err(anyhow::Error::from)
-        });
+        self.tasks
+            .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });
         let status = StatusWriter::new(self.client.clone(), self.index.clone(), self.acks.clone());
         self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
         let finalizers = Finalizers::new(self.client.clone(), self.index.clone());
-        self.spawn("finalizers", finalizers.run(self.worlds.subscribe()));
+        self.spawn(
+            "finalizers",
+            finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
+        );
         let serving = self.readiness.task("grpc");
         let services = self.services(ca, pins);
         serving.ready();
@@ -255,9 +223,8 @@ impl Parts {
 
     /// A task that must run as long as the hub does.
     fn spawn(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        let token = self.tasks.token();
-        self.tasks.spawn_critical(name, async move {
-            token.run_until_cancelled(work).await;
+        self.tasks.spawn_service(name, async {
+            work.await;
             Ok(())
         });
     }
@@ -266,7 +233,7 @@ impl Parts {
 /// Tries until it works: at a cluster's first start namespaces, permissions and API servers come in any order.
 async fn retry<T, E, F>(what: &'static str, ready: &ReadyHandle, attempt: impl Fn() -> F) -> T
 where
-    E: std::error::Error + Send + Sync + 'static,
+    E: std::error::Error + 'static,
     F: Future<Output = Result<T, E>>,
 {
     let mut backoff = Backoff::new(Duration::from_millis(200), START_RETRY_MAX);
@@ -274,9 +241,9 @@ where
         match attempt().await {
             Ok(done) => return done,
             Err(error) => {
-                let error = anyhow::Error::from(error);
-                tracing::warn!(error = format!("{error:#}"), "cannot {what}");
-                ready.not_ready(format!("a chance to {what}: {error:#}"));
+                let error = Chain(&error).to_string();
+                tracing::warn!(error, "cannot {what}");
+                ready.not_ready(format!("a chance to {what}: {error}"));
             }
         }
         backoff.sleep().await;
@@ -298,9 +265,4 @@ async fn clients(kubeconfig: Option<&Path>) -> anyhow::Result<(Client, Client)> 
     let watching = make(config.clone())?;
     config.read_timeout = Some(READ_TIMEOUT);
     Ok((make(config)?, watching))
-}
-
-fn write_addresses(path: &Path, bind: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Result<()> {
-    let text = serde_json::json!({"bind": bind.to_string(), "admin": admin.to_string()});
-    Ok(files::write_public(path, format!("{text}\n"))?)
 }

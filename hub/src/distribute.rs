@@ -89,11 +89,7 @@ impl Distributor {
                     }
                     Err(error) if error.is_final() => return Err(error),
                     Err(error) => {
-                        let error = anyhow::Error::from(error);
-                        tracing::warn!(
-                            error = format!("{error:#}"),
-                            "nothing is granted until the ledger is written"
-                        );
+                        tracing::warn!(error = %Chain(&error), "nothing is granted until the ledger is written");
                         writes.failed();
                     }
                 }

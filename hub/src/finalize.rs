@@ -4,38 +4,34 @@
 //! waited for, and that nobody makes another of its name meanwhile. So each accepted shard has a finalizer, and loses it
 //! when it was deleted and nothing is its any more. One replica writes; with several, only the leader would.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use kube::{Client, Error as KubeError};
 use portolan_crds::labels::{FINALIZER_SHARD, MANAGER_HUB};
 use portolan_crds::{ShardName, ShardingConfig};
 use serde_json::json;
-use tokio::time::Instant;
 
 use crate::compile::World;
 use crate::distribute::Worlds;
 use crate::facts::Facts;
 use crate::index::Index;
+use crate::metrics::Metrics;
+use crate::writer::{REST, Writer};
 
 /// Changes come in bursts; one pass for all of them.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Until then what was done to an object has come back by the watch, or is tried again.
-const RETRY: Duration = Duration::from_secs(5);
-/// A write that takes longer has failed.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The writer.
 pub(crate) struct Finalizers {
     client: Client,
     index: Arc<Index>,
-    tried: BTreeMap<ShardName, (Step, Instant)>,
+    writer: Writer<(ShardName, Step)>,
 }
 
 /// What is to be done with an object's finalizer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Add,
     Remove,
@@ -46,44 +42,32 @@ impl Finalizers {
         Self {
             client,
             index,
-            tried: BTreeMap::new(),
+            writer: Writer::new("finalizer"),
         }
     }
 
     /// Runs until cancelled.
-    pub(crate) async fn run(mut self, mut worlds: Worlds) {
+    pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let mut facts = self.index.status_changes();
         loop {
             tokio::select! {
                 _ = facts.changed() => {}
                 _ = worlds.changed() => {}
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(REST) => {}
             }
             tokio::time::sleep(SETTLE).await;
             facts.mark_unchanged();
             let Some(world) = worlds.borrow_and_update().as_ref().map(|one| one.world.clone()) else {
                 continue;
             };
-            let due = self.index.read(|facts| due(facts, &world));
-            self.tried.retain(|_, (_, at)| at.elapsed() < RETRY);
-            for (name, step) in due {
-                let tried = self.tried.get(&name).is_some_and(|(tried, _)| *tried == step);
-                if !tried {
-                    self.write(&name, step).await;
-                    self.tried.insert(name, (step, Instant::now()));
-                }
+            let mut due = self.index.read(|facts| due(facts, &world));
+            due.retain(|step| !self.writer.rests(step));
+            let due = due.into_iter().map(|step| (step, ())).collect();
+            let client = &self.client;
+            let write = |(name, step), ()| write(client, name, step);
+            for (done, ()) in self.writer.write(due, write, &metrics.finalizers).await {
+                self.writer.rest(done);
             }
-        }
-    }
-
-    async fn write(&self, name: &ShardName, step: Step) {
-        let write = tokio::time::timeout(WRITE_TIMEOUT, write(&self.client, name, step)).await;
-        match write {
-            Ok(Ok(())) => tracing::debug!(shard = %name, ?step, "finalizer"),
-            // Gone by itself, or changed by others: the watch tells.
-            Ok(Err(KubeError::Api(status))) if [404, 409].contains(&status.code) => {}
-            Ok(Err(error)) => tracing::warn!(shard = %name, ?step, %error, "cannot write the finalizer"),
-            Err(_) => tracing::warn!(shard = %name, ?step, "the finalizer was not written in time"),
         }
     }
 }
@@ -103,7 +87,7 @@ fn due(facts: &Facts, world: &World) -> Vec<(ShardName, Step)> {
 }
 
 /// By the version that was read: another's finalizer is never lost.
-async fn write(client: &Client, name: &ShardName, step: Step) -> kube::Result<()> {
+async fn write(client: &Client, name: ShardName, step: Step) -> kube::Result<()> {
     let resource = ApiResource::erase::<ShardingConfig>(&());
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), name.namespace(), &resource);
     let metadata = api.get_metadata(name.name()).await?.metadata;

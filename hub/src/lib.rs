@@ -30,6 +30,7 @@ mod stream;
 mod testing;
 mod vouched;
 mod watch;
+mod writer;
 
-pub use app::{Bound, build};
+pub use app::build;
 pub use args::{Args, Config};

@@ -67,6 +67,13 @@ struct OfCluster {
     cluster: String,
 }
 
+/// Writes of one kind to objects of the hub's API server. Clones are the same counters.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WriteCounters {
+    writes: Counter,
+    errors: Counter,
+}
+
 /// Everything the hub counts. Clones are the same counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -76,10 +83,10 @@ pub(crate) struct Metrics {
     answers: Family<OfAnswer, Counter>,
     compile_seconds: Histogram,
     resources: Gauge,
-    status_writes: Counter,
-    status_errors: Counter,
-    ledger_writes: Counter,
-    ledger_errors: Counter,
+    pub(crate) statuses: WriteCounters,
+    pub(crate) finalizers: WriteCounters,
+    /// Until what failed is written, nothing is granted.
+    pub(crate) ledger: WriteCounters,
     ack_seconds: Histogram,
     held_members: Family<OfCluster, Gauge>,
     /// Those with a series now. A lock, because clones share the series.
@@ -99,10 +106,9 @@ impl Default for Metrics {
             answers: Family::default(),
             compile_seconds: Histogram::new(buckets()),
             resources: Gauge::default(),
-            status_writes: Counter::default(),
-            status_errors: Counter::default(),
-            ledger_writes: Counter::default(),
-            ledger_errors: Counter::default(),
+            statuses: WriteCounters::default(),
+            finalizers: WriteCounters::default(),
+            ledger: WriteCounters::default(),
             ack_seconds: Histogram::new(buckets()),
             held_members: Family::default(),
             held_names: Arc::default(),
@@ -133,16 +139,9 @@ impl Metrics {
         let help = "Time to compile all facts";
         registry.register_with_unit("compile", help, Unit::Seconds, self.compile_seconds.clone());
         registry.register("resources", "Resources that routers must hold", self.resources.clone());
-        registry.register("status_writes", "Statuses written", self.status_writes.clone());
-        registry.register(
-            "status_errors",
-            "Statuses that could not be written",
-            self.status_errors.clone(),
-        );
-        let help = "ConfigMaps of the ledger written";
-        registry.register("ledger_writes", help, self.ledger_writes.clone());
-        let help = "ConfigMaps of the ledger that could not be written: until they are, nothing is granted";
-        registry.register("ledger_errors", help, self.ledger_errors.clone());
+        self.statuses.register("status", registry);
+        self.finalizers.register("finalizer", registry);
+        self.ledger.register("ledger", registry);
         let help = "Time from a commit to the router's answer";
         registry.register_with_unit("ack", help, Unit::Seconds, self.ack_seconds.clone());
         self.register_conditions(registry);
@@ -195,21 +194,19 @@ impl Metrics {
         self.compile_seconds.observe(seconds);
         self.resources.set(i64::try_from(resources).unwrap_or(i64::MAX));
     }
+}
 
-    pub(crate) fn ledger_written(&self, ok: bool) {
-        if ok {
-            self.ledger_writes.inc()
-        } else {
-            self.ledger_errors.inc()
-        };
+impl WriteCounters {
+    pub(crate) fn count(&self, ok: bool) {
+        let counter = if ok { &self.writes } else { &self.errors };
+        counter.inc();
     }
 
-    pub(crate) fn status_written(&self, ok: bool) {
-        if ok {
-            self.status_writes.inc()
-        } else {
-            self.status_errors.inc()
-        };
+    fn register(&self, what: &str, registry: &mut Registry) {
+        let help = "Writes to objects of the hub's API server";
+        registry.register(format!("{what}_writes"), help, self.writes.clone());
+        let help = "Writes to objects of the hub's API server that failed";
+        registry.register(format!("{what}_errors"), help, self.errors.clone());
     }
 }
 

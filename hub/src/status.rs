@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource};
@@ -21,6 +20,7 @@ use crate::acks::Acks;
 use crate::distribute::Worlds;
 use crate::index::Index;
 use crate::metrics::Metrics;
+use crate::writer::Writer;
 
 mod callers;
 mod member;
@@ -36,12 +36,6 @@ const TICK: Duration = Duration::from_secs(1);
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
 /// What we wrote counts as the object's status until the watch has had time to bring it back.
 const TRUST_WRITTEN: Duration = Duration::from_secs(5);
-/// After a failed write its object is left alone this long: a status that is refused would be sent again every second.
-const RETRY_FAILED: Duration = Duration::from_secs(5);
-/// Writes under way at once: enough for a fleet, few for an API server.
-const CONCURRENCY: usize = 8;
-/// A write that takes longer has failed; the next pass tries again.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The writer.
 pub(crate) struct StatusWriter {
@@ -49,7 +43,7 @@ pub(crate) struct StatusWriter {
     index: Arc<Index>,
     acks: Arc<Acks>,
     written: BTreeMap<Object, Written>,
-    failed: BTreeMap<Object, Instant>,
+    writer: Writer<Object>,
 }
 
 /// Whose status.
@@ -79,7 +73,7 @@ impl StatusWriter {
             index,
             acks,
             written: BTreeMap::new(),
-            failed: BTreeMap::new(),
+            writer: Writer::new("status"),
         }
     }
 
@@ -119,7 +113,7 @@ impl StatusWriter {
     }
 
     /// Statuses that are worth a write now, with the uid of the object that each is about.
-    fn due(&mut self, worlds: &Worlds) -> Vec<(Object, String, Status)> {
+    fn due(&mut self, worlds: &Worlds) -> Vec<(Object, (String, Status))> {
         let Some(world) = worlds.borrow().as_ref().map(|published| published.world.clone()) else {
             return Vec::new();
         };
@@ -142,44 +136,22 @@ impl StatusWriter {
         });
         let known: BTreeSet<_> = wanted.iter().map(|((object, _), _, _)| object).collect();
         self.written.retain(|object, _| known.contains(object));
-        self.failed
-            .retain(|object, at| known.contains(object) && at.elapsed() < RETRY_FAILED);
         let due = wanted.into_iter().filter(|((object, _), wanted, observed)| {
-            !self.failed.contains_key(object) && is_due(self.written.get(object), wanted, observed)
+            !self.writer.rests(object) && is_due(self.written.get(object), wanted, observed)
         });
-        due.map(|((object, uid), wanted, _)| (object, uid, wanted)).collect()
+        due.map(|((object, uid), wanted, _)| (object, (uid, wanted))).collect()
     }
 
-    async fn write(&mut self, due: Vec<(Object, String, Status)>, metrics: &Metrics) {
+    async fn write(&mut self, due: Vec<(Object, (String, Status))>, metrics: &Metrics) {
         let client = &self.client;
-        let writes = futures::stream::iter(due).map(|(object, uid, status)| async move {
-            let write = tokio::time::timeout(WRITE_TIMEOUT, write(client, (&object, &uid), &status)).await;
-            (object, status, write)
-        });
-        let mut writes = std::pin::pin!(writes.buffer_unordered(CONCURRENCY));
-        while let Some((object, status, outcome)) = writes.next().await {
-            match outcome {
-                Ok(Ok(())) => {
-                    metrics.status_written(true);
-                    let at = Instant::now();
-                    self.written.insert(object, Written { status, at });
-                }
-                // Deleted a moment ago, and maybe made anew.
-                Ok(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => {
-                    self.failed.insert(object, Instant::now());
-                }
-                Ok(Err(error)) => {
-                    metrics.status_written(false);
-                    tracing::warn!(?object, %error, "cannot write a status");
-                    self.failed.insert(object, Instant::now());
-                }
-                Err(_) => {
-                    metrics.status_written(false);
-                    tracing::warn!(?object, "a status was not written in time");
-                    self.failed.insert(object, Instant::now());
-                }
-            }
-        }
+        let write = |object, (uid, status)| write(client, object, uid, status);
+        let written = self.writer.write(due, write, &metrics.statuses).await;
+        let at = Instant::now();
+        self.written.extend(
+            written
+                .into_iter()
+                .map(|(object, (_, status))| (object, Written { status, at })),
+        );
     }
 }
 
@@ -213,9 +185,9 @@ fn is_due(written: Option<&Written>, wanted: &Status, observed: &Status) -> bool
 
 /// With the uid, so that another object of the same name does not inherit what was in force of the one before: after a
 /// restart the compiler starts from it.
-async fn write(client: &Client, (object, uid): (&Object, &str), status: &Status) -> kube::Result<()> {
+async fn write(client: &Client, object: Object, uid: String, status: Status) -> kube::Result<()> {
     let params = PatchParams::apply(MANAGER_HUB_STATUS).force();
-    match (object, status) {
+    match (&object, &status) {
         (Object::Member(name), Status::Member(status)) => {
             let api = Api::<MemberCluster>::all(client.clone());
             let patch = patch::<MemberCluster>(json!({"name": name, "uid": uid}), json!(status));
@@ -314,7 +286,7 @@ mod tests {
             asked.load(Ordering::Relaxed)
         };
         assert_eq!((pass().await, pass().await), (1, 1));
-        tokio::time::advance(RETRY_FAILED).await;
+        tokio::time::advance(crate::writer::REST).await;
         assert_eq!(pass().await, 2);
     }
 }

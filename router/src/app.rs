@@ -1,5 +1,5 @@
-//! Wiring: `build` takes the addresses and starts every part, `run` waits for the end and drains. One function per part,
-//! no rules. Caller: `main`.
+//! Wiring: `build` takes the addresses and starts every part, and says in which order they end. One function per
+//! part, no rules. Caller: `main`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,11 +9,10 @@ use std::time::Duration;
 use anyhow::Context;
 use portolan_runtime::admin::{self, AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
-use portolan_runtime::tasks::ShutdownReport;
+use portolan_runtime::program::{self, Drain};
 use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
-use portolan_runtime::{Readiness, Tasks, Telemetry, files};
+use portolan_runtime::{Readiness, Tasks, Telemetry};
 use portolan_wire::client::HubLink;
-use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
@@ -54,21 +53,8 @@ pub struct Addresses {
 pub struct Bound {
     /// With their real ports.
     pub addresses: Addresses,
-    shutdown: Shutdown,
-}
-
-/// What ends in which order.
-struct Shutdown {
-    readiness: Readiness,
-    /// The listener.
-    accepting: Tasks,
-    /// Its connections.
-    clients: Tasks,
-    /// Connections to members.
-    members: Tasks,
-    /// Everything, admin server and hub stream included.
-    all: Tasks,
-    drain: Duration,
+    /// No new clients → watches end → the rest has until the deadline → cut.
+    pub drain: Drain,
 }
 
 /// What ends a listener, and what its connections.
@@ -102,16 +88,6 @@ struct Metrics {
     requests: Arc<RequestMetrics>,
 }
 
-/// Runs a router to its end: SIGTERM, SIGINT, or a critical task that failed.
-pub async fn run(config: Config, tasks: Tasks, traffic: Handle, telemetry: Telemetry) -> anyhow::Result<()> {
-    let bound = build(config, &tasks, traffic, telemetry).await?;
-    let cause = tasks.until_stopped().await;
-    tracing::info!(?cause, "stopping");
-    let report = bound.shut_down().await;
-    tracing::info!(?report, "stopped");
-    Ok(report.into_result()?)
-}
-
 /// Takes the addresses, then starts everything. Clients run on `traffic`, all else on the caller's runtime.
 pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Telemetry) -> anyhow::Result<Bound> {
     make_folder(&config.hub.state_dir)?;
@@ -133,40 +109,15 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
         clients: clients.on(traffic),
     };
     start_clients(listener, &parts, ends, tasks)?;
-    if let Some(file) = &parts.config.addresses_file {
-        write_addresses(file, addresses)?;
-    }
+    let named = [("bind", addresses.bind), ("admin", addresses.admin)];
+    program::write_addresses(parts.config.addresses_file.as_deref(), named)?;
     tracing::info!(bind = %addresses.bind, admin = %addresses.admin, "listening");
-    let drain = parts.config.timeouts.drain;
-    let shutdown = Shutdown {
-        readiness: parts.readiness,
-        accepting,
-        clients,
-        members,
-        all: tasks.clone(),
-        drain,
-    };
-    Ok(Bound { addresses, shutdown })
-}
-
-impl Bound {
-    /// Not ready → no new clients → watches end → the rest has until the deadline → cut.
-    pub async fn shut_down(self) -> ShutdownReport {
-        let Shutdown {
-            readiness,
-            accepting,
-            clients,
-            members,
-            all,
-            drain,
-        } = self.shutdown;
-        readiness.begin_shutdown();
-        // Whose watch ends comes back at once, and must not find the listener of before: what it holds then is reset.
-        accepting.shutdown(CONTROL_DRAIN).await;
-        clients.shutdown(drain).await;
-        members.shutdown(CONTROL_DRAIN).await;
-        all.shutdown(CONTROL_DRAIN).await
-    }
+    // Whose watch ends comes back at once, and must not find the listener of before: what it holds then is reset.
+    let drain = Drain::new(parts.readiness, tasks.clone(), CONTROL_DRAIN)
+        .after(accepting, CONTROL_DRAIN)
+        .after(clients, parts.config.timeouts.drain)
+        .after(members, CONTROL_DRAIN);
+    Ok(Bound { addresses, drain })
 }
 
 /// Under `portolan_router_<part>_`: counters, which the parts tell, and state, which is read at each scrape.
@@ -243,7 +194,7 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
         "no identity in {} yet: give --bootstrap-token-file, or --token-file and --cluster",
         hub.state_dir.display()
     );
-    tasks.spawn_critical("enroll", enroller.run(tasks.clone()));
+    tasks.spawn_service("enroll", enroller.run());
     tasks.spawn_critical("subscribe", subscriber.run(tasks.clone()));
     Ok(())
 }
@@ -263,12 +214,8 @@ fn start_clients(listener: TcpListener, parts: &Parts, ends: Ends, tasks: &Tasks
         head_timeout: parts.config.timeouts.head,
     };
     let edge = edge(parts, clients.clone(), tasks);
-    let stop = accepting.token();
-    let serve = accept::serve(listener, edge, tls, limits, clients);
-    accepting.spawn_critical("accept", async move {
-        // Dropped, it closes the listener.
-        stop.run_until_cancelled(serve).await.unwrap_or(Ok(()))
-    });
+    // Dropped, it closes the listener.
+    accepting.spawn_service("accept", accept::serve(listener, edge, tls, limits, clients));
     Ok(())
 }
 
@@ -343,11 +290,6 @@ fn make_folder(path: &Path) -> anyhow::Result<()> {
     builder
         .create(path)
         .with_context(|| format!("cannot create the state folder {}", path.display()))
-}
-
-fn write_addresses(file: &Path, addresses: Addresses) -> anyhow::Result<()> {
-    let text = json!({"bind": addresses.bind.to_string(), "admin": addresses.admin.to_string()}).to_string();
-    Ok(files::write_public(file, text)?)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use portolan_crds::duration::parse_duration;
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
-use portolan_runtime::duration::parse_duration;
 use portolan_runtime::tls::IdentityFiles;
 use portolan_wire::client::host_of;
 use thiserror::Error;

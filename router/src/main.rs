@@ -1,36 +1,34 @@
-//! The router's process: flags, telemetry, two runtimes, and the wait for its end. Everything else is `app`.
+//! `portolan-router`: its flags, two runtimes, and the frame that every program has. Everything else is `app`.
 
-use anyhow::Context;
+use std::process::ExitCode;
+
 use clap::Parser;
 use portolan_router::app;
 use portolan_router::args::{Args, Config};
-use portolan_runtime::{Tasks, telemetry, tls};
+use portolan_runtime::{Tasks, program};
 use tokio::runtime::{Builder, Runtime};
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let args = Args::parse();
-    let telemetry_args = args.telemetry.clone();
-    let config = Config::try_from(args)?;
-    tls::install_crypto_provider();
+    let telemetry = args.telemetry.clone();
     // Requests never wait behind a scrape, a dump or a large snapshot, and those never behind requests.
-    let control = runtime("control", Some(1)).context("no runtime for the control tasks")?;
-    let traffic = runtime("traffic", None).context("no runtime for the traffic")?;
-    let outcome = control.block_on(async {
-        let telemetry = telemetry::init("portolan-router", &telemetry_args)?;
+    let (control, traffic) = (runtime("control", Some(1)), runtime("traffic", None));
+    let code = control.block_on(program::run("portolan-router", &telemetry, async |telemetry| {
+        let config = Config::try_from(args)?;
         tracing::info!(?config, version = env!("CARGO_PKG_VERSION"), "portolan-router starts");
-        let outcome = app::run(config, Tasks::new(), traffic.handle().clone(), telemetry.clone()).await;
-        telemetry.shutdown().await;
-        outcome
-    });
+        let router = app::build(config, &Tasks::new(), traffic.handle().clone(), telemetry).await?;
+        router.drain.when_stopped().await
+    }));
     // Its tasks were drained or cut; what a destructor still does must not hold the process.
     traffic.shutdown_background();
-    outcome
+    code
 }
 
-fn runtime(name: &'static str, workers: Option<usize>) -> std::io::Result<Runtime> {
+fn runtime(name: &'static str, workers: Option<usize>) -> Runtime {
     let mut builder = Builder::new_multi_thread();
     if let Some(workers) = workers {
         builder.worker_threads(workers);
     }
-    builder.thread_name(name).enable_all().build()
+    let runtime = builder.thread_name(name).enable_all().build();
+    runtime.expect("a process has threads and an event queue, as for #[tokio::main]")
 }

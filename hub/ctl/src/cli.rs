@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use portolan_runtime::duration::parse_duration;
+use portolan_crds::duration::parse_duration;
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///

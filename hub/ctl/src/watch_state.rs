@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use portolan_runtime::duration::format_duration;
+use portolan_crds::duration::format_duration;
 use serde_json::Value;
 
 use crate::cli::WatchStateArgs;

@@ -102,8 +102,8 @@ async fn finalizers_of_others_stay() {
         }
     });
     let client = Client::new(service, "default");
-    write(&client, &name(), Step::Remove).await.unwrap();
-    write(&client, &name(), Step::Add).await.unwrap();
+    write(&client, name(), Step::Remove).await.unwrap();
+    write(&client, name(), Step::Add).await.unwrap();
     let wanted = |finalizers: Value| json!({"metadata": {"resourceVersion": "7", "finalizers": finalizers}});
     assert_eq!(
         *patches.lock(),

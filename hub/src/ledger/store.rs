@@ -26,10 +26,6 @@ use crate::metrics::Metrics;
 
 /// No chunk is written more often.
 const WRITE_PERIOD: Duration = Duration::from_millis(50);
-/// A write that takes longer has failed.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Writes under way at once: a member of 50,000 namespaces has a hundred chunks.
-const CONCURRENCY: usize = 8;
 /// ConfigMaps of one page of the list at the start: some six megabytes.
 const PAGE: u32 = 100;
 /// Random bytes of an incarnation.
@@ -271,36 +267,31 @@ impl Store {
             let (name, data) = (record.object_name(), record.encode());
             let checksum = checksum_of(&data).unwrap_or_default().to_owned();
             let resource_version = self.stored.get(&name).map(|stored| stored.resource_version.clone());
-            let api = self.api.clone();
-            async move {
-                let write = put(&api, &name, data, resource_version);
-                let outcome = tokio::time::timeout(WRITE_TIMEOUT, write).await;
-                (name, checksum, outcome)
-            }
+            let (api, object) = (self.api.clone(), name.clone());
+            let write = async move { put(&api, &object, data, resource_version).await };
+            ((name, checksum), write)
         });
         let mut failure = None;
-        let mut writes = futures::stream::iter(writes.collect::<Vec<_>>()).buffer_unordered(CONCURRENCY);
-        while let Some((name, checksum, outcome)) = writes.next().await {
-            self.metrics.ledger_written(matches!(outcome, Ok(Ok(_))));
+        let mut writes = std::pin::pin!(writer::all(writes.collect()));
+        while let Some(((name, checksum), outcome)) = writes.next().await {
+            self.metrics.ledger.count(outcome.is_ok());
             match outcome {
-                Ok(Ok(resource_version)) => {
+                Ok(resource_version) => {
                     let stored = Stored {
                         resource_version,
                         checksum,
                     };
                     self.stored.insert(name, stored);
                 }
-                Ok(Err(error)) => {
+                Err(error) => {
                     self.uncertain.insert(name.clone(), checksum);
-                    failure = Some(failed("write", &name, error));
-                }
-                Err(_) => {
-                    self.uncertain.insert(name.clone(), checksum);
-                    failure = Some(LedgerError::Late { name });
+                    failure = Some(match error {
+                        WriteError::Kube(error) => failed("write", &name, error),
+                        WriteError::Late => LedgerError::Late { name },
+                    });
                 }
             }
         }
-        drop(writes);
         match failure {
             None => Ok(()),
             Some(failure) => {
@@ -315,7 +306,7 @@ impl Store {
     /// Finds out what became of writes of which that is not known, and by whom.
     async fn resolve(&mut self) -> Result<(), LedgerError> {
         for (name, attempted) in self.uncertain.clone() {
-            let map = tokio::time::timeout(WRITE_TIMEOUT, self.api.get_opt(&name)).await;
+            let map = tokio::time::timeout(writer::TIMEOUT, self.api.get_opt(&name)).await;
             let map = map.map_err(|_| LedgerError::Late { name: name.clone() })?;
             let map = map.map_err(|error| failed("read", &name, error))?;
             let before = self.stored.get(&name).map(|stored| &stored.checksum);

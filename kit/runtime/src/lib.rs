@@ -7,44 +7,43 @@
 //! The life of a program, in the order of its `main` and `app`:
 //!
 //! ```no_run
+//! # use std::process::ExitCode;
 //! # use std::time::Duration;
 //! # use portolan_runtime::admin::{AdminPages, AdminServer};
 //! # use portolan_runtime::metrics::Registry;
-//! # use portolan_runtime::{Readiness, Tasks, TelemetryArgs, telemetry, tls};
-//! # async fn traffic(tasks: Tasks) -> anyhow::Result<()> { tasks.cancelled().await; Ok(()) }
-//! # #[tokio::main]
-//! # async fn main() -> anyhow::Result<()> {
-//! tls::install_crypto_provider();
-//! let telemetry = telemetry::init("portolan-router", &TelemetryArgs::default())?;
-//! let (tasks, readiness, registry) = (Tasks::new(), Readiness::new(), Registry::new("router"));
+//! # use portolan_runtime::program::{self, Drain};
+//! # use portolan_runtime::{Readiness, Tasks, Telemetry, TelemetryArgs};
+//! # async fn traffic() -> anyhow::Result<()> { std::future::pending().await }
+//! #[tokio::main]
+//! async fn main() -> ExitCode {
+//!     program::run("portolan-router", &TelemetryArgs::default(), async |telemetry| {
+//!         build(telemetry).await?.when_stopped().await
+//!     })
+//!     .await
+//! }
 //!
-//! // Bind everything, then serve. The admin server is on the root set: it is seen to be unready to the end.
-//! let admin = AdminServer::bind("127.0.0.1:0".parse()?).await?;
-//! admin.serve(&tasks, AdminPages::new(readiness.clone(), registry.clone(), telemetry.clone()));
-//! let listener = readiness.task("listener");
-//! let serving = tasks.child();
-//! serving.spawn_critical("listener", traffic(serving.clone()));
-//! listener.ready();
-//!
-//! // Not ready, then drain, then the rest, then the last spans.
-//! let cause = tasks.until_stopped().await;
-//! tracing::info!(?cause, "stopping");
-//! readiness.begin_shutdown();
-//! serving.shutdown(Duration::from_secs(20)).await;
-//! let report = tasks.shutdown(Duration::from_secs(5)).await;
-//! telemetry.shutdown().await;
-//! Ok(report.into_result()?)
-//! # }
+//! async fn build(telemetry: Telemetry) -> anyhow::Result<Drain> {
+//!     let (tasks, readiness, registry) = (Tasks::new(), Readiness::new(), Registry::new("router"));
+//!     // Bind everything, then serve. The admin server is on the root set: it is seen to be unready to the end.
+//!     let admin = AdminServer::bind("127.0.0.1:0".parse()?).await?;
+//!     admin.serve(&tasks, AdminPages::new(readiness.clone(), registry, telemetry));
+//!     let listener = readiness.task("listener");
+//!     let serving = tasks.child();
+//!     serving.spawn_service("listener", traffic());
+//!     listener.ready();
+//!     // Not ready, then drain, then the rest, then the last spans.
+//!     Ok(Drain::new(readiness, tasks, Duration::from_secs(5)).after(serving, Duration::from_secs(20)))
+//! }
 //! ```
 
 mod accept;
 pub mod admin;
 pub mod backoff;
 mod chain;
-pub mod duration;
 pub mod files;
 pub mod metrics;
 pub mod pki;
+pub mod program;
 pub mod readiness;
 pub mod secret;
 pub mod tasks;

@@ -176,6 +176,18 @@ impl Tasks {
         })
     }
 
+    /// As [`Self::spawn_critical`], for work that may be dropped at any point: it is, once the set is cancelled.
+    pub fn spawn_service<F>(&self, name: &'static str, work: F) -> AbortHandle
+    where
+        F: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let stop = self.token();
+        self.spawn_critical(
+            name,
+            async move { stop.run_until_cancelled(work).await.unwrap_or(Ok(())) },
+        )
+    }
+
     /// Resolves once tasks of this set shall end.
     pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
         self.scope.stop.cancelled()

@@ -274,7 +274,7 @@ async fn enrols_follows_the_hub_identifies_and_serves() {
     let addresses = std::fs::read_to_string(world.folder.path().join("addresses.json")).unwrap();
     assert_eq!(json_of(&addresses)["bind"], world.router.addresses.bind.to_string());
 
-    let report = world.router.shut_down().await;
+    let report = world.router.drain.now().await;
     assert!(report.is_clean(), "{report:?}");
     assert!(world.tasks.is_cancelled());
 }
@@ -320,7 +320,7 @@ async fn explains_a_plan() {
         explain(&format!("verb=frob&path=/api&{caller}")).await.0,
         StatusCode::BAD_REQUEST
     );
-    world.router.shut_down().await;
+    world.router.drain.now().await;
 }
 
 /// It would be reset there, which costs a client-go watch a relist; refused it tries again where it was.
@@ -345,7 +345,7 @@ async fn who_is_let_go_finds_the_listener_closed() {
         TcpStream::connect(address).await.is_err()
     });
     let ended = futures::future::join_all(refused);
-    let (_, refused) = tokio::join!(world.router.shut_down(), tokio::time::timeout(PATIENCE, ended));
+    let (_, refused) = tokio::join!(world.router.drain.now(), tokio::time::timeout(PATIENCE, ended));
     assert_eq!(refused.unwrap(), [true; CLIENTS]);
 }
 
@@ -362,7 +362,7 @@ async fn a_restart_without_the_hub_serves_on() {
         folder,
         ..
     } = world;
-    assert!(router.shut_down().await.is_clean());
+    assert!(router.drain.now().await.is_clean());
     let (hub, session) = hub.unwrap();
     drop(session);
     let config = config(&hub, folder.path());
@@ -381,5 +381,5 @@ async fn a_restart_without_the_hub_serves_on() {
     let (status, body) = world.get("/api/v1/namespaces/ns-a/configmaps/x", Some(&token)).await;
     assert_eq!(status, StatusCode::OK, "{body}");
     assert_eq!(world.get("/readyz", None).await.0, StatusCode::OK);
-    world.router.shut_down().await;
+    world.router.drain.now().await;
 }

@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use opentelemetry::Context;
+use portolan_crds::duration::parse_duration;
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -400,30 +401,13 @@ fn not_yet(asked: &ApiRequest, fault: Fault) -> Fault {
 
 /// The client's own `timeout`, as an API server takes it, else the default.
 fn timeout(asked: &ApiRequest, default: Duration) -> Duration {
-    let wanted = asked.query.first("timeout").and_then(|value| go_duration(&value));
+    let wanted = asked
+        .query
+        .first("timeout")
+        .and_then(|value| parse_duration(&value).ok());
+    // Zero is none, as for an API server.
+    let wanted = wanted.filter(|wanted| !wanted.is_zero());
     wanted.map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
-}
-
-/// Go's duration syntax as far as clients write it: `34s`, `1m30s`, `1.5s`, `500ms`. Zero is none.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut total = 0.0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
-        let (unit, next) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
-        let seconds = match unit {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        total += number.parse::<f64>().ok()? * seconds;
-        rest = next;
-    }
-    Duration::try_from_secs_f64(total).ok().filter(|total| !total.is_zero())
 }
 
 /// hyper's own bound is that of a buffer, and heads of up to twice its size can slip through.
@@ -438,25 +422,4 @@ fn check_size(head: &Parts) -> Result<(), Fault> {
     }
     let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
     Err(Fault::BadRequest(message))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timeouts_as_go_writes_them() {
-        for (text, milliseconds) in [
-            ("34s", 34_000),
-            ("1m30s", 90_000),
-            ("1.5s", 1500),
-            ("500ms", 500),
-            ("1h", 3_600_000),
-        ] {
-            assert_eq!(go_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
-        }
-        for text in ["", "0s", "5", "s", "1x", "-1s", "1.2.3s", "1e400s"] {
-            assert_eq!(go_duration(text), None, "{text}");
-        }
-    }
 }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use portolan_runtime::files::{self, FileError};
 use portolan_runtime::pki::{self, PkiError};
 use portolan_runtime::tls::{Identity, TlsError};
-use portolan_runtime::{Chain, ReadyHandle, Secret, Tasks};
+use portolan_runtime::{Chain, ReadyHandle, Secret};
 use portolan_wire::client::{Answer, Applicant, Applied, EnrollError, HubLink, keep_enrolled};
 use portolan_wire::v1::BoundToken;
 use portolan_wire::v1::enroll_request::Proof as WireProof;
@@ -88,8 +88,8 @@ impl Enroller {
     }
 
     /// Enrols if need be, then renews for ever. Ends at cancellation only; safe to drop at any point.
-    pub(crate) async fn run(self, tasks: Tasks) -> anyhow::Result<()> {
-        tasks.token().run_until_cancelled(keep_enrolled(&self)).await;
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        keep_enrolled(&self).await;
         Ok(())
     }
 

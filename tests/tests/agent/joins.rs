@@ -48,7 +48,7 @@ async fn a_wrong_token_is_asked_with_again_after_it_was_replaced(scene: &Scene) 
     assert!(!agent.readiness.is_ready());
 
     // A crash between asking and being accepted: the next process must ask with the key that the token is spent on.
-    agent.shutdown().await.unwrap();
+    agent.drain.now().await.into_result().unwrap();
     let keys = Api::<Secret>::namespaced(scene.client.clone(), "portolan-system");
     let before = keys.get("portolan-agent-identity").await.unwrap().data.unwrap();
     assert_eq!(before.keys().collect::<Vec<_>>(), ["tls.key"]);
@@ -59,7 +59,7 @@ async fn a_wrong_token_is_asked_with_again_after_it_was_replaced(scene: &Scene) 
     assert_eq!(before["tls.key"], after["tls.key"]);
 
     // A restart needs the identity alone.
-    agent.shutdown().await.unwrap();
+    agent.drain.now().await.into_result().unwrap();
     keys.delete("portolan-agent-bootstrap", &DeleteParams::default())
         .await
         .unwrap();
@@ -345,7 +345,7 @@ async fn renews_its_identity_in_time() {
     })
     .await;
     assert_eq!(told.read(|told| told.enrolments.len()), 1);
-    agent.shutdown().await.unwrap();
+    agent.drain.now().await.into_result().unwrap();
 }
 
 #[tokio::test]
@@ -364,5 +364,5 @@ async fn joins_again_when_the_hub_has_forgotten_it() {
     scene.bootstrap(another).await.unwrap();
     ready(&agent.readiness).await;
     assert_eq!(told.read(|told| told.enrolments.len()), 2);
-    agent.shutdown().await.unwrap();
+    agent.drain.now().await.into_result().unwrap();
 }

@@ -29,7 +29,7 @@ async fn labels_repairs_and_takes_back() {
     what_is_deleted_stays_deleted(&scene).await;
     kinds_come_and_go(&scene).await;
     policies_are_put_back(&scene).await;
-    agent.shutdown().await.unwrap();
+    agent.drain.now().await.into_result().unwrap();
     a_restart_patches_only_what_is_wrong(&scene).await;
     uninstall_leaves_nothing(&scene).await;
 }
@@ -329,7 +329,7 @@ async fn a_restart_patches_only_what_is_wrong(scene: &Scene) {
     assert!(!configz.to_string().contains("PRIVATE KEY") && !configz.to_string().contains(TOKEN));
     let token = told.read(|told| told.tokens.last().cloned()).unwrap().token;
     assert!(!configz.to_string().contains(&token));
-    agent.shutdown().await.unwrap();
+    agent.drain.now().await.into_result().unwrap();
 }
 
 async fn configz(agent: &Bound) -> serde_json::Value {
@@ -388,5 +388,5 @@ async fn without_mutating_policies_the_sweep_labels_and_coverage_is_never_comple
     assert!(!all().2);
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(!all().2, "the policy is installed and does nothing");
-    agent.shutdown().await.unwrap();
+    agent.drain.now().await.into_result().unwrap();
 }

@@ -41,8 +41,7 @@ impl World {
     fn run(&self) {
         let enroller = self.enroller(Some(self.bootstrap()));
         enroller.load();
-        let tasks = self.client.tasks.clone();
-        self.client.tasks.spawn_critical("enroll", enroller.run(tasks));
+        self.client.tasks.spawn_service("enroll", enroller.run());
     }
 
     async fn generation(&self, wanted: u64) {
