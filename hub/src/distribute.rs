@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use opentelemetry::Context;
-use portolan_runtime::Backoff;
 use portolan_runtime::telemetry::{context_of, extract_context, inject_context, set_parent};
+use portolan_runtime::{Backoff, Chain};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::Span;

@@ -95,7 +95,7 @@ pub(crate) fn all<T, R, F>(writes: Vec<(T, F)>) -> impl Stream<Item = (T, Result
 where
     F: Future<Output = kube::Result<R>>,
 {
-    let bounded = |(of, write)| async move {
+    let bounded = |(of, write): (T, F)| async move {
         match tokio::time::timeout(TIMEOUT, write).await {
             Ok(outcome) => (of, outcome.map_err(WriteError::from)),
             Err(_) => (of, Err(WriteError::Late)),

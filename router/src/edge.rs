@@ -49,9 +49,10 @@ use crate::stage::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, PeerIdentity};
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Recheck, Watched};
-use crate::stage::reply::{self, Format};
+use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::kinds::KindStore;
+use crate::value::media::Media;
 use crate::value::snapshot::SnapshotStore;
 
 /// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
@@ -158,7 +159,7 @@ impl Edge {
             ..Names::default()
         };
         let mut completion = Completion::new(self.parts.metrics.clone(), names);
-        let format = Format::negotiate(request.headers());
+        let format = Media::preferred(request.headers());
         let blind = reply::reads_no_status(request.headers());
         let call = Call {
             edge: &self,
@@ -218,7 +219,7 @@ impl Edge {
         Response::from_parts(head, Answer::empty())
     }
 
-    fn refused(fault: &Fault, format: Format, completion: &mut Completion, span: &Span) -> Served {
+    fn refused(fault: &Fault, format: Media, completion: &mut Completion, span: &Span) -> Served {
         completion.record.reason = Some(fault.reason());
         span::failed(span, fault);
         Served::local(reply::reply(fault, format))
@@ -227,7 +228,7 @@ impl Edge {
     fn panicked(
         &self,
         panic: &(dyn std::any::Any + Send),
-        format: Format,
+        format: Media,
         completion: &mut Completion,
         span: &Span,
     ) -> Served {

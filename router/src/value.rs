@@ -5,6 +5,7 @@ pub(crate) mod classify;
 pub(crate) mod document;
 pub(crate) mod fault;
 pub(crate) mod kinds;
+pub(crate) mod media;
 pub(crate) mod object;
 pub(crate) mod snapshot;
 pub(crate) mod traffic;

@@ -23,6 +23,7 @@ use super::records::{Batch, Changes, state};
 use crate::compile::State;
 use crate::index::Index;
 use crate::metrics::Metrics;
+use crate::writer::{self, WriteError};
 
 /// No chunk is written more often.
 const WRITE_PERIOD: Duration = Duration::from_millis(50);

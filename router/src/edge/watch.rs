@@ -3,10 +3,8 @@
 //! Bytes pass unread but for this: JSON events end with a newline, protobuf events are framed by a four-byte length.
 //! A client that sees a stream end inside an event reports an error and lists again.
 
+use crate::value::media::Media;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
-
-use crate::stage::reply::Format;
 
 /// Follows one watch's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,19 +19,14 @@ pub(super) enum EventBoundary {
 
 impl EventBoundary {
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let kind = headers
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        match kind {
-            "application/json" => Self::Lines { between: true },
-            "application/vnd.kubernetes.protobuf" => Self::Frames {
+        match Media::of_content(headers) {
+            Some(Media::Json) => Self::Lines { between: true },
+            Some(Media::Protobuf) => Self::Frames {
                 head: [0; 4],
                 read: 0,
                 left: 0,
             },
-            _ => Self::Unknown,
+            None => Self::Unknown,
         }
     }
 
@@ -68,10 +61,10 @@ impl EventBoundary {
     }
 
     /// For an event of our own.
-    pub(super) fn format(self) -> Format {
+    pub(super) fn format(self) -> Media {
         match self {
-            Self::Lines { .. } | Self::Unknown => Format::Json,
-            Self::Frames { .. } => Format::Protobuf,
+            Self::Lines { .. } | Self::Unknown => Media::Json,
+            Self::Frames { .. } => Media::Protobuf,
         }
     }
 
@@ -107,6 +100,8 @@ impl EventBoundary {
 
 #[cfg(test)]
 mod tests {
+    use http::header::CONTENT_TYPE;
+
     use super::*;
     use proptest::prelude::*;
 

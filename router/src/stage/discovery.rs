@@ -37,9 +37,10 @@ pub(crate) use self::metrics::DiscoveryMetrics;
 use self::united::{Half, Made, Union};
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::MemberDocuments;
-use crate::value::document::{self, Discovered, Document, JSON, Source, Wanted};
+use crate::value::document::{self, Discovered, Document, Source, Wanted};
 use crate::value::fault::Fault;
 use crate::value::kinds::KindStore;
+use crate::value::media::JSON;
 use crate::value::snapshot::Snapshot;
 
 /// Answers discovery. One per process.

@@ -6,7 +6,6 @@
 //! anything: legs come and connect anew while a watch runs. Not here: which members (`plan`), connections and retries
 //! (`dispatch`). Caller: `edge`.
 
-mod accept;
 mod connect;
 pub(crate) mod fence;
 mod gzip;
@@ -37,8 +36,9 @@ use crate::resource::upstream::Body;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::Recheck;
-use crate::stage::reply::{self, Format};
+use crate::stage::reply;
 use crate::value::fault::Fault;
+use crate::value::media::Media;
 use crate::value::snapshot::{Snapshot, SnapshotStore};
 
 /// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
@@ -137,8 +137,8 @@ fn signed(plan: &FanOut, cluster: &str, mut response: Response<Body>, own: bool)
 }
 
 /// An answer of the router's own among those of members.
-fn own_answer(fault: &Fault, format: Format) -> Response<Body> {
-    reply::reply(fault, format).map(Body::from)
+fn own_answer(fault: &Fault, media: Media) -> Response<Body> {
+    reply::reply(fault, media).map(Body::from)
 }
 
 #[cfg(test)]

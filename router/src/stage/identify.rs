@@ -29,6 +29,7 @@ use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
 use crate::stage::admit::Admit;
 use crate::value::fault::Fault;
+use crate::value::media::elements;
 use crate::value::snapshot::keys::{KeyOwner, SigningKey};
 use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
 
@@ -227,11 +228,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Fault> {
 
 /// As the API server reads it. `rewrite` takes it away before the member sees it.
 fn websocket_token(headers: &HeaderMap) -> Option<String> {
-    let offered = headers
-        .get_all(SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    let mut protocols = offered.flat_map(|value| value.split(',')).map(str::trim);
+    let mut protocols = elements(headers, &SEC_WEBSOCKET_PROTOCOL);
     let encoded = protocols.find_map(|protocol| protocol.strip_prefix(TOKEN_PROTOCOL))?;
     String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }

@@ -8,76 +8,32 @@ mod protobuf;
 mod tests;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 
 use crate::value::fault::{Fault, Origin};
+use crate::value::media::{Media, ranges};
 
 /// Cause that names the member cluster at fault.
 const MEMBER_CAUSE: &str = "MemberCluster";
 
-/// Formats a Status can be written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Format {
-    /// `application/json`.
-    #[default]
-    Json,
-    /// `application/vnd.kubernetes.protobuf`.
-    Protobuf,
-}
-
-impl Format {
-    /// The format of the client's most preferred type that a Status can be written in; JSON if there is none.
-    pub(crate) fn negotiate(headers: &HeaderMap) -> Self {
-        let ranges = headers
-            .get_all(ACCEPT)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|v| v.split(','));
-        let mut best = (0.0, Self::Json);
-        for range in ranges {
-            let mut parts = range.split(';').map(str::trim);
-            let format = match parts.next() {
-                Some("application/json" | "*/*" | "application/*") => Self::Json,
-                Some("application/vnd.kubernetes.protobuf") => Self::Protobuf,
-                _ => continue,
-            };
-            let quality = parts
-                .find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok())
-                .unwrap_or(1.0);
-            if quality > best.0 {
-                best = (quality, format);
-            }
-        }
-        best.1
-    }
-
-    /// For `Content-Type`.
-    pub(crate) fn content_type(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Self::Json => "application/json",
-            Self::Protobuf => "application/vnd.kubernetes.protobuf",
-        })
-    }
-}
-
 /// The whole answer to a failed request: code, content type, `Retry-After` if allowed, Status body.
-pub(crate) fn reply(fault: &Fault, format: Format) -> Response<Bytes> {
+pub(crate) fn reply(fault: &Fault, format: Media) -> Response<Bytes> {
     answer(fault, &fault.status(), format)
 }
 
 /// The same for an expired page of a list, with the token that the rest can be read with as it is now.
-pub(crate) fn reply_with_continue(fault: &Fault, token: &str, format: Format) -> Response<Bytes> {
+pub(crate) fn reply_with_continue(fault: &Fault, token: &str, format: Media) -> Response<Bytes> {
     let mut status = fault.status();
     status.metadata.continue_ = Some(token.to_owned());
     answer(fault, &status, format)
 }
 
-fn answer(fault: &Fault, status: &v1::Status, format: Format) -> Response<Bytes> {
+fn answer(fault: &Fault, status: &v1::Status, format: Media) -> Response<Bytes> {
     let body = match format {
-        Format::Json => json(status),
-        Format::Protobuf => protobuf::status(status).into(),
+        Media::Json => json(status),
+        Media::Protobuf => protobuf::status(status).into(),
     };
     let mut response = Response::new(body);
     *response.status_mut() = fault.status_code();
@@ -93,19 +49,19 @@ fn answer(fault: &Fault, status: &v1::Status, format: Format) -> Response<Bytes>
 /// Whether the client will not read the Status of a refusal. client-go does not when it asks for aggregated discovery:
 /// kubectl then says `unknown`, and only a `Warning` header reaches the person.
 pub(crate) fn reads_no_status(headers: &HeaderMap) -> bool {
-    let mut accepts = headers.get_all(ACCEPT).iter();
-    accepts.any(|value| value.to_str().is_ok_and(|text| text.contains("APIGroupDiscoveryList")))
+    let mut ranges = ranges(headers).into_iter();
+    ranges.any(|range| range.parameter("as") == Some("APIGroupDiscoveryList"))
 }
 
 /// One `ERROR` event of a watch, framed: a line of JSON, or length-prefixed protobuf. The stream ends after it.
-pub(crate) fn error_event(fault: &Fault, format: Format) -> Bytes {
+pub(crate) fn error_event(fault: &Fault, format: Media) -> Bytes {
     let status = fault.status();
     match format {
-        Format::Json => {
+        Media::Json => {
             let event = serde_json::json!({"type": "ERROR", "object": status});
             Bytes::from(format!("{event}\n"))
         }
-        Format::Protobuf => protobuf::error_event(&status).into(),
+        Media::Protobuf => protobuf::error_event(&status).into(),
     }
 }
 

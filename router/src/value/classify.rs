@@ -17,6 +17,7 @@ use http::{HeaderMap, Method, Uri, Version};
 pub(crate) use self::impersonate::Impersonation;
 pub(crate) use self::query::Query;
 use crate::value::fault::Fault;
+use crate::value::media::elements;
 
 /// One request, read.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,12 +201,7 @@ const UPGRADES: [&str; 2] = ["websocket", "spdy"];
 /// A server may ignore the wish to upgrade, and `h2c` must be ignored: whatever in front of a member switched to it
 /// would take requests through the tunnel that nobody planned. What is behind a `proxy` may speak anything.
 fn upgrade(headers: &HeaderMap, proxies: bool) -> Option<Upgrade> {
-    let asks = headers.get_all(CONNECTION).iter().any(|value| {
-        value.to_str().is_ok_and(|text| {
-            text.split(',')
-                .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
-        })
-    });
+    let asks = elements(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
     let protocol = headers.get(UPGRADE)?.to_str().ok()?;
     let known = |token: &str| {
         let name = token.trim().split('/').next().unwrap_or_default();

@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use http::header::ACCEPT;
 use http::{HeaderMap, Method};
 use portolan_merge::discovery::render::Format;
 
 use crate::value::check::Check;
+use crate::value::media::{Media, ranges};
 
 /// Type of OpenAPI v2 in protobuf, as every API server understands it.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The same of v3.
 pub(crate) const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
-/// JSON.
-pub(crate) const JSON: &str = "application/json";
 
 /// A document that is united from several members'.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +134,7 @@ pub(crate) enum Encoding {
 /// asked for by nobody who does not take JSON too.
 pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discovered> {
     ranges(headers).iter().find_map(|range| {
-        let json = matches!(range.kind, JSON | "application/*" | "*/*");
+        let json = range.media() == Some(Media::Json);
         let form = match range.parameter("as") {
             None => Discovered::Legacy,
             Some("APIGroupDiscoveryList") if aggregates && range.parameter("g") == Some("apidiscovery.k8s.io") => {
@@ -154,52 +152,19 @@ pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discov
 
 /// The same for OpenAPI, whose protobuf has an old and a new name.
 pub(crate) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
-    ranges(headers).iter().find_map(|range| match range.kind {
-        JSON | "application/*" | "*/*" => Some(Encoding::Json),
-        kind if kind.starts_with("application/com.github.proto-openapi.spec.v") => Some(Encoding::Protobuf),
-        _ => None,
-    })
-}
-
-struct Range<'a> {
-    kind: &'a str,
-    parameters: Vec<(&'a str, &'a str)>,
-    quality: f32,
-}
-
-impl Range<'_> {
-    fn parameter(&self, name: &str) -> Option<&str> {
-        let mut parameters = self.parameters.iter();
-        parameters.find(|(key, _)| *key == name).map(|(_, value)| *value)
-    }
-}
-
-/// `Accept`, best first; in the client's order where it does not say.
-fn ranges(headers: &HeaderMap) -> Vec<Range<'_>> {
-    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let mut all: Vec<_> = values.flat_map(|value| value.split(',')).filter_map(range).collect();
-    if all.is_empty() && !headers.contains_key(ACCEPT) {
-        all.extend(range("*/*"));
-    }
-    all.sort_by(|a, b| b.quality.total_cmp(&a.quality));
-    all
-}
-
-fn range(text: &str) -> Option<Range<'_>> {
-    let mut parts = text.split(';').map(str::trim);
-    let kind = parts.next().filter(|kind| !kind.is_empty())?;
-    let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
-    let quality = parameters.iter().find(|(key, _)| *key == "q");
-    let quality = quality.and_then(|(_, value)| value.parse::<f32>().ok()).unwrap_or(1.0);
-    (quality > 0.0).then_some(Range {
-        kind,
-        parameters,
-        quality,
+    ranges(headers).iter().find_map(|range| {
+        if range.media() == Some(Media::Json) {
+            return Some(Encoding::Json);
+        }
+        let protobuf = range.kind.starts_with("application/com.github.proto-openapi.spec.v");
+        protobuf.then_some(Encoding::Protobuf)
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::ACCEPT;
+
     use super::*;
 
     #[test]

@@ -8,6 +8,7 @@ use http::header::{
 
 use super::begins;
 use crate::value::classify::impersonate;
+use crate::value::media::{self, JSON, Range, elements};
 
 /// Of one connection, besides what `Connection` names.
 const HOP_BY_HOP: [HeaderName; 8] = [
@@ -25,9 +26,6 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 const CLAIMS: [&str; 4] = ["x-remote-", "x-forwarded-", "x-real-ip", impersonate::PREFIX];
 /// A WebSocket subprotocol by which browsers hand their token to an API server.
 const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
-/// What a Lease can be renamed in.
-const RENAMABLE: [&str; 3] = ["application/json", "application/vnd.kubernetes.protobuf", "*/*"];
-
 /// Removes what must not reach a member. `upgrades` keeps the request to switch protocols.
 pub(super) fn strip_request(headers: &mut HeaderMap, upgrades: bool) {
     let upgrade = headers.get(UPGRADE).cloned().filter(|_| upgrades);
@@ -55,22 +53,16 @@ pub(super) fn strip_request(headers: &mut HeaderMap, upgrades: bool) {
 
 /// Removes the headers of one connection and those that `Connection` names.
 pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let mut named = Vec::new();
-    for value in headers.get_all(CONNECTION) {
-        let tokens = value.to_str().unwrap_or_default().split(',');
-        named.extend(tokens.filter_map(|token| HeaderName::try_from(token.trim()).ok()));
-    }
+    let named: Vec<_> = elements(headers, &CONNECTION)
+        .filter_map(|token| HeaderName::try_from(token).ok())
+        .collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    headers.get_all(name).iter().any(|value| {
-        value
-            .to_str()
-            .is_ok_and(|text| text.split(',').any(|part| part.trim().eq_ignore_ascii_case(token)))
-    })
+    elements(headers, name).any(|element| element.eq_ignore_ascii_case(token))
 }
 
 fn strip_token_protocol(headers: &mut HeaderMap) {
@@ -78,44 +70,24 @@ fn strip_token_protocol(headers: &mut HeaderMap) {
     if !headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(carries) {
         return;
     }
-    let kept: Vec<String> = headers
-        .get_all(SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|text| text.split(','))
-        .map(str::trim)
+    let kept: Vec<&str> = elements(headers, &SEC_WEBSOCKET_PROTOCOL)
         .filter(|protocol| !protocol.starts_with(TOKEN_PROTOCOL))
-        .map(str::to_owned)
         .collect();
+    let kept = kept.join(", ");
     headers.remove(SEC_WEBSOCKET_PROTOCOL);
-    if let Ok(value) = HeaderValue::try_from(kept.join(", "))
+    if let Ok(value) = HeaderValue::try_from(&kept)
         && !kept.is_empty()
     {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
     }
 }
 
-/// Leaves of `Accept` only what a Lease can be renamed in, in the client's order.
+/// Leaves of `Accept` only what a Lease can be renamed in.
 pub(super) fn accept_renamable(headers: &mut HeaderMap) {
     if !headers.contains_key(ACCEPT) {
         return;
     }
-    let kept: Vec<String> = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|text| text.split(','))
-        .map(str::trim)
-        .filter(|range| RENAMABLE.contains(&range.split(';').next().unwrap_or_default().trim()))
-        .map(str::to_owned)
-        .collect();
-    let accept = if kept.is_empty() {
-        RENAMABLE[0].to_owned()
-    } else {
-        kept.join(",")
-    };
-    headers.remove(ACCEPT);
-    if let Ok(value) = HeaderValue::try_from(accept) {
-        headers.insert(ACCEPT, value);
-    }
+    let kept: Vec<String> = media::ranges(headers).iter().filter_map(Range::narrowed).collect();
+    let accept = HeaderValue::try_from(kept.join(",")).ok().filter(|_| !kept.is_empty());
+    headers.insert(ACCEPT, accept.unwrap_or(HeaderValue::from_static(JSON)));
 }

@@ -6,13 +6,13 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH,
-    LOCATION, VARY, WARNING,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH, LOCATION, VARY, WARNING,
 };
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::decision::rewrite;
 use crate::resource::upstream::Body;
+use crate::value::media::{elements, takes_gzip};
 
 /// From this size on documents are compressed, as API servers do with their answers.
 const GZIP_FROM: usize = 128 << 10;
@@ -95,11 +95,7 @@ impl Ready {
     }
 
     fn is_known(&self, asked: &HeaderMap) -> bool {
-        let tags = asked
-            .get_all(IF_NONE_MATCH)
-            .iter()
-            .filter_map(|value| value.to_str().ok());
-        let mut tags = tags.flat_map(|value| value.split(',')).map(str::trim);
+        let mut tags = elements(asked, &IF_NONE_MATCH);
         !self.hash.is_empty()
             && tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"') == self.hash)
     }
@@ -142,20 +138,10 @@ fn warn(headers: &mut HeaderMap, warnings: &[String]) {
     }
 }
 
-fn takes_gzip(asked: &HeaderMap) -> bool {
-    let values = asked
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|coding| {
-        let mut parts = coding.split(';').map(str::trim);
-        let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
-        named && !parts.any(|part| matches!(part, "q=0" | "q=0.0"))
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use http::header::ACCEPT_ENCODING;
+
     use super::*;
 
     fn asked(pairs: &[(http::header::HeaderName, &'static str)]) -> HeaderMap {

@@ -22,8 +22,9 @@ use tokio::time::Instant;
 use super::kept::Kept;
 use super::metrics::{DiscoveryMetrics, Fetched};
 use crate::stage::dispatch::{DocumentRequest, MemberDocuments};
-use crate::value::document::{Encoding, JSON, V2_PROTOBUF, V3_PROTOBUF};
+use crate::value::document::{Encoding, V2_PROTOBUF, V3_PROTOBUF};
 use crate::value::kinds::{Kind, KindStore, MemberKinds, Scope};
+use crate::value::media::JSON;
 
 /// A copy is believed for as long. A new CRD is seen this much later than at its member, at most.
 pub(super) const FRESH: Duration = Duration::from_secs(2);

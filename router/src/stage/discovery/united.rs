@@ -15,7 +15,8 @@ use super::answer::Ready;
 use super::cache::Copy;
 use super::kept::Kept;
 use super::metrics::DiscoveryMetrics;
-use crate::value::document::{Encoding, JSON, Source};
+use crate::value::document::{Encoding, Source};
+use crate::value::media::JSON;
 
 /// Unions of discovery: one per set of members that some shard has, some hundred KB each.
 const MAX_DISCOVERY_BYTES: usize = 64 << 20;

@@ -13,13 +13,12 @@ use portolan_merge::watch::Start;
 use tokio::time::Instant;
 
 use super::FanOuts;
-use super::accept::{Accepted, Shape, described};
 use super::leg::{self, Asking, Overrides};
 use super::named;
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::Body;
-use crate::stage::reply::Format;
 use crate::value::fault::Fault;
+use crate::value::media::{Accepted, Media, Shape, described};
 use crate::value::snapshot::{Snapshot, Unavailable};
 
 /// Added to what members are told of the end of the client's stream: its end is to be ours, after a bookmark.
@@ -155,7 +154,7 @@ fn judge(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<
     let response = match answer {
         Ok(response) => response,
         Err(fault @ (Fault::BadRequest(_) | Fault::Forbidden(_))) => {
-            let format = Format::negotiate(&shared.asking.headers);
+            let format = Media::preferred(&shared.asking.headers);
             return Answered::Refused(super::own_answer(&fault, format));
         }
         Err(fault) => {

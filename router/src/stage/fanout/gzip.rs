@@ -9,8 +9,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::HeaderMap;
-use http::header::ACCEPT_ENCODING;
 use http_body::{Body, Frame};
 
 use crate::resource::upstream::BodyError;
@@ -21,26 +19,6 @@ pub(super) const THRESHOLD: usize = 128 << 10;
 const FRAME: usize = 16 << 10;
 /// Plain bytes compressed between two looks at the client: some milliseconds.
 const TURN: usize = 256 << 10;
-
-/// Whether the client takes gzip. `q=0` is a refusal.
-pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
-    let mut ranges = headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|text| text.split(','));
-    ranges.any(|range| {
-        let mut parts = range.split(';').map(str::trim);
-        let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
-        let refused = parts.any(|part| {
-            let quality = part
-                .strip_prefix("q=")
-                .and_then(|quality| quality.trim().parse::<f32>().ok());
-            quality.is_some_and(|quality| quality <= 0.0)
-        });
-        named && !refused
-    })
-}
 
 /// A body, compressed.
 pub(super) struct Gzip<B> {
@@ -114,26 +92,9 @@ fn in_memory(error: std::io::Error) -> BodyError {
 mod tests {
     use std::io::Read as _;
 
-    use http::header::HeaderValue;
     use http_body_util::{BodyExt as _, Full};
 
     use super::*;
-
-    #[test]
-    fn who_takes_gzip() {
-        for (header, expected) in [
-            ("gzip", true),
-            ("deflate, GZIP;q=0.5", true),
-            ("gzip;q=0", false),
-            ("identity", false),
-            ("br", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(header));
-            assert_eq!(is_accepted(&headers), expected, "{header}");
-        }
-        assert!(!is_accepted(&HeaderMap::new()));
-    }
 
     #[tokio::test]
     async fn what_goes_in_comes_out() {

@@ -19,13 +19,12 @@ use portolan_merge::token::Binding;
 
 use self::heads::Head;
 use self::round::{Round, Turn};
-use super::accept::Accepted;
 use super::leg::{Asking, Overrides, start};
 use super::{Fan, FanOuts, gzip, judged};
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::Body;
-use crate::stage::reply::Format;
 use crate::value::fault::Fault;
+use crate::value::media::{Accepted, Media, takes_gzip};
 use crate::value::snapshot::{Binding as Bound, Caller};
 
 /// Whether rows carry their objects' metadata, which the router needs to judge them.
@@ -39,7 +38,7 @@ pub(super) struct Listing<'a> {
     binding: Binding,
     wanted: Accepted,
     /// The client's for a Status of ours.
-    status: Format,
+    status: Media,
     gzip: bool,
     hide_objects: bool,
     /// Slots of the members still to be asked, in order.
@@ -116,8 +115,8 @@ impl<'a> Listing<'a> {
         Ok(Self {
             fanouts,
             wanted: Accepted::of(&asking.headers)?,
-            status: Format::negotiate(&asking.headers),
-            gzip: gzip::is_accepted(&asking.headers),
+            status: Media::preferred(&asking.headers),
+            gzip: takes_gzip(&asking.headers),
             slots: plan.legs.iter().map(|leg| leg.slot).collect(),
             query,
             binding,

@@ -22,8 +22,8 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::resource::upstream::Body;
-use crate::stage::reply::Format;
 use crate::value::fault::Fault;
+use crate::value::media::Media;
 
 /// For the client's side to follow: it has only to read our answer's head.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ pub(crate) struct Switch {
 pub(crate) struct Socket {
     client: OnUpgrade,
     body: Body,
-    format: Format,
+    format: Media,
 }
 
 impl Switch {
@@ -73,8 +73,8 @@ impl Switch {
             return (response, None);
         }
         let (mut head, body) = response.into_parts();
-        let kind = head.headers.remove(http::header::CONTENT_TYPE);
-        let protobuf = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/vnd.kubernetes.protobuf"));
+        let format = Media::of_content(&head.headers).unwrap_or_default();
+        head.headers.remove(http::header::CONTENT_TYPE);
         head.status = StatusCode::SWITCHING_PROTOCOLS;
         head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         head.headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -82,7 +82,7 @@ impl Switch {
         let socket = Socket {
             client: self.client,
             body,
-            format: if protobuf { Format::Protobuf } else { Format::Json },
+            format,
         };
         (Response::from_parts(head, Body::Empty), Some(socket))
     }
@@ -107,7 +107,7 @@ impl Socket {
     }
 }
 
-async fn carry<S>(mut socket: WebSocketStream<S>, body: &mut Body, format: Format) -> Result<u64, Error>
+async fn carry<S>(mut socket: WebSocketStream<S>, body: &mut Body, format: Media) -> Result<u64, Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -174,7 +174,7 @@ where
 
 /// Events out of chunks of any cut.
 struct Events {
-    format: Format,
+    format: Media,
     /// Not ended yet.
     rest: BytesMut,
     /// The chunk that is taken apart; whole events of it are not copied.
@@ -182,7 +182,7 @@ struct Events {
 }
 
 impl Events {
-    fn new(format: Format) -> Self {
+    fn new(format: Media) -> Self {
         Self {
             format,
             rest: BytesMut::new(),
@@ -202,8 +202,8 @@ impl Events {
     fn next(&mut self) -> Option<Message> {
         loop {
             let length = match self.format {
-                Format::Json => memchr::memchr(b'\n', &self.chunk).map(|at| at + 1),
-                Format::Protobuf => frame_length(&self.chunk),
+                Media::Json => memchr::memchr(b'\n', &self.chunk).map(|at| at + 1),
+                Media::Protobuf => frame_length(&self.chunk),
             };
             let Some(length) = length.filter(|length| *length <= self.chunk.len()) else {
                 self.rest.extend_from_slice(&self.chunk);
@@ -213,11 +213,11 @@ impl Events {
             let mut event = self.chunk.split_to(length);
             match self.format {
                 // Members send JSON, which is UTF-8; what is not cannot be sent as text.
-                Format::Json => match Utf8Bytes::try_from(event) {
+                Media::Json => match Utf8Bytes::try_from(event) {
                     Ok(text) => return Some(Message::Text(text)),
                     Err(error) => tracing::warn!(%error, "an event is no text"),
                 },
-                Format::Protobuf => {
+                Media::Protobuf => {
                     event.advance(LENGTH);
                     return Some(Message::Binary(event));
                 }
@@ -238,7 +238,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn messages(format: Format, whole: &[u8], cut: usize) -> Vec<Message> {
+    fn messages(format: Media, whole: &[u8], cut: usize) -> Vec<Message> {
         let mut events = Events::new(format);
         let mut all = Vec::new();
         for chunk in whole.chunks(cut) {
@@ -253,13 +253,13 @@ mod tests {
         let json = b"{\"a\":1}\n{\"b\":2}\n";
         let protobuf = b"\0\0\0\x02ab\0\0\0\0\0\0\0\x01c";
         for cut in 1..=17 {
-            let texts = messages(Format::Json, json, cut);
+            let texts = messages(Media::Json, json, cut);
             assert_eq!(
                 texts,
                 [Message::text("{\"a\":1}\n"), Message::text("{\"b\":2}\n")],
                 "{cut}"
             );
-            let binaries = messages(Format::Protobuf, protobuf, cut);
+            let binaries = messages(Media::Protobuf, protobuf, cut);
             let expected = ["ab", "", "c"].map(|text| Message::binary(text.as_bytes().to_vec()));
             assert_eq!(binaries, expected, "{cut}");
         }
@@ -271,7 +271,7 @@ mod tests {
         let socket = WebSocketStream::from_raw_socket(near, Role::Server, None).await;
         let event = format!("{}\n", "x".repeat(1 << 20));
         let mut body = Body::from(Bytes::from(event));
-        let carried = tokio::time::timeout(2 * WRITE_TIMEOUT, carry(socket, &mut body, Format::Json)).await;
+        let carried = tokio::time::timeout(2 * WRITE_TIMEOUT, carry(socket, &mut body, Media::Json)).await;
         let error = carried.expect("in time").unwrap_err();
         assert!(
             matches!(&error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut),

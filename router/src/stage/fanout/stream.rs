@@ -18,15 +18,15 @@ use portolan_runtime::Backoff;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::accept::Shape;
 use super::connect::{Connecting, Shared};
 use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::{Body, BodyError, Ending, MergedEnd};
 use crate::stage::replan::{FanVerdict, Verdict, WatchedFan};
-use crate::stage::reply::{self, Format};
+use crate::stage::reply;
 use crate::value::fault::Fault;
+use crate::value::media::Shape;
 
 /// Made in one go before it is handed on: legs that always have something must not keep the client waiting.
 const ROUND_BYTES: usize = 64 << 10;
@@ -241,11 +241,7 @@ impl MergedWatch {
     fn expire(&mut self, reason: &'static str, why: &str) {
         self.shared.fanouts.open.metrics.expired(reason);
         let fault = Fault::Expired(why.to_owned());
-        let format = match self.shape {
-            Shape::Json | Shape::Table => Format::Json,
-            Shape::Protobuf => Format::Protobuf,
-        };
-        self.last = Some(reply::error_event(&fault, format));
+        self.last = Some(reply::error_event(&fault, self.shape.media()));
         self.over = true;
     }
 

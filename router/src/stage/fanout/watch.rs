@@ -20,15 +20,15 @@ use rand::RngExt as _;
 use tokio::time::Instant;
 
 use self::opening::Opening;
-use super::accept::{Accepted, Shape};
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
 use super::{Fan, FanOuts, judged};
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::decision::rewrite;
 use crate::resource::upstream::Body;
-use crate::stage::reply::{self, Format};
+use crate::stage::reply;
 use crate::value::fault::Fault;
+use crate::value::media::{Accepted, Shape};
 use crate::value::snapshot::Snapshot;
 
 /// Of a watch whose client names no end, as an API server's: at least this, at most twice.
@@ -198,11 +198,7 @@ async fn refuse(
 fn expired(fanouts: &FanOuts, accepted: &Accepted, why: String) -> Response<Body> {
     fanouts.open.metrics.expired("position");
     let shape = accepted.own();
-    let format = match shape {
-        Shape::Json | Shape::Table => Format::Json,
-        Shape::Protobuf => Format::Protobuf,
-    };
-    let mut response = Response::new(Body::from(reply::error_event(&Fault::Expired(why), format)));
+    let mut response = Response::new(Body::from(reply::error_event(&Fault::Expired(why), shape.media())));
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type(shape));

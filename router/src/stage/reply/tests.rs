@@ -1,5 +1,6 @@
 //! Every fault as clients read it, in both formats.
 
+use http::header::ACCEPT;
 use portolan_merge::wire;
 use prost::Message;
 
@@ -74,7 +75,7 @@ fn faults_are_statuses() {
         (late, 504, "Timeout", None, "timeout"),
     ];
     for (fault, code, reason, retry, label) in table {
-        let response = reply(&fault, Format::Json);
+        let response = reply(&fault, Media::Json);
         assert_eq!(response.status().as_u16(), code, "{fault:?}");
         assert_eq!(fault.reason(), label);
         let header = response
@@ -91,13 +92,13 @@ fn faults_are_statuses() {
         assert_eq!(body["details"]["retryAfterSeconds"].as_i64(), retry.map(i64::from));
         assert_eq!(body["message"], fault.to_string());
     }
-    let body: serde_json::Value = serde_json::from_slice(reply(&unavailable(true), Format::Json).body()).unwrap();
+    let body: serde_json::Value = serde_json::from_slice(reply(&unavailable(true), Media::Json).body()).unwrap();
     assert_eq!(body["details"]["causes"][0]["message"], "west");
 }
 
 #[test]
 fn protobuf_says_the_same() {
-    let response = reply(&unavailable(false), Format::Protobuf);
+    let response = reply(&unavailable(false), Media::Protobuf);
     assert_eq!(response.headers()[CONTENT_TYPE], "application/vnd.kubernetes.protobuf");
     let envelope = Unknown::decode(response.body().strip_prefix(MAGIC).unwrap()).unwrap();
     assert_eq!(
@@ -122,49 +123,19 @@ fn protobuf_says_the_same() {
 #[test]
 fn events_are_framed() {
     let fault = Fault::Expired("gone".into());
-    let json = error_event(&fault, Format::Json);
+    let json = error_event(&fault, Media::Json);
     assert!(json.ends_with(b"\n"));
     let event: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(
         (&event["type"], &event["object"]["code"]),
         (&"ERROR".into(), &410.into())
     );
-    let frame = error_event(&fault, Format::Protobuf);
+    let frame = error_event(&fault, Media::Protobuf);
     let (length, event) = frame.split_at(4);
     assert_eq!(u32::from_be_bytes(length.try_into().unwrap()) as usize, event.len());
     let inside = |number| wire::last(event, number).unwrap().unwrap();
     assert_eq!(inside(1), b"ERROR");
     assert!(wire::last(inside(2), 1).unwrap().unwrap().starts_with(MAGIC));
-}
-
-#[test]
-fn the_format_is_the_clients() {
-    let table = [
-        ("", Format::Json),
-        ("*/*", Format::Json),
-        ("application/vnd.kubernetes.protobuf", Format::Protobuf),
-        ("application/vnd.kubernetes.protobuf,application/json", Format::Protobuf),
-        ("application/vnd.kubernetes.protobuf;stream=watch", Format::Protobuf),
-        (
-            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-            Format::Json,
-        ),
-        (
-            "application/vnd.kubernetes.protobuf;q=0.5, application/json",
-            Format::Json,
-        ),
-        (
-            "application/cbor, application/vnd.kubernetes.protobuf;q=0.9, application/json;q=0.8",
-            Format::Protobuf,
-        ),
-        ("text/html", Format::Json),
-        ("application/vnd.kubernetes.protobuf;q=0", Format::Json),
-    ];
-    for (accept, expected) in table {
-        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-        assert_eq!(Format::negotiate(&headers), expected, "{accept}");
-    }
-    assert_eq!(Format::negotiate(&HeaderMap::new()), Format::Json);
 }
 
 #[test]

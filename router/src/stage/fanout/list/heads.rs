@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::status::{Told, whole};
 use crate::decision::plan::FanLeg;
 use crate::resource::upstream::Body;
-use crate::stage::fanout::accept::{Media, described};
 use crate::value::fault::Fault;
+use crate::value::media::{Media, described};
 
 /// One member's part of the answer.
 #[derive(Debug)]

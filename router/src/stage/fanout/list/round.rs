@@ -16,11 +16,11 @@ use super::{Listing, Overrides, start};
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::decision::rewrite;
 use crate::resource::upstream::Body;
-use crate::stage::fanout::accept::{Accepted, Media, Shape};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::named;
 use crate::stage::reply;
 use crate::value::fault::Fault;
+use crate::value::media::{Accepted, Media, Shape};
 use crate::value::snapshot::Unavailable;
 
 /// Members' versions are read from JSON, whatever the client takes.

@@ -16,7 +16,7 @@ use crate::stage::fanout::connect::{Answered, Away, Wish, connect};
 use crate::stage::fanout::open::{LegState, OpenLeg};
 use crate::stage::fanout::wake::Wakes;
 use crate::stage::fanout::watch::watch_legs;
-use crate::stage::reply::{self, Format};
+use crate::stage::reply;
 use crate::value::fault::Fault;
 
 /// Between two looks whether a member serves a kind now.
@@ -189,11 +189,7 @@ impl MergedWatch {
             }
             Answered::Gone => {
                 let fault = Fault::Expired("too old resource version".to_owned());
-                let format = match self.shape {
-                    crate::stage::fanout::accept::Shape::Protobuf => Format::Protobuf,
-                    _ => Format::Json,
-                };
-                self.push(index, reply::error_event(&fault, format));
+                self.push(index, reply::error_event(&fault, self.shape.media()));
             }
             Answered::Refused(response) => {
                 // Before 1.32 members know no watch-list, and say so.

@@ -131,7 +131,7 @@ async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
     let fan = world.ask("");
     let shared = Arc::new(Shared {
         fanouts: world.fanouts.clone(),
-        accepted: accept::Accepted::of(&fan.asking.headers).unwrap(),
+        accepted: crate::value::media::Accepted::of(&fan.asking.headers).unwrap(),
         asking: fan.asking,
         first: false,
         ends: tokio::time::Instant::now() + PATIENCE,

@@ -17,10 +17,10 @@ use super::{Plan, content_type, passed, watch_legs};
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
 use crate::resource::upstream::{Body, Ending, Merged};
-use crate::stage::fanout::accept::Shape;
 use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect};
 use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::value::fault::Fault;
+use crate::value::media::Shape;
 use crate::value::snapshot::Snapshot;
 
 /// For the others, once a member's events could flow.

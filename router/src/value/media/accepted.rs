@@ -2,28 +2,20 @@
 //!
 //! Members choose as they would for the client itself, from the client's own words: what cannot be merged here (YAML, CBOR)
 //! is left out, the rest keeps its text and order. Where nothing is left the answer is 406, as an API server's to what it
-//! does not speak: clients fall back on it. Pure. Callers: `watch` and `list`.
+//! does not speak: clients fall back on it. Callers: `fanout::watch` and `fanout::list`.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use http::header::HeaderValue;
 use portolan_merge::watch::WatchFormat;
 
+use super::{JSON, Media, PROTOBUF, Range, ranges};
 use crate::value::fault::Fault;
 
-const JSON: &str = "application/json";
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// For a member that is to answer in what the client does not take.
 const NOTHING: HeaderValue = HeaderValue::from_static("application/vnd.portolan.nothing");
 /// What objects can be asked to be turned into.
 const METADATA: [&str; 2] = ["PartialObjectMetadata", "PartialObjectMetadataList"];
 const TABLE: &str = "Table";
-
-/// The serialization of one answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Media {
-    Json,
-    Protobuf,
-}
 
 /// How the members' answers are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,46 +28,6 @@ pub(crate) enum Shape {
     Table,
 }
 
-impl Media {
-    /// Of an answer. `None`: it cannot be read here, packed as it is or in another type.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
-        let packed = headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity");
-        let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
-        let media = Self::named(kind.split(';').next()?.trim())?;
-        (!packed).then_some(media)
-    }
-
-    fn named(name: &str) -> Option<Self> {
-        match name {
-            JSON => Some(Self::Json),
-            PROTOBUF => Some(Self::Protobuf),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn content_type(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Self::Json => JSON,
-            Self::Protobuf => PROTOBUF,
-        })
-    }
-}
-
-/// What an answer that cannot be read says of itself.
-pub(crate) fn described(headers: &HeaderMap) -> String {
-    let header = |name| {
-        headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or("none")
-    };
-    format!(
-        "content type {}, encoding {}",
-        header(CONTENT_TYPE),
-        header(CONTENT_ENCODING)
-    )
-}
-
 impl Shape {
     pub(crate) fn watch(self) -> WatchFormat {
         match self {
@@ -85,7 +37,8 @@ impl Shape {
         }
     }
 
-    fn media(self) -> Media {
+    /// What it is written in.
+    pub(crate) fn media(self) -> Media {
         match self {
             Self::Json | Self::Table => Media::Json,
             Self::Protobuf => Media::Protobuf,
@@ -111,17 +64,13 @@ struct Clause {
 impl Accepted {
     /// 406 if nothing of it can be merged.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Fault> {
-        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let text = values.collect::<Vec<_>>().join(",");
-        // Scripts and proxies empty the header to unset it.
-        if text.trim().is_empty() {
-            return Ok(Self::plain());
-        }
-        Self::parse(&text).ok_or_else(|| {
-            Fault::NotAcceptable(format!(
+        let clauses: Vec<Clause> = ranges(headers).iter().filter_map(Clause::of).collect();
+        if clauses.is_empty() {
+            return Err(Fault::NotAcceptable(format!(
                 "only the following media types are accepted: {JSON}, {PROTOBUF}"
-            ))
-        })
+            )));
+        }
+        Ok(Self { clauses })
     }
 
     /// Whole objects in JSON.
@@ -137,14 +86,6 @@ impl Accepted {
                 conversion,
             }],
         }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let mut clauses: Vec<(f32, Clause)> = text.split(',').filter_map(clause).collect();
-        // Stable: of equals the first counts, as in the API server.
-        clauses.sort_by(|one, other| other.0.total_cmp(&one.0));
-        let clauses: Vec<Clause> = clauses.into_iter().map(|(_, clause)| clause).collect();
-        (!clauses.is_empty()).then_some(Self { clauses })
     }
 
     /// The same in JSON alone: where members answer in different types.
@@ -192,50 +133,30 @@ impl Accepted {
     }
 }
 
-fn clause(text: &str) -> Option<(f32, Clause)> {
-    let text = text.trim();
-    let mut parts = text.split(';').map(str::trim);
-    let name = parts.next()?;
-    let media = match name {
-        // The last as some old libraries write it.
-        "*/*" | "application/*" | "*" => Media::Json,
-        name => Media::named(name)?,
-    };
-    let (mut quality, mut turned, mut conversion) = (1.0, None, String::new());
-    for part in parts {
-        match part.split_once('=') {
-            Some(("q", value)) => quality = value.parse().unwrap_or(1.0),
-            Some((key @ ("as" | "g" | "v"), value)) => {
-                conversion.push(';');
-                conversion.push_str(part);
-                if key == "as" {
-                    turned = Some(value);
-                }
-            }
-            _ => {}
-        }
+impl Clause {
+    /// `None` for what cannot be merged.
+    fn of(range: &Range<'_>) -> Option<Self> {
+        let media = range.media()?;
+        let shape = match (range.parameter("as"), media) {
+            (Some(TABLE), Media::Json) => Shape::Table,
+            (Some(kind), _) if !METADATA.contains(&kind) => return None,
+            (_, Media::Protobuf) => Shape::Protobuf,
+            (_, Media::Json) => Shape::Json,
+        };
+        let named = range.parameters().filter(|(name, _)| ["as", "g", "v"].contains(name));
+        let conversion = named.fold(String::new(), |text, (name, value)| format!("{text};{name}={value}"));
+        Some(Self {
+            text: range.narrowed()?,
+            shape,
+            conversion,
+        })
     }
-    let shape = match (turned, media) {
-        (Some(TABLE), Media::Json) => Shape::Table,
-        (Some(kind), _) if !METADATA.contains(&kind) => return None,
-        (_, Media::Protobuf) => Shape::Protobuf,
-        (_, Media::Json) => Shape::Json,
-    };
-    let text = if media == Media::Json {
-        format!("{JSON}{}", text.strip_prefix(name).unwrap_or_default())
-    } else {
-        text.to_owned()
-    };
-    let clause = Clause {
-        text,
-        shape,
-        conversion,
-    };
-    (quality > 0.0).then_some((quality, clause))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
+
     use super::*;
 
     const KUBECTL: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";

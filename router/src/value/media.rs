@@ -1,0 +1,215 @@
+//! Media types: what a client accepts, what an answer is. The one reader of `Accept` and its like; pure.
+//!
+//! Callers ask what they need of the [`ranges`]: `reply` for a Status, [`Accepted`] for answers that are merged, `document`
+//! for discovery and OpenAPI, `rewrite` for Leases, [`takes_gzip`] for packing.
+
+mod accepted;
+
+use http::HeaderMap;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
+
+pub(crate) use self::accepted::{Accepted, Shape};
+
+/// What everything can be asked for in.
+pub(crate) const JSON: &str = "application/json";
+/// What most kinds can be asked for in.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// The serialization of one answer, of those that are read and written here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Media {
+    #[default]
+    Json,
+    Protobuf,
+}
+
+/// One element of `Accept`, with a quality above zero.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range<'a> {
+    /// As the client wrote it.
+    pub(crate) text: &'a str,
+    /// Without parameters.
+    pub(crate) kind: &'a str,
+    quality: f32,
+}
+
+impl Media {
+    fn named(kind: &str) -> Option<Self> {
+        match kind {
+            JSON => Some(Self::Json),
+            PROTOBUF => Some(Self::Protobuf),
+            _ => None,
+        }
+    }
+
+    /// By the `Content-Type` of a body, whatever it is packed in.
+    pub(crate) fn of_content(headers: &HeaderMap) -> Option<Self> {
+        let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+        Self::named(kind.split(';').next()?.trim())
+    }
+
+    /// Of an answer. `None`: it cannot be read here, packed as it is or in another type.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        let packed = headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity");
+        Self::of_content(headers).filter(|_| !packed)
+    }
+
+    /// Of what the client likes best, for what can be written in both; JSON if it takes neither.
+    pub(crate) fn preferred(headers: &HeaderMap) -> Self {
+        let ranges = ranges(headers);
+        ranges.iter().find_map(Range::media).unwrap_or_default()
+    }
+
+    /// For `Content-Type`.
+    pub(crate) fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Json => JSON,
+            Self::Protobuf => PROTOBUF,
+        })
+    }
+}
+
+impl<'a> Range<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let kind = text.split(';').next()?.trim();
+        let mut range = Self {
+            text,
+            kind,
+            quality: 1.0,
+        };
+        let quality = range.parameter("q").and_then(|value| value.parse().ok());
+        range.quality = quality.unwrap_or(1.0);
+        (!kind.is_empty() && range.quality > 0.0).then_some(range)
+    }
+
+    /// After the type, in the client's order: name and value.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let parts = self.text.split(';').skip(1);
+        parts.filter_map(|part| part.trim().split_once('='))
+    }
+
+    pub(crate) fn parameter(&self, name: &str) -> Option<&'a str> {
+        self.parameters().find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// What an API server answers in; in JSON where the client takes any type.
+    pub(crate) fn media(&self) -> Option<Media> {
+        match self.kind {
+            // The last as some old libraries write it.
+            "*/*" | "application/*" | "*" => Some(Media::Json),
+            kind => Media::named(kind),
+        }
+    }
+
+    /// The same for a member, which shall not choose what we could not read: instead of any type JSON.
+    pub(crate) fn narrowed(&self) -> Option<String> {
+        Some(match self.media()? {
+            Media::Json => format!("{JSON}{}", self.text.strip_prefix(self.kind).unwrap_or_default()),
+            Media::Protobuf => self.text.to_owned(),
+        })
+    }
+}
+
+/// The elements of a header that is a list, of all its lines.
+pub(crate) fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+/// `Accept`, best first; in the client's order where it does not say, as an API server has it. Without the header, or with
+/// an empty one (scripts and proxies unset it so), anything.
+pub(crate) fn ranges(headers: &HeaderMap) -> Vec<Range<'_>> {
+    let mut texts = elements(headers, &ACCEPT).filter(|text| !text.is_empty()).peekable();
+    if texts.peek().is_none() {
+        return Range::parse("*/*").into_iter().collect();
+    }
+    let mut ranges: Vec<_> = texts.filter_map(Range::parse).collect();
+    ranges.sort_by(|one, other| other.quality.total_cmp(&one.quality));
+    ranges
+}
+
+/// Whether the client unpacks gzip. `q=0` is a refusal.
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    let mut codings = elements(headers, &ACCEPT_ENCODING).filter_map(Range::parse);
+    codings.any(|coding| coding.kind.eq_ignore_ascii_case("gzip"))
+}
+
+/// What an answer that cannot be read says of itself.
+pub(crate) fn described(headers: &HeaderMap) -> String {
+    let header = |name| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("none")
+    };
+    format!(
+        "content type {}, encoding {}",
+        header(CONTENT_TYPE),
+        header(CONTENT_ENCODING)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(text: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(text))])
+    }
+
+    #[test]
+    fn the_media_is_the_clients() {
+        for (text, expected) in [
+            ("", Media::Json),
+            ("*/*", Media::Json),
+            ("application/vnd.kubernetes.protobuf", Media::Protobuf),
+            ("application/vnd.kubernetes.protobuf,application/json", Media::Protobuf),
+            ("application/vnd.kubernetes.protobuf;stream=watch", Media::Protobuf),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+                Media::Json,
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;q=0.5, application/json",
+                Media::Json,
+            ),
+            (
+                "application/cbor, application/vnd.kubernetes.protobuf;q=0.9, application/json;q=0.8",
+                Media::Protobuf,
+            ),
+            ("text/html", Media::Json),
+            ("application/vnd.kubernetes.protobuf;q=0", Media::Json),
+        ] {
+            assert_eq!(Media::preferred(&accept(text)), expected, "{text}");
+        }
+        assert_eq!(Media::preferred(&HeaderMap::new()), Media::Json);
+    }
+
+    #[test]
+    fn ranges_are_read_as_an_api_server_reads_them() {
+        let headers = accept("a/b;q=0.5 , c/d; as=Table;v=v1,e/f;q=0,, g/h;q=x");
+        let read = ranges(&headers);
+        let kinds: Vec<_> = read.iter().map(|range| range.kind).collect();
+        assert_eq!(kinds, ["c/d", "g/h", "a/b"]);
+        assert_eq!((read[0].parameter("as"), read[0].parameter("g")), (Some("Table"), None));
+        for nothing in ["", " ", ","] {
+            assert_eq!(ranges(&accept(nothing))[0].kind, "*/*", "{nothing:?}");
+        }
+        assert!(ranges(&accept("a/b;q=0")).is_empty());
+    }
+
+    #[test]
+    fn gzip_is_taken_by_name() {
+        for (text, taken) in [
+            ("gzip", true),
+            ("br;q=1, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip; q=0.0", false),
+            ("*", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]);
+            assert_eq!(takes_gzip(&headers), taken, "{text}");
+        }
+    }
+}
