@@ -27,9 +27,9 @@ use tokio::sync::watch;
 
 use crate::explain::watch_broke;
 use crate::kinds::Kind;
+use crate::label::Plan;
 use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
-use crate::sweep::Plan;
 use policy::PolicyInput;
 
 /// From the write of a policy until every new object meets it. Measured at 1-2 s; the sweep sees what slips through.

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use portolan_crds::labels::LabelKeys;
-use portolan_crds::names::system_namespace;
+use kube::api::ApiResource;
+use portolan_crds::labels::{LabelKeys, system_namespace};
 use portolan_crds::shard::{BucketAlgorithm, Bucketing};
 use portolan_wire::v1 as wire;
+
+use crate::kinds::Kind;
 
 /// Value of the control label on everything the agent labels.
 const CONTROLLED: &str = "true";
@@ -22,7 +24,7 @@ pub(crate) struct Labeling {
 
 impl Labeling {
     /// The labels of the Namespace called `namespace` and of every labelled object in it. `None`: a system namespace,
-    /// which is left alone (`portolan_crds::names::SYSTEM_NAMESPACES`).
+    /// which is left alone (`portolan_crds::labels::SYSTEM_NAMESPACES`).
     pub(crate) fn wanted(&self, namespace: &str) -> Option<BTreeMap<String, String>> {
         if system_namespace(namespace) {
             return None;
@@ -42,6 +44,13 @@ impl Labeling {
         };
         labels.is_some_and(|labels| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
     }
+}
+
+/// What shall be labelled, and how: what the policies at admission follow.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) labeling: Labeling,
+    pub(crate) kinds: BTreeMap<Kind, ApiResource>,
 }
 
 impl From<&Labeling> for wire::LabelRule {

@@ -7,7 +7,7 @@
 //! - `label` says which labels an object shall have; `kinds` which kinds; `sweep` writes them and repairs drift;
 //!   `admission` installs the policies that label new objects and reserve the keys; `uninstall` takes it all back.
 //!
-//! Excluded from labels: the namespaces of `portolan_crds::names::SYSTEM_NAMESPACES`, the kinds of `kinds::EXCLUDED`,
+//! Excluded from labels: the namespaces of `portolan_crds::labels::SYSTEM_NAMESPACES`, the kinds of `kinds::EXCLUDED`,
 //! and, unless they are named, those of `kinds::ONLY_BY_NAME`. What the agent may do in its member is listed in
 //! `deploy/member/rbac.yaml`.
 

@@ -31,7 +31,7 @@ use crate::admission::Covered;
 use crate::explain::{call, watch_broke};
 use crate::facts::FactMap;
 use crate::kinds::{self, Kind, KindRule};
-use crate::label::Labeling;
+use crate::label::{Labeling, Plan};
 use crate::member::watch_config;
 use crate::metrics::{Metrics, Watched};
 use crate::report::CoverageFacts;
@@ -52,13 +52,6 @@ const NAMESPACES_FIRST: Duration = Duration::from_secs(30);
 
 /// A sweep ends at its next await.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// What shall be labelled, and how: what the policies at admission follow.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Plan {
-    pub(crate) labeling: Labeling,
-    pub(crate) kinds: BTreeMap<Kind, ApiResource>,
-}
 
 /// Starts and stops sweeps.
 pub(crate) struct Sweeper {

@@ -16,6 +16,16 @@ pub const DEFAULT_PREFIX: &str = "ctrlmesh.kusionstack.io/";
 
 /// Namespace of Portolan's own objects, on the hub and on members.
 pub const SYSTEM_NAMESPACE: &str = "portolan-system";
+/// Namespaces that agents never label and that a shard owns only where `clusters[].namespaces` names them exactly.
+///
+/// A namespace selector, or an entry without namespaces, never takes them: a hash over all namespaces must not
+/// hand the control plane of a member to an operator that nobody gave it to.
+pub const SYSTEM_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE];
+
+/// Whether `namespace` is one that agents leave alone and shards own only by exact name; see [`SYSTEM_NAMESPACES`].
+pub fn system_namespace(namespace: &str) -> bool {
+    SYSTEM_NAMESPACES.contains(&namespace)
+}
 
 /// Secret on the hub: the CA that signs agents' and routers' identities.
 pub const SECRET_CA: &str = "portolan-ca";
@@ -171,5 +181,11 @@ mod tests {
         for prefix in ["", "/", "mesh.example", "mesh.example//", "Mesh/", "a/b/", " /"] {
             assert_eq!(LabelKeys::new(prefix), Err(PrefixError(prefix.to_owned())));
         }
+    }
+
+    #[test]
+    fn system_namespaces_are_exact() {
+        assert!(system_namespace("kube-system") && system_namespace("portolan-system"));
+        assert!(!system_namespace("kube-systems") && !system_namespace("default"));
     }
 }

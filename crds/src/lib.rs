@@ -6,13 +6,15 @@
 
 pub mod cluster;
 pub mod condition;
+#[cfg(feature = "schema")]
+pub mod definitions;
 pub mod duration;
 pub mod labels;
 pub mod ledger;
 pub mod limits;
 pub mod names;
 #[cfg(feature = "schema")]
-pub mod schema;
+mod schema;
 pub mod selector;
 pub mod shard;
 pub mod sharding;
@@ -21,9 +23,9 @@ pub mod validate;
 pub use cluster::*;
 pub use condition::{ConditionReason, ConditionType, Finding, set_condition};
 pub use duration::Duration;
-pub use labels::LabelKeys;
+pub use labels::{LabelKeys, system_namespace};
 pub use limits::effective_limit;
-pub use names::{ClusterName, NameError, ShardName, leader_election_name, lease_name, system_namespace};
+pub use names::{ClusterName, NameError, ShardName, leader_election_name, lease_name};
 pub use selector::{Operator, Requirement, Selector, SelectorError};
 pub use shard::{BucketAlgorithm, Bucketing};
 pub use sharding::*;

@@ -15,17 +15,6 @@ pub const DNS_LABEL_MAX: usize = 63;
 pub const DNS_SUBDOMAIN_MAX: usize = 253;
 /// What stands between the operator's own lease name and the shard's name in the lease that is really held.
 pub const LEASE_SEPARATOR: &str = "---";
-/// Namespaces that agents never label and that a shard owns only where `clusters[].namespaces` names them exactly.
-///
-/// A namespace selector, or an entry without namespaces, never takes them: a hash over all namespaces must not
-/// hand the control plane of a member to an operator that nobody gave it to.
-pub const SYSTEM_NAMESPACES: [&str; 4] = [
-    "kube-system",
-    "kube-public",
-    "kube-node-lease",
-    crate::labels::SYSTEM_NAMESPACE,
-];
-
 /// A name that Kubernetes would refuse, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
@@ -205,11 +194,6 @@ pub fn leader_election_name<'a>(lease: &'a str, shard: &ShardName) -> Option<&'a
     is_dns_subdomain(name).then_some(name)
 }
 
-/// Whether `namespace` is one that agents leave alone and shards own only by exact name; see [`SYSTEM_NAMESPACES`].
-pub fn system_namespace(namespace: &str) -> bool {
-    SYSTEM_NAMESPACES.contains(&namespace)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -266,12 +250,6 @@ mod tests {
             lease_name(&"l".repeat(245), &shard),
         ];
         assert!(refused.iter().all(Result::is_err), "{refused:?}");
-    }
-
-    #[test]
-    fn system_namespaces_are_exact() {
-        assert!(system_namespace("kube-system") && system_namespace("portolan-system"));
-        assert!(!system_namespace("kube-systems") && !system_namespace("default"));
     }
 
     proptest! {

@@ -6,6 +6,7 @@
 //! reduction means equal value, equal text and equal hash.
 
 mod error;
+mod operator;
 mod parse;
 mod reduce;
 mod requirement;
@@ -20,8 +21,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 
 pub use error::SelectorError;
+pub use operator::Operator;
 use reduce::Facts;
-pub use requirement::{LABEL_MAX, Operator, Requirement, is_label_key, is_label_value};
+pub use requirement::{LABEL_MAX, Requirement, is_label_key, is_label_value};
 
 /// A conjunction of requirements in canonical form. `Default` selects everything.
 ///

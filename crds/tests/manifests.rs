@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use portolan_crds::schema::manifests;
+use portolan_crds::definitions::manifests;
 use portolan_crds::{
     ConditionReason, Enforcement, ShardingConfig, accepted_reason, effective_limit, validate_sharding,
 };
@@ -56,7 +56,7 @@ fn every_field_is_described() {
         }
     }
     let mut missing = Vec::new();
-    for definition in portolan_crds::schema::definitions() {
+    for definition in portolan_crds::definitions::definitions() {
         for version in &definition.spec.versions {
             let schema = version
                 .schema

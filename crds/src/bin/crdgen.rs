@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::{env, fs, io};
 
-use portolan_crds::schema::manifests;
+use portolan_crds::definitions::manifests;
 
 fn main() -> io::Result<()> {
     let write = env::args().any(|argument| argument == "--write");

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::Operator;
+use super::operator::Operator;
 
 /// Why a text or a `LabelSelector` is not a selector. The API server refuses the same input.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

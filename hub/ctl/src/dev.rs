@@ -5,9 +5,9 @@
 
 pub(crate) mod callers;
 pub(crate) mod check;
+pub(crate) mod created;
 pub(crate) mod down;
 pub(crate) mod fleet;
-pub(crate) mod ledger;
 pub(crate) mod process;
 pub(crate) mod programs;
 pub(crate) mod ready;

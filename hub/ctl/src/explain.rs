@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::admin::encode;
 use crate::cli::ExplainArgs;
-use crate::router::{ask, encode};
+use crate::router::ask;
 
 pub(crate) async fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let question = format!(

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::schema;
+use portolan_crds::definitions::definitions;
 
 use crate::apply::{self, MANAGER};
 use crate::cli::HubArgs;
@@ -29,7 +29,7 @@ pub(crate) async fn run(args: &HubArgs) -> anyhow::Result<()> {
 /// Applies CRDs and RBAC and waits until the API server serves the kinds.
 pub(crate) async fn install(client: &Client) -> anyhow::Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in schema::definitions() {
+    for crd in definitions() {
         let name = crd.name_any();
         crds.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&crd))
             .await

@@ -7,6 +7,7 @@
     reason = "a command line tool answers on stdout"
 )]
 
+mod admin;
 mod apply;
 mod bootstrap;
 mod cli;

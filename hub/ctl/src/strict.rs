@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::api::DynamicObject;
-use portolan_crds::schema;
+use portolan_crds::definitions::definitions;
 use serde_json::{Map, Value};
 
 use crate::apply::describe;
@@ -22,7 +22,7 @@ const LETTERS_PER_EDIT: usize = 3;
 
 /// Refuses the first manifest with unknown fields, naming all of its.
 pub(crate) fn check(manifests: &[DynamicObject]) -> anyhow::Result<()> {
-    let definitions = schema::definitions();
+    let definitions = definitions();
     for object in manifests {
         let Some(schema) = schema_of(&definitions, object) else {
             continue;

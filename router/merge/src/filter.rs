@@ -10,8 +10,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use portolan_crds::labels::LabelKeys;
-use portolan_crds::names::system_namespace;
+use portolan_crds::labels::{LabelKeys, system_namespace};
 use portolan_crds::selector::{Operator, Requirement, Selector};
 use portolan_crds::shard::{BucketAlgorithm, Bucketing};
 use xxhash_rust::xxh3::Xxh3;

@@ -1,7 +1,7 @@
 //! Many members' answers to one collection request, made into one.
 //!
 //! Pure: bytes and frames in, bytes and decisions out. No sockets, no clocks, no tasks, so that what a client's cache ends
-//! up with can be proved over simulated members before anything is wired (`tests/`), fuzzed and soaked. The router's
+//! up with can be proved over simulated members before anything is wired (`tests/`), fuzzed (`tests/fuzz`) and soaked. The router's
 //! `fanout` feeds it; nothing here knows of HTTP.
 //!
 //! # How the pieces relate

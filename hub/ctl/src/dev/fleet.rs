@@ -6,10 +6,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use kube::api::DynamicObject;
 use portolan_runtime::files;
 use serde::{Deserialize, Serialize};
 
-use crate::dev::ledger::Created;
 use crate::dev::process::Process;
 use crate::dev::token::TokenSource;
 
@@ -47,6 +47,15 @@ pub(crate) struct Shard {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) kubeconfig: PathBuf,
+}
+
+/// One object that was not there before.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Created {
+    /// Name of the member cluster; `None` is the hub.
+    pub(crate) cluster: Option<String>,
+    pub(crate) object: DynamicObject,
 }
 
 impl Fleet {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
+use crate::admin;
 use crate::dev::fleet::Fleet;
 use crate::dev::process::{self, Process};
-use crate::router;
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -90,7 +90,7 @@ impl Fleet {
 pub(crate) async fn wait_process_ready(process: &Process, deadline: Instant) -> anyhow::Result<()> {
     loop {
         process.check()?;
-        let answer = router::get(&process.admin, "/readyz?verbose").await;
+        let answer = admin::get(&process.admin, "/readyz?verbose").await;
         let why = match answer {
             Ok((200, _)) => return Ok(()),
             Ok((_, body)) => String::from_utf8_lossy(&body).into_owned(),

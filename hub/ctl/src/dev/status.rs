@@ -3,12 +3,12 @@
 use anyhow::bail;
 use serde::Serialize;
 
+use crate::admin;
 use crate::cli::DevStatusArgs;
 use crate::connect::connect;
 use crate::dev::fleet::Fleet;
 use crate::dev::process::Process;
 use crate::dev::ready;
-use crate::router;
 use crate::table::Table;
 
 const READY: &str = "ready";
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &DevStatusArgs) -> anyhow::Result<()> {
 }
 
 async fn look_at(process: &Process) -> Program {
-    let ready = process.admin.is_empty() || matches!(router::get(&process.admin, "/readyz").await, Ok((200, _)));
+    let ready = process.admin.is_empty() || matches!(admin::get(&process.admin, "/readyz").await, Ok((200, _)));
     Program {
         name: process.name.clone(),
         pid: process.pid,

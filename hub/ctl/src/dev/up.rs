@@ -159,7 +159,7 @@ impl Up {
 
     async fn install_hub(&mut self) -> anyhow::Result<()> {
         let hub = self.hub.client.clone();
-        for crd in portolan_crds::schema::definitions() {
+        for crd in portolan_crds::definitions::definitions() {
             let mut object: DynamicObject = serde_json::from_value(serde_json::to_value(&crd)?)?;
             object.types = Some(kube::core::TypeMeta::resource::<
                 k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use portolan_crds::names::system_namespace;
+use portolan_crds::labels::system_namespace;
 
 use super::Forward;
 use crate::value::fault::Fault;

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use portolan_crds::names::system_namespace;
+use portolan_crds::labels::system_namespace;
 
 use super::{Forward, Need, Rewrite, Rule, owners};
 use crate::value::check::Check;

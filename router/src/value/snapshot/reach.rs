@@ -6,8 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use portolan_crds::labels::LabelKeys;
-use portolan_crds::names::system_namespace;
+use portolan_crds::labels::{LabelKeys, system_namespace};
 use portolan_crds::selector::{Operator, Requirement, Selector};
 use portolan_merge::filter::{Names, NamespaceFilter};
 

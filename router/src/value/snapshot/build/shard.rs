@@ -5,7 +5,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use portolan_crds::labels::LabelKeys;
-use portolan_crds::names::{ShardName, is_dns_label, lease_name, system_namespace};
+use portolan_crds::labels::system_namespace;
+use portolan_crds::names::{ShardName, is_dns_label, lease_name};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::{BucketAlgorithm, Bucketing};
 use portolan_wire::v1;

@@ -4,19 +4,9 @@ use anyhow::Context as _;
 use kube::Client;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use serde::{Deserialize, Serialize};
 
 use crate::apply;
-use crate::dev::fleet::Fleet;
-
-/// One object that was not there before.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Created {
-    /// Name of the member cluster; `None` is the hub.
-    pub(crate) cluster: Option<String>,
-    pub(crate) object: DynamicObject,
-}
+use crate::dev::fleet::{Created, Fleet};
 
 impl Fleet {
     /// Applies objects, and records first those that do not exist yet.
