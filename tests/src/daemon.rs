@@ -16,8 +16,7 @@ use nix::unistd::Pid;
 use portolan_testbed::eventually;
 use serde_json::Value;
 
-use crate::fleet::admin_get;
-use crate::programs::{argument, program};
+use crate::programs::{admin_get, argument, program};
 
 /// Prints the program's pid, ends with its code, and kills it when our end of the pipe closes.
 const SUPERVISOR: &str = r#"

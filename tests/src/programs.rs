@@ -1,8 +1,9 @@
-//! Where the built programs are: beside the test binary, in the profile's folder of the target directory.
+//! Where the built programs are (beside the test binary, in the profile's folder of the target directory), and what their
+//! admin servers answer.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
 /// The file of a program of this workspace, built by `make programs`.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
@@ -23,4 +24,22 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
 /// A path as a command-line argument.
 pub fn argument(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+/// The body of one GET of a program's admin server; an error unless it is 200.
+pub async fn admin_get(address: &str, path: &str) -> anyhow::Result<String> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(address)
+        .await
+        .with_context(|| format!("no admin server at {address}"))?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())
+        .await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a head")?;
+    if head.split(' ').nth(1) != Some("200") {
+        bail!("{path}: {} {body}", head.lines().next().unwrap_or_default());
+    }
+    Ok(body.to_owned())
 }

@@ -34,7 +34,7 @@ use portolan_crds::{MemberCluster, ShardingConfig};
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::daemon::Daemon;
 use portolan_tests::door::Answer;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, World};
 use serde::de::DeserializeOwned;

@@ -30,7 +30,7 @@ use kube::api::{Api, Patch, PatchParams};
 use portolan_crds::MemberCluster;
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::daemon::Daemon;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, World};
 use serde_json::{Value, json};

@@ -27,7 +27,7 @@ mod stream;
 
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::door::Door;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, Shared, World};
 use serde_json::{Value, json};

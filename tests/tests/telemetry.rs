@@ -18,7 +18,7 @@ mod traces;
 
 use portolan_testbed::{Jaeger, eventually};
 use portolan_tests::daemon::Daemon;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, World};
 use serde_json::{Value, json};

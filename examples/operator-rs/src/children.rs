@@ -4,8 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::greeting::Greeting;
-use crate::reconcile::NAME;
+use crate::greeting::{Greeting, NAME};
 
 /// The one ConfigMap per namespace that all its Greetings share. A Greeting's name has no dot, so none of their own
 /// ConfigMaps is called so.

@@ -5,6 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
+/// The operator of this kind: its field manager, its Lease, and the reporter of its Events.
+pub(crate) const NAME: &str = "greeting-operator";
+
 /// What to say, and by how many.
 #[derive(Clone, Debug, Serialize, Deserialize, CustomResource)]
 #[kube(

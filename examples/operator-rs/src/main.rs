@@ -23,8 +23,7 @@ use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, info, warn};
 
-use crate::greeting::Greeting;
-use crate::reconcile::NAME;
+use crate::greeting::{Greeting, NAME};
 
 /// Ready once the program is asked to end.
 type Stop = Shared<BoxFuture<'static, ()>>;

@@ -23,11 +23,9 @@ use thiserror::Error;
 use tracing::warn;
 
 use crate::children;
-use crate::greeting::{Greeting, GreetingStatus};
+use crate::greeting::{Greeting, GreetingStatus, NAME};
 use crate::status;
 
-/// The operator: its field manager, its Lease, and the reporter of its Events.
-pub(crate) const NAME: &str = "greeting-operator";
 /// Keeps a Greeting until its guestbook entry is gone.
 const FINALIZER: &str = "greetings.example.com/guestbook";
 /// After a first failure, and at most, doubling in between: a recovery is seen soon, and what stays broken costs nearly

@@ -15,10 +15,11 @@ use parking_lot::Mutex;
 
 use crate::control_plane::{ControlPlane, PortNumbers, Ports};
 use crate::eventually::{Outcome, patience, within};
-use crate::kubeconfig::{render, write_private};
+use crate::kubeconfig::render;
 use crate::pki::Pki;
 use crate::pods;
 use crate::port::Port;
+use crate::private::write_private;
 use crate::process::Process;
 use crate::stage::{Fault, Stage};
 

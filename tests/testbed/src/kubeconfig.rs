@@ -1,12 +1,7 @@
-//! Kubeconfig files: one server, one user, everything embedded, readable by the owner only.
+//! Kubeconfig files: one server, one user, everything embedded.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 
-use anyhow::{Context, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -29,18 +24,4 @@ pub(crate) fn render(cluster: &str, url: &str, ca_pem: &str, identity: &Identity
     );
     let _ = writeln!(yaml, "    client-key-data: {key}");
     yaml
-}
-
-/// Writes a file that holds a secret: mode 0600 from its first byte.
-pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
-    let write = || -> std::io::Result<()> {
-        let _ = fs::remove_file(path);
-        let mut file = fs::File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
-        file.write_all(text.as_bytes())
-    };
-    write().with_context(|| format!("writing {}", path.display()))
 }

@@ -30,6 +30,7 @@ mod kubeconfig;
 mod pki;
 mod pods;
 mod port;
+mod private;
 mod process;
 mod stage;
 mod testbed;

@@ -10,7 +10,7 @@ use rcgen::{
     PKCS_RSA_SHA256, RsaKeySize, date_time_ymd,
 };
 
-use crate::kubeconfig::write_private;
+use crate::private::write_private;
 
 /// Names under which a server certificate is valid: the loopback address, and what Pods would call the API server
 /// (10.0.0.1 is the first address of the Service range in `control_plane`).

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams};
 use portolan_crds::{MemberCluster, ShardingConfig};
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use portolan_tests::programs::argument;
 use portolan_tests::{ctl, kubectl};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! The control plane goes, the traffic stays.
 
 use portolan_testbed::eventually;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use serde_json::{Value, json};
 
 use crate::pulse::Pulse;

@@ -6,7 +6,7 @@ use http::Method;
 use nix::sys::signal::Signal;
 use portolan_testbed::{Fault, eventually, patience};
 use portolan_tests::door::request;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 
 use crate::watcher::{Ended, Watcher};
 use crate::{EAST, WEST, alone, configured, served};

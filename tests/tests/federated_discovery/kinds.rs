@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use portolan_testbed::eventually;
 use portolan_tests::door::Door;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use serde_json::{Value, json};
 
 use crate::{AGGREGATED, GROUP, define, definition, kubectl, resources, world};

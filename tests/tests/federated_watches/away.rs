@@ -1,7 +1,7 @@
 //! West goes, in every way it can, and comes back: the client's stream goes on, and nothing is ever said to be deleted.
 
 use portolan_testbed::Fault;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 
 use crate::stream::Watch;
 use crate::{MEMBERS, door, make, mend_west, position, until_west_is, world};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portolan_testbed::Fault;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use serde_json::json;
 
 use crate::stream::Watch;

@@ -1,7 +1,7 @@
 //! A first start before anything is installed, and a later start in which nothing may be lost.
 
 use portolan_testbed::eventually;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 
 use crate::scene::{Scene, shard_spec};
 

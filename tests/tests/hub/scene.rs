@@ -18,7 +18,7 @@ use portolan_runtime::tls::{self, Identity as TlsIdentity, IdentityStore, TrustS
 use portolan_testbed::{Testbed, eventually};
 use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use portolan_tests::programs::argument;
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
@@ -294,10 +294,10 @@ impl Scene {
 
     /// Nothing that the hub has said holds a token or a key.
     pub(crate) async fn leaks_nothing(&self) {
-        let configz = portolan_tests::fleet::admin_get(self.hub.admin(), "/configz")
+        let configz = portolan_tests::programs::admin_get(self.hub.admin(), "/configz")
             .await
             .unwrap();
-        let metrics = portolan_tests::fleet::admin_get(self.hub.admin(), "/metrics")
+        let metrics = portolan_tests::programs::admin_get(self.hub.admin(), "/metrics")
             .await
             .unwrap();
         for (place, text) in [

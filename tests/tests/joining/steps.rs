@@ -8,8 +8,8 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use portolan_testbed::eventually;
 use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
-use portolan_tests::fleet::admin_get;
 use portolan_tests::kubectl::Kubectl;
+use portolan_tests::programs::admin_get;
 use portolan_tests::programs::argument;
 use serde_json::json;
 

@@ -182,7 +182,7 @@ async fn audit_lets_through_and_warns() {
         shown.stderr
     );
     let metrics = world.fleet.process("router").unwrap().admin;
-    let metrics = portolan_tests::fleet::admin_get(&metrics, "/metrics").await.unwrap();
+    let metrics = portolan_tests::programs::admin_get(&metrics, "/metrics").await.unwrap();
     let counted = metrics.lines().find(|line| line.contains("outside-audited"));
     assert!(counted.is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
 }

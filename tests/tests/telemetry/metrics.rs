@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_testbed::eventually;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 
 use crate::{Ground, PROGRAMS, WEST, ground};
 

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use portolan_testbed::eventually;
-use portolan_tests::fleet::admin_get;
+use portolan_tests::programs::admin_get;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -77,7 +77,7 @@ impl Child {
         let mut last = None;
         while self.started.elapsed() < PATIENCE {
             self.check()?;
-            match portolan_tests::fleet::admin_get(&admin, "/readyz").await {
+            match portolan_tests::programs::admin_get(&admin, "/readyz").await {
                 Ok(_) => return Ok(()),
                 Err(error) => last = Some(error),
             }

@@ -14,10 +14,10 @@ use crate::backend::PODS;
 use crate::load::{Client, Route};
 use crate::place::count;
 use crate::pods;
-use crate::real_federated::Writers;
 use crate::report::{EventRow, FederatedSection, LegRow, ListRow, ListTable};
 use crate::scripted::Scripted;
 use crate::usage;
+use crate::writers::Writers;
 
 /// A burst may take this long.
 const PATIENCE: Duration = Duration::from_mins(3);

@@ -8,6 +8,7 @@
     reason = "the benchmark is what it prints"
 )]
 
+mod args;
 mod backend;
 mod child;
 mod federated;
@@ -24,11 +25,13 @@ mod run;
 mod scripted;
 mod served;
 mod usage;
+mod writers;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::args::RunArgs;
 
 /// Measures the router against direct.
 #[derive(Debug, Parser)]
@@ -38,79 +41,6 @@ struct Args {
     run: RunArgs,
     #[command(subcommand)]
     command: Option<Command>,
-}
-
-#[derive(Debug, Clone, clap::Args)]
-struct RunArgs {
-    /// Small counts: whether it works, not how fast it is
-    #[arg(long)]
-    quick: bool,
-    /// Write the figures to this file too
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Only this place
-    #[arg(long, value_name = "PLACE")]
-    only: Option<Place>,
-    /// Rounds in which the subjects take turns
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// GETs of one subject in one round at the backend; the API server gets a tenth
-    #[arg(long, default_value_t = 40_000)]
-    requests: usize,
-    /// GETs a second of the latency rows
-    #[arg(long, default_value_t = 1_000)]
-    rate: u32,
-    /// Seconds of one subject in one round of the latency rows
-    #[arg(long, default_value_t = 6)]
-    latency_seconds: u32,
-    /// Idle watches at the backend
-    #[arg(long, default_value_t = 10_000)]
-    watches: usize,
-    /// Idle watches at the API server
-    #[arg(long, default_value_t = 1_000)]
-    apiserver_watches: usize,
-    /// Member clusters of the merged rows
-    #[arg(long, default_value_t = 5)]
-    members: usize,
-    /// Pods of 3 KB in each of them
-    #[arg(long, default_value_t = 10_000)]
-    pods: usize,
-    /// Idle merged watches, each over all members
-    #[arg(long, default_value_t = 1_000)]
-    merged_watches: usize,
-    /// Events of each member in a burst
-    #[arg(long, default_value_t = 20_000)]
-    events: u64,
-    /// Events a second of the paced burst, over all members
-    #[arg(long, default_value_t = 10_000)]
-    event_rate: u64,
-    /// ConfigMaps of 3 KB in each of several real API servers
-    #[arg(long, default_value_t = 2_000)]
-    apiserver_objects: usize,
-    /// Idle merged watches over them
-    #[arg(long, default_value_t = 200)]
-    apiserver_merged_watches: usize,
-    /// Events of each of them
-    #[arg(long, default_value_t = 500)]
-    apiserver_events: u64,
-    /// Events a second over all of them
-    #[arg(long, default_value_t = 250)]
-    apiserver_event_rate: u64,
-    /// Watches that a client opens on one connection
-    #[arg(long, default_value_t = 100)]
-    watches_per_connection: usize,
-    /// Flags for the router at the backend, for example --router-flag=--log-level=warn
-    #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
-    router_flag: Vec<String>,
-}
-
-/// Where to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Place {
-    Backend,
-    Federated,
-    Apiserver,
-    Apiservers,
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,13 +3,13 @@
 
 use anyhow::Context as _;
 
+use crate::args::{Place, RunArgs};
 use crate::federated;
 use crate::place::{self, Amount};
 use crate::real::Real;
 use crate::real_federated;
 use crate::report::{Machine, Report, Section, StartRow, load};
 use crate::scripted::Scripted;
-use crate::{Place, RunArgs};
 
 const GET: &str = "/api/v1/namespaces/bench/configmaps/settings";
 const WATCH: &str = "/api/v1/namespaces/bench/configmaps?watch=true&resourceVersion=4711";

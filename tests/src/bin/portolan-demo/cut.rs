@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use crate::account::{head, quote};
 use crate::operator::Operator;
-use crate::steps::{Demo, EAST, WEST, wait_for};
+use crate::steps::{Demo, EAST, WEST};
 use crate::view::Watch;
+use crate::wait::wait_for;
 use crate::workload;
 
 const LATER: &str = "good evening";
@@ -74,7 +75,7 @@ impl Demo {
     async fn wait_breaker(&self, member: &str, state: &str) -> anyhow::Result<String> {
         let admin = self.fleet.process("router")?.admin;
         wait_for(&format!("a breaker of {member} that is {state}"), || async {
-            let all: Value = serde_json::from_str(&portolan_tests::fleet::admin_get(&admin, "/breakers").await?)?;
+            let all: Value = serde_json::from_str(&portolan_tests::programs::admin_get(&admin, "/breakers").await?)?;
             let all = all.as_array().into_iter().flatten();
             let of_member: Vec<&Value> = all.filter(|breaker| breaker["cluster"] == member).collect();
             let mut matching = of_member.iter().filter(|breaker| breaker["state"] == state);

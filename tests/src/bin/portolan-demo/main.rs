@@ -5,32 +5,21 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the demo is what it prints")]
 
 mod account;
+mod args;
 mod cut;
 mod operator;
 mod steps;
 mod traced;
 mod view;
+mod wait;
 mod workload;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::Parser as _;
 
-/// Shows Portolan on a hub and two member clusters started on this machine.
-#[derive(Debug, Parser)]
-#[command(name = "portolan-demo", version)]
-struct Args {
-    /// Leave everything running at the end and print commands to try
-    #[arg(long)]
-    keep: bool,
-    /// Which of the two example operators to run: in kube-rs, or in controller-runtime
-    #[arg(long, value_enum, default_value_t = operator::Kind::Rs)]
-    operator: operator::Kind,
-    /// A Jaeger with web pages to use in place of the one built here
-    #[arg(long, env = "JAEGER_BIN", value_name = "FILE")]
-    jaeger_bin: Option<std::path::PathBuf>,
-}
+use crate::args::Args;
 
 #[tokio::main]
 async fn main() -> ExitCode {

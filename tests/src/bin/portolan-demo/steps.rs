@@ -1,7 +1,7 @@
 //! The demo's steps, in order. Each prints what it did and fails when it is not so.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::ensure;
 use kube::Client;
@@ -10,17 +10,17 @@ use portolan_tests::programs::{argument, program};
 use portolan_tests::{Fleet, FleetOptions, shard};
 
 use crate::account::{head, quote, where_requests_went};
+use crate::args::Args;
 use crate::operator::{Kind, Operator};
 use crate::view::{View, Watch};
-use crate::{Args, traced, workload};
+use crate::wait::wait_for;
+use crate::{traced, workload};
 
 const SHARD: &str = "demo";
 pub(crate) const EAST: [&str; 2] = ["shop-a", "shop-b"];
 pub(crate) const WEST: [&str; 1] = ["shop-c"];
 const FIRST: &str = "good morning";
 const SECOND: &str = "good afternoon";
-const PATIENCE: Duration = Duration::from_mins(1);
-const POLL: Duration = Duration::from_millis(200);
 
 pub(crate) struct Demo {
     pub(crate) testbed: Testbed,
@@ -281,22 +281,4 @@ fn summary() {
         "   informers, and kubectl, worked on both through one endpoint; with west cut its breaker opened, east went on,"
     );
     println!("   nobody was told of a deletion, and the watches that were open went on with west when it came back.");
-}
-
-/// Probes until it goes well.
-pub(crate) async fn wait_for<T, F, Fut>(what: &str, mut probe: F) -> anyhow::Result<T>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = anyhow::Result<T>>,
-{
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match probe().await {
-            Ok(value) => return Ok(value),
-            Err(error) if Instant::now() > deadline => {
-                return Err(error.context(format!("waited {} s for {what}", PATIENCE.as_secs())));
-            }
-            Err(_) => tokio::time::sleep(POLL).await,
-        }
-    }
 }

@@ -10,7 +10,7 @@ use portolan_tests::trace;
 use rand::RngExt as _;
 
 use crate::account::quote;
-use crate::steps::wait_for;
+use crate::wait::wait_for;
 
 const ATTRIBUTES: [&str; 8] = [
     "caller",

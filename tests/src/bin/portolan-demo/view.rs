@@ -9,7 +9,7 @@ use portolan_tests::kubectl::Kubectl;
 use tokio::process::Child;
 
 use crate::account::quote;
-use crate::steps::wait_for;
+use crate::wait::wait_for;
 
 /// The merged view as kubectl shows it.
 pub(crate) struct View(Kubectl);

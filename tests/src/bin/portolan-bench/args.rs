@@ -1,0 +1,77 @@
+//! What may be asked of a run. Called by `main` and `run`.
+
+use std::path::PathBuf;
+
+/// What to measure, and how much of it.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct RunArgs {
+    /// Small counts: whether it works, not how fast it is
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the figures to this file too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Only this place
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) only: Option<Place>,
+    /// Rounds in which the subjects take turns
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: usize,
+    /// GETs of one subject in one round at the backend; the API server gets a tenth
+    #[arg(long, default_value_t = 40_000)]
+    pub(crate) requests: usize,
+    /// GETs a second of the latency rows
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) rate: u32,
+    /// Seconds of one subject in one round of the latency rows
+    #[arg(long, default_value_t = 6)]
+    pub(crate) latency_seconds: u32,
+    /// Idle watches at the backend
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) watches: usize,
+    /// Idle watches at the API server
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) apiserver_watches: usize,
+    /// Member clusters of the merged rows
+    #[arg(long, default_value_t = 5)]
+    pub(crate) members: usize,
+    /// Pods of 3 KB in each of them
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) pods: usize,
+    /// Idle merged watches, each over all members
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) merged_watches: usize,
+    /// Events of each member in a burst
+    #[arg(long, default_value_t = 20_000)]
+    pub(crate) events: u64,
+    /// Events a second of the paced burst, over all members
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) event_rate: u64,
+    /// ConfigMaps of 3 KB in each of several real API servers
+    #[arg(long, default_value_t = 2_000)]
+    pub(crate) apiserver_objects: usize,
+    /// Idle merged watches over them
+    #[arg(long, default_value_t = 200)]
+    pub(crate) apiserver_merged_watches: usize,
+    /// Events of each of them
+    #[arg(long, default_value_t = 500)]
+    pub(crate) apiserver_events: u64,
+    /// Events a second over all of them
+    #[arg(long, default_value_t = 250)]
+    pub(crate) apiserver_event_rate: u64,
+    /// Watches that a client opens on one connection
+    #[arg(long, default_value_t = 100)]
+    pub(crate) watches_per_connection: usize,
+    /// Flags for the router at the backend, for example --router-flag=--log-level=warn
+    #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
+    pub(crate) router_flag: Vec<String>,
+}
+
+/// Where to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Place {
+    Backend,
+    Federated,
+    Apiserver,
+    Apiservers,
+}
