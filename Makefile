@@ -69,9 +69,9 @@ bench: tools ## router against direct, in one run (release build)
 # Without a sanitizer no nightly compiler is needed, and there is no unsafe code for one to watch.
 fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list alone; finds are kept in target/fuzz
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
-	for target in $(or $(TARGET),$(notdir $(wildcard fuzz/corpus/*))); do \
+	for target in $(or $(TARGET),$(notdir $(wildcard tests/fuzz/corpus/*))); do \
 		mkdir -p $(PROFILE_DIR)/fuzz/$$target; \
-		cargo fuzz run --sanitizer none --features libfuzzer fuzz_$$target $(PROFILE_DIR)/fuzz/$$target fuzz/corpus/$$target -- \
+		cargo fuzz run --fuzz-dir tests/fuzz --sanitizer none --features libfuzzer fuzz_$$target $(PROFILE_DIR)/fuzz/$$target tests/fuzz/corpus/$$target -- \
 			-max_total_time=$(or $(FUZZ_SECONDS),60) -artifact_prefix=$(PROFILE_DIR)/fuzz/$$target- -print_final_stats=1; \
 	done
 

@@ -6,6 +6,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a broken law is a panic here")]
 
 mod cursors;
+mod input;
 mod lists;
 pub mod seeds;
 mod watches;
@@ -13,12 +14,6 @@ mod watches;
 pub use cursors::{cursor, token};
 pub use lists::{json_list, protobuf_list};
 pub use watches::{watch_envelopes, watch_frames};
-
-use std::collections::HashSet;
-use std::sync::Arc;
-
-use bytes::Bytes;
-use portolan_merge::filter::NamespaceFilter;
 
 /// A target's entry point.
 pub type Target = fn(&[u8]);
@@ -52,42 +47,4 @@ pub fn replay(target: Target) {
     for path in std::env::args_os().skip(1) {
         target(&std::fs::read(&path).unwrap());
     }
-}
-
-/// What is to be done with the bytes, told by the last of them so that the corpus can be read.
-#[derive(Clone, Copy)]
-struct Flags(u8);
-
-impl Flags {
-    fn split(data: &[u8]) -> (Self, &[u8]) {
-        data.split_last()
-            .map_or((Self(0), data), |(last, rest)| (Self(*last), rest))
-    }
-
-    fn filtered(self) -> bool {
-        self.0 & 1 == 1
-    }
-
-    fn second(self) -> bool {
-        self.0 & 2 == 2
-    }
-
-    fn third(self) -> bool {
-        self.0 & 4 == 4
-    }
-
-    fn filter(self) -> Option<NamespaceFilter> {
-        let names: HashSet<Arc<str>> = ["ns-a", "ns-c"].into_iter().map(Arc::from).collect();
-        self.filtered().then(|| NamespaceFilter::only(Arc::new(names)))
-    }
-
-    /// How the bytes are cut, beside not at all.
-    fn piece(self) -> usize {
-        usize::from(self.0 >> 3) + 1
-    }
-}
-
-/// In pieces of that many bytes, each with memory of its own: slices that reach over a cut would be found.
-fn pieces(data: &[u8], length: usize) -> impl Iterator<Item = Bytes> {
-    data.chunks(length.max(1)).map(Bytes::copy_from_slice)
 }

@@ -6,7 +6,7 @@ use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, Wa
 use serde_json::Value;
 
 use crate::cursors::universe;
-use crate::{Flags, pieces};
+use crate::input::{Flags, pieces};
 
 /// A member's stream of JSON events.
 pub fn watch_frames(data: &[u8]) {

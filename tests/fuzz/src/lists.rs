@@ -6,7 +6,7 @@ use bytes::Bytes;
 use portolan_merge::list::{ListError, ListFault, ListFormat, ListLeg, ListMerge, ListOptions, MergedMeta, Wants};
 use serde_json::Value;
 
-use crate::{Flags, pieces};
+use crate::input::{Flags, pieces};
 
 const MAX_ITEM: usize = 64 << 10;
 
