@@ -15,7 +15,7 @@ GO := CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" go
 GO_BUILD := $(GO) build -trimpath -ldflags="-s -w"
 GO_MODULES := examples/operator-go tests/clients
 
-.PHONY: help demo soak test lint fmt-check clippy go-lint unit e2e bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo soak test lint fmt-check clippy go-lint structure unit e2e bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -42,7 +42,7 @@ demo: testbed ## the main job on real control planes started here (KEEP=1 leaves
 test: lint testbed ## everything CI runs: format, clippy, unit, integration, end-to-end, generated files
 	$(CARGO) test $(ALL) --no-fail-fast
 
-lint: fmt-check clippy go-lint ## format, clippy and vet, warnings are errors
+lint: fmt-check clippy go-lint structure ## format, clippy and vet, warnings are errors; who imports whom, licences, unused dependencies and files
 
 fmt-check: tools
 	$(CARGO) fmt --all --check
@@ -50,6 +50,9 @@ fmt-check: tools
 clippy: tools
 	$(CARGO) clippy $(ALL) --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p portolan-crds --no-default-features -- -D warnings
+
+structure: tools
+	$(CARGO) test --locked -q -p portolan-structure
 
 go-lint: tools
 	@! gofmt -l $(GO_MODULES) | grep . || { echo "these are not as gofmt has them" >&2; exit 1; }
@@ -83,11 +86,9 @@ bless: tools ## write the generated files anew (CRDs, protobuf code, fuzz seeds)
 	PORTOLAN_BLESS=1 $(CARGO) test --locked -q -p portolan-wire
 	PORTOLAN_BLESS=1 $(CARGO) test --locked -q -p portolan-fuzz seeds
 
-audit: tools ## licences, advisories, banned and unused dependencies
+audit: tools ## advisories, which need a database, and what lint knows of deny.toml once more by cargo-deny
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
-	@command -v cargo-machete >/dev/null || $(CARGO) install --locked cargo-machete
 	cargo deny check
-	cargo machete
 
 clean: ## remove what cargo built (the testbed's cache stays)
 	$(CARGO) clean

@@ -1,0 +1,43 @@
+//! Every Rust file of the workspace belongs to a target: what nothing compiles is wrong sooner or later, and nobody sees.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use portolan_structure::manifest::{packages, workspace};
+use portolan_structure::tree;
+
+#[test]
+fn every_file_is_compiled() {
+    let mut reached = BTreeSet::new();
+    let mut problems = Vec::new();
+    for package in packages() {
+        for root in package.roots.iter().chain(&package.tests) {
+            let tree = tree::read(&workspace().join(root));
+            problems.extend(tree.missing.iter().map(|file| format!("{file} is not there")));
+            reached.extend(tree.files);
+        }
+    }
+    let mut there = Vec::new();
+    walk(&workspace(), &mut there);
+    assert!(!there.is_empty());
+    let stray = there.iter().filter(|file| !reached.contains(*file));
+    problems.extend(stray.map(|file| {
+        let file = file.strip_prefix(workspace()).unwrap_or(file);
+        format!("{} is in no target: name it by `mod`, or delete it", file.display())
+    }));
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+/// All Rust files below `folder` but for what cargo has built.
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && !path.join("CACHEDIR.TAG").exists() {
+            walk(&path, found);
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+}
