@@ -42,7 +42,7 @@ pub fn tokens(source: &str) -> Vec<Token<'_>> {
         if let Some(kind) = kind {
             found.push(Token { kind, text, line });
         }
-        line += rest.as_bytes()[..length].iter().filter(|byte| **byte == b'\n').count();
+        line += rest[..length].split('\n').count() - 1;
         at += length;
     }
     found
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_string_is_one_token() {
-        let source = r####"x "crate::a \" b" r#"c "d" e"# b"f" br##"g"# h"## r"i\" y"####;
+        let source = r###"x "crate::a \" b" r#"c "d" e"# b"f" br##"g"# h"## r"i\" y"###;
         let expected = ["x", r#"crate::a \" b"#, r#"c "d" e"#, "f", r##"g"# h"##, r"i\", "y"];
         assert_eq!(texts(source), expected);
     }

@@ -40,12 +40,11 @@ impl Reader<'_> {
             return false;
         };
         self.words = rest;
-        let mut licence = (*first).to_owned();
         if let ["WITH", exception, rest @ ..] = self.words {
-            licence += &format!(" WITH {exception}");
             self.words = rest;
+            return self.allowed.contains(&format!("{first} WITH {exception}"));
         }
-        self.allowed.contains(&licence)
+        self.allowed.iter().any(|licence| licence == first)
     }
 
     fn take(&mut self, word: &str) -> bool {

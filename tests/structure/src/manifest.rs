@@ -84,14 +84,11 @@ fn roots(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(workspace().join(folder)) else {
         return Vec::new();
     };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut found: Vec<_> = names
-        .map(|name| {
-            if name.ends_with(".rs") {
-                folder.join(name)
-            } else {
-                folder.join(name).join("main.rs")
-            }
+    let paths = entries.filter_map(|entry| Some(folder.join(entry.ok()?.file_name())));
+    let mut found: Vec<_> = paths
+        .map(|path| {
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            if is_source { path } else { path.join("main.rs") }
         })
         .filter(|root| workspace().join(root).exists())
         .collect();

@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::arrows::Arrow;
@@ -196,7 +197,7 @@ impl Table {
             .cloned()
         {
             let why = place(&next).map_or("?", |at| self.rows[at].why.as_str());
-            text += &format!("{next:<20} # {why}\n");
+            let _ = writeln!(text, "{next:<20} # {why}");
             text += &grouped(&imports[&next], &self.layers);
             told.insert(next);
         }
@@ -234,7 +235,7 @@ fn grouped(imports: &BTreeSet<String>, layers: &[String]) -> String {
             .filter_map(|import| import.strip_prefix(&prefix))
             .collect();
         if !inside.is_empty() {
-            text += &format!("    {layer}::{{{}}}\n", inside.join(", "));
+            let _ = writeln!(text, "    {layer}::{{{}}}", inside.join(", "));
         }
     }
     let rest: Vec<_> = imports
@@ -243,7 +244,7 @@ fn grouped(imports: &BTreeSet<String>, layers: &[String]) -> String {
         .map(String::as_str)
         .collect();
     if !rest.is_empty() {
-        text += &format!("    {}\n", rest.join(", "));
+        let _ = writeln!(text, "    {}", rest.join(", "));
     }
     text
 }

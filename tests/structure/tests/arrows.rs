@@ -45,11 +45,12 @@ const PACKAGES: [(&str, &[&str]); 13] = [
 
 /// Circles that stand until they are taken out: the package and the parent of the modules. A crate with one among its
 /// top-level modules has no table yet.
-const STANDING: [(&str, &str); 8] = [
+const STANDING: [(&str, &str); 9] = [
     ("portolan-router", ""),
     ("portolan-router", "edge"),
-    ("portolan-router", "fanout"),
-    ("portolan-router", "upstream"),
+    ("portolan-router", "resource"),
+    ("portolan-router", "resource::upstream"),
+    ("portolan-router", "stage::fanout"),
     ("portolan-hub", ""),
     ("portolan-hub", "compile"),
     ("portolan-hub", "index"),
@@ -84,10 +85,12 @@ fn packages_import_only_what_the_table_allows() {
 fn modules_import_only_what_the_tables_allow() {
     let mut problems = Vec::new();
     let mut files = BTreeSet::new();
-    for (file, tree) in tables() {
+    for (package, file, tree) in tables() {
         let text = fs::read_to_string(workspace().join(&file)).unwrap_or_default();
         let table = Table::parse(&file, &text);
-        problems.extend(table.problems(&tree, &arrows(&tree), &workspace()));
+        if !STANDING.contains(&(package.as_str(), "")) {
+            problems.extend(table.problems(&tree, &arrows(&tree), &workspace()));
+        }
         files.insert(file);
     }
     for entry in fs::read_dir(workspace().join(FOLDER)).unwrap() {
@@ -141,7 +144,7 @@ fn siblings_import_each_other_in_no_circle() {
 #[test]
 #[ignore = "prints, proves nothing"]
 fn print_tables() {
-    for (file, tree) in tables() {
+    for (_, file, tree) in tables() {
         let text = fs::read_to_string(workspace().join(&file)).unwrap_or_default();
         println!(
             "=== {file}\n{}",
@@ -152,15 +155,16 @@ fn print_tables() {
 
 const FOLDER: &str = "tests/structure/arrows";
 
-/// Each library or program of more than one module, with the file of its table.
-fn tables() -> Vec<(String, Tree)> {
+/// Each library or program of more than one module: its package, the file of its table, its modules.
+fn tables() -> Vec<(String, String, Tree)> {
     let mut found = Vec::new();
     for package in packages() {
         for root in &package.roots {
             let tree = tree::read(&workspace().join(root));
             let modules = tree.modules.keys().filter(|path| path.len() == 1).count();
-            if modules > 1 && !STANDING.contains(&(package.name.as_str(), "")) {
-                found.push((format!("{FOLDER}/{}.txt", table_name(&package.name, root)), tree));
+            if modules > 1 {
+                let file = format!("{FOLDER}/{}.txt", table_name(&package.name, root));
+                found.push((package.name.clone(), file, tree));
             }
         }
     }

@@ -101,9 +101,9 @@ fn tree() -> BTreeMap<String, String> {
         .args(["--format", "{p}|{l}"])
         .current_dir(workspace())
         .output()
-        .unwrap();
+        .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).expect("cargo prints text");
     let packages = text
         .lines()
         .filter_map(|line| line.trim_end_matches(" (*)").split_once('|'));

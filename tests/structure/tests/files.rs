@@ -31,12 +31,12 @@ fn every_file_is_compiled() {
 
 /// All Rust files below `folder` but for what cargo has built.
 fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+    for entry in fs::read_dir(folder).expect("a folder of the workspace") {
+        let path = entry.expect("its entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && !path.join("CACHEDIR.TAG").exists() {
             walk(&path, found);
-        } else if name.ends_with(".rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             found.push(path);
         }
     }
