@@ -55,12 +55,12 @@ const VALIDATING: [&str; 2] = ["ValidatingAdmissionPolicy", "ValidatingAdmission
 /// The kinds whose new objects are labelled at admission now, and by which keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Covered {
-    /// Nobody has looked yet.
+    /// Nobody has looked yet whether the API server labels anything at admission.
     #[default]
     Unknown,
     /// What is not among them is known not to be.
     By(Arc<(LabelKeys, BTreeSet<Kind>)>),
-    /// Somebody has looked: none.
+    /// The API server labels no kind at admission.
     Nothing,
 }
 

@@ -30,7 +30,7 @@ struct Granted {
     cluster_role_listed: bool,
 }
 
-/// One of the two watches, as far as they differ.
+/// What a watch of Roles or of ClusterRoles says of one role.
 enum Change {
     Put(String, Vec<PolicyRule>),
     Gone(String),

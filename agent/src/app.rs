@@ -41,7 +41,7 @@ const ADMIN_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A started agent.
 pub struct Bound {
-    /// Of the admin server.
+    /// Address of the admin server.
     pub admin: SocketAddr,
     /// Whether it has joined and told its facts.
     pub readiness: Readiness,

@@ -82,7 +82,7 @@ pub struct UninstallArgs {
     pub telemetry: TelemetryArgs,
 }
 
-/// Which cluster, and how gently.
+/// Which cluster the agent works on, and how gently.
 #[derive(Debug, Args)]
 pub struct MemberArgs {
     /// Kubeconfig of the member cluster; default: the Pod's own, else the user's
@@ -98,24 +98,24 @@ pub struct MemberArgs {
     pub labels_per_second: u32,
 }
 
-/// A flag that cannot be.
+/// A flag with a value that cannot be served.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ArgsError {
-    /// The namespace is none.
+    /// `--namespace` is not the name of a namespace.
     #[error("--namespace {0:?} is not the name of a namespace")]
     Namespace(String),
     /// No patch would ever be made.
     #[error("--labels-per-second must be at least 1")]
     Pace,
-    /// No host, or no port.
+    /// `--hub` lacks its host or its port.
     #[error("--hub {0:?} is not host:port")]
     Hub(String),
-    /// No prefix of label keys.
+    /// `--label-prefix` is no prefix of label keys.
     #[error("--label-prefix: {0}")]
     Prefix(#[from] PrefixError),
 }
 
-/// The member as checked.
+/// [`MemberArgs`] as checked.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberConfig {
@@ -137,7 +137,7 @@ pub struct Config {
     pub(crate) admin_remote: bool,
 }
 
-/// `uninstall` as checked.
+/// [`UninstallArgs`] as checked.
 #[derive(Debug, Clone)]
 pub struct UninstallConfig {
     pub(crate) member: MemberConfig,
@@ -199,7 +199,7 @@ impl MemberArgs {
     }
 }
 
-/// Both values, or all faults of both.
+/// Two parsed values, or the faults of both.
 fn both<A, B>(first: Result<A, Vec<ArgsError>>, second: Result<B, ArgsError>) -> Result<(A, B), Vec<ArgsError>> {
     match (first, second) {
         (Ok(first), Ok(second)) => Ok((first, second)),

@@ -49,11 +49,11 @@ async fn probe(client: &Client) -> (Result<(), String>, Duration) {
     let started = Instant::now();
     let answer = timeout(PROBE_TIMEOUT, member::get_text(client, "/readyz")).await;
     let answer = answer.unwrap_or(Err(CallError::Timeout(PROBE_TIMEOUT)));
-    (judge(answer), started.elapsed())
+    (refusal_of(answer), started.elapsed())
 }
 
 /// `/readyz` answers 200 and "ok", else 500 and a list of its checks.
-fn judge(answer: Result<String, CallError>) -> Result<(), String> {
+fn refusal_of(answer: Result<String, CallError>) -> Result<(), String> {
     match answer {
         Ok(_) => Ok(()),
         Err(error) => Err(match error.status() {

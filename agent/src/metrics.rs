@@ -32,7 +32,7 @@ pub(crate) enum Patched {
     Labelled,
     /// The object was gone or another one had its name: nothing was written.
     Gone,
-    /// To be tried again.
+    /// The write failed and is tried again.
     Failed,
     /// The API server refuses any such patch of this object: not tried again before the object changes.
     Refused,

@@ -18,14 +18,14 @@ use tokio::sync::watch;
 use crate::member::{CallError, bounded};
 use crate::metrics::Metrics;
 
-/// Life that is asked for.
+/// Lifetime that tokens are asked for with.
 const TOKEN_LIFE: Duration = Duration::from_hours(24);
 /// Renewed no sooner, whatever life the member gives (TokenRequest's own minimum is ten minutes).
 const RENEW_MIN: Duration = Duration::from_secs(30);
 /// A token is renewed long before it ends: time for some tries.
 const RETRY_MAX: Duration = Duration::from_mins(1);
 
-/// A token and its end.
+/// A minted token and when it expires.
 #[derive(Debug, Clone)]
 pub(crate) struct Minted {
     pub(crate) token: Secret<String>,

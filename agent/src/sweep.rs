@@ -68,7 +68,7 @@ pub(crate) struct Sweeper {
 struct Running {
     labeling: Labeling,
     namespaces: Tasks,
-    /// With the version that each is listed and watched in.
+    /// The swept kinds, each with the API version that it is listed and watched in.
     kinds: BTreeMap<Kind, (ApiResource, Tasks)>,
 }
 
@@ -286,12 +286,12 @@ fn begun(settings: &Settings, served: &BTreeMap<Kind, ApiResource>) -> FactMap<K
     all.collect()
 }
 
-/// What routers may rely on.
+/// Whether routers may select objects of a kind by their labels.
 #[derive(Debug, Default)]
 struct Told {
-    /// Every object has its labels.
+    /// Every object that exists has its labels.
     complete: bool,
-    /// So will every new one, as far as somebody has looked.
+    /// Every new object gets its labels at admission; nothing until somebody has looked.
     at_admission: Option<bool>,
 }
 

@@ -29,7 +29,7 @@ const ROUNDS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(2);
 /// Objects per page.
 const PAGE: u32 = 500;
-/// HTTP status.
+/// HTTP status of a request that the agent's RBAC does not allow.
 const FORBIDDEN: u16 = 403;
 /// Patches under way at a time.
 const CONCURRENCY: usize = 8;

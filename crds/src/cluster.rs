@@ -98,7 +98,7 @@ pub struct MemberClusterSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Access {
-    /// By the endpoints.
+    /// Through `spec.endpoints`.
     #[default]
     Direct,
     /// Through the agent's outbound connection. Not served yet.
@@ -225,10 +225,10 @@ pub struct BreakerStatus {
     pub traffic_class: TrafficClass,
     /// Whether it lets them through.
     pub state: BreakerState,
-    /// What made it so.
+    /// What opened or closed it last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Since when.
+    /// When it came into this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::time"))]
     pub since: Option<Time>,

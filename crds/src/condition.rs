@@ -87,7 +87,7 @@ pub enum ConditionReason {
 }
 
 impl ConditionType {
-    /// The text of it.
+    /// The type as `status.conditions[].type` has it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Accepted => "Accepted",
@@ -105,7 +105,7 @@ impl ConditionType {
 }
 
 impl ConditionReason {
-    /// The text of it.
+    /// The reason as `status.conditions[].reason` has it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "Ok",
@@ -153,11 +153,11 @@ impl fmt::Display for ConditionReason {
 /// A condition as it was found, to be set by [`set_condition`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about.
+    /// What the condition is about.
     pub type_: ConditionType,
     /// Whether it holds; `None` is `Unknown`.
     pub status: Option<bool>,
-    /// Why.
+    /// Why it holds or does not, in one CamelCase word.
     pub reason: ConditionReason,
     /// Why, for people. Longer than the API server takes (32 KiB) is cut.
     pub message: String,

@@ -38,7 +38,7 @@ pub struct Duration(
 pub struct DurationError(pub String);
 
 impl Duration {
-    /// What the text means, if it is of the form [`DURATION_PATTERN`].
+    /// The length of time that the text stands for, if it is of the form [`DURATION_PATTERN`].
     pub fn parse(&self) -> Result<StdDuration, DurationError> {
         let plain = |(number, unit): (&str, &str)| {
             number.len() <= 5 && !number.contains('.') && ["h", "m", "s", "ms"].contains(&unit)

@@ -22,7 +22,8 @@ pub const SYSTEM_NAMESPACE: &str = "portolan-system";
 /// hand the control plane of a member to an operator that nobody gave it to.
 pub const SYSTEM_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE];
 
-/// Whether `namespace` is one that agents leave alone and shards own only by exact name; see [`SYSTEM_NAMESPACES`].
+/// Whether `namespace` is one that agents leave alone and shards own only by exact name; see
+/// [`SYSTEM_NAMESPACES`].
 pub fn system_namespace(namespace: &str) -> bool {
     SYSTEM_NAMESPACES.contains(&namespace)
 }

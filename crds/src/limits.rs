@@ -12,6 +12,21 @@ pub const WILDCARD: &str = "*";
 /// The selector that objects of `resource` in `group` ("" is core) must match to belong to the shard; `None` if no limit
 /// narrows that resource. Subresources follow their resource: ask for `pods`, not `pods/status`.
 ///
+/// ```
+/// use portolan_crds::{Selector, ShardingConfigSpec, effective_limit};
+///
+/// let spec: ShardingConfigSpec = serde_yaml_ng::from_str(
+///     "
+///     limits:
+///     - relateResources: [{apiGroups: [''], resources: [pods]}]
+///       selector: {matchLabels: {tier: web}}
+///     ",
+/// )?;
+/// assert_eq!(effective_limit(&spec, "", "pods"), Selector::parse("tier=web").ok());
+/// assert_eq!(effective_limit(&spec, "", "secrets"), None);
+/// # Ok::<(), serde_yaml_ng::Error>(())
+/// ```
+///
 /// A selector that cannot be read selects nothing: validation refuses such a spec, and if one gets here all the same it
 /// must not widen the shard.
 pub fn effective_limit(spec: &ShardingConfigSpec, group: &str, resource: &str) -> Option<Selector> {

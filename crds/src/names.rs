@@ -174,7 +174,17 @@ impl fmt::Display for ShardName {
 
 /// The Lease that a caller of `shard` really holds when it asks for `leader_election_name`.
 ///
-/// It lies in the caller's namespace, which is the shard's, so the shard's namespace is not part of it. Refused when the
+/// ```
+/// use portolan_crds::{ShardName, leader_election_name, lease_name};
+///
+/// let shard = ShardName::new("operator-demo", "demo-0")?;
+/// let lease = lease_name("operator-leader", &shard)?;
+/// assert_eq!(lease, "operator-leader---demo-0");
+/// assert_eq!(leader_election_name(&lease, &shard), Some("operator-leader"));
+/// # Ok::<(), portolan_crds::NameError>(())
+/// ```
+///
+/// The Lease lies in the caller's namespace, which is the shard's, so the shard's namespace is not part of it. Refused when the
 /// result would not be a valid object name; `validate_sharding` reports that before anything is routed.
 pub fn lease_name(leader_election_name: &str, shard: &ShardName) -> Result<String, NameError> {
     if !is_dns_subdomain(leader_election_name) {

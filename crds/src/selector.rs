@@ -27,6 +27,16 @@ pub use requirement::{LABEL_MAX, Requirement, is_label_key, is_label_value};
 
 /// A conjunction of requirements in canonical form. `Default` selects everything.
 ///
+/// ```
+/// use portolan_crds::Selector;
+///
+/// let shard = Selector::parse("app in (web, shop)")?;
+/// let narrowed = shard.and(&Selector::parse("app=shop,tier")?);
+/// assert_eq!(narrowed.to_string(), "app=shop,tier");
+/// assert!(shard.and(&Selector::parse("app=mail")?).is_nothing());
+/// # Ok::<(), portolan_crds::SelectorError>(())
+/// ```
+///
 /// Serialized as the API server's query text. A selector that provably matches nothing is kept as such
 /// ([`Selector::is_nothing`]) and prints as a contradiction, so that even a reader who does not ask gets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

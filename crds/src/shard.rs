@@ -25,7 +25,7 @@ pub enum BucketAlgorithm {
 /// A number of buckets that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BucketingError {
-    /// Outside 1..=1024.
+    /// The number of buckets is outside 1..=1024.
     #[error("{0} buckets: must be from 1 to {MAX_BUCKETS}")]
     OutOfRange(u16),
     /// The legacy hash is defined for 32 buckets only.
@@ -34,6 +34,15 @@ pub enum BucketingError {
 }
 
 /// The hub-wide rule that assigns namespaces to buckets. Changing it relabels the fleet.
+///
+/// ```
+/// use portolan_crds::{BucketAlgorithm, Bucketing};
+///
+/// assert_eq!(Bucketing::legacy().bucket_of("default"), 5);
+/// let rule = Bucketing::new(BucketAlgorithm::Xxh3, 1024)?;
+/// assert!(rule.bucket_of("default") < 1024);
+/// # Ok::<(), portolan_crds::shard::BucketingError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "RawBucketing")]
 pub struct Bucketing {
@@ -58,7 +67,7 @@ impl Bucketing {
         }
     }
 
-    /// The rule of the original.
+    /// The rule of the original ControllerMesh: the sum of code points over 32 buckets.
     pub const fn legacy() -> Self {
         Self {
             algorithm: BucketAlgorithm::Legacy,

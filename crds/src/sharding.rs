@@ -271,10 +271,10 @@ pub enum Unavailable {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum WriteFence {
-    /// It waits, at most 250 ms.
+    /// A write waits, at most 250 ms, until open watches have seen it.
     #[default]
     Enabled,
-    /// It does not wait.
+    /// A write is answered at once.
     Disabled,
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Todo {
     pub(crate) uid: Box<str>,
 }
 
-/// Whose labels follow from what.
+/// What kind of object is labelled, and what its labels follow from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     /// Objects in namespaces: labelled as their namespace.
@@ -33,13 +33,13 @@ pub(crate) enum Subject {
 /// True: the labels are as they shall be.
 type Marks = HashMap<Box<str>, HashMap<Box<str>, bool>>;
 
-/// The state of one sweep.
+/// What one kind's sweep knows of its objects: which are labelled, and which are still to be.
 #[derive(Debug)]
 pub(crate) struct Inventory {
     labeling: Labeling,
     subject: Subject,
     marks: Marks,
-    /// Of the list under way; replaces `marks` at its end.
+    /// The marks of the list under way; they replace `marks` at its end.
     listing: Option<Marks>,
     queue: VecDeque<Todo>,
     /// Tried in vain for now, by namespace and name: each waits once, however often it changes. Shares the bound of the
@@ -63,7 +63,7 @@ pub(crate) struct Counts {
 enum Urgency {
     /// Just created or changed: someone may be waiting for it.
     Event,
-    /// One of many in a list.
+    /// Found in a list, with many others.
     Listed,
 }
 
@@ -92,7 +92,7 @@ impl Inventory {
 
     /// An object of the list.
     pub(crate) fn listed(&mut self, metadata: &ObjectMeta) {
-        let Some((todo, met)) = self.judge(metadata) else {
+        let Some((todo, met)) = self.todo_of(metadata) else {
             return;
         };
         let marks = self.listing.get_or_insert_default();
@@ -116,7 +116,7 @@ impl Inventory {
 
     /// An object was created or changed.
     pub(crate) fn changed(&mut self, metadata: &ObjectMeta) {
-        let Some((todo, met)) = self.judge(metadata) else {
+        let Some((todo, met)) = self.todo_of(metadata) else {
             return;
         };
         let before = match self.marks.get_mut(&todo.namespace) {
@@ -136,7 +136,9 @@ impl Inventory {
     }
 
     pub(crate) fn deleted(&mut self, metadata: &ObjectMeta) {
-        let Some((todo, _)) = self.judge(metadata) else { return };
+        let Some((todo, _)) = self.todo_of(metadata) else {
+            return;
+        };
         let Some(objects) = self.marks.get_mut(&todo.namespace) else {
             return;
         };
@@ -206,7 +208,7 @@ impl Inventory {
     }
 
     /// `None` for what is not labelled at all: objects of system namespaces.
-    fn judge(&self, metadata: &ObjectMeta) -> Option<(Todo, bool)> {
+    fn todo_of(&self, metadata: &ObjectMeta) -> Option<(Todo, bool)> {
         let name = metadata.name.as_deref()?;
         let namespace = match self.subject {
             Subject::Objects => metadata.namespace.as_deref()?,

@@ -65,7 +65,7 @@ impl Patcher {
         loop {
             self.pacer.turn().await;
             let answer = bounded(objects.patch_metadata(&todo.name, params, patch)).await;
-            let outcome = judge(answer.map(drop));
+            let outcome = outcome_of(answer.map(drop));
             self.metrics.patched(outcome.0);
             match outcome {
                 (Patched::Failed, Some(error)) => {
@@ -93,7 +93,7 @@ impl Patcher {
 }
 
 /// What the answer means, and the error where a person might want to know it.
-fn judge(answer: Result<(), CallError>) -> (Patched, Option<CallError>) {
+fn outcome_of(answer: Result<(), CallError>) -> (Patched, Option<CallError>) {
     let Err(error) = answer else {
         return (Patched::Labelled, None);
     };
@@ -135,10 +135,10 @@ mod tests {
     fn what_answers_mean() {
         let failed = |code| {
             let status = Status::failure("no", "Reason").with_code(code);
-            judge(Err(CallError::Kube(kube::Error::Api(Box::new(status))))).0
+            outcome_of(Err(CallError::Kube(kube::Error::Api(Box::new(status))))).0
         };
-        assert_eq!(judge(Ok(())).0, Patched::Labelled);
-        assert_eq!(judge(Err(CallError::Timeout(CALL_TIMEOUT))).0, Patched::Failed);
+        assert_eq!(outcome_of(Ok(())).0, Patched::Labelled);
+        assert_eq!(outcome_of(Err(CallError::Timeout(CALL_TIMEOUT))).0, Patched::Failed);
         for (code, outcome) in [
             (404, Patched::Gone),
             (409, Patched::Gone),

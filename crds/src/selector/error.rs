@@ -27,7 +27,7 @@ pub enum SelectorError {
     Value {
         /// The label.
         key: String,
-        /// What it cannot be compared with.
+        /// The value that no label can have.
         value: String,
     },
     /// Too many or too few values for the operator.
@@ -37,7 +37,7 @@ pub enum SelectorError {
         key: String,
         /// The operator.
         operator: Operator,
-        /// What it takes, in words.
+        /// How many values the operator takes, in words.
         takes: &'static str,
         /// How many values were given.
         given: usize,
@@ -49,7 +49,7 @@ pub enum SelectorError {
         key: String,
         /// The operator.
         operator: Operator,
-        /// What is no integer.
+        /// The value that is no integer.
         value: String,
     },
     /// A `LabelSelector` operator other than the four that Kubernetes knows.
@@ -57,7 +57,7 @@ pub enum SelectorError {
     Operator {
         /// The label.
         key: String,
-        /// The unknown word.
+        /// The word that is no operator.
         operator: String,
     },
 }

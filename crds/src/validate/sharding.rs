@@ -9,6 +9,23 @@ use crate::shard::MAX_BUCKETS;
 use crate::sharding::{ClusterEntry, Root, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
+///
+/// ```
+/// use portolan_crds::{ShardingConfigSpec, validate_sharding};
+///
+/// let spec: ShardingConfigSpec = serde_yaml_ng::from_str(
+///     "
+///     selector: {matchLabels: {app: greeter}}
+///     callerClusters: [east]
+///     clusters:
+///     - name: east
+///     - name: east
+///     ",
+/// )?;
+/// let problems = validate_sharding("demo-0", "operators", &spec);
+/// assert_eq!(problems[0].field, "spec.clusters[1].name");
+/// # Ok::<(), serde_yaml_ng::Error>(())
+/// ```
 pub fn validate_sharding(name: &str, namespace: &str, spec: &ShardingConfigSpec) -> Vec<Problem> {
     let mut problems = Problems::default();
     check_callers(&mut problems, spec);

@@ -21,7 +21,7 @@ const PEM_LINE: usize = 64;
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// Its API server as the kubeconfig names it.
+    /// Address of the API server as the kubeconfig names it.
     pub(crate) url: String,
     /// PEM bundle of the kubeconfig; empty when it relies on the system's roots.
     pub(crate) ca_pem: String,

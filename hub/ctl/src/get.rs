@@ -242,7 +242,7 @@ fn explain_false(kind: &str, name: &str, conditions: &[Condition]) {
     }
 }
 
-/// Those that do not hold. Where a spec is refused and no earlier one is in force, the others know nothing, and only refer
+/// Conditions that do not hold. Where a spec is refused and no earlier one is in force, the others know nothing, and only refer
 /// to the refusal.
 fn worth_telling(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
     let refused = conditions

@@ -127,7 +127,7 @@ async fn allow_users(member: &Client, users: &BTreeSet<String>) -> anyhow::Resul
     put(&Api::all(member.clone()), &binding).await
 }
 
-/// One rule with the names of before and the new ones.
+/// The rule that lets the router impersonate `names` and whom the rules of `before` name.
 fn impersonate(group: &str, resource: &str, names: &BTreeSet<String>, before: &[PolicyRule]) -> PolicyRule {
     let kept = before
         .iter()
@@ -211,7 +211,7 @@ fn router() -> Subject {
     service_account(labels::SERVICE_ACCOUNT_ROUTER)
 }
 
-/// One of Portolan's own in the member.
+/// A ServiceAccount of Portolan's own in the member, as the subject of a binding.
 pub(crate) fn service_account(name: &str) -> Subject {
     Subject {
         kind: "ServiceAccount".into(),

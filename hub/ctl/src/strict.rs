@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::apply::describe;
 
-/// Fields that every object has.
+/// Fields that an object of any kind has.
 const OF_EVERY_OBJECT: [&str; 3] = ["apiVersion", "kind", "metadata"];
 /// Edits between a field and its typo, one for every so many characters.
 const LETTERS_PER_EDIT: usize = 3;

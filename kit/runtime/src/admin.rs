@@ -59,7 +59,9 @@ impl AdminArgs {
 #[derive(Debug, Error)]
 #[error("cannot bind the admin server to {addr}")]
 pub struct AdminBindError {
+    /// The address that was asked for.
     pub addr: SocketAddr,
+    /// Why the system refuses it.
     #[source]
     pub source: io::Error,
 }
@@ -79,14 +81,17 @@ pub struct Bound {
 /// What the admin server shows.
 #[derive(Clone)]
 pub struct AdminPages {
+    /// What `/readyz` tells.
     pub readiness: Readiness,
+    /// What `/metrics` prints.
     pub registry: Registry,
+    /// Whose log filter `/loglevel` reads and sets.
     pub telemetry: Telemetry,
     /// Configuration and state without secrets, made at each request.
     pub configz: Configz,
     /// The program's own routes. Served to this machine only unless `remote`.
     pub extra: Router,
-    /// `AdminArgs::admin_remote`.
+    /// Serve `extra` to other machines too: [`AdminArgs::admin_remote`].
     pub remote: bool,
 }
 
@@ -104,16 +109,19 @@ impl AdminPages {
         }
     }
 
+    /// What `/configz` shows: made anew for each request.
     pub fn configz(mut self, dump: impl Fn() -> serde_json::Value + Send + Sync + 'static) -> Self {
         self.configz = Arc::new(dump);
         self
     }
 
+    /// Adds the program's own routes.
     pub fn extra(mut self, routes: Router) -> Self {
         self.extra = routes;
         self
     }
 
+    /// Serves the program's own routes to other machines too.
     pub fn remote(mut self, remote: bool) -> Self {
         self.remote = remote;
         self

@@ -22,12 +22,15 @@ const PUBLIC_MODE: u32 = 0o644;
 pub struct FileError {
     /// A verb: "read", "write", "rename".
     pub operation: &'static str,
+    /// The file it was about.
     pub path: PathBuf,
+    /// What the system says.
     #[source]
     pub source: io::Error,
 }
 
 impl FileError {
+    /// Whether there is no such file.
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }

@@ -35,6 +35,7 @@
 //!     Ok(Drain::new(readiness, tasks, Duration::from_secs(5)).after(serving, Duration::from_secs(20)))
 //! }
 //! ```
+#![warn(missing_docs)]
 
 mod accept;
 pub mod admin;

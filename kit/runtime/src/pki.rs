@@ -32,34 +32,49 @@ pub const MAX_CSR_BYTES: usize = 16 * 1024;
 /// What can be wrong with a certificate, a key or a request.
 #[derive(Debug, Error)]
 pub enum PkiError {
+    /// A key or a certificate cannot be made.
     #[error("cannot {action}")]
     Generate {
+        /// What was to be done, in words.
         action: &'static str,
+        /// What the library says.
         #[source]
         source: rcgen::Error,
     },
+    /// The CA key is no private key that can be read.
     #[error("unreadable CA key")]
     CaKey(#[source] rcgen::Error),
+    /// The CA key belongs to another certificate.
     #[error("the CA's key does not belong to its certificate")]
     CaMismatch,
+    /// The CA certificate has expired.
     #[error("the CA's certificate has expired")]
     CaExpired,
+    /// The certificate must not issue others.
     #[error("the certificate is not one of a CA")]
     NotACa,
+    /// The signing request cannot be read.
     #[error("unreadable certificate signing request: {0}")]
     Csr(String),
+    /// The signing request does not prove that its key is held.
     #[error("the certificate signing request is not signed by its own key")]
     CsrSignature,
+    /// The CA subject has an attribute twice.
     #[error("the CA's subject has more than one {0}, which cannot be written as an issuer")]
     CaSubject(String),
+    /// The signing request is longer than any that is needed.
     #[error("the certificate signing request has {0} bytes, more than {MAX_CSR_BYTES}")]
     CsrTooLarge(usize),
+    /// A name that no certificate can carry.
     #[error("{name:?} cannot be a name in a certificate")]
     Name {
+        /// The name.
         name: String,
+        /// What the library says.
         #[source]
         source: rcgen::Error,
     },
+    /// The certificate cannot be read.
     #[error("unreadable certificate: {0}")]
     Certificate(String),
 }
@@ -67,41 +82,54 @@ pub enum PkiError {
 /// What an issued certificate may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
+    /// Client authentication.
     Client,
+    /// Server authentication.
     Server,
+    /// Client and server authentication.
     Both,
 }
 
 /// What an issued certificate shall say. Everything in it is vouched for by the caller.
 #[derive(Debug, Clone)]
 pub struct LeafSpec {
+    /// Common name (CN) of the subject.
     pub common_name: String,
     /// One: rcgen writes each attribute type once.
     pub organization: Option<String>,
     /// DNS names and IP addresses, told apart by their form.
     pub hosts: Vec<String>,
+    /// URIs among the alternative names.
     pub uris: Vec<String>,
     /// Cut to the end of the CA.
     pub ttl: Duration,
+    /// What the certificate may be used for.
     pub usage: Usage,
 }
 
 /// A certificate (leaf first, then its CA) with its private key, both PEM.
 #[derive(Debug, Clone)]
 pub struct Issued {
+    /// The certificate and its chain, PEM.
     pub cert_pem: String,
+    /// The private key, PEM.
     pub key_pem: Secret<String>,
 }
 
 /// What a certificate says of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// Empty if there is none.
+    /// Common name (CN); empty if there is none.
     pub common_name: String,
+    /// Organizations (O) of the subject.
     pub organizations: Vec<String>,
+    /// DNS names among the alternative names.
     pub dns_names: Vec<String>,
+    /// URIs among the alternative names.
     pub uris: Vec<String>,
+    /// The certificate is not valid before.
     pub not_before: SystemTime,
+    /// The certificate is not valid after.
     pub not_after: SystemTime,
 }
 
@@ -172,10 +200,12 @@ impl CertificateAuthority {
         &self.cert_pem
     }
 
+    /// The private key of the CA, PEM.
     pub fn key_pem(&self) -> Secret<String> {
         Secret::new(self.issuer.key().serialize_pem())
     }
 
+    /// The subject of the CA certificate.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }

@@ -27,7 +27,7 @@ pub struct Readiness {
     parts: watch::Sender<Parts>,
 }
 
-/// One part's voice. Dropping it changes nothing: a ready part that finished stays ready.
+/// Tells whether one part of the program is ready. Dropping it changes nothing: a ready part that finished stays ready.
 #[derive(Debug, Clone)]
 pub struct ReadyHandle {
     name: Name,
@@ -41,6 +41,7 @@ impl Default for Readiness {
 }
 
 impl Readiness {
+    /// Without parts: ready at once.
     pub fn new() -> Self {
         Self {
             parts: watch::Sender::new(Parts::new()),
@@ -100,6 +101,7 @@ impl Readiness {
 }
 
 impl ReadyHandle {
+    /// The part is ready.
     pub fn ready(&self) {
         self.set(None);
     }

@@ -17,6 +17,7 @@ use zeroize::{Zeroize, Zeroizing};
 pub struct Secret<T: Zeroize = String>(Zeroizing<T>);
 
 impl<T: Zeroize> Secret<T> {
+    /// Takes a value that must not be seen.
     pub fn new(value: T) -> Self {
         Self(Zeroizing::new(value))
     }

@@ -62,7 +62,9 @@ struct Shared {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("task {task} ended the program: {reason}")]
 pub struct TaskFailure {
+    /// Name of the task.
     pub task: &'static str,
+    /// Its error, or that it panicked.
     pub reason: String,
 }
 
@@ -82,8 +84,11 @@ pub enum StopCause {
 pub struct ShutdownReport {
     /// Tasks that were still running at the deadline, by name and number, and were cut.
     pub cut: BTreeMap<&'static str, usize>,
+    /// How many tasks panicked since the start.
     pub panics: u64,
+    /// The first task that ended the program, if one did.
     pub failure: Option<TaskFailure>,
+    /// How long the shutdown took.
     pub took: Duration,
 }
 
@@ -124,7 +129,7 @@ impl Tasks {
         }
     }
 
-    /// The same set, spawning on another runtime: traffic apart from admin and control streams.
+    /// This set of tasks, spawning on another runtime: traffic apart from admin and control streams.
     pub fn on(&self, runtime: Handle) -> Self {
         Self {
             scope: self.scope.clone(),
@@ -193,6 +198,7 @@ impl Tasks {
         self.scope.stop.cancelled()
     }
 
+    /// Whether the tasks are asked to end.
     pub fn is_cancelled(&self) -> bool {
         self.scope.stop.is_cancelled()
     }

@@ -41,7 +41,7 @@ pub const DEFAULT_LOG_LEVEL: &str = "info,h2=warn,hyper=warn,tower=warn,rustls=w
 /// Share of the traces we start ourselves; a caller's decision is always followed. One in ten keeps the cost of an
 /// idle fleet's watches low and still shows every path within minutes.
 pub const DEFAULT_TRACE_SAMPLE_RATIO: f64 = 0.1;
-/// One export, and the last flush: a collector that takes longer is down.
+/// Time for one export, and for the last flush: a collector that takes longer is down.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A restart of the collector is bridged by the queue, not by trying longer.
 const EXPORT_RETRIES: usize = 1;
@@ -121,16 +121,27 @@ impl TelemetryArgs {
 /// Why telemetry cannot be set up or changed.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
+    /// A log filter that cannot be read.
     #[error("{filter:?} is not a log filter: {reason}")]
-    Filter { filter: String, reason: String },
+    Filter {
+        /// The filter as it was given.
+        filter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The exporter of traces cannot be made.
     #[error("cannot export traces to {endpoint}")]
     Exporter {
+        /// Where traces were to go.
         endpoint: String,
+        /// What the library says.
         #[source]
         source: ExporterBuildError,
     },
+    /// A process has one log and one tracer.
     #[error("telemetry was set up twice in one process")]
     Twice,
+    /// The subscriber of the process is gone.
     #[error("the log filter cannot be changed any more")]
     Gone,
 }

@@ -35,22 +35,31 @@ pub const ALPN_HTTP1: &[&[u8]] = &[b"http/1.1"];
 /// What is wrong with TLS material. Names files, never contents.
 #[derive(Debug, Error)]
 pub enum TlsError {
+    /// A PEM text without certificate.
     #[error("no certificate found in the PEM text")]
     NoCertificate,
+    /// A text that is no PEM.
     #[error("unreadable PEM text: {0}")]
     Pem(String),
+    /// A PEM text without private key.
     #[error("no private key found in the PEM text")]
     NoKey,
+    /// Certificate and key do not fit each other, or cannot be used.
     #[error("the certificate and its key cannot be used")]
     Identity(#[source] rustls::Error),
+    /// The CA bundle has a certificate that cannot be used.
     #[error("the CA bundle holds a certificate that cannot be used")]
     Roots(#[source] rustls::Error),
+    /// A fingerprint that is none.
     #[error("{0:?} is no fingerprint; expected sha256:<64 hex digits>")]
     Fingerprint(String),
+    /// No protocol version or cipher is left.
     #[error("the TLS configuration is not possible")]
     Config(#[source] rustls::Error),
+    /// A certificate that cannot be read.
     #[error(transparent)]
     Certificate(#[from] crate::pki::PkiError),
+    /// A file that cannot be read.
     #[error(transparent)]
     File(#[from] crate::files::FileError),
 }

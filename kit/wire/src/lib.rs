@@ -4,6 +4,7 @@
 //! The identities that speak it are client certificates of the hub CA, see [`identity`]; which revision of it they speak is
 //! settled in [`protocol`]; [`client`] gets and keeps a certificate and dials the hub. Nothing else here does IO, and no
 //! rules live here.
+#![warn(missing_docs)]
 
 pub mod client;
 pub mod identity;

@@ -3,6 +3,7 @@
 //!
 //! It depends on nothing and starts no control plane, so that `make lint` runs it in a second. It reads Rust only as far
 //! as these questions need ([`lex`], [`scan`]); what a macro makes of its arguments it does not know.
+#![warn(missing_docs)]
 
 pub mod arrows;
 pub mod lex;

@@ -82,7 +82,7 @@ struct UpFlags {
 }
 
 impl UpFlags {
-    /// The same flags for the daemon's command line.
+    /// These flags as the daemon's command line has them.
     fn to_args(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = self.names.iter().map(OsString::from).collect();
         args.extend(self.pods.then(|| "--pods".into()));

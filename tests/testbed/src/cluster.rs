@@ -214,6 +214,7 @@ impl Cluster {
         })
     }
 
+    /// Name of the cluster.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -228,7 +229,7 @@ impl Cluster {
         &self.kubeconfig
     }
 
-    /// The same, straight to the API server.
+    /// File of a kubeconfig that goes straight to the API server, past the fault stage.
     pub fn direct_kubeconfig_path(&self) -> &Path {
         &self.direct_kubeconfig
     }
@@ -272,7 +273,7 @@ impl Cluster {
     }
 
     /// SIGSTOP for the API server: connections stay open and silent, new ones are accepted by the kernel alone.
-    /// It has stopped when this returns.
+    /// The API server has stopped when this returns.
     pub async fn freeze(&self) -> Result<()> {
         self.stop(|programs| &mut programs.apiserver).await
     }

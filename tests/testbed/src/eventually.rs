@@ -13,6 +13,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// What a probe of [`eventually`] may answer: `Option`, `Result` or `bool`.
 pub trait Outcome {
+    /// What is waited for.
     type Value;
     /// The value if the probe succeeded, else what it saw instead.
     fn settle(self) -> Result<Self::Value, String>;

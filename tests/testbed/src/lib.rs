@@ -21,6 +21,7 @@
 //! Tests of one binary may share a testbed in a `static tokio::sync::OnceCell<Testbed>`: it runs on no test's runtime,
 //! and although statics are never dropped, it ends with the process. People use the `portolan-testbed` program,
 //! which is this crate in a daemon.
+#![warn(missing_docs)]
 
 mod cluster;
 mod control_plane;

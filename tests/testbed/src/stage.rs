@@ -28,7 +28,7 @@ pub enum Fault {
     None,
     /// Every chunk arrives this much later, in both directions; throughput is not limited.
     Delay(Duration),
-    /// The same for connections opened while it is set, for all their life; older ones pass. So watches can be late
+    /// Every chunk arrives this much later on connections opened while it is set, for all their life; older ones pass. So watches can be late
     /// where requests on an older connection are not.
     DelayNew(Duration),
     /// Open connections are cut with RST, new ones right after they were accepted.

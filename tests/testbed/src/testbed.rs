@@ -81,6 +81,7 @@ impl Testbed {
         }
     }
 
+    /// The cluster called `name`, if there is one.
     pub fn find(&self, name: &str) -> Option<&Cluster> {
         self.clusters.iter().find(|cluster| cluster.name() == name)
     }

@@ -27,7 +27,7 @@ pub(crate) struct Placeholder {
     pub(crate) namespace: String,
     /// Home cluster: the first of callerClusters, else the first member.
     pub(crate) home: String,
-    /// Pod and ServiceAccount.
+    /// Name of both the Pod and its ServiceAccount.
     pub(crate) name: String,
     labels: BTreeMap<String, String>,
 }
@@ -57,7 +57,7 @@ impl Placeholder {
         })
     }
 
-    /// `--allow` of the join.
+    /// `namespace/name` of the ServiceAccount, as `--allow` of join takes it.
     pub(crate) fn service_account(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

@@ -350,7 +350,7 @@ impl Up {
         self.fleet.write()
     }
 
-    /// One request through the router by each kubeconfig: ready means that this works.
+    /// Sends one request through the router by each kubeconfig: a fleet is ready once they work.
     async fn probe(&self) -> anyhow::Result<()> {
         let files = self
             .fleet

@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::MakeWriter;
 pub const ACCESS: &str = "access";
 /// How long an access line waits for company.
 const LATE: Duration = Duration::from_millis(5);
-/// Bytes that wait at most.
+/// Most bytes of lines in the queue.
 const FULL: usize = 256 << 10;
 /// How often the thread looks whether it is still wanted.
 const LOOK: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ impl Lines {
         }))
     }
 
-    /// Writes what waits.
+    /// Writes the queued lines.
     pub(super) fn flush(&self) {
         // Nobody can be told of a log that cannot be written.
         let _ = self.0.write(&[]);
@@ -54,7 +54,7 @@ impl Lines {
 }
 
 impl Shared {
-    /// What waits, then `line`.
+    /// Writes the queued lines, then `line`.
     fn write(&self, line: &[u8]) -> io::Result<()> {
         let mut output = self.output.lock();
         let waiting = std::mem::take(&mut *self.queue.lock());

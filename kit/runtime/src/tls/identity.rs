@@ -64,6 +64,7 @@ impl Identity {
         &self.subject
     }
 
+    /// When the certificate expires.
     pub fn not_after(&self) -> SystemTime {
         self.subject.not_after
     }
@@ -73,6 +74,7 @@ impl Identity {
         &self.cert_pem
     }
 
+    /// The private key, PEM.
     pub fn key_pem(&self) -> &Secret<String> {
         &self.key_pem
     }
@@ -107,6 +109,7 @@ impl IdentityStore {
         })
     }
 
+    /// Starts with an identity.
     pub fn new(identity: impl Into<Arc<Identity>>) -> Arc<Self> {
         let store = Self::empty();
         store.set(identity);
@@ -126,6 +129,7 @@ impl IdentityStore {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
+    /// The identity in use, if there is one yet.
     pub fn load(&self) -> Option<Arc<Identity>> {
         self.current.load_full()
     }

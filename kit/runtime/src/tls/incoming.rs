@@ -54,6 +54,7 @@ impl TlsIncoming {
         Ok(Self { addr, ready })
     }
 
+    /// The address that it listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
     }

@@ -25,7 +25,9 @@ pub const DEFAULT_RELOAD_PERIOD: Duration = Duration::from_secs(5);
 /// Where a certificate chain and its key are, both PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityFiles {
+    /// The certificate and its chain, PEM.
     pub cert: PathBuf,
+    /// The private key, PEM.
     pub key: PathBuf,
 }
 
@@ -34,7 +36,7 @@ pub struct IdentityFiles {
 pub struct CaFile(pub PathBuf);
 
 impl IdentityFiles {
-    /// Reads both once.
+    /// Reads certificate and key once.
     pub fn load(&self) -> Result<Identity, TlsError> {
         identity(&[files::read(&self.cert)?, files::read(&self.key)?])
     }
@@ -97,7 +99,7 @@ impl CaFile {
 
 type Apply = Box<dyn Fn(&[Vec<u8>]) -> Result<(), TlsError> + Send + Sync>;
 
-/// One set of files that count together.
+/// Files that are one configuration together: a change of any is a change of all.
 struct Follower {
     paths: Vec<PathBuf>,
     last: Option<Seen>,

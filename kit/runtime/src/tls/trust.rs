@@ -53,11 +53,12 @@ impl TrustStore {
         Ok(())
     }
 
+    /// The trusted certificates, PEM.
     pub fn pem(&self) -> String {
         self.current.load().pem.clone()
     }
 
-    /// Reloads that were refused.
+    /// Registers the counter of reloads that were refused.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "ca_reloads_rejected",
@@ -102,7 +103,7 @@ impl Trust {
 /// What a server wants of its clients.
 #[derive(Debug, Clone)]
 pub enum ClientAuth {
-    /// Asks for nothing.
+    /// Asks clients for no certificate.
     None,
     /// Takes clients without certificate too: enrolment, bearer tokens. A bad certificate is still refused.
     Optional(Arc<TrustStore>),

@@ -23,16 +23,22 @@ const PENDING_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Why there is no certificate.
 #[derive(Debug, Error)]
 pub enum EnrollError {
+    /// The hub refuses, or the connection broke.
     #[error("the hub answers {:?}: {}", .0.code(), .0.message())]
     Status(Box<Status>),
+    /// The hub did not answer in time.
     #[error("no answer from the hub within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
+    /// The hub answered without a certificate.
     #[error("the hub's answer is empty")]
     EmptyAnswer,
+    /// The hub issued no new certificate.
     #[error("the hub does not renew the certificate: {0}")]
     NotRenewed(String),
+    /// No key or signing request could be made.
     #[error("no key or request could be made")]
     Key(#[from] PkiError),
+    /// What the hub issued does not fit the key.
     #[error("the hub issued a certificate that cannot be used")]
     Identity(#[from] TlsError),
 }

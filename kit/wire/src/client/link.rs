@@ -29,8 +29,10 @@ pub const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Why there can be no way to a hub.
 #[derive(Debug, Error)]
 pub enum LinkError {
+    /// The address of the hub is not `host:port`.
     #[error("{0:?} is not an address of the form host:port")]
     Address(String),
+    /// The TLS configuration is not possible.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
