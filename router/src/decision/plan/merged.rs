@@ -7,6 +7,7 @@ use super::choose::{By, Candidate, Choose};
 use super::{FanLeg, Forward, Plan, Refusal, Rewrite, Route, Rule, scope};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
+use crate::value::kinds::Scope;
 use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, LeaseName, Shard};
 
 pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
@@ -78,6 +79,22 @@ struct Place<'a> {
     cluster: &'a str,
     /// Let through by `Audit`.
     warning: Option<String>,
+}
+
+impl Merged<'_> {
+    /// Where objects of the kind live in the members that may have some; `None` if they have not said (yet).
+    pub(super) fn scope_of(&self, resource: &ResourceRequest) -> Option<Scope> {
+        if scope::never_namespaced(resource) {
+            return Some(Scope::Cluster);
+        }
+        let (group, kinds) = (resource.group.as_str(), self.route.kinds);
+        let gr = (group, resource.resource.as_str());
+        if !kinds.is_served(self.holders(), gr) {
+            self.route.unknown_kind.set(true);
+        }
+        // A newer Kubernetes may have cluster-scoped kinds that the tables lack.
+        kinds.scope(self.holders(), gr).or_else(|| scope::scope_by_group(group))
+    }
 }
 
 impl Merged<'_> {

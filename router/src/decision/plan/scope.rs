@@ -5,7 +5,6 @@ use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::filter::NamespaceLabels;
 
-use super::merged::Merged;
 use crate::value::classify::ResourceRequest;
 use crate::value::kinds::Scope;
 use crate::value::snapshot::{Coverage, Limit, Shard};
@@ -70,23 +69,11 @@ const CLUSTER_SCOPED: [(&str, &[&str]); 13] = [
     ),
 ];
 
-impl Merged<'_> {
-    /// Where objects of the kind live in the members that may have some; `None` if they have not said (yet).
-    pub(super) fn scope_of(&self, resource: &ResourceRequest) -> Option<Scope> {
-        if never_namespaced(resource) {
-            return Some(Scope::Cluster);
-        }
-        let (group, kinds) = (resource.group.as_str(), self.route.kinds);
-        let gr = (group, resource.resource.as_str());
-        if !kinds.is_served(self.holders(), gr) {
-            self.route.unknown_kind.set(true);
-        }
-        let known = CLUSTER_SCOPED.iter().any(|(known, _)| *known == group);
-        let kubernetes = known || NAMESPACED_GROUPS.contains(&group);
-        // A newer Kubernetes may have cluster-scoped kinds that the table lacks.
-        let scope = kinds.scope(self.holders(), gr);
-        scope.or(kubernetes.then_some(Scope::Namespaced))
-    }
+/// Where objects of the group's kinds live if no member has said so: kinds of Kubernetes that no table here names have
+/// namespaces, as far as is known.
+pub(super) fn scope_by_group(group: &str) -> Option<Scope> {
+    let known = CLUSTER_SCOPED.iter().any(|(known, _)| *known == group);
+    (known || NAMESPACED_GROUPS.contains(&group)).then_some(Scope::Namespaced)
 }
 
 /// Whether objects of the kind have no namespace in any cluster, whatever it has said.
