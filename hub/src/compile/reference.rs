@@ -56,9 +56,12 @@ impl Ref {
     /// The member cluster whose facts it is made of; a shard is made of none.
     pub(crate) fn cluster(&self) -> Option<&str> {
         match self {
-            Self::Target(cluster) | Self::Identity(cluster) | Self::Coverage(cluster) => Some(cluster),
-            Self::Ownership { cluster, .. } | Self::Credential { cluster, .. } => Some(cluster),
-            Self::View { home, .. } => Some(home),
+            Self::Target(cluster)
+            | Self::Identity(cluster)
+            | Self::Coverage(cluster)
+            | Self::Ownership { cluster, .. }
+            | Self::Credential { cluster, .. }
+            | Self::View { home: cluster, .. } => Some(cluster),
             Self::Shard(_) => None,
         }
     }

@@ -294,10 +294,9 @@ fn caller_of(reviewed: &Reviewed, snapshot: &Snapshot) -> Result<Arc<CallerView>
         )));
     }
     match &view.binding {
-        Binding::One(_) => Ok(view.clone()),
+        // Planning says what is missing of a shard.
+        Binding::One(_) | Binding::Unknown { .. } => Ok(view.clone()),
         Binding::None => Err(Fault::Forbidden(format!("{pod} belongs to no shard"))),
-        // Planning says what is missing.
-        Binding::Unknown { .. } => Ok(view.clone()),
         Binding::Several(configs) => Err(Fault::Forbidden(format!(
             "{pod} belongs to {} shards, which must be one: {}; narrow their selectors",
             configs.len(),
