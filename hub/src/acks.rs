@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,6 +24,8 @@ const RETURN_GRACE: Duration = Duration::from_mins(1);
 pub(crate) struct RouterState {
     pub(crate) epoch: u64,
     pub(crate) version: String,
+    /// What it is told.
+    pub(crate) subscription: Subscription,
     /// `None` while connected.
     pub(crate) left: Option<Instant>,
     pub(crate) held: BTreeMap<Ref, String>,
@@ -33,6 +36,23 @@ pub(crate) struct RouterState {
     /// What it had seen of the ledger when its stream began.
     pub(crate) seen: Seen,
     pub(crate) breakers: Vec<v1::BreakerState>,
+}
+
+impl RouterState {
+    /// A gateway whose stream begins, and that holds this.
+    pub(crate) fn new(epoch: u64, held: BTreeMap<Ref, String>) -> Self {
+        Self {
+            epoch,
+            version: String::new(),
+            subscription: Subscription::Everything,
+            left: None,
+            held,
+            rejected: BTreeMap::new(),
+            acked_run: 0,
+            seen: Seen::default(),
+            breakers: Vec::new(),
+        }
+    }
 }
 
 /// How much of which ledger's life somebody has seen.
@@ -78,17 +98,7 @@ impl Acks {
 
     /// A stream begins, with what the router says it holds. False, and nothing changes, while an earlier one of the name is
     /// open: there are two routers then, and of what either holds nothing would be known.
-    pub(crate) fn connected(&self, router: &str, epoch: u64, version: String, held: BTreeMap<Ref, String>) -> bool {
-        let state = RouterState {
-            epoch,
-            version,
-            left: None,
-            held,
-            rejected: BTreeMap::new(),
-            acked_run: 0,
-            seen: Seen::default(),
-            breakers: Vec::new(),
-        };
+    pub(crate) fn connected(&self, router: &str, state: RouterState) -> bool {
         let mut routers = self.routers.write();
         if routers.get(router).is_some_and(|earlier| earlier.left.is_none()) {
             return false;
@@ -147,9 +157,9 @@ mod tests {
         assert_eq!(acks.released_up_to(), 0, "routers may come back");
         tokio::time::advance(RETURN_GRACE).await;
         assert_eq!(acks.released_up_to(), u64::MAX, "nobody is there");
-        assert!(acks.connected("a", 1, String::new(), BTreeMap::new()));
-        assert!(acks.connected("b", 2, String::new(), BTreeMap::new()));
-        assert!(!acks.connected("a", 3, String::new(), BTreeMap::new()), "a is here");
+        assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
+        assert!(acks.connected("b", RouterState::new(2, BTreeMap::new())));
+        assert!(!acks.connected("a", RouterState::new(3, BTreeMap::new())), "a is here");
         acks.update("a", 1, |state| state.acked_run = 7);
         assert_eq!(acks.released_up_to(), 0);
         acks.update("b", 1, |state| state.acked_run = 9);
@@ -166,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_ledger_that_was_set_back_is_noticed() {
         let acks = Acks::default();
-        assert!(acks.connected("a", 1, String::new(), BTreeMap::new()));
+        assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
         let seen = Seen {
             incarnation: "one".to_owned(),
             view_revision: 8,

@@ -13,6 +13,7 @@ use kube::api::{Api, PostParams};
 use kube::{Client, Error as KubeError};
 use portolan_crds::labels::SECRET_BOOTSTRAP_PREFIX;
 use portolan_runtime::Secret;
+use portolan_wire::subscription::Subscription;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -56,8 +57,14 @@ pub(crate) enum TokenError {
 /// Whom a token is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Grant {
-    Agent { cluster: String },
-    Router { name: String, sans: Vec<String> },
+    Agent {
+        cluster: String,
+    },
+    Router {
+        name: String,
+        sans: Vec<String>,
+        subscription: Subscription,
+    },
 }
 
 /// A token whose secret half was right.
@@ -168,6 +175,9 @@ fn read(secret: KubeSecret, name: String, secret_half: &str, now: Timestamp) -> 
         Some("router") => Grant::Router {
             name: subject,
             sans: text(&data, "sans").map(|sans| words(&sans)).unwrap_or_default(),
+            subscription: text(&data, "subscription")
+                .and_then(|scopes| Subscription::from_scopes(words(&scopes).iter().map(String::as_str)).ok())
+                .ok_or_else(|| malformed("subscription", "is missing or no subscription"))?,
         },
         _ => return Err(malformed("kind", "must be agent or router")),
     };
@@ -235,13 +245,15 @@ mod tests {
             ("kind", "router"),
             ("name", "gateway"),
             ("sans", "a.example, 10.0.0.1,"),
+            ("subscription", "shard:ops/a,shard:ops/b"),
         ]);
         let sans = vec!["a.example".to_owned(), "10.0.0.1".to_owned()];
         assert_eq!(
             check(router, HALF),
             Ok(Grant::Router {
                 name: "gateway".into(),
-                sans
+                sans,
+                subscription: Subscription::from_scopes(["shard:ops/a", "shard:ops/b"]).unwrap(),
             })
         );
     }
@@ -263,6 +275,7 @@ mod tests {
             (secret(&[("expires", "soon")]), HALF, "expires is no RFC 3339 time"),
             (secret(&[("kind", "king")]), HALF, "kind must be agent or router"),
             (secret(&[("name", "Not A Name")]), HALF, "name is missing"),
+            (secret(&[("kind", "router")]), HALF, "subscription is missing"),
         ];
         for (secret, half, text) in cases {
             let error = check(secret, half).unwrap_err();

@@ -14,6 +14,7 @@ use portolan_crds::labels::{SERVICE_ACCOUNT_ROUTER, SYSTEM_NAMESPACE};
 use portolan_runtime::Secret;
 use portolan_runtime::pki::{CertificateAuthority, LeafSpec, PkiError, Usage, subject_of};
 use portolan_wire::identity::Identity;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::enroll_request::Proof as WireProof;
 use portolan_wire::v1::enroll_response::Outcome;
@@ -92,16 +93,16 @@ impl Enrollment for Enroller {
         let peer = Peer::of(&request)?;
         let identity = peer.identity()?;
         let csr = Csr::read(&request.get_ref().csr)?;
-        let usage = match &identity {
+        let (usage, subscription) = match &identity {
             Identity::Agent(cluster) => {
                 standing(&self.index, cluster)?;
                 let moved = self.pins.renew(cluster, &peer.key_hash()?, &csr.key_hash).await;
                 moved.map_err(|error| not_pinned(cluster, &error))?;
-                Usage::Client
+                (Usage::Client, None)
             }
             Identity::Router(name) => {
                 self.vouched.check_router(name)?;
-                Usage::Both
+                (Usage::Both, Some(peer.subscription()?))
             }
             Identity::Person { .. } => {
                 return Err(Status::permission_denied(
@@ -115,7 +116,12 @@ impl Enrollment for Enroller {
             .as_deref()
             .map(csr::hosts_of_certificate)
             .unwrap_or_default();
-        let issued = self.issue(&csr, &identity, hosts, usage)?;
+        let names = Names {
+            identity: &identity,
+            hosts,
+            subscription: subscription.as_ref(),
+        };
+        let issued = self.issue(&csr, names, usage)?;
         tracing::info!(%identity, "certificate renewed");
         self.metrics.enrolled(EnrollOutcome::Renewed);
         Ok(Response::new(v1::EnrollResponse {
@@ -136,11 +142,18 @@ impl Enroller {
                     .map_err(token_refused)?;
                 match proof.grant.clone() {
                     Grant::Agent { cluster } => self.enroll_agent(&proof, &cluster, &csr, request.member).await,
-                    Grant::Router { name, sans } => {
+                    Grant::Router {
+                        name,
+                        sans,
+                        subscription,
+                    } => {
                         self.tokens.spend(&proof, &csr.key_hash).await.map_err(token_refused)?;
-                        let hosts = csr.hosts_within(&sans);
-                        let identity = Identity::Router(name);
-                        self.issue(&csr, &identity, hosts, Usage::Both).map(Outcome::Issued)
+                        let names = Names {
+                            identity: &Identity::Router(name),
+                            hosts: csr.hosts_within(&sans),
+                            subscription: Some(&subscription),
+                        };
+                        self.issue(&csr, names, Usage::Both).map(Outcome::Issued)
                     }
                 }
             }
@@ -186,7 +199,12 @@ impl Enroller {
         )
         .await?;
         let identity = Identity::Agent(cluster.to_owned());
-        let issued = self.issue(csr, &identity, Vec::new(), Usage::Client)?;
+        let names = Names {
+            identity: &identity,
+            hosts: Vec::new(),
+            subscription: None,
+        };
+        let issued = self.issue(csr, names, Usage::Client)?;
         tracing::info!(cluster, "agent enrolled");
         Ok(Outcome::Issued(issued))
     }
@@ -240,18 +258,23 @@ impl Enroller {
             ));
         };
         let identity = Identity::Router(name);
-        // No names beyond what the Pod proves about itself.
-        let issued = self.issue(csr, &identity, Vec::new(), Usage::Both)?;
+        // No hosts beyond what the Pod proves about itself. Members that may vouch do so for gateways.
+        let names = Names {
+            identity: &identity,
+            hosts: Vec::new(),
+            subscription: Some(&Subscription::Everything),
+        };
+        let issued = self.issue(csr, names, Usage::Both)?;
         tracing::info!(%identity, "router enrolled by its bound token");
         Ok(issued)
     }
 
-    fn issue(&self, csr: &Csr, identity: &Identity, hosts: Vec<String>, usage: Usage) -> Result<v1::Issued, Status> {
+    fn issue(&self, csr: &Csr, names: Names<'_>, usage: Usage) -> Result<v1::Issued, Status> {
         let leaf = LeafSpec {
-            common_name: identity.common_name(),
-            organization: identity.organizations().into_iter().next(),
-            hosts,
-            uris: Vec::new(),
+            common_name: names.identity.common_name(),
+            organization: names.identity.organizations().into_iter().next(),
+            hosts: names.hosts,
+            uris: names.subscription.map(Subscription::to_uris).unwrap_or_default(),
             ttl: IDENTITY_TTL,
             usage,
         };
@@ -271,6 +294,14 @@ impl Enroller {
             not_after_unix_seconds: not_after,
         })
     }
+}
+
+/// What a certificate says of its owner.
+struct Names<'a> {
+    identity: &'a Identity,
+    hosts: Vec<String>,
+    /// Of a router.
+    subscription: Option<&'a Subscription>,
 }
 
 /// Whether a member is in good standing: accepted, and pinned.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use portolan_runtime::Tasks;
 use portolan_runtime::pki::{Subject, subject_of};
 use portolan_wire::identity::Identity;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1::agent_control_server::{AgentControl, AgentControlServer};
 use portolan_wire::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use portolan_wire::v1::router_control_server::{RouterControl, RouterControlServer};
@@ -145,6 +146,16 @@ impl Peer {
         let (_, certificate) =
             certificate.ok_or_else(|| Status::unauthenticated("a client certificate of the hub CA is needed"))?;
         Ok(key_hash(certificate.public_key().raw))
+    }
+
+    /// What the client certificate lets a router be told.
+    pub(crate) fn subscription(&self) -> Result<Subscription, Status> {
+        let uris = self.subject.as_ref().map(|subject| subject.uris.as_slice());
+        Subscription::from_uris(uris.unwrap_or_default()).map_err(|error| {
+            Status::permission_denied(format!(
+                "the certificate's subscription: {error}; enrol the router anew with a token from portolanctl router-token"
+            ))
+        })
     }
 
     /// Whom the client certificate names.

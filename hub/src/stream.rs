@@ -14,6 +14,7 @@ use tonic::Status;
 mod agents;
 mod reviews;
 mod routers;
+mod scope;
 #[cfg(test)]
 mod tests;
 mod transaction;

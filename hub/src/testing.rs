@@ -13,11 +13,12 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::client::Body;
 use parking_lot::Mutex;
 use portolan_crds::MemberCluster;
-use portolan_runtime::pki::{self, CertificateAuthority};
+use portolan_runtime::pki::{self, CertificateAuthority, Issued, LeafSpec, Usage};
 use portolan_runtime::tls::{self, ClientAuth, Identity as TlsIdentity, IdentityStore, TrustStore};
 use portolan_runtime::{Secret, Tasks};
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
@@ -179,7 +180,7 @@ impl TestHub {
             "metadata": {"name": format!("portolan-bootstrap-{id}"), "namespace": NAMESPACE, "resourceVersion": "1"},
             "data": {
                 "kind": encode(kind), "name": encode(name), "token-hash": encode(&hash), "expires": encode(expires),
-                "sans": encode("gateway.example,127.0.0.1"),
+                "sans": encode("gateway.example,127.0.0.1"), "subscription": encode("everything"),
             },
         });
         let path = format!("/api/v1/namespaces/{NAMESPACE}/secrets/portolan-bootstrap-{id}");
@@ -195,18 +196,37 @@ impl TestHub {
     /// A channel; with a certificate of the hub CA if an identity is given.
     pub(crate) fn channel(&self, identity: Option<&Identity>) -> Channel {
         let store = identity.map(|identity| {
-            let organization = identity.organizations().into_iter().next();
-            let issued = self
-                .ca
-                .issue_client(
-                    &identity.common_name(),
-                    organization.as_deref(),
-                    Duration::from_hours(1),
-                )
-                .unwrap();
+            let gateway = matches!(identity, Identity::Router(_)).then_some(Subscription::Everything);
+            let issued = self.issue(identity, gateway.as_ref());
             IdentityStore::new(TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap())
         });
         self.channel_with(store)
+    }
+
+    /// A certificate of the hub CA.
+    fn issue(&self, identity: &Identity, subscription: Option<&Subscription>) -> Issued {
+        let leaf = LeafSpec {
+            common_name: identity.common_name(),
+            organization: identity.organizations().into_iter().next(),
+            hosts: Vec::new(),
+            uris: subscription.map(Subscription::to_uris).unwrap_or_default(),
+            ttl: Duration::from_hours(1),
+            usage: Usage::Client,
+        };
+        self.ca.issue(&leaf).unwrap()
+    }
+
+    /// A router whose certificate says this subscription, and that asks for `asked`.
+    pub(crate) async fn subscriber(&self, subscription: &Subscription, asked: &[&str]) -> Result<TestRouter, Status> {
+        let issued = self.issue(&Identity::Router("part".to_owned()), Some(subscription));
+        let identity = TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap();
+        let hello = v1::RouterHello {
+            protocol: portolan_wire::protocol::PROTOCOL,
+            subscription: asked.iter().map(|&scope| scope.to_owned()).collect(),
+            ..v1::RouterHello::default()
+        };
+        self.router_over(self.channel_with(Some(IdentityStore::new(identity))), hello)
+            .await
     }
 
     /// As an enrolled program: with the certificate it was issued and its key.
@@ -276,10 +296,13 @@ impl TestHub {
     }
 
     pub(crate) async fn router_as(&self, identity: &Identity, hello: v1::RouterHello) -> Result<TestRouter, Status> {
+        self.router_over(self.channel(Some(identity)), hello).await
+    }
+
+    async fn router_over(&self, channel: Channel, hello: v1::RouterHello) -> Result<TestRouter, Status> {
         let (outbox, messages) = mpsc::channel(16);
         let said = v1::router_message::Kind::Hello(hello);
         outbox.send(v1::RouterMessage { kind: Some(said) }).await.unwrap();
-        let channel = self.channel(Some(identity));
         let updates = RouterControlClient::new(channel)
             .connect(ReceiverStream::new(messages))
             .await?

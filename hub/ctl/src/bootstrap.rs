@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels;
+use portolan_wire::subscription::Subscription;
 use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
 
@@ -28,8 +29,12 @@ const KEPT_EXPIRED: SignedDuration = SignedDuration::from_hours(24);
 pub(crate) enum Subject<'a> {
     /// The agent of this member cluster.
     Agent(&'a str),
-    /// This router; its certificate may carry these names.
-    Router { name: &'a str, sans: &'a [String] },
+    /// This router; its certificate may carry these names, and says this subscription.
+    Router {
+        name: &'a str,
+        sans: &'a [String],
+        subscription: &'a Subscription,
+    },
 }
 
 /// Makes a token on the hub and returns its text, which is told once.
@@ -44,9 +49,14 @@ pub(crate) async fn create(hub: &Client, subject: &Subject<'_>, ttl: Duration) -
             data.insert("kind".into(), "agent".into());
             *cluster
         }
-        Subject::Router { name, sans } => {
+        Subject::Router {
+            name,
+            sans,
+            subscription,
+        } => {
             data.insert("kind".into(), "router".into());
             data.insert("sans".into(), sans.join(","));
+            data.insert("subscription".into(), subscription.scopes().join(","));
             *name
         }
     };
@@ -112,12 +122,21 @@ pub(crate) async fn run_router_token(args: &RouterTokenArgs) -> anyhow::Result<(
         &Subject::Router {
             name: &args.name,
             sans: &args.sans,
+            subscription: &subscription_of(args),
         },
         args.token_ttl,
     )
     .await?;
     println!("{token}");
     Ok(())
+}
+
+fn subscription_of(args: &RouterTokenArgs) -> Subscription {
+    match &args.caller {
+        Some(caller) => Subscription::Caller(caller.clone()),
+        None if args.shards.is_empty() => Subscription::Everything,
+        None => Subscription::Shards(args.shards.iter().cloned().collect()),
+    }
 }
 
 fn random(length: usize) -> String {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use portolan_crds::ShardName;
 use portolan_crds::duration::parse_duration;
+use portolan_wire::subscription::CallerPod;
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///
@@ -198,6 +200,13 @@ pub(crate) struct RouterTokenArgs {
     /// Host name or address that callers reach the router at, for its certificate; repeatable
     #[arg(long = "san", value_name = "HOST", required = true)]
     pub(crate) sans: Vec<String>,
+    /// Shard that the router serves, and the only one it is told of; repeatable. Neither this nor --caller: all of them
+    #[arg(long = "shard", value_name = "NAMESPACE/NAME")]
+    pub(crate) shards: Vec<ShardName>,
+    /// The one caller that the router serves, a Pod in a member cluster: it is told of nothing else, and given no token
+    /// that may act as others
+    #[arg(long, value_name = "CLUSTER/NAMESPACE/POD", conflicts_with = "shards")]
+    pub(crate) caller: Option<CallerPod>,
     /// How long the token is good for
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     pub(crate) token_ttl: Duration,

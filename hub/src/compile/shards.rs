@@ -6,7 +6,7 @@ use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardNam
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
-use super::{Accepted, Compiled, Ledger, Ref, Wanted, World};
+use super::{Accepted, Compiled, Ledger, Ref, State, Wanted, World};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
@@ -33,7 +33,7 @@ pub(super) fn print(world: &mut World, facts: &Facts, settings: &Settings) {
                 cluster: cluster.to_owned(),
                 shard: name.clone(),
             };
-            let body = Body::Ownership(ownership(&world.state.ledger, (cluster, name), namespaces));
+            let body = Body::Ownership(ownership(&world.state, (cluster, name), namespaces));
             resources.push((reference, Compiled::new(body)));
         }
     }
@@ -64,11 +64,8 @@ fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
     owned
 }
 
-fn ownership(
-    ledger: &Ledger,
-    (cluster, name): (&str, &ShardName),
-    namespaces: Vec<v1::NamespaceGrant>,
-) -> v1::Ownership {
+fn ownership(state: &State, (cluster, name): (&str, &ShardName), namespaces: Vec<v1::NamespaceGrant>) -> v1::Ownership {
+    let ledger = &state.ledger;
     let departed = ledger
         .departures(cluster, name)
         .map(|(namespace, departure)| v1::DepartedNamespace {
@@ -82,6 +79,7 @@ fn ownership(
         namespaces,
         departed: departed.collect(),
         departed_dropped_up_to: ledger.departures_dropped_up_to(cluster),
+        incarnation: state.incarnation.clone(),
     }
 }
 

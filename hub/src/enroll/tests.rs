@@ -2,6 +2,7 @@
 
 use portolan_runtime::pki::subject_of;
 use portolan_wire::identity::Identity;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::enroll_response::Outcome;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
@@ -225,6 +226,11 @@ async fn routers_get_the_names_of_their_token_and_keep_them() {
         super::csr::hosts_of_certificate(&der)
     };
     assert_eq!(names(&first), ["gateway.example", "127.0.0.1"]);
+    let subscription = |issued: &v1::Issued| {
+        let der = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).unwrap();
+        Subscription::from_uris(&subject_of(&der).unwrap().uris)
+    };
+    assert_eq!(subscription(&first), Ok(Subscription::Everything));
 
     let mut client = EnrollmentClient::new(hub.channel_as(&first, &key));
     let renewed = client
@@ -235,6 +241,7 @@ async fn routers_get_the_names_of_their_token_and_keep_them() {
     let renewed = issued(renewed.outcome.unwrap());
     assert_eq!(identity_of(&renewed), identity_of(&first));
     assert_eq!(names(&renewed), names(&first));
+    assert_eq!(subscription(&renewed), subscription(&first));
 
     let mut nobody = EnrollmentClient::new(hub.channel(None));
     let status = nobody

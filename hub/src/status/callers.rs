@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_crds::{
     CallerReplica, CallersStatus, ConditionReason, ConditionType, STATUS_REPLICAS_MAX, ShardName, ShardingConfigSpec,
 };
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::{CallerView, ResourceKind};
 
@@ -22,9 +23,9 @@ type Routers = BTreeMap<String, RouterState>;
 /// How far the callers have come. A caller is current when every connected router serves it by its present view, and by
 /// what its shard is and owns at present.
 pub(super) fn callers(world: &World, name: &ShardName, routers: &Routers) -> CallersStatus {
-    let connected = routers.values().filter(|router| router.left.is_none());
     let parts = parts(world, name);
-    let served: Vec<_> = connected.map(|router| Served::by(router, name, &parts)).collect();
+    let served = connected(routers, name).map(|router| Served::by(router, name, &parts));
+    let served: Vec<_> = served.collect();
     let mut replicas: Vec<_> = views(world, name)
         .map(|(view, version, body)| replica(view, version, body, &served))
         .collect();
@@ -39,6 +40,25 @@ pub(super) fn callers(world: &World, name: &ShardName, routers: &Routers) -> Cal
             .map(|(_, replica)| replica)
             .take(STATUS_REPLICAS_MAX)
             .collect(),
+    }
+}
+
+/// Routers that may be told of the shard.
+fn connected<'a>(routers: &'a Routers, name: &ShardName) -> impl Iterator<Item = &'a RouterState> {
+    let told = |router: &&RouterState| match &router.subscription {
+        Subscription::Everything | Subscription::Caller(_) => true,
+        Subscription::Shards(shards) => shards.contains(name),
+    };
+    routers.values().filter(|router| router.left.is_none()).filter(told)
+}
+
+/// Whether a router that is told of its shard serves this caller too.
+fn serves(router: &RouterState, body: &CallerView) -> bool {
+    match &router.subscription {
+        Subscription::Everything | Subscription::Shards(_) => true,
+        Subscription::Caller(pod) => {
+            pod.cluster == body.home_cluster && pod.namespace == body.namespace && pod.pod == body.pod
+        }
     }
 }
 
@@ -111,6 +131,8 @@ fn views<'a>(world: &'a World, name: &ShardName) -> impl Iterator<Item = (&'a Re
 fn replica(view: &Ref, version: &String, body: &CallerView, served: &[Served<'_>]) -> (bool, CallerReplica) {
     let is_told = |served: &Served<'_>| served.router.held.get(view) == Some(version);
     let is_present = |served: &Served<'_>| served.present && is_told(served);
+    let served: Vec<_> = served.iter().filter(|served| serves(served.router, body)).collect();
+    let is_present = |served: &&Served<'_>| is_present(served);
     let everywhere = !served.is_empty() && served.iter().all(is_present);
     // Of several routers the one that lags is told of.
     let lagging = served.iter().find(|served| !is_present(served)).or(served.first());
@@ -171,7 +193,11 @@ pub(super) fn distributed(world: &World, name: &ShardName, callers: &CallersStat
             let message = format!("{}; {shared}", progress(callers));
             (Some(false), ConditionReason::CallersInSeveralShards, message)
         }
-        (Some(accepted), None) => judged(callers, routers, &silent_homes(world, &accepted.spec)),
+        (Some(accepted), None) => judged(
+            callers,
+            connected(routers, name).count(),
+            &silent_homes(world, &accepted.spec),
+        ),
     };
     (ConditionType::Distributed, found)
 }
@@ -192,8 +218,7 @@ fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str>
 }
 
 /// Of callers that are in no other shard. `silent`: see [`silent_homes`].
-fn judged(callers: &CallersStatus, routers: &Routers, silent: &[&str]) -> (Option<bool>, ConditionReason, String) {
-    let connected = routers.values().filter(|router| router.left.is_none()).count();
+fn judged(callers: &CallersStatus, connected: usize, silent: &[&str]) -> (Option<bool>, ConditionReason, String) {
     let refused = callers
         .replicas
         .iter()
@@ -323,7 +348,7 @@ mod tests {
         held: &[(&str, &str)],
     ) -> (CallersStatus, (Option<bool>, ConditionReason, String)) {
         let acks = Acks::default();
-        acks.connected("gateway", 1, String::new(), holding(held));
+        acks.connected("gateway", RouterState::new(1, holding(held)));
         acks.read(|routers| {
             let name = shard_name(name);
             let callers = callers(world, &name, routers);
@@ -336,7 +361,7 @@ mod tests {
     fn callers_are_as_present_as_what_their_shard_owns() {
         let world = world(&[("p", &["a"]), ("q", &["a"])]);
         let acks = Acks::default();
-        acks.connected("gateway", 1, String::new(), holding(&[("p", "2"), ("q", "2")]));
+        acks.connected("gateway", RouterState::new(1, holding(&[("p", "2"), ("q", "2")])));
         let current = || acks.read(|routers| callers(&world, &shard_name("a"), routers));
         assert_eq!(current().current, 2);
         acks.update("gateway", 1, |router| {

@@ -108,14 +108,9 @@ mod tests {
             since_unix_seconds: 1,
         };
         RouterState {
-            epoch: 1,
-            version: String::new(),
             left: (!connected).then(tokio::time::Instant::now),
-            held: BTreeMap::new(),
-            rejected: BTreeMap::new(),
-            acked_run: 0,
-            seen: crate::acks::Seen::default(),
             breakers: breakers.iter().map(breaker).collect(),
+            ..RouterState::new(1, BTreeMap::new())
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sessions of routers: worlds out, acknowledgements, breaker reports and access questions in.
 //!
 //! One transaction is under way at a time; while it is, newer worlds wait, and the next transaction skips what was
-//! missed. Every router is a gateway in this version and is sent everything.
+//! missed. A router is told what its certificate says, or the part of it that it asks for, and nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
 use portolan_wire::v1::router_message::Kind as Said;
@@ -19,10 +20,11 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::scope::Scope;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
 use crate::access::Access;
-use crate::acks::Acks;
+use crate::acks::{Acks, RouterState, Seen};
 use crate::compile::Ref;
 use crate::distribute::{Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
@@ -69,12 +71,13 @@ impl RouterControl for RouterService {
             return Err(Status::invalid_argument("the first message must be a hello"));
         };
         let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
+        let subscription = subscribed(&peer.subscription()?, &hello)?;
         let (outbound, stream) = mpsc::channel(OUTBOUND);
         // The channel is empty, and its other end is here.
         let _ = outbound.try_send(Ok(v1::RouterUpdate {
             kind: Some(Told::Welcome(welcome)),
         }));
-        let session = Session::begin(self, router, hello, outbound).await?;
+        let session = Session::begin(self, router, (hello, subscription), outbound).await?;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
@@ -99,6 +102,24 @@ fn one_of_a_name(router: &str) -> Status {
         "another router is connected as {router}: each needs a name of its own, from portolanctl router-token NAME; if it \
          was this one, the connection that broke is noticed within a minute"
     ))
+}
+
+/// What a router is told: what its certificate says, or the part of it that its Hello asks for.
+fn subscribed(granted: &Subscription, hello: &v1::RouterHello) -> Result<Subscription, Status> {
+    if hello.subscription.is_empty() {
+        return Ok(granted.clone());
+    }
+    let asked = Subscription::from_scopes(hello.subscription.iter().map(String::as_str));
+    let asked = asked.map_err(|error| Status::invalid_argument(format!("subscription: {error}")))?;
+    if granted.covers(&asked) {
+        return Ok(asked);
+    }
+    Err(Status::permission_denied(format!(
+        "subscription: this router's certificate says {}, and it asks for {}: enrol it anew with a token for that, from \
+         portolanctl router-token",
+        granted.scopes().join(","),
+        asked.scopes().join(",")
+    )))
 }
 
 /// Says that a router's stream has ended, however it did: one that seems open keeps the router from coming back, and holds
@@ -128,6 +149,7 @@ struct Session {
     router: String,
     epoch: u64,
     outbound: Outbound,
+    subscription: Subscription,
     holding: Holding,
     pending: Option<Pending>,
     nonce: u64,
@@ -137,7 +159,7 @@ impl Session {
     async fn begin(
         service: &RouterService,
         router: String,
-        hello: v1::RouterHello,
+        (hello, subscription): (v1::RouterHello, Subscription),
         outbound: Outbound,
     ) -> Result<Self, Status> {
         let known = hello
@@ -147,11 +169,17 @@ impl Session {
         let held: BTreeMap<_, _> = known.collect();
         let epoch = next_epoch();
         let mut changes = service.acks.changes();
+        let state = RouterState {
+            version: hello.version,
+            subscription: subscription.clone(),
+            seen: Seen {
+                incarnation: hello.seen_incarnation,
+                view_revision: hello.seen_view_revision,
+            },
+            ..RouterState::new(epoch, held.clone())
+        };
         let connected = async {
-            while !service
-                .acks
-                .connected(&router, epoch, hello.version.clone(), held.clone())
-            {
+            while !service.acks.connected(&router, state.clone()) {
                 // The sender lives in `acks`, so this cannot fail.
                 let _ = changes.changed().await;
             }
@@ -163,6 +191,7 @@ impl Session {
             router,
             epoch,
             outbound,
+            subscription,
             holding: Holding {
                 held,
                 rejected: BTreeMap::new(),
@@ -209,7 +238,8 @@ impl Session {
 
     /// Sends the difference, if there is one.
     async fn offer(&mut self, world: &crate::compile::World, traceparent: &str) -> Result<(), Status> {
-        let transaction = self.holding.next(world);
+        let scope = Scope::of(&self.subscription, world);
+        let transaction = self.holding.next(world, &scope);
         // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
         if transaction.is_empty() && self.nonce > 0 {
             self.settled(&transaction);
@@ -333,7 +363,7 @@ mod tests {
     #[test]
     fn a_session_that_panics_has_left_too() {
         let acks = Arc::<Acks>::default();
-        assert!(acks.connected("a", 1, String::new(), BTreeMap::new()));
+        assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
         let left = Left {
             acks: acks.clone(),
             router: "a".to_owned(),
@@ -345,7 +375,7 @@ mod tests {
         });
         assert!(std::panic::catch_unwind(session).is_err());
         assert!(
-            acks.connected("a", 2, String::new(), BTreeMap::new()),
+            acks.connected("a", RouterState::new(2, BTreeMap::new())),
             "it may come back"
         );
     }

@@ -7,6 +7,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::router_update::Kind;
 use prost::Message as _;
 
+use super::scope::Scope;
 use crate::compile::{Ref, World};
 
 /// Largest resource that is offered. Routers end a stream with a message of twice that, and would do so each time they
@@ -34,13 +35,13 @@ pub(super) struct Holding {
 }
 
 impl Transaction {
-    pub(super) fn between(holding: &Holding, world: &World) -> Self {
+    pub(super) fn between(holding: &Holding, world: &World, scope: &Scope) -> Self {
         let mut transaction = Self {
             run: world.state.run,
             whole: true,
             ..Self::default()
         };
-        for (name, compiled) in &world.resources {
+        for (name, compiled) in world.resources.iter().filter(|(name, _)| scope.sees(name)) {
             let version = compiled.version();
             let held = holding.held.get(name);
             if held == Some(version) {
@@ -56,8 +57,12 @@ impl Transaction {
             }
             transaction.upserts.push((name.clone(), compiled.resource.clone()));
         }
-        for name in holding.held.keys().filter(|name| !world.resources.contains_key(name)) {
-            if world.is_gone(name) {
+        for name in holding.held.keys() {
+            let told = world.resources.contains_key(name);
+            if told && scope.sees(name) {
+                continue;
+            }
+            if world.is_gone(name) || (told && !scope.is_uncertain()) {
                 transaction.removals.push(name.clone());
             } else {
                 transaction.whole &= !name.is_ownership();
@@ -98,8 +103,8 @@ impl Transaction {
 
 impl Holding {
     /// What to send, without what no router could read: that counts as refused, and its name and reason are told.
-    pub(super) fn next(&mut self, world: &World) -> Transaction {
-        let transaction = Transaction::between(self, world);
+    pub(super) fn next(&mut self, world: &World, scope: &Scope) -> Transaction {
+        let transaction = Transaction::between(self, world, scope);
         let too_large: Vec<_> = transaction
             .upserts
             .iter()
@@ -114,7 +119,7 @@ impl Holding {
             tracing::error!(entry = %name.to_wire().name, reason, "an entry is kept from a router");
             self.rejected.insert(name, (version, reason));
         }
-        Transaction::between(self, world)
+        Transaction::between(self, world, scope)
     }
 
     /// The router took all of it.
@@ -155,6 +160,8 @@ impl Holding {
 
 #[cfg(test)]
 mod tests {
+    use portolan_wire::subscription::Subscription;
+
     use super::*;
     use crate::compile::Compiled;
 
@@ -205,7 +212,7 @@ mod tests {
     fn only_differences_are_sent_and_an_ack_settles_them() {
         let world = world(&[(target("east"), "2", false), (target("west"), "1", false)]);
         let mut router = holding(&[(target("east"), "1"), (target("west"), "1"), (target("gone"), "1")]);
-        let transaction = Transaction::between(&router, &world);
+        let transaction = Transaction::between(&router, &world, &Scope::Everything);
         assert_eq!(transaction.upserts.len(), 1);
         assert_eq!(transaction.removals, [target("gone")]);
         assert!(transaction.whole);
@@ -214,7 +221,7 @@ mod tests {
             Some(Kind::Commit(v1::Commit { nonce: 7, .. }))
         ));
         router.acked(&transaction);
-        assert!(Transaction::between(&router, &world).is_empty());
+        assert!(Transaction::between(&router, &world, &Scope::Everything).is_empty());
     }
 
     #[test]
@@ -232,7 +239,7 @@ mod tests {
             (view("east"), "v"),
             (view("west"), "v"),
         ]);
-        let transaction = Transaction::between(&router, &world);
+        let transaction = Transaction::between(&router, &world, &Scope::Everything);
         assert!(
             transaction.upserts.is_empty(),
             "a provisional entry replaces no full one"
@@ -241,11 +248,25 @@ mod tests {
         assert!(!transaction.whole, "its release of anything is not proved");
         let ownerless = holding(&[(view("east"), "v"), (Ref::gateway_credential("east"), "c")]);
         assert!(
-            Transaction::between(&ownerless, &world).whole,
+            Transaction::between(&ownerless, &world, &Scope::Everything).whole,
             "views and credentials grant no namespace"
         );
-        let fresh = Transaction::between(&Holding::default(), &world);
+        let fresh = Transaction::between(&Holding::default(), &world, &Scope::Everything);
         assert_eq!(fresh.upserts.len(), 1, "who has nothing gets what there is");
+    }
+
+    #[test]
+    fn what_a_router_may_not_see_is_taken_from_it_unless_nobody_knows_its_shard() {
+        let mut world = world(&[(target("east"), "1", false), (owned("east"), "2", false)]);
+        let held = holding(&[(target("east"), "1"), (owned("east"), "1")]);
+        let subscription = Subscription::from_scopes(["caller:east/ops/p"]).unwrap();
+        let transaction = Transaction::between(&held, &world, &Scope::of(&subscription, &world));
+        assert_eq!(transaction.removals, [owned("east")], "the way to its home stays");
+        assert!(transaction.upserts.is_empty() && transaction.whole);
+        world.unknown.insert((v1::ResourceKind::CallerView, "east".to_owned()));
+        let transaction = Transaction::between(&held, &world, &Scope::of(&subscription, &world));
+        assert!(transaction.is_empty());
+        assert!(!transaction.whole, "it is served by what it owned");
     }
 
     fn refusal(name: &Ref) -> v1::Nack {
@@ -264,13 +285,13 @@ mod tests {
     fn what_was_refused_is_not_offered_again_and_proves_no_release() {
         let world = world(&[(target("east"), "1", false), (owned("east"), "bad", false)]);
         let mut router = holding(&[(owned("east"), "good")]);
-        let transaction = Transaction::between(&router, &world);
+        let transaction = Transaction::between(&router, &world, &Scope::Everything);
         let nack = refusal(&owned("east"));
         assert!(router.nacked(&transaction, &nack));
         assert_eq!(router.held[&owned("east")], "good", "its own last good stays");
         assert_eq!(router.held[&target("east")], "1", "the rest came in");
         assert!(!transaction.refused(&nack).whole);
-        let again = Transaction::between(&router, &world);
+        let again = Transaction::between(&router, &world, &Scope::Everything);
         assert!(again.is_empty() && !again.whole);
         assert_eq!(router.rejected[&owned("east")], ("bad".to_owned(), "no".to_owned()));
     }
@@ -297,11 +318,11 @@ mod tests {
         let east = world.resources.get_mut(&target("east")).unwrap();
         Arc::make_mut(&mut east.resource).body = Some(v1::resource::Body::Target(body));
         let mut router = Holding::default();
-        let transaction = router.next(&world);
+        let transaction = router.next(&world, &Scope::Everything);
         let offered: Vec<_> = transaction.upserts.iter().map(|(name, _)| name).collect();
         assert_eq!(offered, [&target("west")], "the others are told all the same");
         assert!(router.rejected[&target("east")].1.contains("bytes"));
         router.acked(&transaction);
-        assert!(router.next(&world).is_empty());
+        assert!(router.next(&world, &Scope::Everything).is_empty());
     }
 }

@@ -10,6 +10,7 @@ pub mod client;
 pub mod identity;
 pub mod protocol;
 mod resource;
+pub mod subscription;
 
 /// Messages and services of `portolan.wire.v1`.
 #[allow(

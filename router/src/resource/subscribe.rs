@@ -109,7 +109,7 @@ impl Subscriber {
     }
 
     async fn session(&mut self) -> Result<Infallible, SessionError> {
-        let mut session = Session::open(&self.link, self.held.known()).await?;
+        let mut session = Session::open(&self.link, &self.held).await?;
         self.metrics.connected();
         tracing::info!(hub = self.link.address(), "connected to the hub");
         let carrier = self.reviews.carry();

@@ -72,6 +72,17 @@ impl Snapshot {
         Some(&owner.shard)
     }
 
+    /// What this router has seen of the hub's ledger: of which life of it, and up to which view revision. Of several lives
+    /// at once, in the middle of a change, the later revision speaks.
+    pub(crate) fn seen(&self) -> (Arc<str>, u64) {
+        let owned = self.ownership.values().flat_map(|shards| shards.values());
+        let seen = owned.map(|owned| (owned.last_revision(), &owned.incarnation)).max();
+        seen.map_or_else(
+            || ("".into(), 0),
+            |(revision, incarnation)| (incarnation.clone(), revision),
+        )
+    }
+
     /// How far the objects of a kind are labelled in a member.
     pub(crate) fn coverage(&self, cluster: &str, group: &str, resource: &str) -> Option<&Coverage> {
         self.coverage.get(cluster)?.get(group)?.get(resource)
@@ -193,6 +204,21 @@ pub(crate) struct Ownership {
     pub(crate) departed: Vec<Departed>,
     /// Highest view revision of what is in `departed` no more.
     pub(crate) departed_dropped_up_to: u64,
+    /// Names the life of the hub's ledger: view revisions of another one say nothing about this one's.
+    pub(crate) incarnation: Arc<str>,
+}
+
+impl Ownership {
+    /// The highest view revision in it.
+    fn last_revision(&self) -> u64 {
+        let entered = self.namespaces.values().map(|pair| pair.view_revision);
+        let left = self.departed.iter().map(|departed| departed.view_revision);
+        entered
+            .chain(left)
+            .max()
+            .unwrap_or_default()
+            .max(self.departed_dropped_up_to)
+    }
 }
 
 /// One (cluster, namespace) pair of a shard.

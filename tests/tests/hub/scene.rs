@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_crds::{MemberCluster, ShardingConfig};
 use portolan_runtime::Secret;
-use portolan_runtime::pki::{self, CertificateAuthority};
+use portolan_runtime::pki::{self, CertificateAuthority, LeafSpec, Usage};
 use portolan_runtime::tls::{self, Identity as TlsIdentity, IdentityStore, TrustStore};
 use portolan_testbed::{Testbed, eventually};
 use portolan_tests::ctl;
@@ -23,6 +23,7 @@ use portolan_tests::programs::argument;
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
 use portolan_wire::protocol::PROTOCOL;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::enroll_response::Outcome;
@@ -276,11 +277,16 @@ impl Scene {
     async fn channel(&self, identity: Option<&Identity>) -> Channel {
         let ca = self.ca().await;
         let store = identity.map(|identity| {
-            let organization = identity.organizations().into_iter().next();
-            let hour = Duration::from_hours(1);
-            let issued = ca
-                .issue_client(&identity.common_name(), organization.as_deref(), hour)
-                .unwrap();
+            let gateway = matches!(identity, Identity::Router(_)).then(|| Subscription::Everything.to_uris());
+            let leaf = LeafSpec {
+                common_name: identity.common_name(),
+                organization: identity.organizations().into_iter().next(),
+                hosts: Vec::new(),
+                uris: gateway.unwrap_or_default(),
+                ttl: Duration::from_hours(1),
+                usage: Usage::Client,
+            };
+            let issued = ca.issue(&leaf).unwrap();
             IdentityStore::new(TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap())
         });
         self.channel_with(&ca, store)

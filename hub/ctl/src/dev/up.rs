@@ -10,6 +10,7 @@ use futures::future::try_join_all;
 use kube::api::DynamicObject;
 use portolan_crds::labels;
 use portolan_runtime::files;
+use portolan_wire::subscription::Subscription;
 use serde_json::json;
 
 use crate::apply;
@@ -284,6 +285,7 @@ impl Up {
             &Subject::Router {
                 name: ROUTER,
                 sans: &sans,
+                subscription: &Subscription::Everything,
             },
             TOKEN_TTL,
         )

@@ -522,6 +522,15 @@ pub struct RouterHello {
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
     pub version: ::prost::alloc::string::String,
+    /// Scopes of what it asks to be told, as they stand in its certificate: `everything`, `shard:<namespace>/<name>`
+    /// (repeatable), or `caller:<cluster>/<namespace>/<pod>`. None: all that the certificate says. More is PERMISSION_DENIED.
+    #[prost(string, repeated, tag = "6")]
+    pub subscription: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What the router has seen of the ledger: the hub incarnation of the Ownership it holds, and the highest view revision.
+    #[prost(string, tag = "7")]
+    pub seen_incarnation: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "8")]
+    pub seen_view_revision: u64,
     /// What the router still holds (from before the stream broke, or from its state file), so that only differences are sent.
     #[prost(message, repeated, tag = "4")]
     pub known: ::prost::alloc::vec::Vec<KnownResource>,
@@ -795,6 +804,9 @@ pub struct Ownership {
     /// Highest view revision among those that were left out of `departed`, for being older or too many.
     #[prost(uint64, tag = "5")]
     pub departed_dropped_up_to: u64,
+    /// Hub incarnation: names the life of the ledger. View revisions of another one say nothing about this one's.
+    #[prost(string, tag = "6")]
+    pub incarnation: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DepartedNamespace {

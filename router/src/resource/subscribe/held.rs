@@ -131,6 +131,12 @@ impl Held {
         self.changed = true;
     }
 
+    /// For `RouterHello`: the life of the hub's ledger and the view revision in it that this router has seen.
+    pub(super) fn seen(&self) -> (String, u64) {
+        let (incarnation, view_revision) = self.store.load().seen();
+        (incarnation.to_string(), view_revision)
+    }
+
     /// For `RouterHello`.
     pub(super) fn known(&self) -> Vec<v1::KnownResource> {
         let known = |(reference, resource): (&v1::ResourceRef, &Arc<v1::Resource>)| v1::KnownResource {

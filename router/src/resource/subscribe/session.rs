@@ -47,17 +47,22 @@ pub(super) struct Session {
 
 impl Session {
     /// Connects and says Hello.
-    pub(super) async fn open(link: &HubLink, known: Vec<v1::KnownResource>) -> Result<Self, SessionError> {
+    pub(super) async fn open(link: &HubLink, held: &Held) -> Result<Self, SessionError> {
         let mut identity = link.identity().subscribe();
         identity.mark_unchanged();
         let mut client = RouterControlClient::new(link.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (outbox, messages) = mpsc::channel(OUTBOX);
+        let (seen_incarnation, seen_view_revision) = held.seen();
         let hello = v1::RouterHello {
             protocol: Spoken::OURS.newest(),
             oldest_protocol: Spoken::OURS.oldest(),
             capabilities: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            known,
+            // All that the certificate says.
+            subscription: Vec::new(),
+            seen_incarnation,
+            seen_view_revision,
+            known: held.known(),
         };
         outbox
             .try_send(message(Out::Hello(hello)))

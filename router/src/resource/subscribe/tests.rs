@@ -74,6 +74,7 @@ fn owned(shard: &str, state: v1::GrantState) -> v1::Resource {
         cluster: "east".to_owned(),
         shard: format!("ns/{shard}"),
         namespaces: vec![grant],
+        incarnation: "first".to_owned(),
         ..v1::Ownership::default()
     };
     resource(state.as_str_name(), Body::Ownership(owned))
@@ -218,7 +219,12 @@ async fn a_restart_without_the_hub_serves_the_last_good_state() {
     // And when the hub is back, only differences need to be sent.
     let mut hub = ScriptedHub::start_at(authority, &address.to_string()).await;
     let session = hub.session().await;
-    let mut known: Vec<_> = session.hello.known.iter().map(|known| known.version.as_str()).collect();
+    let hello = &session.hello;
+    assert_eq!(
+        (hello.seen_incarnation.as_str(), hello.seen_view_revision),
+        ("first", 1)
+    );
+    let mut known: Vec<_> = hello.known.iter().map(|known| known.version.as_str()).collect();
     known.sort_unstable();
     assert_eq!(
         known,

@@ -167,6 +167,7 @@ pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
         shard: wire.shard.parse().map_err(|error| bad("shard", error))?,
         departed: departed.collect::<Result<_, _>>()?,
         departed_dropped_up_to: wire.departed_dropped_up_to,
+        incarnation: wire.incarnation.as_str().into(),
         namespaces,
     })
 }

@@ -1,0 +1,131 @@
+//! What of a world a router may be told, by its subscription. Pure.
+
+use std::collections::BTreeSet;
+
+use portolan_crds::ShardName;
+use portolan_wire::subscription::{CallerPod, Subscription};
+use portolan_wire::v1;
+use portolan_wire::v1::ResourceKind;
+use portolan_wire::v1::resource::Body;
+
+use crate::compile::{Ref, World};
+
+/// A router's part of one world.
+#[derive(Debug)]
+pub(super) enum Scope {
+    Everything,
+    Part(Part),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    shards: BTreeSet<ShardName>,
+    views: BTreeSet<Ref>,
+    /// Members that the shards use: theirs, homes of callers, primaries.
+    clusters: BTreeSet<String>,
+    /// Also tokens that may act as others.
+    gateway: bool,
+    /// Which shard is the router's is not known yet: what it holds is neither renewed nor taken away.
+    uncertain: bool,
+}
+
+impl Scope {
+    pub(super) fn of(subscription: &Subscription, world: &World) -> Self {
+        match subscription {
+            Subscription::Everything => Self::Everything,
+            Subscription::Shards(shards) => Self::Part(Part::of_shards(shards, world)),
+            Subscription::Caller(pod) => Self::Part(Part::of_caller(pod, world)),
+        }
+    }
+
+    pub(super) fn sees(&self, name: &Ref) -> bool {
+        let Self::Part(part) = self else { return true };
+        match name {
+            Ref::Target(cluster) | Ref::Identity(cluster) | Ref::Coverage(cluster) => part.clusters.contains(cluster),
+            Ref::Ownership { shard, .. } | Ref::Shard(shard) => part.shards.contains(shard),
+            Ref::View { .. } => part.views.contains(name),
+            Ref::Credential { cluster, .. } => part.gateway && part.clusters.contains(cluster),
+        }
+    }
+
+    pub(super) fn is_uncertain(&self) -> bool {
+        matches!(self, Self::Part(part) if part.uncertain)
+    }
+}
+
+impl Part {
+    fn of_shards(shards: &BTreeSet<ShardName>, world: &World) -> Self {
+        let mut part = Self {
+            gateway: true,
+            ..Self::default()
+        };
+        for name in shards {
+            part.views
+                .extend(world.callers.get(name).into_iter().flatten().cloned());
+            part.add_shard(name, world);
+            let Some(accepted) = world.state.accepted.get(name) else {
+                continue;
+            };
+            part.clusters.extend(accepted.spec.caller_clusters.iter().cloned());
+            // Of these nobody knows whether callers run there.
+            let unknown = world
+                .unknown
+                .iter()
+                .filter(|(kind, _)| *kind == ResourceKind::CallerView);
+            if accepted.spec.caller_clusters.is_empty() {
+                part.clusters.extend(unknown.map(|(_, cluster)| cluster.clone()));
+            }
+        }
+        let homes = part.views.iter().filter_map(Ref::cluster).map(str::to_owned);
+        part.clusters.extend(homes);
+        part
+    }
+
+    fn of_caller(pod: &CallerPod, world: &World) -> Self {
+        let mut part = Self {
+            clusters: BTreeSet::from([pod.cluster.clone()]),
+            ..Self::default()
+        };
+        for (name, compiled) in views_in(&pod.cluster, world) {
+            let Some(Body::CallerView(view)) = &compiled.resource.body else {
+                continue;
+            };
+            if view.namespace != pod.namespace || view.pod != pod.pod {
+                continue;
+            }
+            part.views.insert(name.clone());
+            // In several shards it is served by none.
+            if let [shard] = view.shards.as_slice()
+                && let Ok(shard) = shard.parse()
+            {
+                part.add_shard(&shard, world);
+            }
+        }
+        part.uncertain = part.views.is_empty() && world.is_unknown(ResourceKind::CallerView, &pod.cluster);
+        part
+    }
+
+    /// A shard and its members; an empty name is the home cluster, which is added with the callers.
+    fn add_shard(&mut self, name: &ShardName, world: &World) {
+        self.shards.insert(name.clone());
+        let compiled = world.resources.get(&Ref::Shard(name.clone()));
+        let Some(Body::Shard(shard)) = compiled.and_then(|compiled| compiled.resource.body.as_ref()) else {
+            return;
+        };
+        let members = shard.members.iter().map(|member: &v1::ShardMember| &member.cluster);
+        let named = members
+            .chain([&shard.primary_cluster])
+            .filter(|cluster| !cluster.is_empty());
+        self.clusters.extend(named.cloned());
+    }
+}
+
+/// Views of callers that run in `cluster`.
+fn views_in<'a>(cluster: &'a str, world: &'a World) -> impl Iterator<Item = (&'a Ref, &'a crate::compile::Compiled)> {
+    let first = Ref::View {
+        home: cluster.to_owned(),
+        pod_uid: String::new(),
+    };
+    let views = world.resources.range(first..);
+    views.take_while(move |(name, _)| matches!(name, Ref::View { home, .. } if home == cluster))
+}
