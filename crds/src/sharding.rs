@@ -267,7 +267,7 @@ pub enum Unavailable {
     PartialStart,
 }
 
-/// Whether the answer to a write waits for the caller's own watch (design 5.1).
+/// Whether the answer to a write waits for the caller's own watch: `docs/semantics.md#write-fence`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum WriteFence {

@@ -1,4 +1,4 @@
-//! (caller, request, snapshot) → what to do. Pure, and every routing rule is here (design 4).
+//! (caller, request, snapshot) → what to do. Pure, and every routing rule is here: `docs/semantics.md#planning`.
 //!
 //! A [`Plan`] is complete: whoever runs it (`preflight`, `dispatch`, `fanout`) decides nothing any more. The explicit view is planned in
 //! `explicit`, the merged view in `merged` (one object), `collection` (lists and watches) and `clusterwide` (what has no

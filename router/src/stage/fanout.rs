@@ -1,4 +1,5 @@
-//! Runs a plan over members of a shard: a LIST or WATCH of the merged view, one answer made of many (design 5).
+//! Runs a plan over members of a shard: a LIST or WATCH of the merged view, one answer made of many
+//! (`docs/semantics.md#lists`, `docs/semantics.md#watches`).
 //!
 //! Also of one member: the same code serves one leg and many. `leg` asks a member, `list` and `watch` make the answer with
 //! the pure core of `portolan-merge`; both are bodies that read their legs when hyper reads them, without a task of their

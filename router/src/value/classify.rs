@@ -40,7 +40,7 @@ pub(crate) struct ApiRequest {
     pub(crate) impersonate: Option<Impersonation>,
 }
 
-/// See design 3.
+/// Which of the router's two views a request asks: `docs/semantics.md#the-two-views`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum View {
     /// `/…`: the caller's shard as if it were one cluster.

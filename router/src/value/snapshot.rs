@@ -174,7 +174,7 @@ pub(crate) struct Shard {
     pub(crate) bucketing: Bucketing,
     /// What a merged list does while a member is unreachable.
     pub(crate) unavailable: Unavailable,
-    /// Whether the answer to a write waits for the caller's own watch (design 5.1).
+    /// Whether the answer to a write waits for the caller's own watch: `docs/semantics.md#write-fence`.
     pub(crate) write_fence: bool,
     /// Who owns which namespace: the first member in order that has it.
     namespaces: HashMap<Arc<str>, Grant>,
@@ -305,7 +305,7 @@ pub(crate) enum Enforcement {
     Audit,
 }
 
-/// See `spec.unavailable` and design 5.4.
+/// `spec.unavailable`: what a merged list does without a member, see `docs/semantics.md#unreachable-is-not-deleted`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Unavailable {
     /// A list is whole or answers 429.

@@ -1,4 +1,5 @@
-//! One request for one member, which the plan alone cannot name: an answer or the body tells which (design 4).
+//! One request for one member, which the plan alone cannot name: an answer or the body tells which
+//! (`docs/semantics.md#planning`).
 //!
 //! An object without a namespace is where it is: its metadata is looked for, in the primary first. A new Namespace goes
 //! where its annotation or the shard says; a new Lease of the leader election to the primary. Pure: `preflight` asks and

@@ -1,4 +1,5 @@
-//! What has no namespace, but for its collections: one object, a create, a deletion of all (design 4).
+//! What has no namespace, but for its collections: one object, a create, a deletion of all
+//! (`docs/semantics.md#planning`).
 //!
 //! A member that has the object is asked; the primary if none has. Nothing is ever done in two members. Caller: `merged`;
 //! collections are `collection`'s.

@@ -1,4 +1,5 @@
-//! Lists and watches of the merged view: which members, and what of each is the caller's (design 4 and 9).
+//! Lists and watches of the merged view: which members, and what of each is the caller's
+//! (`docs/semantics.md#planning`, `docs/semantics.md#label-coverage`).
 //!
 //! A namespace in the path is one leg on its owner; without one, every member is asked for its share of the shard. Where
 //! the agent has labelled a kind completely the member filters by labels; elsewhere the router does, so nothing is missed

@@ -1,5 +1,5 @@
-//! `/…`: the caller's shard as if it were one cluster (design 4). Here: whose a request is by its namespace, leases,
-//! reviews and events.
+//! `/…`: the caller's shard as if it were one cluster (`docs/semantics.md#planning`). Here: whose a request is by its
+//! namespace, leases, reviews and events.
 //!
 //! What several members would have to do together is refused with a Status that says so; it is never done in one of them.
 

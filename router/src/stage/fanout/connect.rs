@@ -29,7 +29,8 @@ pub(super) struct Shared {
     pub(super) fanouts: Arc<FanOuts>,
     pub(super) asking: Asking,
     pub(super) accepted: Accepted,
-    /// The client began with nothing: only then may it be told less than all (design 5.4).
+    /// The client began with nothing: only then may it be told less than all
+    /// (`docs/semantics.md#unreachable-is-not-deleted`).
     pub(super) first: bool,
     /// When the client's stream ends.
     pub(super) ends: Instant,

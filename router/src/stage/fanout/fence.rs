@@ -1,4 +1,5 @@
-//! The write fence (design 5.1): the answer to a write waits until the caller's own watch has shown it.
+//! The write fence: the answer to a write waits until the caller's own watch has shown it
+//! (`docs/semantics.md#write-fence`).
 //!
 //! What raw versions cannot give is one order over members; a client that reads its own writes by comparing versions would
 //! wait in vain or not at all. So an answer is kept, a quarter of a second at most, until every open watch of the same

@@ -1,4 +1,4 @@
-//! One list of many members' lists (design 5.2, 5.4).
+//! One list of many members' lists (`docs/semantics.md#lists`).
 //!
 //! `portolan_merge::query` says what each member is asked, `round` asks and puts the answer together. Here a round is
 //! repeated where its heads say that it must: without members that do not serve the kind, or in another format. What a

@@ -1,4 +1,5 @@
-//! What the head of one member's answer means for a list over several (design 5.4).
+//! What the head of one member's answer means for a list over several
+//! (`docs/semantics.md#unreachable-is-not-deleted`).
 //!
 //! A member that decided (bad request, forbidden, gone …) has decided for all; one that does not serve the kind adds
 //! nothing; one that cannot be had makes the list wait, or go without it.
