@@ -65,19 +65,21 @@ impl Distributor {
     /// Runs for ever, from what the ledger said when it was opened; ends if the ledger is another hub's, or cannot be relied
     /// on. To be started once the facts are complete.
     pub(crate) async fn run(mut self, stored: State) -> Result<(), LedgerError> {
-        let mut facts = self.index.compile_changes();
-        let mut acks = self.acks.changes();
+        let mut alarms = Alarms {
+            facts: self.index.compile_changes(),
+            acks: self.acks.changes(),
+            checks: tokio::time::interval(TERM_CHECK),
+        };
         let mut dwell = Dwell::default();
         let mut writes = Writes::default();
         if !stored.is_empty() {
             self.acks.expect_returns();
         }
-        let mut checks = tokio::time::interval(TERM_CHECK);
         let mut decided = None;
         let mut state = stored;
         loop {
-            facts.mark_unchanged();
-            acks.mark_unchanged();
+            alarms.facts.mark_unchanged();
+            alarms.acks.mark_unchanged();
             // Of runs to come nobody has seen anything yet, also where there are no routers at all.
             let seen = self.acks.released_up_to().min(state.run);
             let released_up_to = dwell.observe(seen, Instant::now());
@@ -99,13 +101,20 @@ impl Distributor {
                 state = decided.state.clone();
             }
             let waiting = state.ledger.is_releasing() || state.ledger.is_withholding() || writes.have_failed();
-            tokio::select! {
-                _ = facts.changed() => {}
-                _ = acks.changed(), if waiting => {}
-                () = tokio::time::sleep(RECHECK), if waiting => {}
-                _ = checks.tick() => self.check().await?,
-            }
+            self.wait(&mut alarms, waiting).await?;
             tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    /// Until another run may have another outcome. `waiting`: for routers, or for a chance to write.
+    async fn wait(&mut self, alarms: &mut Alarms, waiting: bool) -> Result<(), LedgerError> {
+        loop {
+            tokio::select! {
+                _ = alarms.facts.changed() => return Ok(()),
+                _ = alarms.acks.changed(), if waiting => return Ok(()),
+                () = tokio::time::sleep(RECHECK), if waiting => return Ok(()),
+                _ = alarms.checks.tick() => self.check().await?,
+            }
         }
     }
 
@@ -164,6 +173,14 @@ impl Distributor {
             _ => Ok(()),
         }
     }
+}
+
+/// What wakes the compiler.
+struct Alarms {
+    facts: watch::Receiver<u64>,
+    acks: watch::Receiver<u64>,
+    /// To see whether another hub has started.
+    checks: tokio::time::Interval,
 }
 
 /// How writing the ledger goes.

@@ -33,6 +33,11 @@ pub(crate) enum Command {
     RouterToken(RouterTokenArgs),
     /// Show members, shards, callers, or kinds that not all members serve
     Get(GetArgs),
+    /// Show who has which namespace as the hub keeps it, or take it over where that is lost
+    Ledger {
+        #[command(subcommand)]
+        command: LedgerCommand,
+    },
     /// Print the plan of a request and why
     Explain(ExplainArgs),
     /// Show the merged watches that are open on a router, and how each of their legs is
@@ -58,6 +63,20 @@ Example:
   7    east/ops/a-0   ops/a   pods       42s   31       east      live    8121   3s    0
                                                         west      held    901    12s   5
   watch 7, west: connection refused";
+
+const LEDGER_ADOPT_HELP: &str = "\
+For a hub that refuses to start because it cannot know who has what: its ledger (ConfigMaps
+portolan-ledger… in portolan-system) is lost or was changed, or statuses of a hub before ledgers
+do not name all namespaces. Stop the hub first.
+
+A namespace that one shard claims, by what is left of the ledger, by its status or by its spec in
+force, is granted to it. What several claim is listed and granted to nobody: a hub that starts from
+an adopted ledger grants what it does not name only when every router has let go of it, by the usual
+rules. Selectors need the namespaces that there are: give the members with --member.
+
+Examples:
+  $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig
+  $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig --yes";
 
 const GET_HELP: &str = "\
 Clusters, shards and callers are the hub's to tell: --hub-kubeconfig FILE, or --dir DIR.
@@ -236,6 +255,35 @@ pub(crate) enum GetWhat {
     Callers,
     /// Kinds that the members of a shard do not all serve alike
     Kinds,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LedgerCommand {
+    /// Show who has which namespace of which member, and since which view revision
+    Show(LedgerShowArgs),
+    /// Make a ledger that a hub can start from, of what can be told for certain
+    #[command(after_help = LEDGER_ADOPT_HELP)]
+    Adopt(LedgerAdoptArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LedgerShowArgs {
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LedgerAdoptArgs {
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    /// Member cluster and its kubeconfig, to read which namespaces there are; repeatable
+    #[arg(long = "member", value_name = "NAME=FILE", value_parser = parse_member)]
+    pub(crate) members: Vec<(String, PathBuf)>,
+    /// Write the ledger; without it only what would be written is shown
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -21,6 +21,7 @@ mod join;
 mod kinds;
 mod kubeconfig;
 mod label_kinds;
+mod ledger;
 mod router;
 mod sentence;
 mod strict;
@@ -51,6 +52,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Kubeconfig(args) => kubeconfig::run(&args).await,
         Command::RouterToken(args) => bootstrap::run_router_token(&args).await,
         Command::Get(args) => get::run(&args).await,
+        Command::Ledger { command } => ledger::run(&command).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::WatchState(args) => watch_state::run(&args).await,
         Command::Dev { command } => match command {

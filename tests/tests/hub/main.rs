@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy does not see that these helpers are tests
 
 mod joins;
+mod ledger;
 mod restart;
 mod scene;
 mod shards;

@@ -46,6 +46,7 @@ const CA_BUNDLE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BTUNBUUU9Ci0tLS0
 pub(crate) struct Scene {
     testbed: Testbed,
     pub(crate) hub: Daemon,
+    launch: Launch,
     /// Of agents that joined.
     identities: Mutex<BTreeMap<String, Arc<IdentityStore>>>,
     _dir: tempfile::TempDir,
@@ -73,10 +74,11 @@ impl Scene {
             env: Vec::new(),
             dir: dir.path().to_owned(),
         };
-        let hub = Daemon::start(launch).await?;
+        let hub = Daemon::start(launch.clone()).await?;
         Ok(Self {
             testbed,
             hub,
+            launch,
             identities: Mutex::default(),
             _dir: dir,
         })
@@ -93,6 +95,20 @@ impl Scene {
     pub(crate) async fn install(&self) -> anyhow::Result<()> {
         let kubeconfig = argument(self.testbed.cluster("hub").kubeconfig_path());
         ctl::ok(&["install", "--hub-kubeconfig", &kubeconfig]).await.map(drop)
+    }
+
+    /// A second hub beside the first.
+    pub(crate) async fn another_hub(&self) -> anyhow::Result<Daemon> {
+        let launch = Launch {
+            name: "another-hub".to_owned(),
+            ..self.launch.clone()
+        };
+        Daemon::start(launch).await
+    }
+
+    /// Path of the hub cluster's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> String {
+        argument(self.testbed.cluster("hub").kubeconfig_path())
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -1,0 +1,195 @@
+//! `portolanctl ledger adopt`: a ledger where there is none that a hub could start from.
+//!
+//! What one shard claims is its; what several claim, and what nobody can tell, stays out. As routers may serve that to
+//! somebody, the hub grants it to nobody before all routers have been heard.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::{Client, ResourceExt as _};
+use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
+use portolan_crds::ledger::{Chunk, Content, Phase, Record, Root, Slot};
+use portolan_crds::{MemberCluster, ShardName, ShardingConfig};
+
+use super::Found;
+use super::claims::{Claims, Evidence, Inventory, claims};
+use crate::cli::LedgerAdoptArgs;
+use crate::connect::connect;
+use crate::table::Table;
+
+/// Random characters of an incarnation.
+const INCARNATION_BYTES: usize = 16;
+
+pub(crate) async fn run(args: &LedgerAdoptArgs) -> anyhow::Result<()> {
+    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?.client;
+    let found = Found::read(&hub).await?;
+    if found.is_whole() {
+        bail!("the ledger is whole: there is nothing to adopt; see portolanctl ledger show");
+    }
+    let evidence = evidence(&hub, &found, args).await?;
+    let claims = claims(&evidence, found.view_revision());
+    print(&found, &claims);
+    if !args.yes {
+        println!("Nothing was written: add --yes to write this ledger.");
+        return Ok(());
+    }
+    write(&hub, &found, &claims).await?;
+    println!("The ledger is written: start the hub.");
+    Ok(())
+}
+
+async fn evidence(hub: &Client, found: &Found, args: &LedgerAdoptArgs) -> anyhow::Result<Evidence> {
+    let all = ListParams::default();
+    let mut evidence = Evidence {
+        shards: Api::<ShardingConfig>::all(hub.clone())
+            .list(&all)
+            .await
+            .context("cannot list ShardingConfigs")?
+            .items,
+        members: Api::<MemberCluster>::all(hub.clone())
+            .list(&all)
+            .await
+            .context("cannot list MemberClusters")?
+            .items,
+        ..Evidence::default()
+    };
+    for (name, kubeconfig) in &args.members {
+        let what = format!("member cluster {name}");
+        let member = connect(&what, Some(kubeconfig)).await?;
+        let namespaces = Api::<Namespace>::all(member.client).list(&all).await;
+        let namespaces = namespaces.with_context(|| format!("cannot list the namespaces of {what}"))?;
+        let inventory: Inventory = namespaces
+            .into_iter()
+            .map(|namespace| (namespace.name_any(), namespace.labels().clone()))
+            .collect();
+        evidence.inventories.insert(name.clone(), inventory);
+    }
+    for record in found.records.values() {
+        match &record.content {
+            Content::Chunk(chunk) => {
+                let pairs = chunk.pairs.iter();
+                let pairs = pairs.map(|(namespace, pair)| ((chunk.cluster.clone(), namespace.clone()), pair.clone()));
+                evidence.pairs.extend(pairs);
+            }
+            Content::Spec(spec) => drop(evidence.specs.insert(spec.shard.clone(), spec.clone())),
+            Content::Root(_) => {}
+        }
+    }
+    Ok(evidence)
+}
+
+fn print(found: &Found, claims: &Claims) {
+    for (name, reason) in &found.damaged {
+        println!("ConfigMap {name}: {reason}");
+    }
+    let mut table = Table::new(&["CLUSTER", "SHARD", "NAMESPACES"]);
+    let mut counts = BTreeMap::<(&str, &ShardName), usize>::new();
+    for ((cluster, _), pair) in &claims.certain {
+        if let Some(owner) = &pair.owner {
+            *counts.entry((cluster, owner)).or_default() += 1;
+        }
+    }
+    for ((cluster, shard), count) in counts {
+        table.row(vec![cluster.to_owned(), shard.to_string(), count.to_string()]);
+    }
+    println!("Granted:");
+    table.print();
+    for ((cluster, namespace), shards) in &claims.ambiguous {
+        let shards: Vec<_> = shards.iter().map(ToString::to_string).collect();
+        println!(
+            "Ambiguous, not granted: {cluster}/{namespace} (of {})",
+            shards.join(" or ")
+        );
+    }
+    for unknown in &claims.unknown {
+        println!("Not known: {unknown}");
+    }
+}
+
+/// The root last: until it lists them, records count for nothing.
+async fn write(hub: &Client, found: &Found, claims: &Claims) -> anyhow::Result<()> {
+    let maps = Api::<ConfigMap>::namespaced(hub.clone(), SYSTEM_NAMESPACE);
+    let contents = contents(claims);
+    let mut root = Root {
+        incarnation: incarnation(),
+        phase: Phase::Begun,
+        ..Root::default()
+    };
+    let revisions = claims.certain.values().map(|pair| pair.view_revision);
+    let view_revision = revisions.max().unwrap_or_default().max(found.view_revision());
+    let record = |content| Record {
+        term: found.term() + 1,
+        view_revision,
+        content,
+    };
+    let mut versions = found.versions.clone();
+    put(&maps, &mut versions, &record(Content::Root(root.clone()))).await?;
+    for content in contents {
+        match &content {
+            Content::Chunk(chunk) => {
+                let slots = root.chunks.entry(chunk.cluster.clone()).or_default();
+                slots.insert(chunk.slot);
+            }
+            Content::Spec(spec) => drop(root.specs.insert(spec.shard.clone())),
+            Content::Root(_) => {}
+        }
+        put(&maps, &mut versions, &record(content)).await?;
+    }
+    root.phase = Phase::Adopted;
+    let listed = root.objects();
+    let root = record(Content::Root(root));
+    put(&maps, &mut versions, &root).await?;
+    let unlisted: BTreeSet<_> = versions.into_keys().filter(|name| !listed.contains(name)).collect();
+    for name in unlisted.iter().filter(|name| **name != root.object_name()) {
+        // What stays does not count, and goes at the hub's next start if it can be read.
+        let deleted = maps.delete(name, &DeleteParams::default()).await;
+        deleted.with_context(|| format!("cannot delete ConfigMap {name}"))?;
+    }
+    Ok(())
+}
+
+fn contents(claims: &Claims) -> Vec<Content> {
+    let mut chunks = BTreeMap::<&str, Chunk>::new();
+    for ((cluster, namespace), pair) in &claims.certain {
+        let chunk = chunks
+            .entry(cluster)
+            .or_insert_with(|| Chunk::new(cluster, Slot::WHOLE));
+        chunk.pairs.insert(namespace.clone(), pair.clone());
+    }
+    let chunks = chunks.into_values().flat_map(Chunk::bounded).map(Content::Chunk);
+    chunks
+        .chain(claims.specs.values().cloned().map(Content::Spec))
+        .collect()
+}
+
+/// Creates or replaces, by the version that was read.
+async fn put(maps: &Api<ConfigMap>, versions: &mut BTreeMap<String, String>, record: &Record) -> anyhow::Result<()> {
+    let name = record.object_name();
+    let map = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some([(LABEL_LEDGER.to_owned(), String::new())].into()),
+            resource_version: versions.get(&name).cloned(),
+            ..ObjectMeta::default()
+        },
+        data: Some(record.encode()),
+        ..ConfigMap::default()
+    };
+    let written = if versions.contains_key(&name) {
+        maps.replace(&name, &PostParams::default(), &map).await
+    } else {
+        maps.create(&PostParams::default(), &map).await
+    };
+    let written = written.with_context(|| format!("cannot write ConfigMap {name}"))?;
+    versions.insert(name, written.metadata.resource_version.unwrap_or_default());
+    Ok(())
+}
+
+fn incarnation() -> String {
+    let bytes: [u8; INCARNATION_BYTES] = rand::random();
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}

@@ -1,0 +1,328 @@
+//! Who may have which pair where the ledger does not tell: whom statuses name, and what specs in force ask for. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt as _;
+use portolan_crds::ledger::{Pair, SpecInForce};
+use portolan_crds::{
+    ClusterEntry, MemberCluster, Selector, ShardName, ShardingConfig, ShardingConfigSpec, system_namespace,
+};
+use serde::Deserialize as _;
+
+/// Namespaces of a member, with their labels.
+pub(crate) type Inventory = BTreeMap<String, BTreeMap<String, String>>;
+/// A (cluster, namespace).
+pub(crate) type PairName = (String, String);
+
+/// What is known, from wherever it could be read.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    pub(crate) shards: Vec<ShardingConfig>,
+    pub(crate) members: Vec<MemberCluster>,
+    /// Of the members whose kubeconfigs were given.
+    pub(crate) inventories: BTreeMap<String, Inventory>,
+    /// What is left of the ledger.
+    pub(crate) pairs: BTreeMap<PairName, Pair>,
+    /// What is left of the ledger.
+    pub(crate) specs: BTreeMap<ShardName, SpecInForce>,
+}
+
+/// What can be said about who has what.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Claims {
+    /// One shard claims it, or the ledger tells.
+    pub(crate) certain: BTreeMap<PairName, Pair>,
+    /// Several claim it.
+    pub(crate) ambiguous: BTreeMap<PairName, BTreeSet<ShardName>>,
+    /// The spec in force of each shard.
+    pub(crate) specs: BTreeMap<ShardName, SpecInForce>,
+    /// What nobody can tell, in words.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// One shard's claims.
+struct Claimant<'a> {
+    evidence: &'a Evidence,
+    name: &'a ShardName,
+    /// Where its status says that it has a namespace.
+    told: BTreeMap<&'a str, &'a str>,
+    claimed: BTreeSet<PairName>,
+    unknown: BTreeSet<String>,
+}
+
+/// Weighs all evidence. Pairs that are not in the ledger get view revisions after `view_revision`.
+pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Claims {
+    let mut claims = Claims::default();
+    let mut claimants = BTreeMap::<PairName, BTreeSet<ShardName>>::new();
+    for object in &evidence.shards {
+        let Ok(name) = ShardName::new(object.namespace().unwrap_or_default(), object.name_any()) else {
+            continue;
+        };
+        let mut claimant = Claimant::new(evidence, &name, object);
+        match in_force(evidence, &name, object) {
+            Ok(Some(spec)) => {
+                match ShardingConfigSpec::deserialize(&spec.spec) {
+                    Ok(spec) => claimant.ask(&spec),
+                    Err(error) => claims
+                        .unknown
+                        .push(format!("the spec of {name} in force cannot be read: {error}")),
+                }
+                claims.specs.insert(name.clone(), spec);
+            }
+            Ok(None) => {}
+            Err(unknown) => claims.unknown.push(unknown),
+        }
+        claims.unknown.extend(claimant.unknown);
+        for pair in claimant.claimed {
+            claimants.entry(pair).or_default().insert(name.clone());
+        }
+    }
+    claims.certain = evidence.pairs.clone();
+    for (pair, shards) in claimants {
+        if evidence.pairs.contains_key(&pair) {
+            continue;
+        }
+        match shards.first().filter(|_| shards.len() == 1) {
+            Some(owner) => {
+                view_revision += 1;
+                let entry = Pair {
+                    owner: Some(owner.clone()),
+                    generation: 1,
+                    view_revision,
+                    releasing: false,
+                };
+                claims.certain.insert(pair, entry);
+            }
+            None => drop(claims.ambiguous.insert(pair, shards)),
+        }
+    }
+    claims
+}
+
+/// The spec by which the shard was served last: as the ledger, or else its status, tells. A present spec that was accepted
+/// is that too.
+fn in_force(evidence: &Evidence, name: &ShardName, object: &ShardingConfig) -> Result<Option<SpecInForce>, String> {
+    let uid = object.uid().unwrap_or_default();
+    if let Some(spec) = evidence.specs.get(name).filter(|spec| spec.uid == uid) {
+        return Ok(Some(spec.clone()));
+    }
+    if object.metadata.deletion_timestamp.is_some() {
+        return Ok(None);
+    }
+    let Some(status) = &object.status else { return Ok(None) };
+    let of = |generation, spec| SpecInForce {
+        shard: name.clone(),
+        uid,
+        generation,
+        spec,
+    };
+    if let Some(accepted) = &status.accepted {
+        return Ok(Some(of(accepted.generation, accepted.spec.clone())));
+    }
+    let accepted = status.conditions.iter().find(|condition| condition.type_ == "Accepted");
+    let present = status
+        .observed_generation
+        .filter(|observed| object.metadata.generation == Some(*observed));
+    match (accepted, present) {
+        (Some(condition), Some(generation)) if condition.status == "True" => {
+            let spec = serde_json::to_value(&object.spec).map_err(|error| error.to_string())?;
+            Ok(Some(of(generation, spec)))
+        }
+        _ => Err(format!(
+            "{name}: which spec was in force is not known, as the present one was not accepted yet: it has nothing until one is"
+        )),
+    }
+}
+
+impl<'a> Claimant<'a> {
+    fn new(evidence: &'a Evidence, name: &'a ShardName, object: &'a ShardingConfig) -> Self {
+        let mut claimant = Self {
+            evidence,
+            name,
+            told: BTreeMap::new(),
+            claimed: BTreeSet::new(),
+            unknown: BTreeSet::new(),
+        };
+        for cluster in object.status.iter().flat_map(|status| &status.clusters) {
+            for namespace in &cluster.namespaces {
+                claimant.told.insert(namespace, &cluster.name);
+                claimant.claimed.insert((cluster.name.clone(), namespace.clone()));
+            }
+        }
+        claimant
+    }
+
+    /// Claims what `spec` asks for: of a name in several members where the shard is told to have it, else in the first.
+    fn ask(&mut self, spec: &ShardingConfigSpec) {
+        let mut taken = BTreeMap::<String, String>::new();
+        for entry in &spec.clusters {
+            for cluster in self.clusters_of(entry) {
+                for namespace in self.namespaces_of(entry, &cluster) {
+                    let home = match self.told.get(namespace.as_str()) {
+                        Some(told) => (*told).to_owned(),
+                        None => taken
+                            .entry(namespace.clone())
+                            .or_insert_with(|| cluster.clone())
+                            .clone(),
+                    };
+                    if home == cluster {
+                        self.claimed.insert((cluster.clone(), namespace));
+                    }
+                }
+            }
+        }
+    }
+
+    fn clusters_of(&self, entry: &ClusterEntry) -> Vec<String> {
+        let selector = entry.selector.as_ref();
+        let selector = selector.and_then(|selector| Selector::from_label_selector(selector).ok());
+        let mut members: Vec<_> = self.evidence.members.iter().collect();
+        members.sort_by_key(|member| member.name_any());
+        let chosen = members.into_iter().filter(|member| match (&entry.name, &selector) {
+            (Some(name), _) => *name == member.name_any(),
+            (None, Some(selector)) => selector.matches(member.labels()),
+            (None, None) => false,
+        });
+        chosen.map(kube::ResourceExt::name_any).collect()
+    }
+
+    fn namespaces_of(&mut self, entry: &ClusterEntry, cluster: &str) -> Vec<String> {
+        if !entry.namespaces.is_empty() {
+            return entry.namespaces.clone();
+        }
+        let Some(inventory) = self.evidence.inventories.get(cluster) else {
+            self.unknown.insert(format!(
+                "{}: which namespaces of {cluster} it asks for is not known without --member {cluster}=FILE",
+                self.name
+            ));
+            return Vec::new();
+        };
+        let selector = match &entry.namespace_selector {
+            Some(selector) => Selector::from_label_selector(selector).unwrap_or(Selector::nothing()),
+            None => Selector::everything(),
+        };
+        let chosen = inventory
+            .iter()
+            .filter(|(name, labels)| !system_namespace(name) && selector.matches(labels));
+        chosen.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_crds::{AcceptedSpec, ClusterShardStatus, ShardingConfigStatus};
+    use serde_json::json;
+
+    use super::*;
+
+    fn shard(name: &str) -> ShardName {
+        ShardName::new("ops", name).unwrap()
+    }
+
+    fn object(name: &str, clusters: serde_json::Value, told: &[&str]) -> ShardingConfig {
+        let spec: ShardingConfigSpec = serde_json::from_value(json!({"clusters": clusters})).unwrap();
+        let mut object = ShardingConfig::new(name, spec.clone());
+        object.metadata.namespace = Some("ops".to_owned());
+        object.metadata.uid = Some(format!("uid-{name}"));
+        object.metadata.generation = Some(3);
+        object.status = Some(ShardingConfigStatus {
+            accepted: Some(AcceptedSpec::new(2, &spec).unwrap()),
+            clusters: vec![ClusterShardStatus {
+                name: "east".to_owned(),
+                namespaces: told.iter().map(|name| (*name).to_owned()).collect(),
+                ..ClusterShardStatus::default()
+            }],
+            ..ShardingConfigStatus::default()
+        });
+        object
+    }
+
+    fn evidence(shards: Vec<ShardingConfig>) -> Evidence {
+        let member = |name| MemberCluster::new(name, portolan_crds::MemberClusterSpec::default());
+        Evidence {
+            shards,
+            members: vec![member("west"), member("east")],
+            ..Evidence::default()
+        }
+    }
+
+    fn inventory(names: &[&str]) -> Inventory {
+        names.iter().map(|name| ((*name).to_owned(), BTreeMap::new())).collect()
+    }
+
+    fn owners(claims: &Claims) -> Vec<String> {
+        let owners = claims.certain.iter().map(|((cluster, namespace), pair)| {
+            let owner = pair.owner.as_ref().map(ShardName::name).unwrap_or_default();
+            format!("{cluster}/{namespace}={owner}")
+        });
+        owners.collect()
+    }
+
+    #[test]
+    fn what_one_shard_claims_is_its() {
+        let all = json!([{"name": "east"}, {"name": "west"}]);
+        let mut evidence = evidence(vec![object("a", all, &["ns-a"])]);
+        let without = claims(&evidence, 7);
+        assert_eq!(owners(&without), ["east/ns-a=a"]);
+        assert_eq!(without.unknown.len(), 2);
+        assert!(
+            without.unknown[0].contains("--member east=FILE"),
+            "{:?}",
+            without.unknown
+        );
+        for cluster in ["east", "west"] {
+            let names = inventory(&["ns-a", "ns-b", "kube-system"]);
+            evidence.inventories.insert(cluster.to_owned(), names);
+        }
+        let with = claims(&evidence, 7);
+        assert_eq!(
+            owners(&with),
+            ["east/ns-a=a", "east/ns-b=a"],
+            "one name is in one member"
+        );
+        assert!(with.unknown.is_empty());
+        assert_eq!(with.specs[&shard("a")].generation, 2);
+        let revisions: Vec<_> = with.certain.values().map(|pair| pair.view_revision).collect();
+        assert_eq!(revisions, [8, 9]);
+    }
+
+    #[test]
+    fn what_several_claim_is_nobodys() {
+        let named = |name: &str| json!([{"name": "east", "namespaces": [name]}]);
+        let a = object("a", named("ns-a"), &["ns-a", "ns-b"]);
+        let evidence = evidence(vec![a, object("b", named("ns-b"), &[])]);
+        let claims = claims(&evidence, 0);
+        assert_eq!(owners(&claims), ["east/ns-a=a"]);
+        let pair = ("east".to_owned(), "ns-b".to_owned());
+        assert_eq!(claims.ambiguous[&pair], [shard("a"), shard("b")].into());
+    }
+
+    #[test]
+    fn what_is_left_of_the_ledger_counts_before_all_else() {
+        let named = json!([{"name": "east", "namespaces": ["ns-b"]}]);
+        let mut evidence = evidence(vec![object("a", named.clone(), &["ns-b"]), object("b", named, &[])]);
+        let pair = Pair {
+            owner: Some(shard("b")),
+            generation: 2,
+            view_revision: 5,
+            releasing: true,
+        };
+        evidence
+            .pairs
+            .insert(("east".to_owned(), "ns-b".to_owned()), pair.clone());
+        let claims = claims(&evidence, 5);
+        assert_eq!(claims.certain.values().collect::<Vec<_>>(), [&pair]);
+        assert!(claims.ambiguous.is_empty());
+    }
+
+    #[test]
+    fn a_refused_spec_is_not_taken_for_the_one_in_force() {
+        let named = json!([{"name": "east", "namespaces": ["ns-b"]}]);
+        let mut object = object("a", named, &["ns-a"]);
+        object.status.as_mut().unwrap().accepted = None;
+        let claims = claims(&evidence(vec![object]), 0);
+        assert_eq!(owners(&claims), ["east/ns-a=a"]);
+        assert!(claims.specs.is_empty());
+        assert!(claims.unknown[0].contains("ops/a"), "{:?}", claims.unknown);
+    }
+}
