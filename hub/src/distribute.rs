@@ -113,7 +113,12 @@ impl Distributor {
                 _ = alarms.facts.changed() => return Ok(()),
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
                 () = tokio::time::sleep(RECHECK), if waiting => return Ok(()),
-                _ = alarms.checks.tick() => self.check().await?,
+                _ = alarms.checks.tick() => {
+                    self.check().await?;
+                    if self.acks.have_seen_beyond(self.ledger.incarnation(), self.ledger.view_revision()) {
+                        return Ok(());
+                    }
+                }
             }
         }
     }

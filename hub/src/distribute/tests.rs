@@ -1,5 +1,7 @@
 //! What was seen has to ripen; and nothing is granted that is not stored.
 
+use std::collections::BTreeMap;
+
 use kube::api::{ApiResource, DynamicObject};
 use portolan_crds::{ShardName, ShardingConfig};
 use portolan_wire::v1;
@@ -7,6 +9,7 @@ use portolan_wire::v1::agent_message::Kind as AgentSaid;
 use serde_json::json;
 
 use super::*;
+use crate::acks::{RouterState, Seen};
 use crate::compile::Ref;
 use crate::testing::{TestAgent, TestHub};
 
@@ -91,4 +94,30 @@ async fn what_is_not_stored_is_not_granted_and_all_else_goes_on() {
     hub.until("ns-b is owned", |hub| (owned(hub) == ["ns-a", "ns-b"]).then_some(()))
         .await;
     assert_eq!(in_force(&hub), Some(2));
+}
+
+#[tokio::test]
+async fn a_ledger_that_was_set_back_begins_a_new_life() {
+    let hub = TestHub::start().await;
+    let incarnation = |hub: &TestHub| {
+        let worlds = hub.worlds.borrow();
+        worlds
+            .as_ref()
+            .map(|published| published.world.state.incarnation.clone())
+    };
+    let first = hub.until("there is a world", incarnation).await;
+    hub.acks.connected("gateway", RouterState::new(1, BTreeMap::new()));
+    let seen = Seen {
+        incarnation: first.clone(),
+        view_revision: 1,
+    };
+    hub.acks.update("gateway", 1, |state| state.seen = seen);
+    hub.until("another life", |hub| (incarnation(hub)? != first).then_some(()))
+        .await;
+    let second = incarnation(&hub);
+    hub.join("east").await;
+    shard(&hub, 1, &["ns-a"]);
+    hub.until("ns-a is owned", |hub| (owned(hub) == ["ns-a"]).then_some(()))
+        .await;
+    assert_eq!(incarnation(&hub), second, "once");
 }

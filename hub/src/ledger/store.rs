@@ -159,6 +159,11 @@ impl Store {
         self.asked.ledger.view_revision()
     }
 
+    /// The life of the ledger that was to be stored last.
+    pub(crate) fn incarnation(&self) -> &str {
+        &self.asked.incarnation
+    }
+
     /// Fails if another hub has started since.
     pub(crate) async fn check(&mut self) -> Result<(), LedgerError> {
         let checksum = self.stored.get(CONFIG_MAP_LEDGER).map(|stored| stored.checksum.clone());
