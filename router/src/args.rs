@@ -14,6 +14,7 @@ use portolan_runtime::tls::IdentityFiles;
 use portolan_wire::client::host_of;
 use thiserror::Error;
 
+use crate::resource::enroll::Proof;
 use crate::stage::identify::IdentityConfig;
 
 /// Loopback: what the admin server tells of callers and plans is for this machine.
@@ -148,20 +149,6 @@ pub(crate) struct HubConfig {
     pub(crate) proof: Option<Proof>,
     /// Identity and last good state.
     pub(crate) state_dir: PathBuf,
-}
-
-/// What a router enrols with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Proof {
-    /// A file with a bootstrap token.
-    Bootstrap(PathBuf),
-    /// A file with a bound ServiceAccount token of a member.
-    Bound {
-        /// The member that issued it.
-        cluster: String,
-        /// The token.
-        file: PathBuf,
-    },
 }
 
 /// Bounds of the data path.

@@ -16,12 +16,24 @@ use portolan_wire::v1::BoundToken;
 use portolan_wire::v1::enroll_request::Proof as WireProof;
 use thiserror::Error;
 
-use crate::args::Proof;
-
 /// Certificate chain and key in one file, so that one rename replaces both.
 const IDENTITY_FILE: &str = "identity.pem";
 /// The key that a bootstrap token was spent on, until its certificate is here: a lost answer can be asked for again.
 const PENDING_KEY_FILE: &str = "pending-key.pem";
+
+/// What a router enrols with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// A file with a bootstrap token.
+    Bootstrap(PathBuf),
+    /// A file with a bound ServiceAccount token of a member.
+    Bound {
+        /// The member that issued it.
+        cluster: String,
+        /// The token.
+        file: PathBuf,
+    },
+}
 
 /// Why there is no identity yet.
 #[derive(Debug, Error)]
