@@ -1,8 +1,8 @@
 //! How far a shard's callers are served by its present version: `status.callers` and condition Distributed. Pure; called
 //! by `shard`.
 //!
-//! A Pod that several shards select is served by none (design 3). Both may be right by themselves, and the Pod may come
-//! long after either: so no spec is refused for it, but the status of each tells.
+//! A Pod that several shards select is served by none (`docs/semantics.md#identity`). Both may be right by themselves, and
+//! the Pod may come long after either: so no spec is refused for it, but the status of each tells.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Which members routers do not get through to, and what that holds back: condition MembersReachable (design 5.4) and
-//! its metric. Pure; called by `shard` and by the writer's loop.
+//! Which members routers do not get through to, and what that holds back: condition MembersReachable and its metric
+//! (`docs/semantics.md#unreachable-is-not-deleted`). Pure; called by `shard` and by the writer's loop.
 //!
 //! The routers decide by their breakers, not the agents: a member whose agent is well may still be cut off from a router.
 

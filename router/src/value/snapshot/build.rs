@@ -1,7 +1,8 @@
 //! A transaction of the hub and the previous snapshot → the next snapshot. Pure; nothing is served before all of it is
 //! checked.
 //!
-//! Every entry is checked by itself: a bad one keeps its own last good, all others come in (design 8). Then callers are
+//! Every entry is checked by itself: a bad one keeps its own last good, all others come in
+//! (`docs/semantics.md#distribution`). Then callers are
 //! joined with their shards and those with what they own, see [`join`]. What did not change is shared with the previous
 //! snapshot, so that pointers tell what did. Called by `subscribe` for each Commit and, with what the state file kept, at
 //! start.
