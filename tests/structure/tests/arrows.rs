@@ -14,7 +14,7 @@ use portolan_structure::tree::{self, Tree};
 const PACKAGES: [(&str, &[&str]); 13] = [
     ("portolan-crds", &[]),
     ("portolan-runtime", &[]),
-    ("portolan-wire", &["portolan-runtime"]),
+    ("portolan-wire", &["portolan-crds", "portolan-runtime"]),
     ("portolan-merge", &["portolan-crds"]),
     (
         "portolan-router",
