@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
-use portolan_crds::ConditionReason;
 use portolan_crds::labels::{SERVICE_ACCOUNT_ROUTER, SYSTEM_NAMESPACE};
 use portolan_runtime::Secret;
 use portolan_runtime::pki::{CertificateAuthority, LeafSpec, PkiError, Usage, subject_of};
@@ -30,8 +29,9 @@ use crate::facts::{Member, Pin};
 use crate::index::Index;
 use crate::jwks;
 use crate::metrics::{EnrollOutcome, Metrics};
-use crate::pins::{AgentKey, PinError, Pins};
+use crate::pins::{AgentKey, Pins};
 use crate::server::Peer;
+use crate::standing::{for_log, not_pinned, pin_or_note, standing};
 use crate::stream::AgentSessions;
 use crate::vouched::Vouched;
 
@@ -63,8 +63,6 @@ pub(crate) struct Enroller {
     pub(crate) permits: Arc<Semaphore>,
 }
 
-/// Most characters of a refusal in the log: it may quote what anybody sent.
-const LOGGED_MAX: usize = 256;
 /// Enrolments under way; more are told to come again.
 pub(crate) const MAX_ENROLMENTS: usize = 128;
 
@@ -302,61 +300,6 @@ struct Names<'a> {
     hosts: Vec<String>,
     /// Of a router.
     subscription: Option<&'a Subscription>,
-}
-
-/// Whether a member is in good standing: accepted, and pinned.
-pub(crate) fn standing(index: &Index, cluster: &str) -> Result<(), Status> {
-    let joined = index.read(|facts| facts.joined(cluster).is_some());
-    joined.then_some(()).ok_or_else(|| {
-        Status::permission_denied(format!(
-            "cluster {cluster} is no accepted member: check spec.accept of its MemberCluster, or join it anew"
-        ))
-    })
-}
-
-/// Pins, and keeps a refusal for the MemberCluster's status.
-pub(crate) async fn pin_or_note(
-    pins: &Pins,
-    index: &Index,
-    cluster: &str,
-    pin: &Pin,
-    key: AgentKey<'_>,
-) -> Result<(), Status> {
-    match pins.pin(cluster, pin, key).await {
-        Ok(()) => {
-            index.write(|facts| facts.note_refusal(cluster, None));
-            Ok(())
-        }
-        Err(PinError::Refused(message)) => {
-            let reason = if message.contains("is pinned to") {
-                ConditionReason::ClusterUidChanged
-            } else {
-                ConditionReason::DuplicateCluster
-            };
-            index.write(|facts| facts.note_refusal(cluster, Some((reason, message.clone()))));
-            Err(Status::permission_denied(message))
-        }
-        Err(error) => Err(not_pinned(cluster, &error)),
-    }
-}
-
-fn not_pinned(cluster: &str, error: &PinError) -> Status {
-    match error {
-        PinError::Refused(message) | PinError::Stranger(message) => {
-            tracing::warn!(cluster, reason = for_log(message), "agent refused");
-            Status::permission_denied(message)
-        }
-        PinError::Kube(_) | PinError::Contended => {
-            tracing::error!(cluster, %error, "cannot pin");
-            Status::unavailable("the hub cannot record what it must pin: try again")
-        }
-    }
-}
-
-fn for_log(text: &str) -> &str {
-    text.char_indices()
-        .nth(LOGGED_MAX)
-        .map_or(text, |(end, _)| &text[..end])
 }
 
 fn pending(reason: String) -> Outcome {

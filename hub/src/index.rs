@@ -16,12 +16,13 @@ use crate::facts::{Facts, Pin};
 mod agents;
 mod bounds;
 mod objects;
+mod report;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use agents::Report;
 pub(crate) use bounds::OutOfBounds;
 pub(crate) use objects::{member_from, shard_from};
+pub(crate) use report::Report;
 
 /// How far a change reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

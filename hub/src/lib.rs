@@ -24,6 +24,7 @@ mod metrics;
 mod pins;
 mod server;
 mod settings;
+mod standing;
 mod status;
 mod stream;
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::writer::Writer;
 
 mod callers;
+mod found;
 mod member;
 mod reach;
 mod resolved;

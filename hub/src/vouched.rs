@@ -10,8 +10,8 @@ use std::sync::Arc;
 use portolan_crds::names::is_dns_subdomain;
 use tonic::Status;
 
-use crate::enroll::standing;
 use crate::index::Index;
+use crate::standing::standing;
 
 /// Between cluster and Pod in a router's name. Routers with a bootstrap token have names without it.
 const SEPARATOR: char = '.';

@@ -96,8 +96,11 @@ async fn a_flood_of_enrolments_is_told_to_come_again() {
 
 #[test]
 fn the_log_takes_little_of_what_anybody_sends() {
-    assert_eq!(super::for_log("short"), "short");
-    assert_eq!(super::for_log(&"ü".repeat(1000)).chars().count(), super::LOGGED_MAX);
+    assert_eq!(crate::standing::for_log("short"), "short");
+    assert_eq!(
+        crate::standing::for_log(&"ü".repeat(1000)).chars().count(),
+        crate::standing::LOGGED_MAX
+    );
 }
 
 #[tokio::test]

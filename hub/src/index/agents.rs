@@ -11,19 +11,8 @@ use portolan_wire::v1;
 
 use super::Change;
 use super::bounds::{OutOfBounds, check, cut};
+use super::report::Report;
 use crate::facts::{AgentReport, Coverage, Facts, Heartbeat, Kind, Namespace, Token};
-
-/// One message of an agent, judged and timed.
-#[derive(Debug, Clone)]
-pub(crate) enum Report {
-    Heartbeat(v1::Heartbeat, Timestamp),
-    Namespaces(v1::NamespaceDelta),
-    Coverage(v1::CoverageDelta),
-    Callers(v1::CallerDelta),
-    Token(v1::MemberToken),
-    Allowed(v1::Allowed),
-    Disconnected,
-}
 
 impl Facts {
     /// A stream begins: what earlier ones reported stays until it is replaced.

@@ -11,7 +11,7 @@ use portolan_wire::v1;
 use prost::Message as _;
 use thiserror::Error;
 
-use super::Report;
+use super::report::Report;
 use crate::facts::{AgentReport, Kind};
 
 /// Five times what Kubernetes is tested with.

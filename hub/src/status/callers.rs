@@ -13,8 +13,8 @@ use portolan_wire::subscription::Subscription;
 use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::{CallerView, ResourceKind};
 
+use super::found::{Found, NOTHING_IN_FORCE};
 use super::named;
-use super::shard::{Found, NOTHING_IN_FORCE};
 use crate::acks::RouterState;
 use crate::compile::{Ref, World};
 

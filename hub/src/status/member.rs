@@ -13,6 +13,7 @@ use portolan_crds::{
 };
 use portolan_wire::v1;
 
+use super::found::Found;
 use super::named;
 use crate::acks::RouterState;
 use crate::compile::Ref;
@@ -72,9 +73,6 @@ fn may_return(status: &MemberClusterStatus, now: Timestamp) -> bool {
     let last = status.last_heartbeat.as_ref();
     last.is_some_and(|last| now.duration_since(last.0) <= AGENT_RETURNS_WITHIN)
 }
-
-/// Whether it holds, why, and why for people.
-type Found = (ConditionType, (Option<bool>, ConditionReason, String));
 
 /// The API server keeps whole seconds; anything finer would look like a change when it comes back.
 pub(super) fn whole_seconds(time: Timestamp) -> Time {

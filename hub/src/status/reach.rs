@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_crds::{ConditionReason, ConditionType, ShardName, Unavailable};
 use portolan_wire::v1;
 
+use super::found::{Found, NOTHING_IN_FORCE};
 use super::named;
-use super::shard::{Found, NOTHING_IN_FORCE};
 use crate::acks::RouterState;
 use crate::compile::{Accepted, Ref, Verdict, World};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use portolan_crds::{ConditionReason, ConditionType};
 
+use super::found::{Found, NOTHING_IN_FORCE};
 use super::named;
-use super::shard::{Found, NOTHING_IN_FORCE};
 use crate::compile::{Verdict, WantedMember};
 use crate::facts::Facts;
 

@@ -8,6 +8,7 @@ use portolan_crds::{
     ShardingConfigStatus, set_condition,
 };
 
+use super::found::{Found, NOTHING_IN_FORCE};
 use super::member::whole_seconds;
 use super::resolved::resolved;
 use super::{callers, named, reach};
@@ -16,11 +17,6 @@ use crate::compile::{Contested, Verdict, World};
 use crate::facts::{Facts, ShardObject};
 
 type Routers = BTreeMap<String, RouterState>;
-pub(super) type Found = (ConditionType, (Option<bool>, ConditionReason, String));
-
-/// Message of conditions about a spec that there is not.
-pub(super) const NOTHING_IN_FORCE: &str = "no spec is in force, see Accepted";
-
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
 pub(super) fn status(
     facts: &Facts,

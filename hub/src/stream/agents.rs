@@ -21,13 +21,13 @@ use tonic::{Request, Response, Status, Streaming};
 use super::reviews::{AgentSessions, Question, Registered};
 use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
 use crate::distribute::Worlds;
-use crate::enroll::pin_or_note;
 use crate::facts::Pin;
 use crate::index::{Index, OutOfBounds, Report};
 use crate::jwks;
 use crate::metrics::{Metrics, Program};
 use crate::pins::{AgentKey, Pins};
 use crate::server::Peer;
+use crate::standing::pin_or_note;
 
 type Outbound = mpsc::Sender<Result<v1::AgentUpdate, Status>>;
 
