@@ -5,11 +5,13 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams};
 use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
-use portolan_testbed::eventually;
 use portolan_tests::ctl;
 use serde_json::json;
 
 use crate::scene::{Router, Scene, shard_spec};
+
+/// How long a hub that starts waits for routers of an earlier one.
+const RETURN_GRACE: Duration = Duration::from_mins(1);
 
 /// A row of `ledger show`: the owner of ns-b of east, at which view revision it entered, and its state.
 async fn row(scene: &Scene) -> Option<(String, u64, String)> {
@@ -22,18 +24,27 @@ async fn row(scene: &Scene) -> Option<(String, u64, String)> {
     Some((cells[2].to_owned(), cells[3].parse().unwrap(), cells[4].to_owned()))
 }
 
-/// Looks as often as it can: what is looked for is soon over.
-async fn until_row(scene: &Scene, owner: &str, state: &str) -> u64 {
+/// Looks as often as it can: what is looked for is soon over. What waits for routers of an earlier life of the hub takes a
+/// minute more.
+async fn until<T>(what: &str, probe: impl AsyncFn() -> Option<T>) -> T {
     let look = async {
         loop {
-            match row(scene).await {
-                Some((found, since, now)) if found == owner && now == state => return since,
-                _ => tokio::time::sleep(Duration::from_millis(5)).await,
+            match probe().await {
+                Some(found) => return found,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }
     };
-    let found = tokio::time::timeout(portolan_testbed::patience(), look).await;
-    found.unwrap_or_else(|_| panic!("never: {owner} {state}"))
+    let found = tokio::time::timeout(portolan_testbed::patience() + RETURN_GRACE, look).await;
+    found.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+async fn until_row(scene: &Scene, owner: &str, state: &str) -> u64 {
+    let is_so = async || match row(scene).await {
+        Some((found, since, now)) if found == owner && now == state => Some(since),
+        _ => None,
+    };
+    until(&format!("{owner} {state}"), is_so).await
 }
 
 async fn following<T>(router: &mut Router, work: impl Future<Output = T>) -> T {
@@ -118,11 +129,9 @@ async fn a_ledger_that_is_lost_is_adopted_and_not_guessed() {
     scene.shard_says("shard", "Complete", "True/Ok").await;
     drop(agent);
     let kubeconfig = scene.kubeconfig();
-    let adopt = |more: &'static [&'static str]| {
-        let arguments = [&["ledger", "adopt", "--hub-kubeconfig", kubeconfig.as_str()], more].concat();
-        async move { arguments }
-    };
-    let refused = ctl::refused(&adopt(&[]).await).await.unwrap();
+    let dry = ["ledger", "adopt", "--hub-kubeconfig", kubeconfig.as_str()];
+    let wet = ["ledger", "adopt", "--hub-kubeconfig", kubeconfig.as_str(), "--yes"];
+    let refused = ctl::refused(&dry).await.unwrap();
     assert!(refused.contains("nothing to adopt"), "{refused}");
 
     scene.hub.stop().await.unwrap();
@@ -137,10 +146,10 @@ async fn a_ledger_that_is_lost_is_adopted_and_not_guessed() {
         "{log}"
     );
 
-    let told = ctl::ok(&adopt(&[]).await).await.unwrap();
+    let told = ctl::ok(&dry).await.unwrap();
     assert!(told.contains("Nothing was written"), "{told}");
     assert!(maps.list(&ledger).await.unwrap().items.is_empty());
-    let told = ctl::ok(&adopt(&["--yes"]).await).await.unwrap();
+    let told = ctl::ok(&wet).await.unwrap();
     let granted = told
         .lines()
         .any(|line| line.split_whitespace().eq(["east", "ops/shard", "2"]));
@@ -148,11 +157,10 @@ async fn a_ledger_that_is_lost_is_adopted_and_not_guessed() {
     scene.hub.start_again().await.unwrap();
     scene.hub.ready().await;
     assert_eq!(row(&scene).await.unwrap().0, "ops/shard");
-    let phase = || async {
-        let shown = ctl::ok(&["ledger", "show", "--hub-kubeconfig", &kubeconfig])
-            .await
-            .ok()?;
+    let show = ["ledger", "show", "--hub-kubeconfig", kubeconfig.as_str()];
+    let heard = async || {
+        let shown = ctl::ok(&show).await.ok()?;
         (!shown.contains("adopted")).then_some(())
     };
-    eventually("every router was heard", phase).await;
+    until("every router was heard", heard).await;
 }
