@@ -18,13 +18,11 @@ use crate::names::ShardName;
 mod chunk;
 mod slot;
 
-pub use chunk::{Chunk, Departure, Pair};
+pub use chunk::{CHUNK_BYTES_MAX, Chunk, Departure, Pair};
 pub use slot::{Slot, SlotError};
 
 /// Format of records that this program writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
-/// A chunk that would be longer than this many bytes is halved.
-pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Longest spec that a shard may have in force, in bytes of JSON: it must fit a ConfigMap.
 pub const SPEC_BYTES_MAX: usize = 768 * 1024;
 

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CHUNK_BYTES_MAX, Slot};
+use super::slot::Slot;
 use crate::names::ShardName;
+
+/// A chunk that would be longer than this many bytes is halved.
+pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
 /// Pairs and departures of the namespaces of one slot of one member cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,8 +13,8 @@ use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
 use portolan_crds::ledger::{Chunk, Content, Phase, Record, Root, Slot};
 use portolan_crds::{MemberCluster, ShardName, ShardingConfig};
 
-use super::Found;
 use super::claims::{Claims, Evidence, Inventory, claims};
+use super::found::Found;
 use crate::cli::LedgerAdoptArgs;
 use crate::connect::connect;
 use crate::table::Table;
@@ -177,10 +177,9 @@ async fn put(maps: &Api<ConfigMap>, versions: &mut BTreeMap<String, String>, rec
         data: Some(record.encode()),
         ..ConfigMap::default()
     };
-    let written = if versions.contains_key(&name) {
-        maps.replace(&name, &PostParams::default(), &map).await
-    } else {
-        maps.create(&PostParams::default(), &map).await
+    let written = match versions.contains_key(&name) {
+        true => maps.replace(&name, &PostParams::default(), &map).await,
+        false => maps.create(&PostParams::default(), &map).await,
     };
     let written = written.with_context(|| format!("cannot write ConfigMap {name}"))?;
     versions.insert(name, written.metadata.resource_version.unwrap_or_default());
