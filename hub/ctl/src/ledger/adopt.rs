@@ -177,9 +177,10 @@ async fn put(maps: &Api<ConfigMap>, versions: &mut BTreeMap<String, String>, rec
         data: Some(record.encode()),
         ..ConfigMap::default()
     };
-    let written = match versions.contains_key(&name) {
-        true => maps.replace(&name, &PostParams::default(), &map).await,
-        false => maps.create(&PostParams::default(), &map).await,
+    let written = if versions.contains_key(&name) {
+        maps.replace(&name, &PostParams::default(), &map).await
+    } else {
+        maps.create(&PostParams::default(), &map).await
     };
     let written = written.with_context(|| format!("cannot write ConfigMap {name}"))?;
     versions.insert(name, written.metadata.resource_version.unwrap_or_default());
