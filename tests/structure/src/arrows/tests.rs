@@ -1,3 +1,5 @@
+//! Arrows are found in every way of importing.
+
 use std::path::Path;
 
 use super::{arrows, circles};

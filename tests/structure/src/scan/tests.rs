@@ -1,3 +1,5 @@
+//! Words in code, not in comments, strings or tests.
+
 use super::{Facts, scan};
 use crate::lex::tokens;
 

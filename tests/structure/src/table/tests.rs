@@ -1,3 +1,5 @@
+//! What a table allows, and what is wrong with one.
+
 use std::path::Path;
 
 use super::{Table, names};
