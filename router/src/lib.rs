@@ -29,11 +29,13 @@
 //!    unknown → 401, in no shard or two → 403.
 //! 5. `decision::plan`: (caller, request, snapshot) → `Plan`: forward to one member, fan out over members for one
 //!    collection, answer here, or refuse. Pure, and every routing rule is in it.
-//! 6. `stage::admit`: the one place where a request waits or is turned away before anything is spent on it.
+//! 6. `stage::admit`: the one place where a request waits or is turned away before the first byte of its body is read: the
+//!    caller's bytes and bulkhead, then bytes and permits of all; before a caller is known, bounds on arrivals and on token
+//!    reviews.
 //! 7. `stage::preflight`: what the plan needs to know before anything is sent: access reviews, labels of the object, who
 //!    holds it, rules on the body, the election's Lease.
 //! 8. `stage::dispatch`: asks the `breaker`, and sends over `upstream` (pooled HTTP/2) or `upgrade` (a byte tunnel over
-//!    HTTP/1.1). Retries what was never sent, and reads; never a write that left. One client span per leg.
+//!    HTTP/1.1). Retries reads, never a write. One client span per leg.
 //!    `stage::fanout` instead, for a LIST or WATCH of the merged view: asks each member of the plan through `dispatch`, leg
 //!    by leg, and makes one answer of theirs with the pure core of `portolan_merge` while it is read. It keeps what clients
 //!    may come back with: cursors are stateless, raw versions of ended watches are remembered for minutes. A leg of a watch
