@@ -70,9 +70,9 @@ portolan-ledger… in portolan-system) is lost or was changed, or statuses of a 
 do not name all namespaces. Stop the hub first.
 
 A namespace that one shard claims, by what is left of the ledger, by its status or by its spec in
-force, is granted to it. What several claim is listed and granted to nobody: a hub that starts from
-an adopted ledger grants what it does not name only when every router has let go of it, by the usual
-rules. Selectors need the namespaces that there are: give the members with --member.
+force, is granted to it. What several claim is listed and granted to nobody: a hub that starts
+from an adopted ledger grants what it does not name only when every router has let go of it, by
+the usual rules. Selectors need the namespaces that there are: give the members with --member.
 
 Examples:
   $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig
