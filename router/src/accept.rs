@@ -150,15 +150,18 @@ impl Listener {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
             async move { Ok::<_, std::convert::Infallible>(answer.await) }
         });
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let served = tokio::select! {
-            served = connection.as_mut() => served,
-            () = self.tasks.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let served = {
+            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                served = connection.as_mut() => served,
+                () = self.tasks.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
         };
-        // The streams' tasks end with their connection; only then is this one's end observed.
+        // The connection is dropped by now: h2 does not tell the streams of every way in which one breaks. Their tasks
+        // end with it; only then is this one's end observed.
         streams.close();
         streams.wait().await;
         served

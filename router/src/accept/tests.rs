@@ -1,13 +1,21 @@
 //! What an unknown client can do to the listener.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::future::join_all;
+use h2::SendStream;
+use http_body_util::BodyExt as _;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use portolan_runtime::tls;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::edge::harness::{Bounds, Router};
-use crate::resource::upstream::scripted::{Backend, plain};
+use crate::edge::harness::{Bounds, Router, ask};
+use crate::resource::upstream::scripted::{Backend, Script, head, plain, script, spawn};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -149,4 +157,78 @@ async fn connections_are_capped() {
     tokio::time::timeout(PATIENCE, again)
         .await
         .expect("the place is free again");
+}
+
+/// Answers everything with events for as long as the router takes them; `flowing` counts those answers.
+fn flood(flowing: Arc<AtomicUsize>) -> Script {
+    script(move |_, mut respond| {
+        let flowing = flowing.clone();
+        async move {
+            let mut body = respond.send_response(head(200), false).unwrap();
+            flowing.fetch_add(1, Ordering::SeqCst);
+            while write_event(&mut body).await {}
+            flowing.fetch_sub(1, Ordering::SeqCst);
+        }
+    })
+}
+
+/// False once the stream was reset.
+async fn write_event(body: &mut SendStream<Bytes>) -> bool {
+    const EVENT: &[u8] = &[b' '; 1 << 10];
+    body.reserve_capacity(EVENT.len());
+    let granted = std::future::poll_fn(|cx| body.poll_capacity(cx)).await;
+    let Some(Ok(granted)) = granted else { return false };
+    body.send_data(Bytes::from_static(&EVENT[..granted.min(EVENT.len())]), false)
+        .is_ok()
+}
+
+/// Reads some of a flood over HTTP/2 and is then gone with a RST, as a killed process with unread bytes is.
+async fn killed_while_reading(router: &Router) {
+    let stream = router.connect(tls::ALPN_GRPC).await;
+    SockRef::from(stream.get_ref().0)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    let connection = spawn(async move {
+        let _ = connection.await;
+    });
+    let path = "/clusters/east/api/v1/namespaces/ns/pods?watch=1";
+    let mut answer = sender.send_request(ask("GET", path, "")).await.unwrap().into_body();
+    let mut read = 0;
+    while read < 64 << 10 {
+        read += answer
+            .frame()
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .map_or(0, |data| data.len());
+    }
+    connection.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_goes_on_for_a_client_that_died_while_events_flowed() {
+    const CLIENTS: usize = 200;
+    let flowing = Arc::new(AtomicUsize::new(0));
+    let backend = Backend::start(1000, flood(flowing.clone())).await;
+    let router = Router::start(
+        [backend.target("east")],
+        Bounds {
+            max_connections: 1000,
+            max_requests: 1000,
+            ..Bounds::default()
+        },
+    )
+    .await;
+    join_all((0..CLIENTS).map(|_| killed_while_reading(&router))).await;
+    let over = async {
+        while flowing.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, over).await;
+    assert!(ended.is_ok(), "{} watches go on", flowing.load(Ordering::SeqCst));
 }
