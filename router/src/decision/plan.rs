@@ -182,6 +182,6 @@ impl Forward {
 
     /// The answer when this member cannot be asked now: an open breaker, a cordon, no credential. Nothing was sent.
     pub(crate) fn unavailable(&self, message: String) -> Fault {
-        forward::unavailable(self.traffic, message, &self.target.cluster)
+        forward::unavailable(self.traffic, message, Some(&self.target.cluster))
     }
 }

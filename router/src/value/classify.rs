@@ -179,10 +179,11 @@ pub(crate) fn classify(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resul
             _ => {}
         }
     }
-    let proxies = verb == Verb::Proxy
-        || resource
-            .as_ref()
-            .is_some_and(|resource| resource.subresource.as_deref() == Some("proxy"));
+    let subresource = resource.as_ref().and_then(|resource| resource.subresource.as_deref());
+    let proxies = verb == Verb::Proxy || subresource == Some("proxy");
+    // No other write switches protocols anywhere: it stays one that is bounded, judged by its body and taken back.
+    let switches = proxies || method == Method::GET || matches!(subresource, Some("attach" | "exec" | "portforward"));
+    let upgrade = upgrade(headers, proxies).filter(|_| switches);
     Ok(ApiRequest {
         view: path.view,
         path: path.member.to_owned(),
@@ -190,7 +191,7 @@ pub(crate) fn classify(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resul
         method: method.clone(),
         verb,
         resource,
-        upgrade: upgrade(headers, proxies),
+        upgrade,
         impersonate: Impersonation::from_headers(headers)?,
     })
 }

@@ -51,7 +51,12 @@ pub(crate) struct Snapshot {
     rules: Map<ShardName, v1::Shard>,
     /// What shards own, by member.
     ownership: Arc<HashMap<Arc<str>, Map<ShardName, Ownership>>>,
+    /// The same by member and namespace: it is asked for each request that leaves its shard, also by who floods with them.
+    owners: HashMap<Arc<str>, Arc<Owners>>,
 }
+
+/// Who owns each namespace of one member.
+type Owners = HashMap<Arc<str>, Arc<Ownership>>;
 
 /// Shared between snapshots until something of its kind changes; values that did not change stay the same then too.
 pub(crate) type Map<K, V> = Arc<HashMap<K, Arc<V>>>;
@@ -67,9 +72,7 @@ impl Snapshot {
 
     /// The shard that owns a namespace of a member, as far as this router is told of others' shards.
     pub(crate) fn owner(&self, cluster: &str, namespace: &str) -> Option<&ShardName> {
-        let mut owned = self.ownership.get(cluster)?.values();
-        let owner = owned.find(|owned| owned.namespaces.contains_key(namespace))?;
-        Some(&owner.shard)
+        Some(&self.owners.get(cluster)?.get(namespace)?.shard)
     }
 
     /// What this router has seen of the hub's ledger: of which life of it, and up to which view revision. Of several lives

@@ -38,7 +38,7 @@ impl Merged<'_> {
 
     fn new_namespace(&self, resource: &ResourceRequest) -> Outcome {
         let Binding::One(shard) = &self.view.binding else {
-            return Err(super::merged::unbound(self.view));
+            return Err(super::merged::unbound(self.view, self.route.request));
         };
         let members: Vec<&str> = shard.members.iter().map(|member| &*member.cluster).collect();
         if members.is_empty() {

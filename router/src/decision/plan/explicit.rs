@@ -2,6 +2,7 @@
 
 use super::{Forward, Need, Refusal, Rewrite, Route, Rule};
 use crate::value::check::Check;
+use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller, CallerView};
 
@@ -14,7 +15,7 @@ pub(super) fn plan(route: &Route<'_>, cluster: &str) -> Result<(Rule, Forward), 
         });
     }
     if let Caller::Pod(view) = route.caller {
-        granted(view, cluster)?;
+        granted(view, cluster, route.request)?;
     }
     let mut forward = route.to(cluster, Rewrite::default())?;
     if let Caller::Person { user, groups } = route.caller {
@@ -28,10 +29,12 @@ pub(super) fn plan(route: &Route<'_>, cluster: &str) -> Result<(Rule, Forward), 
     Ok((Rule::ExplicitView, forward))
 }
 
-fn granted(view: &CallerView, cluster: &str) -> Result<(), Refusal> {
+fn granted(view: &CallerView, cluster: &str, request: &ApiRequest) -> Result<(), Refusal> {
     let shard = match &view.binding {
         Binding::One(shard) => shard,
-        Binding::None | Binding::Unknown { .. } | Binding::Several(_) => return Err(super::merged::unbound(view)),
+        Binding::None | Binding::Unknown { .. } | Binding::Several(_) => {
+            return Err(super::merged::unbound(view, request));
+        }
     };
     let refuse = |message| Err(Refusal::forbidden(Rule::NoExplicitView, message));
     let config = &shard.config;

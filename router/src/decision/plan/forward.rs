@@ -47,8 +47,8 @@ pub(super) struct Route<'a> {
 }
 
 /// A member that cannot be asked now: 429 keeps informers from relisting, 503 is the truth for everything else.
-pub(super) fn unavailable(traffic: Traffic, message: String, cluster: &str) -> Fault {
-    let cluster = Some(cluster.to_owned());
+pub(super) fn unavailable(traffic: Traffic, message: String, cluster: Option<&str>) -> Fault {
+    let cluster = cluster.map(str::to_owned);
     if traffic.effect == Effect::Collection {
         Fault::TooManyRequests {
             message,
@@ -136,7 +136,7 @@ impl Route<'_> {
     }
 
     fn unavailable(&self, message: String, cluster: &str) -> Fault {
-        unavailable(Traffic::of(self.request), message, cluster)
+        unavailable(Traffic::of(self.request), message, Some(cluster))
     }
 
     /// Who asks, as members know it.

@@ -4,11 +4,13 @@
 //! What several members would have to do together is refused with a Status that says so; it is never done in one of them.
 
 use super::choose::{By, Candidate, Choose};
+use super::forward::unavailable;
 use super::{FanLeg, Forward, Plan, Refusal, Rewrite, Route, Rule, scope};
-use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::classify::{ApiRequest, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
 use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, LeaseName, Shard};
+use crate::value::traffic::Traffic;
 
 pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
 
@@ -28,7 +30,7 @@ pub(super) fn plan(route: &Route<'_>) -> Outcome {
         }
     };
     let Binding::One(shard) = &view.binding else {
-        return Err(unbound(view));
+        return Err(unbound(view, route.request));
     };
     let merged = Merged { route, view, shard };
     match &route.request.resource {
@@ -39,7 +41,7 @@ pub(super) fn plan(route: &Route<'_>) -> Outcome {
 }
 
 /// A caller that no shard, or more than one, claims.
-pub(super) fn unbound(view: &CallerView) -> Refusal {
+pub(super) fn unbound(view: &CallerView, request: &ApiRequest) -> Refusal {
     let caller = format!(
         "Pod {}/{} of member cluster {}",
         view.namespace, view.pod, view.key.home_cluster
@@ -53,12 +55,12 @@ pub(super) fn unbound(view: &CallerView) -> Refusal {
             Refusal::forbidden(Rule::SeveralShards, message)
         }
         Binding::Unknown { config, missing } => Refusal {
-            rule: Rule::NoShard,
-            fault: Fault::Unavailable {
-                message: format!("{caller} is of shard {config}, which this router cannot serve yet: {missing}"),
-                cluster: None,
-                sent: false,
-            },
+            rule: Rule::ShardNotTold,
+            fault: unavailable(
+                Traffic::of(request),
+                format!("{caller} is of shard {config}, which this router cannot serve yet: {missing}"),
+                None,
+            ),
         },
         Binding::None | Binding::One(_) => Refusal::forbidden(
             Rule::NoShard,
@@ -131,8 +133,8 @@ impl Merged<'_> {
             }
             Some(lease) if self.verb() == Verb::Create && resource.name.is_none() => {
                 // Only the body tells whether this is the leader-election Lease.
-                let (rule, forward) = self.single(resource, namespace)?;
-                let candidates = [forward, self.election(lease)?].map(Candidate::from).to_vec();
+                let (rule, any_other) = self.any_other_lease(resource, namespace)?;
+                let candidates = vec![any_other, self.election(lease)?.into()];
                 let by = By::Lease(lease.clone());
                 Ok((rule, Plan::Choose(Box::new(Choose { candidates, by }))))
             }
@@ -169,6 +171,21 @@ impl Merged<'_> {
             ..Rewrite::default()
         };
         self.route.to(&self.shard.primary_cluster, rewrite)
+    }
+
+    /// A create of a Lease that is not the election's. What stops it must not stop the election, which goes elsewhere.
+    fn any_other_lease(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Candidate), Refusal> {
+        match self.single(resource, namespace) {
+            Ok((rule, forward)) => Ok((rule, forward.into())),
+            Err(Refusal { rule, fault }) if matches!(rule, Rule::Cordoned | Rule::Releasing) => {
+                let owner = self.shard.owner(namespace).map(|(member, _)| &member.cluster);
+                let cluster = owner.unwrap_or(&self.view.key.home_cluster);
+                let forward = self.route.whatever_state(cluster, Rewrite::default())?;
+                let held = Some(fault.to_string());
+                Ok((rule, Candidate { forward, held }))
+            }
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// One object, or a create, in a namespace.
@@ -251,22 +268,9 @@ impl Merged<'_> {
     /// A shard without members owns nothing, so nothing can be asked. An informer would list anew after a 503.
     pub(super) fn memberless(&self) -> Refusal {
         let message = format!("shard {} has no member cluster", self.shard.config);
-        let fault = if self.collects() {
-            Fault::TooManyRequests {
-                message,
-                retry_after_seconds: 1,
-                cluster: None,
-            }
-        } else {
-            Fault::Unavailable {
-                message,
-                cluster: None,
-                sent: false,
-            }
-        };
         Refusal {
             rule: Rule::NoTarget,
-            fault,
+            fault: unavailable(Traffic::of(self.route.request), message, None),
         }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) enum Rule {
     Releasing,
     /// The caller is in no shard.
     NoShard,
+    /// The hub has not told the caller's shard whole.
+    ShardNotTold,
     /// The caller is in several shards.
     SeveralShards,
     /// People have no merged view.
@@ -85,6 +87,7 @@ impl Rule {
             Self::CollectionMethod => "collection-method",
             Self::Releasing => "releasing",
             Self::NoShard => "no-shard",
+            Self::ShardNotTold => "shard-not-told",
             Self::SeveralShards => "several-shards",
             Self::NoMergedView => "no-merged-view",
             Self::NoExplicitView => "no-explicit-view",
@@ -117,6 +120,7 @@ impl Rule {
             Self::CollectionMethod => "a collection is read by GET",
             Self::Releasing => "the namespace is on its way to another shard: reads only",
             Self::NoShard => "the caller is in no shard",
+            Self::ShardNotTold => "the hub has not told the caller's shard whole (yet)",
             Self::SeveralShards => "the caller is in several shards",
             Self::NoMergedView => "people have no merged view",
             Self::NoExplicitView => "the caller has no grant for the explicit view of this member",

@@ -168,6 +168,9 @@ fn what_would_be_answered_alike_goes_on() {
             Word::Same,
             "{request}"
         );
+        // It ends, and whoever comes back from where it was waits (429) until the shard is told whole.
+        let not_told = |world: &mut World| world.view.shard = None;
+        assert_eq!(after(request, not_told), Word::Withdrawn, "{request}");
     }
     let other = |world: &mut World| world.member().namespaces = ["a", "c"].map(grant).to_vec();
     assert_eq!(after(PODS, other), Word::Renewed, "its own namespace stayed");

@@ -305,6 +305,22 @@ fn upgrades_that_would_tunnel_other_requests_are_no_upgrades() {
 }
 
 #[test]
+fn a_write_that_no_server_switches_for_stays_a_write() {
+    for (method, path, taken) in [
+        ("POST", "/api/v1/namespaces/a/pods/p/exec", true),
+        ("POST", "/api/v1/namespaces/a/services/s/proxy/x", true),
+        ("POST", "/api/v1/namespaces/a/pods", false),
+        ("PUT", "/api/v1/namespaces/a/pods/p", false),
+        ("PATCH", "/api/v1/namespaces/a/pods/p/log", false),
+    ] {
+        let headers = headers(&[("connection", "Upgrade"), ("upgrade", "websocket")]);
+        let method = Method::try_from(method).unwrap();
+        let request = classify(&method, &path.parse().unwrap(), &headers).unwrap();
+        assert_eq!(request.upgrade.is_some(), taken, "{method} {path}");
+    }
+}
+
+#[test]
 fn queries_that_go_would_not_read_are_refused() {
     // Go reads none of more than ten thousand parameters: a selector among them would select everything.
     let query = "a=1".to_owned() + &"&".repeat(MAX_PARAMETERS);

@@ -36,6 +36,16 @@ fn callers_without_exactly_one_shard() {
 }
 
 #[test]
+fn a_shard_that_is_not_told_whole_is_waited_for() {
+    World::of(vec!["ops/blue".into()], None, |_| {}).check(&[
+        ("GET /api/v1/namespaces/ns-a/pods", "shard-not-told ✗ 429"),
+        ("GET /api/v1/pods?watch", "shard-not-told ✗ 429"),
+        ("GET /api/v1/namespaces/ns-a/pods/p", "shard-not-told ✗ 503"),
+        ("POST /api/v1/namespaces/ns-a/pods", "shard-not-told ✗ 503"),
+    ]);
+}
+
+#[test]
 fn the_explicit_view_needs_a_grant() {
     World::new(two()).check(&[
         ("GET /clusters/east/api/v1/pods", "no-explicit-view ✗ 403"),
@@ -159,6 +169,15 @@ fn a_cordon_stops_callers_but_not_their_lease() {
         ("GET /api/v1/namespaces/ns-c/pods/p", "owned-namespace → west"),
         (&format!("PUT {LEASES}/op"), "leader-election → east lease:op---blue"),
     ]);
+    // Nor where only the body tells that it is the Lease, whatever holds other Leases of that namespace.
+    let home = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+        target.cordoned = target.cluster == "home";
+    });
+    let Plan::Choose(choose) = home.plan(&home.pod(), &format!("POST {LEASES}"), &[]).plan else {
+        panic!("the body tells")
+    };
+    let held: Vec<_> = choose.candidates.iter().map(|one| one.held.is_some()).collect();
+    assert_eq!(held, [true, false]);
     let ada = Caller::Person {
         user: "ada".into(),
         groups: vec![],

@@ -206,7 +206,7 @@ async fn a_body_before_the_switch_travels_as_one() {
     })
     .await;
     let mut stream = router.connect(tls::ALPN_HTTP1).await;
-    let head = "POST /clusters/east/api/v1/namespaces/ns/pods HTTP/1.1\r\nHost: router.test\r\n\
+    let head = "POST /clusters/east/api/v1/namespaces/ns/pods/a/exec HTTP/1.1\r\nHost: router.test\r\n\
                 Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nhelloGET /livez HTTP/1.1\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let head = tokio::time::timeout(PATIENCE, read_head(&mut stream))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::shard;
 use crate::value::snapshot::keys::KeyIndex;
-use crate::value::snapshot::{Binding, CallerView, Ownership, Shard, ShardKey, Snapshot};
+use crate::value::snapshot::{Binding, CallerView, Map, Owners, Ownership, Shard, ShardKey, ShardName, Snapshot};
 
 /// Shards of one join, or what is missing of them.
 type Joined = HashMap<ShardKey, Result<Arc<Shard>, String>>;
@@ -22,6 +22,7 @@ impl Snapshot {
         if untouched {
             return;
         }
+        self.owners = self.owners_since(previous);
         let mut joined = Joined::new();
         let callers = self.callers.values();
         let rebound: Vec<_> = callers.filter_map(|view| self.rebind(view, &mut joined)).collect();
@@ -31,6 +32,20 @@ impl Snapshot {
         }
         let shards = joined.into_iter().filter_map(|(key, shard)| Some((key, shard.ok()?)));
         self.shards = Arc::new(shards.collect());
+    }
+
+    /// Who owns which namespace, made anew for members of which something changed.
+    fn owners_since(&self, previous: &Self) -> HashMap<Arc<str>, Arc<Owners>> {
+        let of_member = |(cluster, shards): (&Arc<str>, &Map<ShardName, Ownership>)| {
+            let same = previous
+                .ownership
+                .get(cluster)
+                .is_some_and(|before| Arc::ptr_eq(before, shards));
+            let kept = previous.owners.get(cluster).filter(|_| same);
+            let owners = kept.cloned().unwrap_or_else(|| Arc::new(owners(shards)));
+            (cluster.clone(), owners)
+        };
+        self.ownership.iter().map(of_member).collect()
     }
 
     /// The caller with the shard that it belongs to now; `None` if it has it already.
@@ -93,4 +108,13 @@ impl Snapshot {
     fn owned(&self, cluster: &str, config: &portolan_crds::names::ShardName) -> Option<&Arc<Ownership>> {
         self.ownership.get(cluster)?.get(config)
     }
+}
+
+fn owners(shards: &Map<ShardName, Ownership>) -> Owners {
+    let pairs = shards
+        .values()
+        .flat_map(|owned| owned.namespaces.keys().map(move |namespace| (namespace, owned)));
+    pairs
+        .map(|(namespace, owned)| (namespace.clone(), owned.clone()))
+        .collect()
 }
