@@ -6,10 +6,13 @@
 
 mod answer;
 mod call;
+mod carried;
+mod completion;
 #[cfg(test)]
 pub(crate) mod harness;
 mod limited;
 pub(crate) mod metrics;
+mod passing;
 mod record;
 mod span;
 mod watch;
@@ -32,10 +35,11 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 pub(crate) use self::answer::Answer;
-use self::answer::{Carried, Held};
 use self::call::Call;
+use self::carried::Carried;
+use self::completion::{Completion, Names};
 use self::metrics::RequestMetrics;
-use self::record::{Completion, Names};
+use self::passing::Held;
 use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::Access;
@@ -48,7 +52,7 @@ use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, PeerIdentity};
 use crate::stage::preflight::Preflight;
-use crate::stage::replan::{Recheck, Watched};
+use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::kinds::KindStore;
@@ -88,7 +92,7 @@ pub(crate) struct Connection {
 /// One per process, shared by all requests.
 pub(crate) struct Edge {
     parts: EdgeParts,
-    recheck: Arc<Recheck>,
+    replanner: Arc<Replanner>,
     preflight: Arc<Preflight>,
     fanouts: Arc<FanOuts>,
 }
@@ -111,8 +115,10 @@ struct Served {
 
 impl Edge {
     pub(crate) fn new(parts: EdgeParts) -> Arc<Self> {
-        let recheck = Recheck::new(parts.snapshots.clone(), parts.kinds.clone());
-        parts.tasks.spawn("recheck", recheck.clone().run(parts.tasks.clone()));
+        let replanner = Replanner::new(parts.snapshots.clone(), parts.kinds.clone());
+        parts
+            .tasks
+            .spawn("replanner", replanner.clone().run(parts.tasks.clone()));
         let preflight = Arc::new(Preflight {
             dispatcher: parts.dispatcher.clone(),
             access: parts.access.clone(),
@@ -122,7 +128,7 @@ impl Edge {
             dispatcher: parts.dispatcher.clone(),
             preflight: preflight.clone(),
             snapshots: parts.snapshots.clone(),
-            recheck: recheck.clone(),
+            replanner: replanner.clone(),
             open: parts.open.clone(),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
@@ -132,7 +138,7 @@ impl Edge {
         });
         Arc::new(Self {
             parts,
-            recheck,
+            replanner,
             preflight,
             fanouts,
         })
@@ -216,7 +222,7 @@ impl Edge {
             return Response::from_parts(head, Answer::new(body, held, deadline, &self.parts.tasks));
         };
         self.parts.tasks.spawn("tunnel", held.carry(tunnel));
-        Response::from_parts(head, Answer::empty())
+        Response::from_parts(head, Answer::of(Body::Empty))
     }
 
     fn refused(fault: &Fault, format: Media, completion: &mut Completion, span: &Span) -> Served {

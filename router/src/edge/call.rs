@@ -15,8 +15,8 @@ use portolan_crds::duration::parse_duration;
 use tokio::time::Instant;
 use tracing::Span;
 
-use super::answer::Carried;
-use super::record::Completion;
+use super::carried::Carried;
+use super::completion::Completion;
 use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
 use crate::resource::bulkhead::Permit;
@@ -200,7 +200,7 @@ impl Call<'_> {
         // Before it is sent: no swap from here on is missed.
         let watched = long.then(|| {
             self.edge
-                .recheck
+                .replanner
                 .watch(&forward, &known.asked, &known.caller, &known.snapshot)
         });
         let deadline = (!long).then(|| known.started + timeout(&known.asked, edge.request_timeout));
@@ -211,7 +211,7 @@ impl Call<'_> {
             snapshot: known.snapshot,
             caller: known.caller,
             received: self.received.clone(),
-            recheck: Some(self.edge.recheck.clone()),
+            replanner: Some(self.edge.replanner.clone()),
         };
         let write = Write::of(&leg.caller, &leg.asked, &leg.forward.target.cluster);
         let Dispatched {
@@ -280,7 +280,7 @@ impl Call<'_> {
             None => (response, None),
         };
         Ok(Served {
-            // It drains and is rechecked within.
+            // It drains and is replanned within.
             watch: false,
             response,
             admitted: Some(known.admitted),

@@ -14,7 +14,7 @@ use portolan_runtime::Tasks;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::answer::Passing;
+use super::passing::Passing;
 use crate::resource::upstream::BodyError;
 
 type Polled = Option<Result<Frame<Bytes>, BodyError>>;

@@ -28,7 +28,7 @@ use portolan_wire::v1;
 use thiserror::Error;
 use tokio::sync::watch;
 
-pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ending, MAX_BODY_BYTES, Merged, MergedEnd};
+pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ended, Ending, MAX_BODY_BYTES, Merged};
 use self::connection::{Tuning, UNARY, WATCH};
 pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;

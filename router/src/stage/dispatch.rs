@@ -34,7 +34,7 @@ use crate::decision::plan::Forward;
 use crate::decision::rewrite;
 use crate::resource::bulkhead::{Full, Permit};
 use crate::resource::upstream::{Body, Upstream, UpstreamError, Upstreams};
-use crate::stage::replan::Recheck;
+use crate::stage::replan::Replanner;
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, Snapshot};
@@ -55,7 +55,7 @@ pub(crate) struct Leg {
     /// Trace context that came with the request.
     pub(crate) received: Context,
     /// Asked before anything but a read leaves; `None` for what the router asks itself, which reads.
-    pub(crate) recheck: Option<Arc<Recheck>>,
+    pub(crate) replanner: Option<Arc<Replanner>>,
 }
 
 /// An answer, and what it holds of its member's bulkhead until its body is over.
@@ -170,15 +170,16 @@ impl Leg {
     /// next owner soon after this router has acknowledged its release, and a write may have waited long since its plan:
     /// for a place, a review, a look at the object, its body or a connection. It must not leave then.
     pub(crate) fn still(&self) -> Result<(), UpstreamError> {
-        let still = |recheck: &Arc<Recheck>| recheck.still(&self.forward, &self.asked, &self.caller, &self.snapshot);
-        let recheck = self.recheck.as_ref().filter(|_| !self.forward.traffic.is_read());
-        recheck.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
+        let still =
+            |replanner: &Arc<Replanner>| replanner.still(&self.forward, &self.asked, &self.caller, &self.snapshot);
+        let replanner = self.replanner.as_ref().filter(|_| !self.forward.traffic.is_read());
+        replanner.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
     }
 
     /// Wakes when [`Self::still`] may say something else.
     fn swaps(&self) -> Option<watch::Receiver<u64>> {
-        let recheck = self.recheck.as_ref().filter(|_| !self.forward.traffic.is_read());
-        recheck.map(|recheck| recheck.swaps())
+        let replanner = self.replanner.as_ref().filter(|_| !self.forward.traffic.is_read());
+        replanner.map(|replanner| replanner.swaps())
     }
 
     /// Awaits something that comes before anything is sent, up to the deadline.

@@ -36,7 +36,7 @@ use crate::decision::rewrite;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::preflight::Preflight;
-use crate::stage::replan::Recheck;
+use crate::stage::replan::Replanner;
 use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
@@ -59,7 +59,7 @@ pub(crate) struct FanOuts {
     /// For reconnects of watches: credentials are of their time.
     pub(crate) snapshots: Arc<SnapshotStore>,
     /// Tells open watches of swaps.
-    pub(crate) recheck: Arc<Recheck>,
+    pub(crate) replanner: Arc<Replanner>,
     pub(crate) open: Arc<OpenWatches>,
     /// What ended watches had sent. A mutex: taken when a watch ends, and when a client has no cursor to go on from.
     pub(crate) resume: Mutex<Resume>,

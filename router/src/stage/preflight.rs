@@ -122,7 +122,7 @@ impl Preflight {
             caller: pending.caller.clone(),
             deadline: Some(pending.deadline),
             received: pending.received.clone(),
-            recheck: None,
+            replanner: None,
         };
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers.insert(ACCEPT, METADATA);

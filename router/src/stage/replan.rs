@@ -11,11 +11,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
+use dashmap::DashMap;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use portolan_crds::selector::Selector;
@@ -23,9 +24,11 @@ use portolan_runtime::Tasks;
 use tokio::sync::watch;
 
 use crate::decision::plan::{self, FanOut, Forward, Need, Plan, Replan, Rule};
+use crate::stage::reply;
 use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
 use crate::value::kinds::{KindStore, Kinds};
+use crate::value::media::Media;
 use crate::value::snapshot::{Caller, Coverage, MemberIdentity, Snapshot, SnapshotStore};
 
 /// Why an answer is to end.
@@ -35,6 +38,14 @@ pub(crate) enum Verdict {
     Withdrawn,
     /// It would be answered by another member, or with other objects.
     Changed,
+}
+
+impl Verdict {
+    /// What a watch says before it ends: nothing, or the error that makes its client list again.
+    pub(crate) fn last_event(self, format: Media) -> Option<Bytes> {
+        let fault = || Fault::Expired("the caller's shard has changed: list again".to_owned());
+        (self == Self::Changed).then(|| reply::error_event(&fault(), format))
+    }
 }
 
 /// What is to become of a merged watch.
@@ -50,24 +61,20 @@ pub(crate) enum FanVerdict {
 
 /// All long requests of this process.
 #[derive(Debug)]
-pub(crate) struct Recheck {
+pub(crate) struct Replanner {
     snapshots: Arc<SnapshotStore>,
     kinds: KindStore,
-    // A mutex: held to add, remove or copy the list; nothing is planned under it.
-    open: Mutex<Registered>,
-}
-
-#[derive(Debug, Default)]
-struct Registered {
-    next: u64,
-    requests: HashMap<u64, Arc<Open>>,
+    // Sharded locks: each request adds and removes itself; nothing is planned under them.
+    open: DashMap<u64, Arc<Open>>,
+    /// Number of the next one.
+    next: AtomicU64,
 }
 
 /// One of them. Small: there is one per watch.
 #[derive(Debug)]
 struct Open {
     asked: ApiRequest,
-    /// A mutex: one task judges, and the request itself when it begins and takes its new plan.
+    /// A mutex: one task plans, and the request itself when it begins and takes its new plan.
     seen: Mutex<Seen>,
     /// A [`Word`]: polled with every frame, so it must cost nothing.
     word: AtomicU8,
@@ -126,20 +133,24 @@ struct Member {
 pub(crate) struct Watched {
     id: u64,
     open: Arc<Open>,
-    all: Arc<Recheck>,
+    all: Arc<Replanner>,
 }
 
 /// A registered merged watch.
 #[derive(Debug)]
 pub(crate) struct WatchedFan(Watched);
 
-impl Recheck {
+impl Replanner {
     pub(crate) fn new(snapshots: Arc<SnapshotStore>, kinds: KindStore) -> Arc<Self> {
-        let open = Mutex::default();
-        Arc::new(Self { snapshots, kinds, open })
+        Arc::new(Self {
+            snapshots,
+            kinds,
+            open: DashMap::new(),
+            next: AtomicU64::new(0),
+        })
     }
 
-    /// Judges all of them after each swap, until cancelled.
+    /// Plans all of them anew after each swap, until cancelled.
     pub(crate) async fn run(self: Arc<Self>, tasks: Tasks) {
         let mut swaps = self.snapshots.subscribe();
         let stop = tasks.token();
@@ -147,9 +158,9 @@ impl Recheck {
             swaps.borrow_and_update();
             let snapshot = self.snapshots.load();
             let kinds = self.kinds.load();
-            let open: Vec<_> = self.open.lock().requests.values().cloned().collect();
+            let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
             for request in open {
-                request.judge(&snapshot, &kinds);
+                request.replan(&snapshot, &kinds);
             }
         }
     }
@@ -231,17 +242,12 @@ impl Recheck {
             word: AtomicU8::new(Word::Same as u8),
             waker: AtomicWaker::new(),
         });
-        let id = {
-            let mut registered = self.open.lock();
-            registered.next += 1;
-            let id = registered.next;
-            registered.requests.insert(id, open.clone());
-            id
-        };
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.open.insert(id, open.clone());
         // Registered first: a swap from now on is seen by `run`, an earlier one here.
         let now = self.snapshots.load();
         if now.generation != snapshot.generation {
-            open.judge(&now, &self.kinds.load());
+            open.replan(&now, &self.kinds.load());
         }
         let all = self.clone();
         Watched { id, open, all }
@@ -271,7 +277,7 @@ impl WatchedFan {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.all.open.lock().requests.remove(&self.id);
+        self.all.open.remove(&self.id);
     }
 }
 
@@ -312,13 +318,13 @@ impl Open {
         }
     }
 
-    fn judge(&self, snapshot: &Snapshot, kinds: &Kinds) {
+    fn replan(&self, snapshot: &Snapshot, kinds: &Kinds) {
         if self.verdict().is_some() {
             return;
         }
         {
             let mut seen = self.seen.lock();
-            let word = seen.judge(&self.asked, snapshot, kinds);
+            let word = seen.replan(&self.asked, snapshot, kinds);
             if word <= self.word() {
                 return;
             }
@@ -330,7 +336,7 @@ impl Open {
 
 impl Seen {
     /// What `snapshot` makes of the request; remembers it if it may go on.
-    fn judge(&mut self, asked: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Word {
+    fn replan(&mut self, asked: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Word {
         let Some(caller) = current(&self.caller, snapshot) else {
             return Word::Withdrawn;
         };
@@ -341,14 +347,14 @@ impl Seen {
         }
         let planned = plan::plan(&caller, asked, snapshot, kinds);
         let word = match (planned.plan, &mut self.rests_on) {
-            (Plan::Forward(forward), Basis::One(member)) => member.judge(&forward),
-            (Plan::FanOut(next), Basis::Fan(plan)) => judge_fan(plan, *next),
+            (Plan::Forward(forward), Basis::One(member)) => member.replan(&forward),
+            (Plan::FanOut(next), Basis::Fan(plan)) => replan_fan(plan, *next),
             // An object does not move: where it was found it stays.
             (Plan::Choose(choose), Basis::One(member)) => choose
                 .candidates
                 .iter()
                 .find(|one| one.forward.target.cluster == member.cluster)
-                .map_or(Word::Withdrawn, |one| member.judge(&one.forward)),
+                .map_or(Word::Withdrawn, |one| member.replan(&one.forward)),
             (Plan::Refuse(_), basis) if basis.outlives(planned.rule) => {
                 // What it would be filtered by then is not known.
                 return if same_view { Word::Same } else { Word::Changed };
@@ -361,7 +367,7 @@ impl Seen {
     }
 }
 
-fn judge_fan(plan: &mut Arc<FanOut>, next: FanOut) -> Word {
+fn replan_fan(plan: &mut Arc<FanOut>, next: FanOut) -> Word {
     match next.after(plan) {
         Replan::Same => Word::Same,
         Replan::Renewed(next) => {
@@ -433,7 +439,7 @@ impl Member {
         }
     }
 
-    fn judge(&mut self, forward: &Forward) -> Word {
+    fn replan(&mut self, forward: &Forward) -> Word {
         let next = Self::of(forward);
         if next.act_as != self.act_as {
             return Word::Withdrawn;

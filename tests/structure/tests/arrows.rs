@@ -43,14 +43,6 @@ const PACKAGES: [(&str, &[&str]); 13] = [
     ("greeting-operator", &[]),
 ];
 
-/// Circles that stand until they are taken out: the package and the parent of the modules. A crate with one among its
-/// top-level modules has no table yet.
-const STANDING: [(&str, &str); 3] = [
-    ("portolan-router", "edge"),
-    ("portolan-router", "resource::upstream"),
-    ("portolan-router", "stage::fanout"),
-];
-
 #[test]
 fn packages_import_only_what_the_table_allows() {
     let mut problems = Vec::new();
@@ -79,12 +71,10 @@ fn packages_import_only_what_the_table_allows() {
 fn modules_import_only_what_the_tables_allow() {
     let mut problems = Vec::new();
     let mut files = BTreeSet::new();
-    for (package, file, tree) in tables() {
+    for (file, tree) in tables() {
         let text = fs::read_to_string(workspace().join(&file)).unwrap_or_default();
         let table = Table::parse(&file, &text);
-        if !STANDING.contains(&(package.as_str(), "")) {
-            problems.extend(table.problems(&tree, &arrows(&tree), &workspace()));
-        }
+        problems.extend(table.problems(&tree, &arrows(&tree), &workspace()));
         files.insert(file);
     }
     for entry in fs::read_dir(workspace().join(FOLDER)).unwrap() {
@@ -101,17 +91,12 @@ fn modules_import_only_what_the_tables_allow() {
 #[test]
 fn siblings_import_each_other_in_no_circle() {
     let mut problems = Vec::new();
-    let mut gone = BTreeSet::from(STANDING);
     for package in packages() {
         for root in package.roots.iter().chain(&package.tests) {
             let tree = tree::read(&workspace().join(root));
             let arrows = arrows(&tree);
             for (parent, circle) in circles(&arrows) {
                 let parent = parent.join("::");
-                if STANDING.contains(&(package.name.as_str(), parent.as_str())) {
-                    gone.retain(|standing| *standing != (package.name.as_str(), parent.as_str()));
-                    continue;
-                }
                 problems.push(format!(
                     "{}: modules of `crate::{parent}` import each other:",
                     package.name
@@ -127,10 +112,6 @@ fn siblings_import_each_other_in_no_circle() {
             }
         }
     }
-    problems.extend(
-        gone.iter()
-            .map(|(name, parent)| format!("no circle stands in {name} `crate::{parent}`: take it out of STANDING")),
-    );
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
@@ -138,7 +119,7 @@ fn siblings_import_each_other_in_no_circle() {
 #[test]
 #[ignore = "prints, proves nothing"]
 fn print_tables() {
-    for (_, file, tree) in tables() {
+    for (file, tree) in tables() {
         let text = fs::read_to_string(workspace().join(&file)).unwrap_or_default();
         println!(
             "=== {file}\n{}",
@@ -149,8 +130,8 @@ fn print_tables() {
 
 const FOLDER: &str = "tests/structure/arrows";
 
-/// Each library or program of more than one module: its package, the file of its table, its modules.
-fn tables() -> Vec<(String, String, Tree)> {
+/// Each library or program of more than one module: the file of its table, its modules.
+fn tables() -> Vec<(String, Tree)> {
     let mut found = Vec::new();
     for package in packages() {
         for root in &package.roots {
@@ -158,7 +139,7 @@ fn tables() -> Vec<(String, String, Tree)> {
             let modules = tree.modules.keys().filter(|path| path.len() == 1).count();
             if modules > 1 {
                 let file = format!("{FOLDER}/{}.txt", table_name(&package.name, root));
-                found.push((package.name.clone(), file, tree));
+                found.push((file, tree));
             }
         }
     }

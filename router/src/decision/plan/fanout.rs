@@ -4,7 +4,7 @@
 //! gives cursors. It is complete: `fanout` runs it and decides nothing about routing. Where labels are complete the member
 //! is asked with them; where not, it is asked without and a filter says what to keep. Both say the same ([`Share`]), so a
 //! running watch keeps its way when labels become complete, or some are missing; when others count, or objects may lose
-//! theirs, the member is asked anew. Made by `collection` and `clusterwide`; `recheck` compares.
+//! theirs, the member is asked anew. Made by `collection` and `clusterwide`; `stage::replan` compares.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -3,17 +3,19 @@
 //! One enum instead of boxes: what a body is depends on its direction alone, and a watch should not cost an allocation
 //! per layer. Callers: `edge` makes them of clients' requests, `exchange` of members' answers, `reply` of Status texts.
 
+pub(super) mod member;
+
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use thiserror::Error;
 
-use super::exchange::MemberStream;
+use self::member::MemberStream;
 
 /// Largest request body but for streams into Pods. An API server takes 3 MiB by default, and large custom resources
 /// may be allowed more.
@@ -27,14 +29,11 @@ pub(crate) enum BodyError {
     #[error("the client's request body ended early: {0}")]
     Client(String),
     #[error("member cluster {cluster} ended the answer early: {reason}")]
-    Member {
-        cluster: std::sync::Arc<str>,
-        reason: String,
-    },
+    Member { cluster: Arc<str>, reason: String },
     #[error("the caller may not see this any more, or would see something else")]
-    Rechecked,
+    Replanned,
     #[error("member cluster {cluster} did not finish its answer in time")]
-    Deadline { cluster: std::sync::Arc<str> },
+    Deadline { cluster: Arc<str> },
     #[error("the answer was not over in time")]
     Overdue,
 }
@@ -51,10 +50,7 @@ pub(crate) enum Body {
     /// A member's answer over HTTP/2.
     Member(Box<MemberStream>),
     /// A member's answer over HTTP/1.1: an upgrade that was refused.
-    Http1 {
-        incoming: Incoming,
-        cluster: std::sync::Arc<str>,
-    },
+    Http1 { incoming: Incoming, cluster: Arc<str> },
     /// An answer made of several members' answers.
     Merged(Merged),
 }
@@ -65,33 +61,41 @@ pub(crate) struct Merged(
     Option<Ending>,
 );
 
-/// How a body that the router made came to its end; told by the body, read by who handed it on.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Ending(Arc<AtomicU8>);
-
-/// The ways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum MergedEnd {
-    /// By itself.
+/// How an answer came to its end; a word of the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Ended {
+    /// The whole answer was handed over.
     Complete,
-    /// The router drains.
+    /// The client went away, or its connection did.
+    ClientGone,
+    /// The answer broke off: the client's stream was reset, or, of a watch, ended between two events.
+    Broken,
+    /// A watch that was ended for a shutdown.
     Drained,
-    /// A swap took away what it showed.
-    Rechecked,
+    /// A swap took away or changed what it showed.
+    Replanned,
 }
 
-impl Ending {
-    pub(crate) fn set(&self, end: MergedEnd) {
-        self.0.store(end as u8, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> MergedEnd {
-        match self.0.load(Ordering::Relaxed) {
-            1 => MergedEnd::Drained,
-            2 => MergedEnd::Rechecked,
-            _ => MergedEnd::Complete,
+impl Ended {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::ClientGone => "client-gone",
+            Self::Broken => "broken",
+            Self::Drained => "drained",
+            Self::Replanned => "replanned",
         }
+    }
+}
+
+/// How a body that the router made came to its end; told by the body, read by who handed it on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ending(Arc<OnceLock<Ended>>);
+
+impl Ending {
+    /// The first word counts.
+    pub(crate) fn set(&self, ended: Ended) {
+        let _ = self.0.set(ended);
     }
 }
 
@@ -106,10 +110,6 @@ impl Merged {
         ending: Ending,
     ) -> Self {
         Self(Box::pin(body), Some(ending))
-    }
-
-    pub(crate) fn end(&self) -> MergedEnd {
-        self.1.as_ref().map_or(MergedEnd::Complete, Ending::get)
     }
 }
 
@@ -164,7 +164,7 @@ impl ClientBody {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = std::task::ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
         if frame.is_none() || self.incoming.is_end_stream() {
             self.delivered.0.store(true, Ordering::Relaxed);
         }
@@ -188,6 +188,15 @@ impl Body {
             _ => Delivered::whole(),
         }
     }
+
+    /// How a body that is over came to its end, by its own word.
+    pub(crate) fn ended(&self) -> Ended {
+        let told = match self {
+            Self::Merged(Merged(_, Some(ending))) => ending.0.get().copied(),
+            _ => None,
+        };
+        told.unwrap_or(Ended::Complete)
+    }
 }
 
 impl http_body::Body for Body {
@@ -207,7 +216,7 @@ impl http_body::Body for Body {
             Self::Member(stream) => stream.poll_frame(cx),
             Self::Merged(merged) => merged.0.as_mut().poll_frame(cx),
             Self::Http1 { incoming, cluster } => {
-                let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx));
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
                 Poll::Ready(frame.map(|frame| {
                     frame.map_err(|error| BodyError::Member {
                         cluster: cluster.clone(),

@@ -97,7 +97,7 @@ impl World {
             },
             deadline: Some(Instant::now() + Duration::from_secs(20)),
             received: Context::new(),
-            recheck: Some(Recheck::new(self.now.clone(), KindStore::default())),
+            replanner: Some(Replanner::new(self.now.clone(), KindStore::default())),
         }
     }
 

@@ -3,19 +3,20 @@
 //! The futures are boxed and live only while a leg (re)connects: an open stream is a body and nothing else. Callers: `watch`
 //! for the first connection, `stream` for all others.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode};
 use portolan_merge::query::{Begin, LegQuery, Param};
-use portolan_merge::watch::Start;
+use portolan_merge::watch::{Start, WatchLeg};
 use tokio::time::Instant;
 
 use super::FanOuts;
 use super::leg::{self, Asking, Overrides};
 use super::named;
-use crate::decision::plan::FanOut;
+use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::upstream::Body;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape, described};
@@ -149,6 +150,25 @@ impl Shared {
             Param::Keep
         }
     }
+}
+
+/// The legs of a plan for the merge core; those without a start of their own begin with what is there.
+pub(super) fn watch_legs(plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
+    let leg = |(index, leg): (usize, &FanLeg)| WatchLeg {
+        cluster: leg.cluster().clone(),
+        uid_hash: uid_hash(leg),
+        slot: leg.slot,
+        filter: leg.filter.clone(),
+        request_hash: leg.asks(),
+        start: starts.get(index).copied().unwrap_or(Start::Sync),
+    };
+    plan.legs.iter().enumerate().map(leg).collect()
+}
+
+fn uid_hash(leg: &FanLeg) -> u64 {
+    let mut hash = DefaultHasher::new();
+    leg.forward.target.cluster_uid.hash(&mut hash);
+    hash.finish()
 }
 
 fn judge(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {

@@ -120,7 +120,7 @@ pub(crate) async fn start(
         caller: asking.caller.clone(),
         deadline: asking.deadline,
         received: asking.received.clone(),
-        recheck: None,
+        replanner: None,
     };
     fanouts.dispatcher.read(leg, head(asking, overrides)).await
 }

@@ -22,10 +22,8 @@ use super::connect::{Connecting, Shared};
 use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
 use crate::decision::plan::FanOut;
-use crate::resource::upstream::{Body, BodyError, Ending, MergedEnd};
+use crate::resource::upstream::{Body, BodyError, Ended, Ending};
 use crate::stage::replan::{FanVerdict, Verdict, WatchedFan};
-use crate::stage::reply;
-use crate::value::fault::Fault;
 use crate::value::media::Shape;
 
 /// Made in one go before it is handed on: legs that always have something must not keep the client waiting.
@@ -196,11 +194,7 @@ impl MergedWatch {
             && let Some(verdict) = self.watched.poll(cx)
         {
             match verdict {
-                FanVerdict::Over(Verdict::Withdrawn) => self.end(MergedEnd::Rechecked),
-                FanVerdict::Over(Verdict::Changed) => {
-                    self.expire("changed", "the caller's shard has changed: list again");
-                    self.ending.set(MergedEnd::Rechecked);
-                }
+                FanVerdict::Over(verdict) => self.replanned(verdict),
                 FanVerdict::Renewed(plan) => self.plan = plan,
                 FanVerdict::Replanned(plan) => self.replan(plan),
             }
@@ -219,8 +213,8 @@ impl MergedWatch {
             }
         }
         match (drains, due) {
-            (true, _) => self.end(MergedEnd::Drained),
-            (false, true) => self.end(MergedEnd::Complete),
+            (true, _) => self.end(Ended::Drained),
+            (false, true) => self.end(Ended::Complete),
             (false, false) => {}
         }
     }
@@ -231,17 +225,27 @@ impl MergedWatch {
     }
 
     /// The planned end.
-    fn end(&mut self, end: MergedEnd) {
+    fn end(&mut self, ended: Ended) {
         self.merge.close(&mut self.out);
-        self.ending.set(end);
+        self.ending.set(ended);
         self.over = true;
     }
 
+    /// The end that a swap brings.
+    fn replanned(&mut self, verdict: Verdict) {
+        match verdict.last_event(self.shape.media()) {
+            None => self.end(Ended::Replanned),
+            Some(event) => {
+                self.ending.set(Ended::Replanned);
+                self.expire("changed", event);
+            }
+        }
+    }
+
     /// The end that makes the client list again.
-    fn expire(&mut self, reason: &'static str, why: &str) {
+    fn expire(&mut self, reason: &'static str, event: Bytes) {
         self.shared.fanouts.open.metrics.expired(reason);
-        let fault = Fault::Expired(why.to_owned());
-        self.last = Some(reply::error_event(&fault, self.shape.media()));
+        self.last = Some(event);
         self.over = true;
     }
 

@@ -152,7 +152,7 @@ impl World {
         let fanouts = Arc::new(FanOuts {
             preflight: nobody(dispatcher.clone()),
             dispatcher,
-            recheck: Recheck::new(snapshots.clone(), KindStore::default()),
+            replanner: Replanner::new(snapshots.clone(), KindStore::default()),
             snapshots,
             open: OpenWatches::new(FanOutMetrics::default()),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),

@@ -7,7 +7,6 @@
 
 mod opening;
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VIA};
 use http::{Response, StatusCode};
 use portolan_merge::cursor::{Cursor, Slot};
 use portolan_merge::query::{Begin, CollectionQuery, InvalidQuery, QueryFault, WatchAsk};
-use portolan_merge::watch::{Start, WatchLeg};
+use portolan_merge::watch::Start;
 use rand::RngExt as _;
 use tokio::time::Instant;
 
@@ -23,7 +22,7 @@ use self::opening::Opening;
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
 use super::{Fan, FanOuts, judged};
-use crate::decision::plan::{FanLeg, FanOut};
+use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
 use crate::resource::upstream::Body;
 use crate::stage::reply;
@@ -137,25 +136,6 @@ impl Plan {
         };
         self.begins.iter().map(start).collect()
     }
-}
-
-/// The legs of a plan for the merge core; those without a start of their own begin with what is there.
-pub(super) fn watch_legs(plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
-    let leg = |(index, leg): (usize, &FanLeg)| WatchLeg {
-        cluster: leg.cluster().clone(),
-        uid_hash: member(leg),
-        slot: leg.slot,
-        filter: leg.filter.clone(),
-        request_hash: leg.asks(),
-        start: starts.get(index).copied().unwrap_or(Start::Sync),
-    };
-    plan.legs.iter().enumerate().map(leg).collect()
-}
-
-fn member(leg: &FanLeg) -> u64 {
-    let mut hash = DefaultHasher::new();
-    leg.forward.target.cluster_uid.hash(&mut hash);
-    hash.finish()
 }
 
 /// A member's own answer, to a client that would have got it from any API server.

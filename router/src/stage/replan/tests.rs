@@ -119,7 +119,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
     .unwrap();
     let kinds = KindStore::default();
     let store = Arc::new(SnapshotStore::new());
-    let all = Recheck::new(store.clone(), kinds.clone());
+    let all = Replanner::new(store.clone(), kinds.clone());
     change(&mut world);
     let mut new = world.snapshot("2");
     if world.view.shards.is_empty() {
@@ -131,7 +131,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
     let found = match plan::plan(&caller, &asked, &old, &kinds.load()).plan {
         Plan::Forward(forward) => {
             let watched = all.watch(&forward, &asked, &caller, &old);
-            assert_eq!(all.open.lock().requests.len(), 1);
+            assert_eq!(all.open.len(), 1);
             (watched.open.word(), None)
         }
         Plan::FanOut(fan) => {
@@ -152,7 +152,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
         }
         other => panic!("{request}: {other:?}"),
     };
-    assert!(all.open.lock().requests.is_empty(), "nothing is kept of what is over");
+    assert!(all.open.is_empty(), "nothing is kept of what is over");
     found
 }
 
@@ -302,7 +302,7 @@ fn still(request: &str, change: impl Fn(&mut World)) -> Result<(), Fault> {
     let uri = uri.parse().unwrap();
     let asked = classify(&method.parse::<Method>().unwrap(), &uri, &HeaderMap::new()).unwrap();
     let store = Arc::new(SnapshotStore::new());
-    let all = Recheck::new(store.clone(), KindStore::default());
+    let all = Replanner::new(store.clone(), KindStore::default());
     let Plan::Forward(forward) = plan::plan(&caller, &asked, &old, &Kinds::default()).plan else {
         panic!("{request}");
     };

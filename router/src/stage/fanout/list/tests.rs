@@ -25,7 +25,7 @@ use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{FRAME_BYTES, SHADOW_BYTES};
-use crate::stage::replan::Recheck;
+use crate::stage::replan::Replanner;
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::{SnapshotStore, Unavailable};
 use crate::value::traffic::Traffic;
@@ -141,7 +141,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         preflight: crate::stage::fanout::tests::nobody(dispatcher.clone()),
         dispatcher,
         snapshots: store.clone(),
-        recheck: Recheck::new(store, crate::value::kinds::KindStore::default()),
+        replanner: Replanner::new(store, crate::value::kinds::KindStore::default()),
         open: OpenWatches::new(FanOutMetrics::default()),
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),

@@ -12,10 +12,9 @@ use tokio::time::Instant;
 
 use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason};
 use crate::decision::plan::FanOut;
-use crate::stage::fanout::connect::{Answered, Away, Wish, connect};
+use crate::stage::fanout::connect::{Answered, Away, Wish, connect, watch_legs};
 use crate::stage::fanout::open::{LegState, OpenLeg};
 use crate::stage::fanout::wake::Wakes;
-use crate::stage::fanout::watch::watch_legs;
 use crate::stage::reply;
 use crate::value::fault::Fault;
 
@@ -108,7 +107,7 @@ impl MergedWatch {
                 self.legs[index].unreadable += 1;
                 let why = error.to_string();
                 if self.legs[index].unreadable >= UNREADABLE {
-                    self.expire(Reason::Unreadable.as_str(), &why);
+                    self.forget(Reason::Unreadable.as_str(), why);
                 } else {
                     self.lost(index, Reason::Unreadable, &why);
                 }
@@ -136,9 +135,15 @@ impl MergedWatch {
     fn act(&mut self, act: Option<Act>, reason: Reason, why: &str) {
         match act {
             None => {}
-            Some(Act::Expired { why }) => self.expire("member", &why),
+            Some(Act::Expired { why }) => self.forget("member", why),
             Some(Act::Restart { leg, start }) => self.restart(leg, start, reason, why),
         }
+    }
+
+    /// The position of the client is worth nothing any more: it has to list again.
+    fn forget(&mut self, reason: &'static str, why: String) {
+        let event = reply::error_event(&Fault::Expired(why), self.shape.media());
+        self.expire(reason, event);
     }
 
     fn restart(&mut self, index: usize, start: Start, reason: Reason, why: &str) {

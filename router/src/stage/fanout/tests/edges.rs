@@ -1,6 +1,7 @@
 //! How watches begin and end, and the fence.
 
 use super::*;
+use crate::resource::upstream::Ended;
 
 #[tokio::test]
 async fn the_start_needs_all_members_or_a_position_or_leave_to_go_without() {
@@ -114,10 +115,7 @@ async fn ends_are_told_and_clean() {
     world.fanouts.tasks.token().cancel();
     assert_eq!(watch.bookmark().await, world.cursor(&[15, 21]));
     assert_eq!(watch.next().await, None);
-    let Body::Merged(merged) = &watch.body else {
-        panic!("not merged")
-    };
-    assert_eq!(merged.end(), crate::resource::upstream::MergedEnd::Drained);
+    assert_eq!(watch.body.ended(), Ended::Drained);
 }
 
 /// client-go takes a watch that lasted less than a second and said nothing for broken, and lists anew.
@@ -130,10 +128,7 @@ async fn a_drain_leaves_a_young_watch_its_second() {
     world.fanouts.tasks.token().cancel();
     assert_eq!(watch.next().await, None);
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
-    let Body::Merged(merged) = &watch.body else {
-        panic!("not merged")
-    };
-    assert_eq!(merged.end(), crate::resource::upstream::MergedEnd::Drained);
+    assert_eq!(watch.body.ended(), Ended::Drained);
 }
 
 #[tokio::test]

@@ -13,11 +13,11 @@ use portolan_merge::query::{Begin, LegQuery};
 use portolan_merge::watch::{Start, WatchMerge, WatchSpec};
 use tokio::time::Instant;
 
-use super::{Plan, content_type, passed, watch_legs};
+use super::{Plan, content_type, passed};
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
 use crate::resource::upstream::{Body, Ending, Merged};
-use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect};
+use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect, watch_legs};
 use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::value::fault::Fault;
 use crate::value::media::Shape;
@@ -282,7 +282,7 @@ impl Opening {
         let asking = &shared.asking;
         // Registered before the first byte: no swap from here on is missed.
         let watched = fanouts
-            .recheck
+            .replanner
             .watch_fan(plan.clone(), &asking.asked, &asking.caller, snapshot);
         let drain = Box::pin(fanouts.tasks.token().cancelled_owned());
         let ending = Ending::default();

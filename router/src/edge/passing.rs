@@ -1,0 +1,215 @@
+//! An answer's body as it passes: counted, and ended when the router drains or a swap plans the request otherwise.
+//!
+//! It holds what must live as long as the answer: what `admit` gave and the [`Completion`]. Caller: `answer`.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::carried::Carried;
+use super::completion::Completion;
+use super::watch::EventBoundary;
+use crate::resource::bulkhead::Permit;
+use crate::resource::upstream::{Body, BodyError, Ended};
+use crate::stage::admit::Admitted;
+use crate::stage::replan::{Verdict, Watched};
+
+/// What an answer holds until it is over.
+pub(super) struct Held {
+    pub(super) completion: Completion,
+    pub(super) _admitted: Option<Admitted>,
+    /// Of the member's bulkhead.
+    pub(super) _permit: Permit,
+    /// Ends the trace of what ends by itself.
+    pub(super) _span: Option<tracing::Span>,
+    /// A watch: what says that the router drains, and where its events end.
+    pub(super) drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, EventBoundary)>,
+    /// What goes on for long: says that it must end.
+    pub(super) watched: Option<Watched>,
+}
+
+/// Why an answer ends before the member ends it.
+enum Over {
+    Drained,
+    Replanned(Verdict),
+}
+
+/// A body and what it holds, which is boxed once.
+pub(crate) struct Passing {
+    body: Body,
+    /// Dropped at the body's end, not when hyper gets around to drop the body.
+    held: Option<Box<Held>>,
+}
+
+impl Held {
+    /// Runs what was switched to to its end, instead of a body.
+    pub(super) async fn carry(mut self, carried: Carried) {
+        let verdict = async {
+            match &self.watched {
+                Some(watched) => watched.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        let carried = tokio::select! {
+            carried = carried.run() => Some(carried),
+            _ = verdict => None,
+        };
+        match carried {
+            None => self.completion.record.ended = Ended::Replanned,
+            Some((Ok(bytes), ended)) => {
+                self.completion.record.bytes = bytes;
+                self.completion.record.ended = ended;
+            }
+            Some((Err(error), _)) => {
+                tracing::debug!(%error, "a tunnel broke off");
+                self.completion.record.ended = Ended::Broken;
+            }
+        }
+    }
+}
+
+impl Passing {
+    pub(super) fn new(body: Body, held: Held) -> Self {
+        let mut passing = Self {
+            body,
+            held: Some(Box::new(held)),
+        };
+        if passing.body.is_end_stream() {
+            passing.end(Ended::Complete);
+        }
+        passing
+    }
+
+    /// A body that holds nothing.
+    pub(super) fn free(body: Body) -> Self {
+        Self { body, held: None }
+    }
+
+    /// Whether nothing is held any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.held.is_none()
+    }
+
+    /// The deadline is over.
+    pub(super) fn cut(mut self) {
+        if self.held.is_some() {
+            tracing::debug!("an answer was not over at its deadline");
+        }
+        self.end(Ended::Broken);
+    }
+
+    fn end(&mut self, ended: Ended) {
+        if let Some(held) = &mut self.held {
+            held.completion.record.ended = ended;
+        }
+        self.held = None;
+    }
+
+    /// Whether the router wants it to end, as soon as it can.
+    fn over(&mut self, cx: &mut Context<'_>) -> Option<Over> {
+        let held = self.held.as_mut()?;
+        if let Some(verdict) = held.watched.as_ref().and_then(|watched| watched.poll(cx)) {
+            return Some(Over::Replanned(verdict));
+        }
+        let (token, _) = held.drain.as_mut()?;
+        token.as_mut().poll(cx).is_ready().then_some(Over::Drained)
+    }
+
+    /// Where events end, if this is a watch whose events can be told apart.
+    fn boundary(&self) -> Option<EventBoundary> {
+        let (_, boundary) = self.held.as_ref()?.drain.as_ref()?;
+        (*boundary != EventBoundary::Unknown).then_some(*boundary)
+    }
+
+    /// A watch whose member went, whole events having been passed on: an orderly end lets the client watch on from there,
+    /// where a reset would make every informer list anew at once.
+    fn breaks_between_events(&self, error: &BodyError) -> bool {
+        let member = matches!(error, BodyError::Member { .. });
+        member && self.boundary().is_some_and(EventBoundary::is_between_events)
+    }
+
+    /// The last frame of an answer that is over: nothing for a watch between two events, but an `ERROR` event where it
+    /// would go on with other objects; a reset for what has no such place.
+    fn last(&mut self, over: &Over) -> Option<Result<Frame<Bytes>, BodyError>> {
+        let boundary = self.boundary();
+        self.body = Body::Empty;
+        let Over::Replanned(verdict) = over else {
+            self.end(Ended::Drained);
+            return None;
+        };
+        self.end(Ended::Replanned);
+        let Some(boundary) = boundary else {
+            return Some(Err(BodyError::Replanned));
+        };
+        verdict
+            .last_event(boundary.format())
+            .map(|event| Ok(Frame::data(event)))
+    }
+
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let over = self.over(cx);
+        if let Some(over) = &over {
+            let ends_here = match (over, self.boundary()) {
+                (_, Some(boundary)) => boundary.is_between_events(),
+                (Over::Replanned(_), None) => true,
+                // Cut at the deadline of the drain.
+                (Over::Drained, None) => false,
+            };
+            if ends_here {
+                return Poll::Ready(self.last(over));
+            }
+        }
+        let mut frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        // Of a busy watch hardly a frame ends where an event does.
+        if let (Some(_), Some(boundary), Some(Ok(whole))) = (&over, self.boundary(), &frame)
+            && let Some(data) = whole.data_ref()
+            && let Some(end) = boundary.first_end(data)
+        {
+            frame = Some(Ok(Frame::data(data.slice(..end))));
+        }
+        match &frame {
+            Some(Ok(frame)) => {
+                if let (Some(data), Some(held)) = (frame.data_ref(), &mut self.held) {
+                    held.completion.record.bytes += data.len() as u64;
+                    if let Some((_, boundary)) = &mut held.drain {
+                        boundary.pass(data);
+                    }
+                }
+                if self.body.is_end_stream() {
+                    self.end(Ended::Complete);
+                }
+            }
+            Some(Err(error)) if self.breaks_between_events(error) => {
+                tracing::debug!(%error, "a watch broke off, ended between two events");
+                self.body = Body::Empty;
+                self.end(Ended::Broken);
+                return Poll::Ready(None);
+            }
+            Some(Err(error)) => {
+                tracing::debug!(%error, "an answer broke off");
+                let ended = if matches!(error, BodyError::Client(_)) {
+                    Ended::ClientGone
+                } else {
+                    Ended::Broken
+                };
+                self.end(ended);
+            }
+            None => {
+                let ended = self.body.ended();
+                self.end(ended);
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    pub(super) fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
