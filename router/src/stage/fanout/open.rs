@@ -1,7 +1,7 @@
 //! Every merged watch that is open now: for people (`/watches`, `portolanctl watch-state`), for metrics, and for the write
 //! fence.
 //!
-//! A stream writes its own figures without a lock; the registry is locked when a watch opens or ends, when somebody looks,
+//! A stream writes its own figures without a lock; the registry is asked when a watch opens or ends, when somebody looks,
 //! and once per write that a fence may be for. Callers: `stream` registers and writes, `fence`, `admin` and `metrics` read.
 
 use std::collections::HashMap;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use dashmap::DashMap;
 use parking_lot::Mutex;
 use portolan_merge::cursor::Slot;
 use portolan_runtime::metrics::{Labels, count, gauges, seconds};
@@ -58,18 +59,14 @@ impl LegState {
 
 /// All of them, of this process.
 pub(crate) struct OpenWatches {
-    // A mutex: see above; nothing waits under it.
-    open: Mutex<Registry>,
+    // Sharded locks: each watch adds and removes itself; nothing waits under them.
+    watches: DashMap<u64, Arc<OpenWatch>>,
+    /// Of those that the answers to their caller's writes wait for.
+    fenced: DashMap<Fenced, Vec<Arc<OpenWatch>>>,
+    /// Number of the next one.
+    next: AtomicU64,
     started: Instant,
     pub(crate) metrics: FanOutMetrics,
-}
-
-#[derive(Default)]
-struct Registry {
-    next: u64,
-    watches: HashMap<u64, Arc<OpenWatch>>,
-    /// Of those that the answers to their caller's writes wait for.
-    fenced: HashMap<Fenced, Vec<Arc<OpenWatch>>>,
 }
 
 /// What a write must have in common with a watch.
@@ -146,7 +143,9 @@ pub(crate) struct Registered {
 impl OpenWatches {
     pub(crate) fn new(metrics: FanOutMetrics) -> Arc<Self> {
         Arc::new(Self {
-            open: Mutex::default(),
+            watches: DashMap::new(),
+            fenced: DashMap::new(),
+            next: AtomicU64::new(1),
             started: Instant::now(),
             metrics,
         })
@@ -168,10 +167,8 @@ impl OpenWatches {
             group: resource.group.clone(),
             resource: resource.resource.clone(),
         });
-        let mut open = self.open.lock();
-        open.next += 1;
         let watch = Arc::new(OpenWatch {
-            id: open.next,
+            id: self.next.fetch_add(1, Ordering::Relaxed),
             fenced,
             caller: name,
             shard,
@@ -187,18 +184,17 @@ impl OpenWatches {
             events: AtomicU64::new(0),
             bookmarks: AtomicU64::new(0),
         });
-        open.watches.insert(watch.id, watch.clone());
+        self.watches.insert(watch.id, watch.clone());
         if let Some(key) = &watch.fenced {
-            open.fenced.entry(key.clone()).or_default().push(watch.clone());
+            self.fenced.entry(key.clone()).or_default().push(watch.clone());
         }
-        drop(open);
         let all = self.clone();
         Registered { watch, all }
     }
 
     /// Watches that the answer to such a write may have to wait for.
     pub(crate) fn fenced(&self, key: &Fenced) -> Vec<Arc<OpenWatch>> {
-        self.open.lock().fenced.get(key).cloned().unwrap_or_default()
+        self.fenced.get(key).map(|watches| watches.clone()).unwrap_or_default()
     }
 
     /// A leg of a watch that is about to be registered or replanned.
@@ -227,7 +223,7 @@ impl OpenWatches {
 
     /// For `/watches`.
     pub(crate) fn describe(&self) -> Value {
-        let mut all: Vec<_> = self.open.lock().watches.values().cloned().collect();
+        let mut all: Vec<_> = self.watches.iter().map(|watch| watch.clone()).collect();
         all.sort_by_key(|watch| watch.id);
         let now = self.now();
         json!({ "watches": all.iter().map(|watch| watch.describe(now)).collect::<Vec<_>>() })
@@ -235,7 +231,7 @@ impl OpenWatches {
 
     /// For metrics.
     pub(crate) fn count(&self) -> Counted {
-        let all: Vec<_> = self.open.lock().watches.values().cloned().collect();
+        let all: Vec<_> = self.watches.iter().map(|watch| watch.clone()).collect();
         let now = self.now();
         let mut counted = Counted {
             watches: all.len(),
@@ -353,15 +349,12 @@ impl OpenLeg {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let mut open = self.all.open.lock();
-        open.watches.remove(&self.watch.id);
+        self.all.watches.remove(&self.watch.id);
         let Some(key) = &self.watch.fenced else { return };
-        if let Some(watches) = open.fenced.get_mut(key) {
+        self.all.fenced.remove_if_mut(key, |_, watches| {
             watches.retain(|watch| watch.id != self.watch.id);
-            if watches.is_empty() {
-                open.fenced.remove(key);
-            }
-        }
+            watches.is_empty()
+        });
     }
 }
 
