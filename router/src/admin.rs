@@ -13,14 +13,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::decision::plan::{FanLeg, FanOut, Forward, LocalAnswer, Need, Plan, Planned, plan};
+use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
-use crate::resource::upstream::Upstreams;
 use crate::stage::discovery::page::page;
 use crate::stage::fanout::open::OpenWatches;
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, View, classify};
-use crate::value::kinds::KindStore;
-use crate::value::snapshot::{Caller, CallerKey, CallerView, Snapshot, SnapshotStore};
+use crate::value::snapshot::{Caller, CallerKey, CallerView, Snapshot};
 
 /// Callers named when the one asked for is unknown.
 const SUGGESTIONS: usize = 10;
@@ -28,10 +27,8 @@ const SUGGESTIONS: usize = 10;
 /// What the pages read.
 #[derive(Clone)]
 pub(crate) struct Pages {
-    pub(crate) store: Arc<SnapshotStore>,
-    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) routing: Arc<RoutingStore>,
     pub(crate) hub: HubMetrics,
-    pub(crate) kinds: KindStore,
     pub(crate) open: Arc<OpenWatches>,
     /// The configuration's `Debug`: it holds paths of secrets only.
     pub(crate) config: String,
@@ -44,7 +41,7 @@ impl Pages {
             "version": env!("CARGO_PKG_VERSION"),
             "config": self.config,
             "hubConnected": self.hub.is_connected(),
-            "snapshot": self.store.load().configz(),
+            "snapshot": self.routing.load().snapshot.configz(),
             "breakers": self.breakers(),
         })
     }
@@ -59,13 +56,18 @@ impl Pages {
             )
             .route(
                 "/kinds",
-                get(|State(pages): State<Self>| async move { Json(page(&pages.kinds.load(), &pages.store.load())) }),
+                get(|State(pages): State<Self>| async move { Json(pages.kinds()) }),
             )
             .route(
                 "/watches",
                 get(|State(pages): State<Self>| async move { Json(pages.open.describe()) }),
             )
             .with_state(self)
+    }
+
+    fn kinds(&self) -> Value {
+        let routing = self.routing.load();
+        page(&routing.kinds, &routing.snapshot)
     }
 
     fn breakers(&self) -> Value {
@@ -78,7 +80,13 @@ impl Pages {
                 "transitions": status.report.transitions,
             })
         };
-        self.upstreams.breakers().into_iter().map(breaker).collect()
+        self.routing
+            .load()
+            .upstreams
+            .breakers()
+            .into_iter()
+            .map(breaker)
+            .collect()
     }
 }
 
@@ -101,8 +109,9 @@ fn refuse(code: StatusCode, message: impl Into<String>) -> Refusal {
 }
 
 async fn explain(State(pages): State<Pages>, Query(question): Query<Question>) -> Result<Json<Value>, Refusal> {
-    let snapshot = pages.store.load();
-    let caller = find_caller(&question, &snapshot)?;
+    let routing = pages.routing.load();
+    let snapshot = &routing.snapshot;
+    let caller = find_caller(&question, snapshot)?;
     let (method, watch) = method_of(&question.verb)
         .ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("verb {:?} is unknown", question.verb)))?;
     let uri = uri_of(&question.path, watch)
@@ -118,7 +127,7 @@ async fn explain(State(pages): State<Pages>, Query(question): Query<Question>) -
             })));
         }
     };
-    let planned = plan(&caller, &request, &snapshot, &pages.kinds.load());
+    let planned = plan(&caller, &request, snapshot, &routing.kinds);
     Ok(Json(json!({
         "caller": describe_caller(&caller),
         "request": describe_request(&request),

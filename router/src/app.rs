@@ -23,8 +23,8 @@ use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::Enroller;
-use crate::resource::subscribe::{Held, HubMetrics, SnapshotCollector, Subscriber};
-use crate::resource::upstream::{UpstreamCollector, Upstreams};
+use crate::resource::routing::{RoutingCollector, RoutingStore};
+use crate::resource::subscribe::{Held, HubMetrics, Subscriber};
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::Discovery;
@@ -34,8 +34,6 @@ use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
 use crate::stage::identify::metrics::IdentifyMetrics;
-use crate::value::kinds::KindStore;
-use crate::value::snapshot::SnapshotStore;
 
 /// For admin connections and the last writes, after the traffic is drained.
 const CONTROL_DRAIN: Duration = Duration::from_secs(3);
@@ -66,15 +64,13 @@ struct Ends {
 /// What the parts share.
 struct Parts {
     config: Config,
-    store: Arc<SnapshotStore>,
-    upstreams: Arc<Upstreams>,
+    routing: Arc<RoutingStore>,
     reviews: HubReviews,
     identity: Arc<IdentityStore>,
     hub_ca: Arc<TrustStore>,
     metrics: Metrics,
     /// Merged watches.
     open: Arc<OpenWatches>,
-    kinds: KindStore,
     readiness: Readiness,
 }
 
@@ -134,8 +130,7 @@ fn register(parts: &Parts, registry: &Registry) {
     registry.scope("requests", |part| metrics.requests.register(part));
     registry.scope("fanout", |part| parts.open.metrics.register(part));
     registry.root(|root| {
-        root.register_collector(Box::new(SnapshotCollector(parts.store.clone())));
-        root.register_collector(Box::new(UpstreamCollector(parts.upstreams.clone())));
+        root.register_collector(Box::new(RoutingCollector(parts.routing.clone())));
         root.register_collector(Box::new(OpenCollector(parts.open.clone())));
     });
 }
@@ -144,28 +139,23 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
     let hub_ca = CaFile(config.hub.ca.clone())
         .follow(tasks, DEFAULT_RELOAD_PERIOD)
         .context("--hub-ca")?;
-    let store = Arc::new(SnapshotStore::new());
-    let upstreams = Upstreams::new(config.timeouts.connect, members);
+    let routing = RoutingStore::new(config.timeouts.connect, members);
     Ok(Parts {
         config,
-        store,
-        upstreams,
+        routing,
         reviews: HubReviews::default(),
         identity: IdentityStore::empty(),
         hub_ca,
         metrics: Metrics::default(),
         open: OpenWatches::new(FanOutMetrics::default()),
-        kinds: KindStore::default(),
         readiness: Readiness::new(),
     })
 }
 
 fn start_admin(admin: admin::Bound, parts: &Parts, registry: Registry, telemetry: Telemetry, tasks: &Tasks) {
     let pages = Pages {
-        store: parts.store.clone(),
-        upstreams: parts.upstreams.clone(),
+        routing: parts.routing.clone(),
         hub: parts.metrics.hub.clone(),
-        kinds: parts.kinds.clone(),
         open: parts.open.clone(),
         config: format!("{:?}", parts.config),
     };
@@ -183,7 +173,7 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     let link = HubLink::new(&hub.endpoint, parts.hub_ca.clone(), parts.identity.clone())?;
     let ready = parts.readiness.task("identity");
     let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready);
-    let held = Held::new(parts.store.clone(), parts.upstreams.clone(), &hub.state_dir);
+    let held = Held::new(parts.routing.clone(), &hub.state_dir);
     let ready = parts.readiness.task("snapshot");
     let mut subscriber = Subscriber::new(link, held, parts.reviews.clone(), parts.metrics.hub.clone(), ready);
     let known = enroller.load();
@@ -222,14 +212,12 @@ fn start_clients(listener: TcpListener, parts: &Parts, ends: Ends, tasks: &Tasks
 fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
     let Parts {
         config,
-        store,
-        upstreams,
+        routing,
         metrics,
         ..
     } = parts;
     let members: Arc<dyn MemberApi> = Arc::new(MemberReviews {
-        upstreams: upstreams.clone(),
-        snapshots: store.clone(),
+        routing: routing.clone(),
     });
     let access = Access::new(parts.reviews.clone(), members.clone());
     let folder = config.hub.state_dir.clone();
@@ -242,7 +230,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
     };
     let admit = Admit::new(limits, metrics.admit.clone());
     Edge::new(EdgeParts {
-        snapshots: store.clone(),
+        routing: routing.clone(),
         admit: admit.clone(),
         identifier: Identifier::new(
             config.identity.clone(),
@@ -251,9 +239,8 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
             metrics.identify.clone(),
         ),
         access,
-        dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), clients.clone())),
+        dispatcher: Arc::new(Dispatcher::new(clients.clone())),
         open: parts.open.clone(),
-        kinds: parts.kinds.clone(),
         discovery,
         metrics: metrics.requests.clone(),
         readiness: parts.readiness.clone(),
@@ -265,13 +252,10 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
 /// What members serve is read before somebody asks.
 fn discovery(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Discovery> {
     let documents = MemberDocuments {
-        upstreams: parts.upstreams.clone(),
-        snapshots: parts.store.clone(),
+        routing: parts.routing.clone(),
     };
-    let (kinds, metrics) = (parts.kinds.clone(), parts.metrics.discovery.clone());
-    let discovery = Discovery::new(documents, kinds.clone(), metrics, clients.clone());
-    let warming = discovery.clone().warm(parts.store.clone(), kinds, tasks.clone());
-    tasks.spawn("discovery-warm", warming);
+    let discovery = Discovery::new(documents, parts.metrics.discovery.clone(), clients.clone());
+    tasks.spawn("discovery-warm", discovery.clone().warm(tasks.clone()));
     discovery
 }
 

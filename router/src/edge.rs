@@ -1,7 +1,7 @@
 //! One request from its head to the end of its answer: span, deadline and record around the stages
 //! `classify → identify → plan → admit → preflight → dispatch → reply` (`call`).
 //!
-//! The snapshot is loaded here, once. Nothing is decided here: stages return a `Fault` or go on. A panic in a stage is
+//! What requests are routed by is loaded here, once. Nothing is decided here: stages return a `Fault` or go on. A panic in a stage is
 //! this request's 500. Caller: `accept`, for each request of each connection.
 
 mod answer;
@@ -44,6 +44,7 @@ use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::Access;
 use crate::resource::bulkhead::Permit;
+use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admit, Admitted, Source};
 use crate::stage::discovery::Discovery;
@@ -55,24 +56,20 @@ use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
 use crate::value::fault::Fault;
-use crate::value::kinds::KindStore;
 use crate::value::media::Media;
-use crate::value::snapshot::SnapshotStore;
 
 /// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// What the edge works with; filled by `app`.
 pub(crate) struct EdgeParts {
-    pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) routing: Arc<RoutingStore>,
     pub(crate) admit: Arc<Admit>,
     pub(crate) identifier: Identifier,
     pub(crate) access: Access,
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Merged watches.
     pub(crate) open: Arc<OpenWatches>,
-    /// What members serve, as far as it is known.
-    pub(crate) kinds: KindStore,
     pub(crate) discovery: Arc<Discovery>,
     pub(crate) metrics: Arc<RequestMetrics>,
     /// Answers `/readyz`.
@@ -115,19 +112,17 @@ struct Served {
 
 impl Edge {
     pub(crate) fn new(parts: EdgeParts) -> Arc<Self> {
-        let replanner = Replanner::new(parts.snapshots.clone(), parts.kinds.clone());
-        parts
-            .tasks
-            .spawn("replanner", replanner.clone().run(parts.tasks.clone()));
+        let replanner = Replanner::new(parts.routing.clone());
+        parts.tasks.spawn("replan", replanner.clone().run(parts.tasks.clone()));
         let preflight = Arc::new(Preflight {
             dispatcher: parts.dispatcher.clone(),
             access: parts.access.clone(),
-            kinds: parts.kinds.clone(),
+            routing: parts.routing.clone(),
         });
         let fanouts = Arc::new(FanOuts {
             dispatcher: parts.dispatcher.clone(),
             preflight: preflight.clone(),
-            snapshots: parts.snapshots.clone(),
+            routing: parts.routing.clone(),
             replanner: replanner.clone(),
             open: parts.open.clone(),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),

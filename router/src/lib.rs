@@ -20,9 +20,10 @@
 //!
 //! 1. `accept`: connection, TLS (HTTP/2 or HTTP/1.1 by ALPN), the client certificate if there is one; one tracked task
 //!    per connection, a bound on everything an unknown client can do.
-//! 2. `edge`: span, deadline, completion record; the snapshot is loaded **once**: that `Arc` rules the request to its end,
-//!    but that a write is planned again when a swap comes before it leaves. A panic in a stage is this request's 500. What
-//!    ends by itself is over at the deadline, read or not.
+//! 2. `edge`: span, deadline, completion record; the routing of the moment (`resource::routing`: snapshot, kinds,
+//!    connections) is loaded **once**: that `Arc` rules the request to its end, but that a write is planned again when a
+//!    swap comes before it leaves. A panic in a stage is this request's 500. What ends by itself is over at the deadline,
+//!    read or not.
 //! 3. `value::classify`: method, path, query, headers → `ApiRequest`, as the API server itself reads them; path tricks are
 //!    refused here.
 //! 4. `stage::identify`: who asks → `Caller`; a bound token of exactly one member, or a person's certificate of the hub CA;
@@ -39,7 +40,7 @@
 //!    `stage::fanout` instead, for a LIST or WATCH of the merged view: asks each member of the plan through `dispatch`, leg
 //!    by leg, and makes one answer of theirs with the pure core of `portolan_merge` while it is read. It keeps what clients
 //!    may come back with: cursors are stateless, raw versions of ended watches are remembered for minutes. A leg of a watch
-//!    that ends is connected again, with the credentials of the then current snapshot. Answers to the caller's writes wait
+//!    that ends is connected again, with the then current routing. Answers to the caller's writes wait
 //!    until its open watches have shown them (`fanout::fence`).
 //!    `stage::discovery` instead, for what members serve: united from copies of their own documents.
 //! 9. `decision::rewrite` and `decision::lease`, called by `dispatch`: selector, names and headers of the request as the

@@ -5,6 +5,7 @@ pub(crate) mod breaker;
 pub(crate) mod bulkhead;
 pub(crate) mod enroll;
 pub(crate) mod keyed;
+pub(crate) mod routing;
 pub(crate) mod state;
 pub(crate) mod subscribe;
 pub(crate) mod upstream;

@@ -47,9 +47,7 @@ pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// By which rule; a closed set, for span, metric and `/explain`.
     pub(crate) rule: Rule,
-    /// No member is known to serve the kind: whoever runs the plan has discovery look again ([`KindStore::miss`]).
-    ///
-    /// [`KindStore::miss`]: crate::value::kinds::KindStore::miss
+    /// No member is known to serve the kind: whoever runs the plan has discovery look again.
     pub(crate) unknown_kind: bool,
 }
 

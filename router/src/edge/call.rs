@@ -20,6 +20,7 @@ use super::completion::Completion;
 use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
 use crate::resource::bulkhead::Permit;
+use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life};
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
@@ -31,7 +32,6 @@ use crate::stage::preflight::Pending;
 use crate::value::classify::{self, ApiRequest, Verb};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
-use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
 
@@ -54,8 +54,7 @@ struct Identified {
     head: Parts,
     body: Incoming,
     asked: ApiRequest,
-    snapshot: Arc<Snapshot>,
-    kinds: Arc<Kinds>,
+    routing: Arc<Routing>,
     caller: Caller,
 }
 
@@ -65,8 +64,7 @@ struct Known {
     started: Instant,
     head: Parts,
     asked: ApiRequest,
-    snapshot: Arc<Snapshot>,
-    kinds: Arc<Kinds>,
+    routing: Arc<Routing>,
     caller: Caller,
 }
 
@@ -80,13 +78,12 @@ impl Call<'_> {
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local)));
         }
-        let snapshot = edge.snapshots.load();
-        let caller = self.identify(&head, &asked, &snapshot).await?;
+        let routing = edge.routing.load();
+        let caller = self.identify(&head, &asked, &routing.snapshot).await?;
         self.name(&caller);
-        let kinds = edge.kinds.load();
-        let planned = plan::plan(&caller, &asked, &snapshot, &kinds);
+        let planned = plan::plan(&caller, &asked, &routing.snapshot, &routing.kinds);
         if planned.unknown_kind {
-            edge.kinds.miss();
+            edge.routing.miss();
         }
         self.note(&planned);
         let identified = Identified {
@@ -94,8 +91,7 @@ impl Call<'_> {
             head,
             body,
             asked,
-            snapshot,
-            kinds,
+            routing,
             caller,
         };
         match planned.plan {
@@ -143,8 +139,7 @@ impl Call<'_> {
             head,
             body,
             asked,
-            snapshot,
-            kinds,
+            routing,
             caller,
         } = identified;
         let long = life != Life::Unary;
@@ -167,8 +162,7 @@ impl Call<'_> {
             started,
             head,
             asked,
-            snapshot,
-            kinds,
+            routing,
             caller,
         };
         Ok((known, body.admitted()))
@@ -201,14 +195,14 @@ impl Call<'_> {
         let watched = long.then(|| {
             self.edge
                 .replanner
-                .watch(&forward, &known.asked, &known.caller, &known.snapshot)
+                .watch(&forward, &known.asked, &known.caller, &known.routing.snapshot)
         });
         let deadline = (!long).then(|| known.started + timeout(&known.asked, edge.request_timeout));
         let leg = Leg {
             deadline,
             forward,
             asked: known.asked,
-            snapshot: known.snapshot,
+            routing: known.routing,
             caller: known.caller,
             received: self.received.clone(),
             replanner: Some(self.edge.replanner.clone()),
@@ -240,8 +234,7 @@ impl Call<'_> {
             head: &known.head,
             asked: &known.asked,
             caller: &known.caller,
-            snapshot: &known.snapshot,
-            kinds: &known.kinds,
+            routing: &known.routing,
             received: self.received,
             deadline: known.started + timeout(&known.asked, self.edge.parts.request_timeout),
         }
@@ -272,7 +265,7 @@ impl Call<'_> {
         let fan = Fan {
             plan,
             asking,
-            snapshot: known.snapshot,
+            routing: known.routing,
         };
         let response = self.edge.fanouts.run(fan).await?;
         let (response, socket) = match switch {
@@ -299,7 +292,7 @@ impl Call<'_> {
         let hash = known.asked.query.first("hash");
         let answer = edge
             .discovery
-            .answer(wanted, hash.as_deref(), &known.head, &known.snapshot);
+            .answer(wanted, hash.as_deref(), &known.head, &known.routing.snapshot);
         let response = answer.await?;
         Ok(Served {
             response,

@@ -21,7 +21,7 @@ use super::{Edge, EdgeParts};
 use crate::accept::{self, AcceptConfig};
 use crate::edge::metrics::RequestMetrics;
 use crate::resource::access::{Access, Asked, Decision, HubReviews, MemberApi};
-use crate::resource::upstream::Upstreams;
+use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{open_to, spawn};
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
@@ -31,8 +31,7 @@ use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::identify::Identifier;
 use crate::stage::identify::{IdentityConfig, metrics::IdentifyMetrics};
-use crate::value::kinds::KindStore;
-use crate::value::snapshot::{SnapshotStore, Target};
+use crate::value::snapshot::Target;
 
 /// The person that the harness' clients are, where nobody else is named.
 pub(crate) const USER: &str = "ada";
@@ -63,9 +62,8 @@ impl Default for Bounds {
 /// A running router.
 pub(crate) struct Router {
     pub(crate) address: SocketAddr,
-    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) routing: Arc<RoutingStore>,
     pub(crate) tasks: Tasks,
-    snapshots: Arc<SnapshotStore>,
     trust: Arc<TrustStore>,
     ca: CertificateAuthority,
 }
@@ -89,32 +87,29 @@ impl Router {
     ) -> Self {
         let ca = CertificateAuthority::generate("hub").unwrap();
         let trust = TrustStore::from_pem(ca.pem()).unwrap();
-        let (tasks, snapshots) = (Tasks::new(), Arc::new(SnapshotStore::new()));
-        snapshots.swap(open_to(targets, &[], &[USER, OTHER, "robot"]));
-        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
-        upstreams.reconcile(&snapshots.load());
+        let tasks = Tasks::new();
+        let routing = RoutingStore::of(open_to(targets, &[], &[USER, OTHER, "robot"]));
         let members = members.unwrap_or_else(|| {
             Arc::new(MemberReviews {
-                upstreams: upstreams.clone(),
-                snapshots: snapshots.clone(),
+                routing: routing.clone(),
             })
         });
         let identity = IdentityConfig {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
-        let kinds = KindStore::default();
-        let documents = documents(&upstreams, &snapshots);
+        let documents = MemberDocuments {
+            routing: routing.clone(),
+        };
         let admit = admit(bounds);
         let edge = Edge::new(EdgeParts {
-            snapshots: snapshots.clone(),
+            routing: routing.clone(),
             admit: admit.clone(),
             identifier: Identifier::new(identity, members.clone(), admit, IdentifyMetrics::default()),
             access: Access::new(willing_hub(), members),
-            dispatcher: Arc::new(Dispatcher::new(upstreams.clone(), tasks.clone())),
+            dispatcher: Arc::new(Dispatcher::new(tasks.clone())),
             open: OpenWatches::new(FanOutMetrics::default()),
-            kinds: kinds.clone(),
-            discovery: Discovery::new(documents, kinds, DiscoveryMetrics::default(), tasks.clone()),
+            discovery: Discovery::new(documents, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),
             readiness: Readiness::new(),
             request_timeout: bounds.request_timeout,
@@ -138,9 +133,8 @@ impl Router {
         );
         Self {
             address,
-            upstreams,
+            routing,
             tasks,
-            snapshots,
             trust,
             ca,
         }
@@ -149,9 +143,8 @@ impl Router {
     /// Serves other targets from now on, to these users.
     pub(crate) fn swap(&self, targets: impl IntoIterator<Item = Target>, users: &[&str]) {
         let mut next = open_to(targets, &[], users);
-        next.generation = self.snapshots.load().generation + 1;
-        self.upstreams.reconcile(&next);
-        self.snapshots.swap(next);
+        next.generation = self.routing.load().snapshot.generation + 1;
+        self.routing.swap(next);
     }
 
     /// A TLS connection with the person's certificate.
@@ -200,13 +193,6 @@ impl Router {
     pub(crate) async fn get_as(&self, user: &str, path: &str) -> Response<Incoming> {
         let mut client = self.http2_as(user).await;
         client.send_request(ask("GET", path, "")).await.unwrap()
-    }
-}
-
-fn documents(upstreams: &Arc<Upstreams>, snapshots: &Arc<SnapshotStore>) -> MemberDocuments {
-    MemberDocuments {
-        upstreams: upstreams.clone(),
-        snapshots: snapshots.clone(),
     }
 }
 

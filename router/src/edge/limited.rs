@@ -137,7 +137,14 @@ mod tests {
             while router.get_as(OTHER, PODS).await.status() != 200 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            while router.upstreams.pools().iter().any(|(_, unary, _)| unary.streams > 0) {
+            while router
+                .routing
+                .load()
+                .upstreams
+                .pools()
+                .iter()
+                .any(|(_, unary, _)| unary.streams > 0)
+            {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

@@ -288,6 +288,8 @@ async fn a_dead_member_opens_its_breaker_and_only_its_own() {
         assert_status(&json(response).await, 503, "ServiceUnavailable");
     }
     let open: Vec<_> = router
+        .routing
+        .load()
         .upstreams
         .breakers()
         .into_iter()
@@ -360,6 +362,8 @@ async fn a_client_that_keeps_back_its_body_says_nothing_of_the_member() {
     assert_eq!(answer, b"HTTP/1.1 504");
     assert!(
         router
+            .routing
+            .load()
             .upstreams
             .breakers()
             .iter()

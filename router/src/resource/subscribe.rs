@@ -19,7 +19,7 @@ use portolan_wire::protocol::Mismatch;
 use thiserror::Error;
 
 pub(crate) use self::held::Held;
-pub(crate) use self::metrics::{HubMetrics, SnapshotCollector};
+pub(crate) use self::metrics::HubMetrics;
 use self::session::Session;
 use crate::resource::access::HubReviews;
 
@@ -45,7 +45,7 @@ enum SessionError {
     Renewed,
 }
 
-/// The client. One per process; the only writer of the snapshot store.
+/// The client. One per process; the only one who swaps snapshots.
 pub(crate) struct Subscriber {
     link: HubLink,
     held: Held,

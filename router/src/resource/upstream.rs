@@ -1,7 +1,7 @@
 //! The way to each member cluster: its connections, its breakers and its bulkhead, one transport for its whole life.
 //!
-//! [`Upstreams`] follows the snapshot: a member whose endpoints and CA stay the same keeps its connections and breaker
-//! states over any number of swaps. TLS is verified with the member's own CA bundle, always. Not here: whether a
+//! [`Upstreams`] is of one snapshot; `resource::routing` swaps both at once. A member whose endpoints and CA stay the same
+//! keeps its connections and breaker states over any number of swaps. TLS is verified with the member's own CA bundle, always. Not here: whether a
 //! request may go and what comes of a failure (`dispatch`), HTTP/1.1 upgrades (`upgrade`, which dials through here).
 
 mod body;
@@ -9,7 +9,6 @@ mod connection;
 mod endpoint;
 mod exchange;
 mod gather;
-mod metrics;
 mod pool;
 pub(crate) mod retry;
 #[cfg(test)]
@@ -20,7 +19,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use http::{Request, Response};
 use parking_lot::Mutex;
 use portolan_runtime::Tasks;
@@ -33,14 +31,13 @@ use self::connection::{Tuning, UNARY, WATCH};
 pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;
 pub(crate) use self::gather::{gather, gather_request};
-pub(crate) use self::metrics::UpstreamCollector;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};
 use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
 use crate::resource::bulkhead::{Bulkhead, TARGET_IN_FLIGHT, TARGET_QUEUE};
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Snapshot, Target};
+use crate::value::snapshot::Target;
 use crate::value::traffic::TrafficClass;
 
 /// Why a member did not answer.
@@ -79,6 +76,8 @@ pub(crate) enum UpstreamError {
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) cluster: Arc<str>,
+    /// What it was made of.
+    target: Arc<Target>,
     /// An error when the target's endpoints or CA cannot be used: every request says so.
     transport: Result<Transport, ConnectError>,
     /// By [`TrafficClass`].
@@ -105,24 +104,18 @@ struct Settings {
     watch: Tuning,
 }
 
-/// All member clusters of the current snapshot.
+/// Makes connections to members, and keeps those that a swap does not concern.
 #[derive(Debug)]
-pub(crate) struct Upstreams {
-    // ArcSwap: every request looks its member up, and reconcile must not make one wait.
-    members: ArcSwap<HashMap<Arc<str>, Member>>,
-    // A mutex: reconcile reads, changes and stores; two at once would lose one's changes. Never held over an await.
-    writer: Mutex<()>,
+pub(crate) struct Connector {
     settings: Settings,
     tasks: Tasks,
     /// Counts transitions of breakers and changes of the set of members. A watch: only the latest matters.
     changed: watch::Sender<u64>,
 }
 
-#[derive(Debug, Clone)]
-struct Member {
-    target: Arc<Target>,
-    upstream: Arc<Upstream>,
-}
+/// All members of one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Upstreams(HashMap<Arc<str>, Arc<Upstream>>);
 
 /// State of one breaker, as the hub and metrics are told.
 #[derive(Debug, Clone)]
@@ -132,10 +125,9 @@ pub(crate) struct BreakerStatus {
     pub(crate) report: breaker::Report,
 }
 
-impl Upstreams {
-    /// Knows no member before the first [`Self::reconcile`]. Connections are tasks of `tasks`, which must be cancelled
-    /// only when clients are drained: it ends them with all their streams.
-    pub(crate) fn new(connect_timeout: Duration, tasks: Tasks) -> Arc<Self> {
+impl Connector {
+    /// Connections are tasks of `tasks`.
+    pub(crate) fn new(connect_timeout: Duration, tasks: Tasks) -> Self {
         let settings = Settings {
             connect_timeout,
             unary: UNARY,
@@ -144,82 +136,66 @@ impl Upstreams {
         Self::with(settings, tasks)
     }
 
-    fn with(settings: Settings, tasks: Tasks) -> Arc<Self> {
-        Arc::new(Self {
-            members: ArcSwap::default(),
-            writer: Mutex::new(()),
+    fn with(settings: Settings, tasks: Tasks) -> Self {
+        Self {
             settings,
             tasks,
             changed: watch::Sender::new(0),
-        })
+        }
     }
 
-    /// Follows a swap: keeps, makes, remakes and drops members. Cheap when nothing changed. Streams of a member that
-    /// was dropped or remade run on to their end on the old connections.
-    pub(crate) fn reconcile(&self, snapshot: &Snapshot) {
-        let _writer = self.writer.lock();
-        let old = self.members.load_full();
-        let mut members = HashMap::with_capacity(snapshot.targets.len());
-        for (cluster, target) in snapshot.targets.iter() {
-            let upstream = match old.get(cluster) {
-                Some(member) if same_transport(&member.target, target) => member.upstream.clone(),
+    /// Connections to these members: those of `before` where nothing changed, else new ones, which dial nothing yet.
+    pub(crate) fn follow(&self, before: &Upstreams, targets: &HashMap<Arc<str>, Arc<Target>>) -> Upstreams {
+        let follow = |(cluster, target): (&Arc<str>, &Arc<Target>)| {
+            let upstream = match before.0.get(cluster) {
+                Some(upstream) if same_transport(&upstream.target, target) => upstream.clone(),
                 // A new address starts with closed breakers: what is known is of the old one.
                 _ => Arc::new(Upstream::new(target, self)),
             };
             upstream.configure(&target.breaker);
-            members.insert(
-                cluster.clone(),
-                Member {
-                    target: target.clone(),
-                    upstream,
-                },
-            );
-        }
-        let members = Arc::new(members);
-        self.members.store(members.clone());
-        for (cluster, member) in old.iter() {
-            if !members
-                .get(cluster)
-                .is_some_and(|kept| Arc::ptr_eq(&kept.upstream, &member.upstream))
-            {
-                member.upstream.close();
-            }
-        }
+            (cluster.clone(), upstream)
+        };
+        Upstreams(targets.iter().map(follow).collect())
+    }
+
+    /// The set of members has changed.
+    pub(crate) fn changed(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    pub(crate) fn get(&self, cluster: &str) -> Option<Arc<Upstream>> {
-        self.members.load().get(cluster).map(|member| member.upstream.clone())
+    /// Changes when a breaker or the set of members does; see [`Upstreams::breakers`] for the states then.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}
+
+impl Upstreams {
+    pub(crate) fn get(&self, cluster: &str) -> Option<&Arc<Upstream>> {
+        self.0.get(cluster)
+    }
+
+    /// Members.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// All breakers there are.
     pub(crate) fn breakers(&self) -> Vec<BreakerStatus> {
-        let members = self.members.load();
-        let mut all: Vec<_> = members
-            .values()
-            .flat_map(|member| member.upstream.breaker_states())
-            .collect();
+        let mut all: Vec<_> = self.0.values().flat_map(|upstream| upstream.breaker_states()).collect();
         all.sort_by(|a, b| (&a.cluster, a.class).cmp(&(&b.cluster, b.class)));
         all
     }
 
     /// Sizes of the unary and the watch pool of each member.
     pub(crate) fn pools(&self) -> Vec<(Arc<str>, PoolSize, PoolSize)> {
-        let members = self.members.load();
-        let mut all: Vec<_> = members
-            .iter()
-            .filter_map(|(cluster, member)| {
-                let transport = member.upstream.transport.as_ref().ok()?;
-                Some((cluster.clone(), transport.unary.size(), transport.watch.size()))
-            })
-            .collect();
+        let size = |(cluster, upstream): (&Arc<str>, &Arc<Upstream>)| {
+            let transport = upstream.transport.as_ref().ok()?;
+            Some((cluster.clone(), transport.unary.size(), transport.watch.size()))
+        };
+        let mut all: Vec<_> = self.0.iter().filter_map(size).collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
-    }
-
-    /// Changes when a breaker or the set of members does; see [`Self::breakers`] for the states then.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
     }
 }
 
@@ -229,11 +205,12 @@ fn same_transport(old: &Target, new: &Target) -> bool {
 }
 
 impl Upstream {
-    fn new(target: &Target, all: &Upstreams) -> Self {
-        let breaker = || Breaker::new(breaker_settings(&target.breaker), all.changed.clone());
+    fn new(target: &Arc<Target>, connector: &Connector) -> Self {
+        let breaker = || Breaker::new(breaker_settings(&target.breaker), connector.changed.clone());
         Self {
             cluster: target.cluster.clone(),
-            transport: Transport::new(target, all),
+            target: target.clone(),
+            transport: Transport::new(target, connector),
             breakers: [breaker(), breaker(), breaker()],
             bulkhead: Bulkhead::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
             retries: RetryBudget::default(),
@@ -320,13 +297,6 @@ impl Upstream {
         }
     }
 
-    fn close(&self) {
-        if let Ok(transport) = &self.transport {
-            transport.unary.close();
-            transport.watch.close();
-        }
-    }
-
     fn breaker_states(&self) -> impl Iterator<Item = BreakerStatus> {
         [TrafficClass::Unary, TrafficClass::Watch, TrafficClass::Upgrade]
             .into_iter()
@@ -339,13 +309,21 @@ impl Upstream {
 }
 
 impl Transport {
-    fn new(target: &Target, all: &Upstreams) -> Result<Self, ConnectError> {
-        let dialer = Arc::new(Dialer::new(target, all.settings.connect_timeout)?);
+    fn new(target: &Target, connector: &Connector) -> Result<Self, ConnectError> {
+        let dialer = Arc::new(Dialer::new(target, connector.settings.connect_timeout)?);
         Ok(Self {
-            unary: Pool::new(dialer.clone(), all.settings.unary, all.tasks.clone()),
-            watch: Pool::new(dialer.clone(), all.settings.watch, all.tasks.clone()),
+            unary: Pool::new(dialer.clone(), connector.settings.unary, connector.tasks.clone()),
+            watch: Pool::new(dialer.clone(), connector.settings.watch, connector.tasks.clone()),
             dialer,
         })
+    }
+}
+
+/// Whoever was routed to the member is done: no more requests. Streams run on to their end.
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.unary.close();
+        self.watch.close();
     }
 }
 

@@ -35,17 +35,19 @@ use self::answer::{Caching, Ready};
 use self::cache::{Cache, Copy, Key, Paper};
 pub(crate) use self::metrics::DiscoveryMetrics;
 use self::united::{Half, Made, Union};
+use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::MemberDocuments;
 use crate::value::document::{self, Discovered, Document, Source, Wanted};
 use crate::value::fault::Fault;
-use crate::value::kinds::KindStore;
 use crate::value::media::JSON;
 use crate::value::snapshot::Snapshot;
 
 /// Answers discovery. One per process.
 pub(crate) struct Discovery {
     cache: Arc<Cache>,
+    /// Filled with what members serve, and asked who they are.
+    routing: Arc<RoutingStore>,
     made: Made,
     metrics: DiscoveryMetrics,
 }
@@ -93,15 +95,11 @@ impl<T> Gathered<T> {
 }
 
 impl Discovery {
-    /// Looks at members are tasks of `tasks`. `kinds` is filled.
-    pub(crate) fn new(
-        documents: MemberDocuments,
-        kinds: KindStore,
-        metrics: DiscoveryMetrics,
-        tasks: Tasks,
-    ) -> Arc<Self> {
+    /// Looks at members are tasks of `tasks`.
+    pub(crate) fn new(documents: MemberDocuments, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
         Arc::new(Self {
-            cache: Cache::new(documents, kinds, metrics.clone(), tasks),
+            routing: documents.routing.clone(),
+            cache: Cache::new(documents, metrics.clone(), tasks),
             made: Made::new(metrics.clone()),
             metrics,
         })

@@ -33,11 +33,12 @@ use self::upgrade::Tunnel;
 use crate::decision::plan::Forward;
 use crate::decision::rewrite;
 use crate::resource::bulkhead::{Full, Permit};
-use crate::resource::upstream::{Body, Upstream, UpstreamError, Upstreams};
+use crate::resource::routing::Routing;
+use crate::resource::upstream::{Body, Upstream, UpstreamError};
 use crate::stage::replan::Replanner;
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Caller, Snapshot};
+use crate::value::snapshot::Caller;
 use crate::value::traffic::TrafficClass;
 
 /// To the head of the answer of a watch, and to a switch of protocols. API servers answer a watch at once; a kubelet that
@@ -48,7 +49,8 @@ pub(crate) const LONG_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Leg {
     pub(crate) forward: Box<Forward>,
     pub(crate) asked: ApiRequest,
-    pub(crate) snapshot: Arc<Snapshot>,
+    /// The one that it was planned with.
+    pub(crate) routing: Arc<Routing>,
     pub(crate) caller: Caller,
     /// For the whole answer; `None` for what is long.
     pub(crate) deadline: Option<Instant>,
@@ -68,7 +70,6 @@ pub(crate) struct Dispatched {
 
 /// The stage. One per process.
 pub(crate) struct Dispatcher {
-    upstreams: Arc<Upstreams>,
     /// Connections for upgrades are its tasks.
     tasks: Tasks,
 }
@@ -81,18 +82,18 @@ pub(crate) struct Run<'a> {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(upstreams: Arc<Upstreams>, tasks: Tasks) -> Self {
-        Self { upstreams, tasks }
+    pub(crate) fn new(tasks: Tasks) -> Self {
+        Self { tasks }
     }
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
     pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
-        let upstream = self.upstream(&leg.forward)?;
+        let upstream = leg.upstream()?;
         let bearer = credential(&leg)?;
-        let permit = Self::target_permit(&leg, &upstream).await?;
+        let permit = Self::target_permit(&leg, upstream).await?;
         let run = Run {
             leg: &leg,
-            upstream: &upstream,
+            upstream,
             bearer: &bearer,
         };
         if leg.forward.traffic.class == TrafficClass::Upgrade {
@@ -119,22 +120,15 @@ impl Dispatcher {
         })
     }
 
-    fn upstream(&self, forward: &Forward) -> Result<Arc<Upstream>, Fault> {
-        // The set of members follows the snapshot at once, but a request may hold an older snapshot.
-        self.upstreams
-            .get(&forward.target.cluster)
-            .ok_or_else(|| forward.unavailable(format!("member cluster {} was just removed", forward.target.cluster)))
-    }
-
     /// Sends one leg of a request that goes to several members: a read, whose caller was admitted already. The permit of
     /// the member goes with the answer's body. The head of the answer is the member's own, untouched.
     pub(crate) async fn read(&self, leg: Leg, mut head: Parts) -> Result<Response<Body>, Fault> {
-        let upstream = self.upstream(&leg.forward)?;
+        let upstream = leg.upstream()?;
         let bearer = credential(&leg)?;
-        let permit = Self::target_permit(&leg, &upstream).await?;
+        let permit = Self::target_permit(&leg, upstream).await?;
         let run = Run {
             leg: &leg,
-            upstream: &upstream,
+            upstream,
             bearer: &bearer,
         };
         rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
@@ -166,12 +160,23 @@ impl Dispatcher {
 }
 
 impl Leg {
+    fn upstream(&self) -> Result<&Arc<Upstream>, Fault> {
+        let cluster = &self.forward.target.cluster;
+        // A leg that connects anew may have an older plan than routing.
+        let removed = || {
+            self.forward
+                .unavailable(format!("member cluster {cluster} was just removed"))
+        };
+        self.routing.upstreams.get(cluster).ok_or_else(removed)
+    }
+
     /// Whether it may still be sent. The one exception to one snapshot per request: the hub gives a namespace to its
     /// next owner soon after this router has acknowledged its release, and a write may have waited long since its plan:
     /// for a place, a review, a look at the object, its body or a connection. It must not leave then.
     pub(crate) fn still(&self) -> Result<(), UpstreamError> {
-        let still =
-            |replanner: &Arc<Replanner>| replanner.still(&self.forward, &self.asked, &self.caller, &self.snapshot);
+        let still = |replanner: &Arc<Replanner>| {
+            replanner.still(&self.forward, &self.asked, &self.caller, &self.routing.snapshot)
+        };
         let replanner = self.replanner.as_ref().filter(|_| !self.forward.traffic.is_read());
         replanner.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
     }
@@ -202,7 +207,8 @@ impl Leg {
 
 fn credential(leg: &Leg) -> Result<Secret, Fault> {
     let cluster = &leg.forward.target.cluster;
-    leg.snapshot
+    leg.routing
+        .snapshot
         .gateway_credential(cluster)
         .map(|credential| credential.token.clone())
         .ok_or_else(|| {

@@ -33,6 +33,7 @@ pub(crate) use self::leg::Asking;
 use self::open::OpenWatches;
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
+use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::preflight::Preflight;
@@ -40,7 +41,6 @@ use crate::stage::replan::Replanner;
 use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
-use crate::value::snapshot::{Snapshot, SnapshotStore};
 
 /// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
 pub(crate) const SHADOW_BYTES: usize = 64 << 20;
@@ -56,8 +56,8 @@ pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Asked about each leg.
     pub(crate) preflight: Arc<Preflight>,
-    /// For reconnects of watches: credentials are of their time.
-    pub(crate) snapshots: Arc<SnapshotStore>,
+    /// For reconnects of watches: connections and credentials are of their time.
+    pub(crate) routing: Arc<RoutingStore>,
     /// Tells open watches of swaps.
     pub(crate) replanner: Arc<Replanner>,
     pub(crate) open: Arc<OpenWatches>,
@@ -78,7 +78,7 @@ pub(crate) struct Fan {
     pub(crate) plan: FanOut,
     pub(crate) asking: Asking,
     /// The one that it was planned with.
-    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) routing: Arc<Routing>,
 }
 
 impl FanOuts {

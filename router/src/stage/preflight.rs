@@ -22,13 +22,13 @@ use tokio::time::Instant;
 use crate::decision::plan::labels::{self, Labels};
 use crate::decision::plan::{Forward, LabelCheck, Need, Rewrite};
 use crate::resource::access::Access;
+use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::{Body, gather, gather_request};
 use crate::stage::dispatch::{Dispatcher, Leg};
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
-use crate::value::kinds::{KindStore, Kinds};
-use crate::value::snapshot::{Caller, Snapshot};
+use crate::value::snapshot::Caller;
 use crate::value::traffic::Traffic;
 
 /// `Accept` of a question: metadata is enough.
@@ -41,7 +41,7 @@ pub(crate) struct Preflight {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) access: Access,
     /// Told of kinds that are missing.
-    pub(crate) kinds: KindStore,
+    pub(crate) routing: Arc<RoutingStore>,
 }
 
 /// A request that waits until everything is known.
@@ -51,8 +51,7 @@ pub(crate) struct Pending<'a> {
     pub(crate) asked: &'a ApiRequest,
     pub(crate) caller: &'a Caller,
     /// What it was planned with.
-    pub(crate) snapshot: &'a Arc<Snapshot>,
-    pub(crate) kinds: &'a Kinds,
+    pub(crate) routing: &'a Arc<Routing>,
     /// Trace context that came with it.
     pub(crate) received: &'a Context,
     /// For all that is asked.
@@ -118,7 +117,7 @@ impl Preflight {
         let leg = Leg {
             forward: Box::new(forward),
             asked,
-            snapshot: pending.snapshot.clone(),
+            routing: pending.routing.clone(),
             caller: pending.caller.clone(),
             deadline: Some(pending.deadline),
             received: pending.received.clone(),

@@ -24,12 +24,12 @@ use portolan_runtime::Tasks;
 use tokio::sync::watch;
 
 use crate::decision::plan::{self, FanOut, Forward, Need, Plan, Replan, Rule};
+use crate::resource::routing::{Routing, RoutingStore};
 use crate::stage::reply;
 use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
-use crate::value::kinds::{KindStore, Kinds};
 use crate::value::media::Media;
-use crate::value::snapshot::{Caller, Coverage, MemberIdentity, Snapshot, SnapshotStore};
+use crate::value::snapshot::{Caller, Coverage, MemberIdentity, Snapshot};
 
 /// Why an answer is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +62,7 @@ pub(crate) enum FanVerdict {
 /// All long requests of this process.
 #[derive(Debug)]
 pub(crate) struct Replanner {
-    snapshots: Arc<SnapshotStore>,
-    kinds: KindStore,
+    routing: Arc<RoutingStore>,
     // Sharded locks: each request adds and removes itself; nothing is planned under them.
     open: DashMap<u64, Arc<Open>>,
     /// Number of the next one.
@@ -141,10 +140,9 @@ pub(crate) struct Watched {
 pub(crate) struct WatchedFan(Watched);
 
 impl Replanner {
-    pub(crate) fn new(snapshots: Arc<SnapshotStore>, kinds: KindStore) -> Arc<Self> {
+    pub(crate) fn new(routing: Arc<RoutingStore>) -> Arc<Self> {
         Arc::new(Self {
-            snapshots,
-            kinds,
+            routing,
             open: DashMap::new(),
             next: AtomicU64::new(0),
         })
@@ -152,15 +150,14 @@ impl Replanner {
 
     /// Plans all of them anew after each swap, until cancelled.
     pub(crate) async fn run(self: Arc<Self>, tasks: Tasks) {
-        let mut swaps = self.snapshots.subscribe();
+        let mut swaps = self.routing.subscribe();
         let stop = tasks.token();
         while let Some(Ok(())) = stop.run_until_cancelled(swaps.changed()).await {
             swaps.borrow_and_update();
-            let snapshot = self.snapshots.load();
-            let kinds = self.kinds.load();
+            let routing = self.routing.load();
             let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
             for request in open {
-                request.replan(&snapshot, &kinds);
+                request.replan(&routing);
             }
         }
     }
@@ -189,7 +186,7 @@ impl Replanner {
 
     /// Wakes after each swap.
     pub(crate) fn swaps(&self) -> watch::Receiver<u64> {
-        self.snapshots.subscribe()
+        self.routing.subscribe()
     }
 
     /// Whether a request that `snapshot` planned as `forward` would go out so now; else what a fresh one is answered.
@@ -200,15 +197,15 @@ impl Replanner {
         caller: &Caller,
         snapshot: &Snapshot,
     ) -> Result<(), Fault> {
-        let now = self.snapshots.load();
-        if now.generation == snapshot.generation {
+        let now = self.routing.load();
+        if now.snapshot.generation == snapshot.generation {
             return Ok(());
         }
-        let Some(caller) = current(caller, &now) else {
+        let Some(caller) = current(caller, &now.snapshot) else {
             let why = "the hub does not tell of this caller any more";
             return Err(Fault::Forbidden(why.to_owned()));
         };
-        let same = match plan::plan(&caller, asked, &now, &self.kinds.load()).plan {
+        let same = match plan::plan(&caller, asked, &now.snapshot, &now.kinds).plan {
             Plan::Refuse(fault) => return Err(fault),
             Plan::Forward(next) => alike(forward, &next),
             // An object does not move: where it was found it stays. Nor does the body name another Lease.
@@ -245,9 +242,9 @@ impl Replanner {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.open.insert(id, open.clone());
         // Registered first: a swap from now on is seen by `run`, an earlier one here.
-        let now = self.snapshots.load();
-        if now.generation != snapshot.generation {
-            open.replan(&now, &self.kinds.load());
+        let now = self.routing.load();
+        if now.snapshot.generation != snapshot.generation {
+            open.replan(&now);
         }
         let all = self.clone();
         Watched { id, open, all }
@@ -318,13 +315,13 @@ impl Open {
         }
     }
 
-    fn replan(&self, snapshot: &Snapshot, kinds: &Kinds) {
+    fn replan(&self, routing: &Routing) {
         if self.verdict().is_some() {
             return;
         }
         {
             let mut seen = self.seen.lock();
-            let word = seen.replan(&self.asked, snapshot, kinds);
+            let word = seen.replan(&self.asked, routing);
             if word <= self.word() {
                 return;
             }
@@ -335,8 +332,9 @@ impl Open {
 }
 
 impl Seen {
-    /// What `snapshot` makes of the request; remembers it if it may go on.
-    fn replan(&mut self, asked: &ApiRequest, snapshot: &Snapshot, kinds: &Kinds) -> Word {
+    /// What `routing` makes of the request; remembers it if it may go on.
+    fn replan(&mut self, asked: &ApiRequest, routing: &Routing) -> Word {
+        let snapshot = &*routing.snapshot;
         let Some(caller) = current(&self.caller, snapshot) else {
             return Word::Withdrawn;
         };
@@ -345,7 +343,7 @@ impl Seen {
         if same_view && self.footings.iter().all(|footing| footing.stands(asked, snapshot)) {
             return Word::Same;
         }
-        let planned = plan::plan(&caller, asked, snapshot, kinds);
+        let planned = plan::plan(&caller, asked, snapshot, &routing.kinds);
         let word = match (planned.plan, &mut self.rests_on) {
             (Plan::Forward(forward), Basis::One(member)) => member.replan(&forward),
             (Plan::FanOut(next), Basis::Fan(plan)) => replan_fan(plan, *next),

@@ -1,14 +1,10 @@
 //! Which member serves which kinds, by what each said last: one immutable value, frozen for a request as the snapshot is.
 //!
-//! A member that is away keeps what it said last. `None` always means "not known (yet)", never "no". Pure; the one place it
-//! is kept is [`KindStore`], filled by `discovery` from the members' documents. Readers: `plan`, `preflight`, `/kinds`.
-
-mod store;
+//! A member that is away keeps what it said last. `None` always means "not known (yet)", never "no". Pure;
+//! `resource::routing` keeps it, filled by `discovery` from the members' documents. Readers: `plan`, `preflight`, `/kinds`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-
-pub(crate) use self::store::KindStore;
 
 /// Whether objects of a kind live in namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,6 +98,11 @@ impl Kinds {
     /// What one member serves; `None` if it has never said.
     pub(crate) fn member(&self, cluster: &str) -> Option<&Arc<MemberKinds>> {
         self.members.get(cluster)
+    }
+
+    /// Members that have said what they serve.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = &str> {
+        self.members.keys().map(|cluster| &**cluster)
     }
 
     /// Replaces what one member serves.

@@ -1,14 +1,13 @@
 //! What the router knows: one immutable value, compiled from what the hub sent, swapped as a whole.
 //!
 //! Every request loads it once and is ruled by it to its end. Here are its types; [`build`] makes it from the wire's
-//! resources, [`SnapshotStore`] is the one place it is kept. No rule of routing lives here, see `plan`.
+//! resources, `resource::routing` keeps it. No rule of routing lives here, see `plan`.
 //! Readers: `identify`, `plan`, `upstream`, `/configz`; writer: `subscribe`.
 
 pub(crate) mod build;
 mod configz;
 pub(crate) mod keys;
 mod reach;
-mod store;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -26,7 +25,6 @@ use portolan_wire::v1;
 
 use self::keys::KeyIndex;
 pub(crate) use self::reach::Reach;
-pub(crate) use self::store::SnapshotStore;
 
 /// Routing state of one moment. Cheap to clone: everything large is behind an `Arc`.
 #[derive(Debug, Clone, Default)]

@@ -15,10 +15,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::SessionError;
+use crate::resource::routing::RoutingStore;
 use crate::resource::state::{StateError, StateFile};
-use crate::resource::upstream::Upstreams;
 use crate::value::snapshot::build::{Transaction, apply};
-use crate::value::snapshot::{Snapshot, SnapshotStore};
 
 /// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,8 +26,7 @@ const MOST_DOUBLINGS: u32 = 6;
 
 /// The state and where it goes.
 pub(crate) struct Held {
-    store: Arc<SnapshotStore>,
-    upstreams: Arc<Upstreams>,
+    routing: Arc<RoutingStore>,
     file: StateFile,
     /// As they came, of what the snapshot was made of. `Arc`: handed to a thread that writes them.
     resources: HashMap<v1::ResourceRef, Arc<v1::Resource>>,
@@ -42,11 +40,10 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(store: Arc<SnapshotStore>, upstreams: Arc<Upstreams>, state_dir: &Path) -> Self {
+    pub(crate) fn new(routing: Arc<RoutingStore>, state_dir: &Path) -> Self {
         let file = StateFile::in_folder(state_dir);
         Self {
-            store,
-            upstreams,
+            routing,
             file,
             resources: HashMap::new(),
             changed: false,
@@ -57,12 +54,12 @@ impl Held {
         }
     }
 
-    pub(super) fn upstreams(&self) -> &Arc<Upstreams> {
-        &self.upstreams
+    pub(super) fn routing(&self) -> &Arc<RoutingStore> {
+        &self.routing
     }
 
     pub(super) fn generation(&self) -> u64 {
-        self.store.load().generation
+        self.routing.load().snapshot.generation
     }
 
     /// Serves the state file. False if there is none that can be served. Blocking.
@@ -89,24 +86,17 @@ impl Held {
         if !rejected.is_empty() {
             tracing::warn!(?rejected, "the state file holds what this version cannot serve");
         }
-        let snapshot = self.store.load();
+        let snapshot = &self.routing.load().snapshot;
         let (callers, members) = (snapshot.callers.len(), snapshot.targets.len());
         tracing::info!(callers, members, "serving the last good state");
     }
 
     /// Checks all of a transaction, then serves it: one swap. Returns the entries that were refused.
     pub(super) fn apply(&mut self, transaction: Transaction) -> Vec<v1::Rejected> {
-        let applied = apply(&self.store.load(), &transaction);
-        self.serve(applied.snapshot);
+        let applied = apply(&self.routing.load().snapshot, &transaction);
+        self.routing.swap(applied.snapshot);
         self.keep(transaction, &applied.rejected);
         applied.rejected
-    }
-
-    fn serve(&self, snapshot: Snapshot) {
-        // Before the swap: a request of the new snapshot finds its members, and one of the old misses only what is
-        // gone.
-        self.upstreams.reconcile(&snapshot);
-        self.store.swap(snapshot);
     }
 
     fn keep(&mut self, transaction: Transaction, rejected: &[v1::Rejected]) {
@@ -133,7 +123,7 @@ impl Held {
 
     /// For `RouterHello`: the life of the hub's ledger and the view revision in it that this router has seen.
     pub(super) fn seen(&self) -> (String, u64) {
-        let (incarnation, view_revision) = self.store.load().seen();
+        let (incarnation, view_revision) = self.routing.load().snapshot.seen();
         (incarnation.to_string(), view_revision)
     }
 

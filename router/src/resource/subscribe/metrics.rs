@@ -1,20 +1,13 @@
-//! `portolan_router_hub_…`: the hub's stream and what became of its transactions, told by `subscribe`; and
-//! `portolan_router_snapshot_…`: what came of them, read at each scrape, so that it is never stale and a cluster that is
-//! gone leaves no series behind.
+//! `portolan_router_hub_…`: the hub's stream and what became of its transactions, told by `subscribe`. What came of them is
+//! read of `routing`.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use portolan_runtime::metrics::{Labels, count, gauges};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-
-use crate::value::snapshot::SnapshotStore;
 
 /// One closed set of words.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -77,49 +70,5 @@ impl HubMetrics {
         self.swapped_at.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
         self.transactions.get_or_create(&OutcomeLabels { outcome }).inc();
         self.rejected.inc_by(u64::try_from(rejected).unwrap_or(u64::MAX));
-    }
-}
-
-/// The snapshot of each scrape.
-pub(crate) struct SnapshotCollector(pub(crate) Arc<SnapshotStore>);
-
-impl fmt::Debug for SnapshotCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SnapshotCollector").finish_non_exhaustive()
-    }
-}
-
-impl Collector for SnapshotCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let encoder = &mut encoder;
-        let snapshot = self.0.load();
-        let generation = i64::try_from(snapshot.generation).unwrap_or(i64::MAX);
-        gauges(
-            encoder,
-            "snapshot_generation",
-            "Swaps of the snapshot",
-            [(Labels::new(), generation)],
-        )?;
-        gauges(
-            encoder,
-            "snapshot_callers",
-            "Callers in the snapshot",
-            [(Labels::new(), count(snapshot.callers.len()))],
-        )?;
-        gauges(
-            encoder,
-            "snapshot_targets",
-            "Members in the snapshot",
-            [(Labels::new(), count(snapshot.targets.len()))],
-        )?;
-        let conflicts = count(snapshot.keys.conflicts().count());
-        let help = "Signing keys that several members publish: their tokens are refused";
-        gauges(encoder, "snapshot_conflicting_keys", help, [(Labels::new(), conflicts)])?;
-        let expiries = snapshot
-            .credentials
-            .values()
-            .map(|credential| (vec![("cluster", &*credential.cluster)], credential.expires_unix_seconds));
-        let help = "End of the router's token in each member since the Unix epoch, in seconds";
-        gauges(encoder, "credential_not_after_seconds", help, expiries)
     }
 }

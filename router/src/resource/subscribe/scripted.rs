@@ -27,9 +27,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{Held, Subscriber};
 use crate::resource::access::HubReviews;
+use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
-use crate::resource::upstream::Upstreams;
-use crate::value::snapshot::SnapshotStore;
 
 /// Patience of one step.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -268,8 +267,7 @@ impl Service {
 
 /// A router's side, as far as the hub's stream goes.
 pub(crate) struct Client {
-    pub(crate) store: Arc<SnapshotStore>,
-    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) routing: Arc<RoutingStore>,
     pub(crate) reviews: HubReviews,
     pub(crate) readiness: Readiness,
     pub(crate) identity: Arc<IdentityStore>,
@@ -281,8 +279,7 @@ impl Client {
     pub(crate) fn new() -> Self {
         let tasks = Tasks::new();
         Self {
-            store: Arc::new(SnapshotStore::new()),
-            upstreams: Upstreams::new(Duration::from_secs(20), tasks.child()),
+            routing: RoutingStore::new(Duration::from_secs(20), tasks.child()),
             reviews: HubReviews::default(),
             readiness: Readiness::new(),
             identity: IdentityStore::empty(),
@@ -305,7 +302,7 @@ impl Client {
     }
 
     pub(crate) fn subscribe(&self, link: HubLink, folder: &Path) {
-        let held = Held::new(self.store.clone(), self.upstreams.clone(), folder);
+        let held = Held::new(self.routing.clone(), folder);
         let ready = self.readiness.task("snapshot");
         let mut subscriber = Subscriber::new(link, held, self.reviews.clone(), HubMetrics::default(), ready);
         subscriber.load_last_good();

@@ -88,8 +88,8 @@ impl Session {
         metrics: &HubMetrics,
         ready: &ReadyHandle,
     ) -> Result<Infallible, SessionError> {
-        let upstreams = held.upstreams().clone();
-        let mut breakers = upstreams.subscribe();
+        let routing = held.routing().clone();
+        let mut breakers = routing.breaker_changes();
         let mut report_at = Some(Instant::now());
         loop {
             tokio::select! {
@@ -108,7 +108,7 @@ impl Session {
                 }
                 () = due(report_at) => {
                     report_at = None;
-                    self.report(states(&upstreams)).await?;
+                    self.report(states(&routing.load().upstreams)).await?;
                 }
                 () = held.save_due() => held.save_if_changed().await,
                 _ = self.identity.changed() => return Err(SessionError::Renewed),

@@ -1,6 +1,5 @@
 //! The subscriber against a scripted hub over real gRPC and TLS.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_wire::v1;
@@ -12,12 +11,12 @@ use tonic::Status;
 use super::Held;
 use super::scripted::{Client, ScriptedHub};
 use crate::resource::access::{Access, MemberAnswer, MemberApi};
+use crate::resource::routing::RoutingStore;
 use crate::resource::state::StateFile;
-use crate::resource::upstream::Upstreams;
 use crate::value::check::Check;
 use crate::value::fault::Fault;
 use crate::value::snapshot::build::Transaction;
-use crate::value::snapshot::{Binding, CallerKey, SnapshotStore, told};
+use crate::value::snapshot::{Binding, CallerKey, told};
 
 const CANARY: &str = "canary-5d1c";
 const PREFIX: &str = "ctrlmesh.kusionstack.io/";
@@ -115,7 +114,7 @@ fn shard_of(client: &Client, uid: &str) -> Option<String> {
         home_cluster: "east".into(),
         pod_uid: uid.into(),
     };
-    match &client.store.load().callers.get(&key)?.binding {
+    match &client.routing.load().snapshot.callers.get(&key)?.binding {
         Binding::One(shard) => Some(shard.config.to_string()),
         other => panic!("{other:?}"),
     }
@@ -138,7 +137,7 @@ async fn a_transaction_is_swapped_in_whole_and_acked() {
         (portolan_wire::protocol::PROTOCOL, 0)
     );
     assert_eq!(session.peer, "portolan:router:gateway");
-    let mut generations = client.store.subscribe();
+    let mut generations = client.routing.subscribe();
     assert_eq!(
         session.push(7, everything(), Vec::new()).await,
         In::Ack(v1::Ack { nonce: 7 })
@@ -146,7 +145,7 @@ async fn a_transaction_is_swapped_in_whole_and_acked() {
     assert!(client.readiness.is_ready());
     assert_eq!(*generations.borrow_and_update(), 1, "one swap");
     assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
-    assert!(client.upstreams.get("east").is_some());
+    assert!(client.routing.load().upstreams.get("east").is_some());
 
     let gone = removed(v1::ResourceKind::CallerView, "east/u1");
     assert_eq!(
@@ -191,7 +190,7 @@ async fn every_bad_entry_keeps_its_last_good_and_the_rest_comes_in() {
     assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
     assert_eq!(shard_of(&client, "u2").as_deref(), Some("ns/b"));
     assert_eq!(
-        client.store.load().targets["east"].version,
+        client.routing.load().snapshot.targets["east"].version,
         "target-https://127.0.0.1:1"
     );
     client.stop().await;
@@ -213,7 +212,14 @@ async fn a_restart_without_the_hub_serves_the_last_good_state() {
     client.subscribe(client.link(&authority, address), folder.path());
     assert!(client.readiness.is_ready(), "ready before the hub is heard");
     assert_eq!(shard_of(&client, "u1").as_deref(), Some("ns/a"));
-    let token = client.store.load().gateway_credential("east").unwrap().token.clone();
+    let token = client
+        .routing
+        .load()
+        .snapshot
+        .gateway_credential("east")
+        .unwrap()
+        .token
+        .clone();
     assert!(token.ct_eq(CANARY), "tokens are kept too");
 
     // And when the hub is back, only differences need to be sent.
@@ -305,8 +311,8 @@ async fn a_release_that_cannot_be_written_is_not_acknowledged() {
 async fn a_state_that_could_not_be_written_is_written_later() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
-    let upstreams = Upstreams::new(Duration::from_secs(1), portolan_runtime::Tasks::new());
-    let mut held = Held::new(Arc::new(SnapshotStore::new()), upstreams, &missing);
+    let routing = RoutingStore::new(Duration::from_secs(1), portolan_runtime::Tasks::new());
+    let mut held = Held::new(routing, &missing);
     held.apply(Transaction {
         upserted: vec![target("east", "https://127.0.0.1:1")],
         removed: Vec::new(),
@@ -469,7 +475,7 @@ async fn no_token_is_in_the_log_or_on_configz() {
     else {
         panic!("not a NACK")
     };
-    let snapshot = client.store.load();
+    let snapshot = client.routing.load().snapshot.clone();
     let told = [
         format!("{nack:?}"),
         format!("{snapshot:?}"),

@@ -12,10 +12,16 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn upstreams(targets: impl IntoIterator<Item = Target>) -> Arc<Upstreams> {
-    let all = Upstreams::new(Duration::from_secs(20), Tasks::new());
-    all.reconcile(&snapshot(targets));
-    all
+fn connector() -> Connector {
+    Connector::new(Duration::from_secs(20), Tasks::new())
+}
+
+fn first(connector: &Connector, targets: impl IntoIterator<Item = Target>) -> Upstreams {
+    connector.follow(&Upstreams::default(), &snapshot(targets).targets)
+}
+
+fn upstreams(targets: impl IntoIterator<Item = Target>) -> Upstreams {
+    first(&connector(), targets)
 }
 
 fn get(path: &str) -> Request<Body> {
@@ -306,8 +312,7 @@ async fn a_frozen_member_breaks_its_streams_and_comes_back() {
         unary: quick,
         watch: quick,
     };
-    let all = Upstreams::with(settings, Tasks::new());
-    all.reconcile(&snapshot([backend.target("east")]));
+    let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
     let mut watch = east.send(true, false, get("/watch")).await.unwrap();
     first_frame(watch.body_mut()).await;
@@ -333,8 +338,7 @@ async fn idle_connections_are_closed() {
         unary: quick,
         watch: quick,
     };
-    let all = Upstreams::with(settings, Tasks::new());
-    all.reconcile(&snapshot([backend.target("east")]));
+    let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
     let held = east.send(true, false, get("/watch")).await.unwrap();
     let more = join_all((0..4).map(|_| east.send(true, false, get("/watch")))).await;
@@ -393,27 +397,21 @@ async fn large_bodies_flow_both_ways_and_one_slow_reader_stops_nobody() {
 #[tokio::test]
 async fn a_swap_keeps_what_it_does_not_change() {
     let backend = Backend::start(100, plain()).await;
-    let all = upstreams([backend.target("east"), backend.target("west")]);
-    let (east, west) = (all.get("east").unwrap(), all.get("west").unwrap());
+    let connector = connector();
+    let old = first(&connector, [backend.target("east"), backend.target("west")]);
+    let (east, west) = (old.get("east").unwrap().clone(), old.get("west").unwrap().clone());
     let mut watch = east.send(true, false, get("/watch")).await.unwrap();
     let mut same = backend.target("east");
     same.version = "2".to_owned();
     same.cordoned = true;
     same.breaker.consecutive_failures = 1;
-    all.reconcile(&snapshot([same]));
-    assert!(Arc::ptr_eq(&east, &all.get("east").unwrap()), "the same transport");
+    let all = connector.follow(&old, &snapshot([same]).targets);
+    assert!(Arc::ptr_eq(&east, all.get("east").unwrap()), "the same transport");
     assert!(all.get("west").is_none());
-    let closed = west.send(false, false, get("/version")).await.unwrap_err();
-    assert!(
-        matches!(
-            closed,
-            UpstreamError::Connect {
-                source: ConnectError::Closed,
-                ..
-            }
-        ),
-        "{closed:?}"
-    );
+    let mut last = west.send(true, false, get("/watch")).await.unwrap();
+    assert_eq!(old.pools()[1].2.connections, 1, "whoever was routed there goes on");
+    drop((old, west));
+    first_frame(last.body_mut()).await;
     east.breaker(TrafficClass::Unary)
         .admit(false)
         .unwrap()
@@ -425,9 +423,10 @@ async fn a_swap_keeps_what_it_does_not_change() {
     );
 
     let other = Backend::start(100, plain()).await;
-    all.reconcile(&snapshot([other.target("east")]));
+    let all = connector.follow(&all, &snapshot([other.target("east")]).targets);
     let moved = all.get("east").unwrap();
-    assert!(!Arc::ptr_eq(&east, &moved));
+    assert!(!Arc::ptr_eq(&east, moved));
+    drop(east);
     first_frame(watch.body_mut()).await;
     moved.send(false, false, get("/version")).await.unwrap();
     assert_eq!(other.seen.requests(), 1);
@@ -459,8 +458,7 @@ async fn streams_that_nobody_reads_leave_room_for_the_next() {
         unary,
         watch: WATCH,
     };
-    let all = Upstreams::with(settings, Tasks::new());
-    all.reconcile(&snapshot([backend.target("east")]));
+    let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
     let unread = join_all((0..5).map(|_| east.send(false, false, get("/large")))).await;
     let next = east.send(false, false, get("/small")).await.unwrap();

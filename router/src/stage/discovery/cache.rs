@@ -23,7 +23,7 @@ use super::kept::Kept;
 use super::metrics::{DiscoveryMetrics, Fetched};
 use crate::stage::dispatch::{DocumentRequest, MemberDocuments};
 use crate::value::document::{Encoding, V2_PROTOBUF, V3_PROTOBUF};
-use crate::value::kinds::{Kind, KindStore, MemberKinds, Scope};
+use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::media::JSON;
 
 /// A copy is believed for as long. A new CRD is seen this much later than at its member, at most.
@@ -134,7 +134,6 @@ impl Copy {
 /// The cache. One per process.
 pub(crate) struct Cache {
     documents: MemberDocuments,
-    kinds: KindStore,
     metrics: DiscoveryMetrics,
     /// Looks at members go on when the client that caused them has gone.
     tasks: Tasks,
@@ -165,19 +164,13 @@ impl Look {
 }
 
 impl Cache {
-    pub(super) fn new(
-        documents: MemberDocuments,
-        kinds: KindStore,
-        metrics: DiscoveryMetrics,
-        tasks: Tasks,
-    ) -> Arc<Self> {
+    pub(super) fn new(documents: MemberDocuments, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
         let inner = Inner {
             looks: HashMap::new(),
             large: Kept::new(MAX_BYTES),
         };
         Arc::new(Self {
             documents,
-            kinds,
             metrics,
             tasks,
             inner: Mutex::new(inner),
@@ -252,7 +245,7 @@ impl Cache {
             Ok(Some(copy)) => {
                 look.failed = None;
                 inner.put(key, Arc::new(copy));
-                self.tell_kinds(&mut inner, key);
+                self.tell(&mut inner, key);
             }
             Err(why) => {
                 if look.failed.is_none() {
@@ -263,15 +256,20 @@ impl Cache {
         }
     }
 
-    /// Both halves of a member's discovery, as kinds. Under the lock: two that end at once must not overtake each other.
-    fn tell_kinds(&self, inner: &mut Inner, key: &Key) {
+    /// Both halves of a member's discovery, as kinds, if they are here.
+    pub(super) fn tell_kinds(&self, key: &Key) {
+        self.tell(&mut self.inner.lock(), key);
+    }
+
+    /// Under the lock: two that end at once must not overtake each other.
+    fn tell(&self, inner: &mut Inner, key: &Key) {
         if !matches!(key.paper, Paper::Core | Paper::Groups) {
             return;
         }
         let mut half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
         if let (Some(core), Some(groups)) = (half(Paper::Core), half(Paper::Groups)) {
-            let kinds = kinds_of(core.groups().iter().chain(groups.groups()));
-            self.kinds.set(&key.cluster, &Arc::new(kinds));
+            let kinds = Arc::new(kinds_of(core.groups().iter().chain(groups.groups())));
+            self.documents.routing.set_kinds(&key.cluster, &key.uid, &kinds);
         }
     }
 

@@ -14,10 +14,9 @@ use serde_json::{Value, json};
 
 use super::cache::FRESH;
 use super::*;
-use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{self, Backend, head, script};
 use crate::value::kinds::Scope;
-use crate::value::snapshot::{SnapshotStore, Target};
+use crate::value::snapshot::Target;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -102,26 +101,20 @@ impl Member {
 
 struct Scene {
     discovery: Arc<Discovery>,
-    kinds: KindStore,
-    snapshots: Arc<SnapshotStore>,
+    routing: Arc<RoutingStore>,
     _tasks: Tasks,
 }
 
 impl Scene {
     fn new(targets: impl IntoIterator<Item = Target>) -> Self {
-        let (tasks, snapshots, kinds) = (Tasks::new(), Arc::new(SnapshotStore::new()), KindStore::default());
-        snapshots.swap(scripted::snapshot(targets));
-        let upstreams = Upstreams::new(Duration::from_secs(20), tasks.clone());
-        upstreams.reconcile(&snapshots.load());
+        let (tasks, routing) = (Tasks::new(), RoutingStore::of(scripted::snapshot(targets)));
         let documents = MemberDocuments {
-            upstreams,
-            snapshots: snapshots.clone(),
+            routing: routing.clone(),
         };
-        let discovery = Discovery::new(documents, kinds.clone(), DiscoveryMetrics::default(), tasks.clone());
+        let discovery = Discovery::new(documents, DiscoveryMetrics::default(), tasks.clone());
         Self {
             discovery,
-            kinds,
-            snapshots,
+            routing,
             _tasks: tasks,
         }
     }
@@ -142,7 +135,7 @@ impl Scene {
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
         self.discovery
-            .answer(&wanted, hash, &head, &self.snapshots.load())
+            .answer(&wanted, hash, &head, &self.routing.load().snapshot)
             .await
     }
 
@@ -190,9 +183,9 @@ async fn members_are_united_asked_once_and_revalidated() {
             "one flight for all"
         );
     }
-    assert_eq!(scene.kinds.load().serves("east", "b.io", "bees"), Some(false));
+    assert_eq!(scene.routing.load().kinds.serves("east", "b.io", "bees"), Some(false));
     assert_eq!(
-        scene.kinds.load().scope(["east", "west"], ("b.io", "bees")),
+        scene.routing.load().kinds.scope(["east", "west"], ("b.io", "bees")),
         Some(Scope::Namespaced)
     );
 
@@ -215,7 +208,7 @@ async fn members_are_united_asked_once_and_revalidated() {
     let (answer, names) = scene.apis().await;
     assert_eq!(names, ["a.io", "c.io"]);
     assert_ne!(answer.headers()[ETAG].to_str().unwrap(), etag);
-    assert_eq!(scene.kinds.load().serves("west", "c.io", "cats"), Some(true));
+    assert_eq!(scene.routing.load().kinds.serves("west", "c.io", "cats"), Some(true));
 }
 
 #[tokio::test]
@@ -232,7 +225,7 @@ async fn a_member_that_goes_away_counts_with_what_it_said_last() {
         assert_eq!(before.headers()[ETAG], after.headers()[ETAG], "nothing has changed");
         assert!(!after.headers().contains_key(WARNING));
     }
-    assert_eq!(scene.kinds.load().serves("west", "b.io", "bees"), Some(true));
+    assert_eq!(scene.routing.load().kinds.serves("west", "b.io", "bees"), Some(true));
 }
 
 #[tokio::test]

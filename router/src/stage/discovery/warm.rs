@@ -9,26 +9,24 @@ use portolan_runtime::Tasks;
 
 use super::Discovery;
 use super::cache::{FRESH, Key, Paper};
-use crate::value::kinds::KindStore;
-use crate::value::snapshot::{Snapshot, SnapshotStore};
+use crate::value::snapshot::Snapshot;
 
 /// Between two rounds that nothing has caused. A round is two requests per member, answered 304.
 const PERIOD: Duration = Duration::from_secs(30);
 
 impl Discovery {
     /// Ends with `tasks`.
-    pub(crate) async fn warm(self: Arc<Self>, store: Arc<SnapshotStore>, kinds: KindStore, tasks: Tasks) {
-        let (mut swapped, token) = (store.subscribe(), tasks.token());
+    pub(crate) async fn warm(self: Arc<Self>, tasks: Tasks) {
+        let (mut swapped, token) = (self.routing.subscribe(), tasks.token());
         loop {
             swapped.mark_unchanged();
-            let snapshot = store.load();
-            self.round(&snapshot, &kinds).await;
+            self.round(&self.routing.load().snapshot).await;
             // Jitter, so that many routers do not come at once.
             let jitter = rand::random_range(0.8..1.2);
             let missed = async {
                 // A caller that insists on a kind that does not exist costs a round per pause, whatever its rate.
                 tokio::time::sleep(FRESH.mul_f64(jitter)).await;
-                kinds.missed().await;
+                self.routing.missed().await;
             };
             tokio::select! {
                 () = token.cancelled() => return,
@@ -41,14 +39,13 @@ impl Discovery {
     }
 
     /// Looks at all members at once; each look is bounded, and a member that hangs keeps the others waiting for seconds.
-    async fn round(&self, snapshot: &Snapshot, kinds: &KindStore) {
+    async fn round(&self, snapshot: &Snapshot) {
         self.cache.retain(|cluster, uid| {
             snapshot
                 .targets
                 .get(cluster)
                 .is_some_and(|target| target.cluster_uid == uid)
         });
-        kinds.retain(|cluster| snapshot.targets.contains_key(cluster));
         let keys = snapshot.targets.values().flat_map(|target| {
             [Paper::Core, Paper::Groups].map(|paper| Key {
                 cluster: target.cluster.clone(),
@@ -58,5 +55,10 @@ impl Discovery {
         });
         let keys: Vec<_> = keys.collect();
         join_all(keys.iter().map(|key| self.cache.get(key))).await;
+        // A member that was away from the snapshot for a moment is told of again, though nothing of it has changed.
+        let kinds = &self.routing.load().kinds;
+        for key in keys.iter().filter(|key| kinds.member(&key.cluster).is_none()) {
+            self.cache.tell_kinds(key);
+        }
     }
 }

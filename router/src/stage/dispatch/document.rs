@@ -13,8 +13,8 @@ use http::{Request, Response};
 
 use super::judge::{judge_answer, judge_error};
 use super::silence::Waiting;
-use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams, gather};
-use crate::value::snapshot::SnapshotStore;
+use crate::resource::routing::{Routing, RoutingStore};
+use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, gather};
 use crate::value::traffic::TrafficClass;
 
 /// For the whole document. An API server that just got a CRD computes its OpenAPI for seconds.
@@ -25,9 +25,8 @@ const MAX_BYTES: usize = 64 << 20;
 /// Asks members for documents. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberDocuments {
-    pub(crate) upstreams: Arc<Upstreams>,
-    /// For the credentials of this moment.
-    pub(crate) snapshots: Arc<SnapshotStore>,
+    /// For the connections and credentials of this moment.
+    pub(crate) routing: Arc<RoutingStore>,
 }
 
 /// One document of one member.
@@ -45,17 +44,18 @@ impl MemberDocuments {
     /// The member's answer, whatever its code; an error says why there is none.
     pub(crate) async fn get(&self, wanted: &DocumentRequest) -> Result<Response<Bytes>, String> {
         let cluster = &wanted.cluster;
-        let upstream = self
+        let routing = self.routing.load();
+        let upstream = routing
             .upstreams
             .get(cluster)
             .ok_or_else(|| format!("this router does not know member cluster {cluster}"))?;
-        let request = self.request(wanted)?;
+        let request = request(&routing, wanted)?;
         let permit = upstream
             .breaker(TrafficClass::Unary)
             .admit(false)
             .map_err(|_| format!("member cluster {cluster} is not asked for now: its unary breaker is open"))?;
         let waiting = Waiting::new(permit, Delivered::whole(), false);
-        let Ok(outcome) = tokio::time::timeout(TIMEOUT, exchange(&upstream, request)).await else {
+        let Ok(outcome) = tokio::time::timeout(TIMEOUT, exchange(upstream, request)).await else {
             drop(waiting);
             return Err(format!("member cluster {cluster} did not answer in time"));
         };
@@ -71,29 +71,29 @@ impl MemberDocuments {
         let (response, body) = outcome.map_err(|error| error.to_string())?;
         Ok(response.map(|_| body))
     }
+}
 
-    fn request(&self, wanted: &DocumentRequest) -> Result<Request<Body>, String> {
-        let cluster = &wanted.cluster;
-        let snapshot = self.snapshots.load();
-        let credential = snapshot
-            .gateway_credential(cluster)
-            .ok_or_else(|| format!("this router has no credential for member cluster {cluster} yet"))?;
-        let mut request = Request::new(Body::Empty);
-        *request.uri_mut() = wanted
-            .path
-            .parse()
-            .map_err(|_| "a path that cannot be sent".to_owned())?;
-        let headers = request.headers_mut();
-        if let Ok(mut bearer) = HeaderValue::try_from(format!("Bearer {}", credential.token.expose())) {
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
-        headers.insert(ACCEPT, HeaderValue::from_static(wanted.accept));
-        if let Some(etag) = &wanted.etag {
-            headers.insert(IF_NONE_MATCH, etag.clone());
-        }
-        Ok(request)
+fn request(routing: &Routing, wanted: &DocumentRequest) -> Result<Request<Body>, String> {
+    let cluster = &wanted.cluster;
+    let credential = routing
+        .snapshot
+        .gateway_credential(cluster)
+        .ok_or_else(|| format!("this router has no credential for member cluster {cluster} yet"))?;
+    let mut request = Request::new(Body::Empty);
+    *request.uri_mut() = wanted
+        .path
+        .parse()
+        .map_err(|_| "a path that cannot be sent".to_owned())?;
+    let headers = request.headers_mut();
+    if let Ok(mut bearer) = HeaderValue::try_from(format!("Bearer {}", credential.token.expose())) {
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
     }
+    headers.insert(ACCEPT, HeaderValue::from_static(wanted.accept));
+    if let Some(etag) = &wanted.etag {
+        headers.insert(IF_NONE_MATCH, etag.clone());
+    }
+    Ok(request)
 }
 
 type Gathered = (Response<Body>, Bytes);

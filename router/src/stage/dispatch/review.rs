@@ -14,9 +14,9 @@ use http::{Method, Request};
 use super::judge::{judge_answer, judge_error};
 use super::silence::Waiting;
 use crate::resource::access::{MemberAnswer, MemberApi};
-use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, Upstreams, gather};
+use crate::resource::routing::{Routing, RoutingStore};
+use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, gather};
 use crate::value::fault::Fault;
-use crate::value::snapshot::SnapshotStore;
 use crate::value::traffic::TrafficClass;
 
 /// For the whole question: somebody's request waits for it.
@@ -27,9 +27,8 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Asks members.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberReviews {
-    pub(crate) upstreams: Arc<Upstreams>,
-    /// For the credentials of this moment.
-    pub(crate) snapshots: Arc<SnapshotStore>,
+    /// For the connections and credentials of this moment.
+    pub(crate) routing: Arc<RoutingStore>,
 }
 
 impl MemberApi for MemberReviews {
@@ -46,11 +45,12 @@ impl MemberReviews {
             cluster: Some(cluster.to_owned()),
             sent: false,
         };
-        let upstream = self
+        let routing = self.routing.load();
+        let upstream = routing
             .upstreams
             .get(cluster)
             .ok_or_else(|| unavailable(format!("this router does not know member cluster {cluster}")))?;
-        let request = self.request(cluster, path, body).ok_or_else(|| {
+        let request = request(&routing, cluster, path, body).ok_or_else(|| {
             unavailable(format!(
                 "this router has no credential for member cluster {cluster} yet"
             ))
@@ -62,7 +62,7 @@ impl MemberReviews {
         })?;
         // Dropped when all who waited for it have given up.
         let waiting = Waiting::new(permit, Delivered::whole(), false);
-        let Ok(outcome) = tokio::time::timeout(TIMEOUT, exchange(&upstream, request)).await else {
+        let Ok(outcome) = tokio::time::timeout(TIMEOUT, exchange(upstream, request)).await else {
             drop(waiting);
             let message = format!("member cluster {cluster} did not answer a review in time");
             return Err(Fault::Timeout {
@@ -80,24 +80,23 @@ impl MemberReviews {
         let (response, body) = outcome.map_err(|error| unavailable(error.to_string()))?;
         Ok((response.status(), body))
     }
+}
 
-    fn request(&self, cluster: &str, path: &'static str, body: Vec<u8>) -> Option<Request<Body>> {
-        let snapshot = self.snapshots.load();
-        let token = snapshot.gateway_credential(cluster)?.token.clone();
-        let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.expose())).ok()?;
-        bearer.set_sensitive(true);
-        let json = HeaderValue::from_static("application/json");
-        let mut request = Request::new(Body::Empty);
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = http::Uri::from_static(path);
-        let headers = request.headers_mut();
-        headers.insert(AUTHORIZATION, bearer);
-        headers.insert(ACCEPT, json.clone());
-        headers.insert(CONTENT_TYPE, json);
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        *request.body_mut() = Body::from(bytes::Bytes::from(body));
-        Some(request)
-    }
+fn request(routing: &Routing, cluster: &str, path: &'static str, body: Vec<u8>) -> Option<Request<Body>> {
+    let token = routing.snapshot.gateway_credential(cluster)?.token.clone();
+    let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.expose())).ok()?;
+    bearer.set_sensitive(true);
+    let json = HeaderValue::from_static("application/json");
+    let mut request = Request::new(Body::Empty);
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = http::Uri::from_static(path);
+    let headers = request.headers_mut();
+    headers.insert(AUTHORIZATION, bearer);
+    headers.insert(ACCEPT, json.clone());
+    headers.insert(CONTENT_TYPE, json);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    *request.body_mut() = Body::from(bytes::Bytes::from(body));
+    Some(request)
 }
 
 type Gathered = (http::Response<Body>, bytes::Bytes);

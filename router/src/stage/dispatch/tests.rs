@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::decision::plan::Rewrite;
 use crate::resource::breaker::{self, State};
+use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
 use crate::value::classify::{Impersonation, classify};
-use crate::value::kinds::KindStore;
-use crate::value::snapshot::{LeaseName, SnapshotStore};
+use crate::value::snapshot::LeaseName;
 use crate::value::traffic::{Effect, Traffic};
 
 /// One that ends.
@@ -28,10 +28,10 @@ type Asked = Arc<Lock<Vec<(Method, String, String)>>>;
 pub(crate) struct World {
     backend: Backend,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    upstreams: Arc<Upstreams>,
-    pub(crate) snapshot: Arc<Snapshot>,
-    /// The snapshot in force when a request is sent.
-    now: Arc<SnapshotStore>,
+    /// What a request is planned with.
+    pub(crate) routing: Arc<Routing>,
+    /// What is in force when it is sent.
+    now: Arc<RoutingStore>,
     asked: Asked,
 }
 
@@ -39,17 +39,12 @@ pub(crate) struct World {
 pub(crate) async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) -> World {
     let asked = Asked::default();
     let backend = Backend::start(100, answering(asked.clone(), answer)).await;
-    let snapshot = Arc::new(snapshot([backend.target("east")]));
-    let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
-    upstreams.reconcile(&snapshot);
-    let dispatcher = Arc::new(Dispatcher::new(upstreams.clone(), Tasks::new()));
-    let now = Arc::new(SnapshotStore::new());
-    now.swap((*snapshot).clone());
+    let now = RoutingStore::of(snapshot([backend.target("east")]));
+    let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
     World {
         backend,
         dispatcher,
-        upstreams,
-        snapshot,
+        routing: now.load(),
         now,
         asked,
     }
@@ -77,7 +72,7 @@ fn answering(asked: Asked, answer: impl Fn(&Method, &str) -> Value + Send + Sync
 impl World {
     pub(crate) fn forward(&self) -> Forward {
         Forward {
-            target: self.snapshot.targets["east"].clone(),
+            target: self.routing.snapshot.targets["east"].clone(),
             traffic: WRITE,
             rewrite: Rewrite::default(),
             act_as: Impersonation::user("system:serviceaccount:ns:operator"),
@@ -90,14 +85,14 @@ impl World {
         Leg {
             forward: Box::new(forward),
             asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
-            snapshot: self.snapshot.clone(),
+            routing: self.routing.clone(),
             caller: Caller::Person {
                 user: "ada".to_owned(),
                 groups: Vec::new(),
             },
             deadline: Some(Instant::now() + Duration::from_secs(20)),
             received: Context::new(),
-            replanner: Some(Replanner::new(self.now.clone(), KindStore::default())),
+            replanner: Some(Replanner::new(self.now.clone())),
         }
     }
 
@@ -173,6 +168,7 @@ fn pod(app: &str) -> Value {
 async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
     let world = world(|_, _| lease("leader---shard")).await;
     let breaker = world
+        .routing
         .upstreams
         .get("east")
         .unwrap()
@@ -210,9 +206,9 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
 #[tokio::test]
 async fn without_a_credential_nothing_is_sent() {
     let mut world = world(|_, _| pod("foo")).await;
-    let mut without = (*world.snapshot).clone();
+    let mut without = (*world.routing.snapshot).clone();
     without.credentials = Arc::default();
-    world.snapshot = Arc::new(without);
+    world.routing = RoutingStore::of(without).load();
     let fault = world
         .dispatch(world.forward(), Method::POST, "/api/v1/namespaces/ns/pods", pod("foo"))
         .await
@@ -227,11 +223,8 @@ async fn without_a_credential_nothing_is_sent() {
 #[tokio::test]
 async fn reviews_go_with_the_routers_own_credential() {
     let world = world(|_, _| json!({"kind": "TokenReview", "code": 201})).await;
-    let snapshots = Arc::new(crate::value::snapshot::SnapshotStore::new());
-    snapshots.swap((*world.snapshot).clone());
     let reviews = MemberReviews {
-        upstreams: world.upstreams.clone(),
-        snapshots,
+        routing: world.now.clone(),
     };
     let (code, body) = crate::resource::access::MemberApi::post(&reviews, "east", "/apis/x/v1/reviews", b"{}".to_vec())
         .await
@@ -290,7 +283,7 @@ async fn a_member_that_refuses_our_credential_does_not_refuse_the_callers() {
 #[tokio::test]
 async fn a_write_that_is_planned_otherwise_by_now_is_not_sent() {
     let world = world(|_, _| pod("foo")).await;
-    let mut without = (*world.snapshot).clone();
+    let mut without = (*world.routing.snapshot).clone();
     without.generation += 1;
     without.targets = Arc::default();
     world.now.swap(without);

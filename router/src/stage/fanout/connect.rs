@@ -17,10 +17,11 @@ use super::FanOuts;
 use super::leg::{self, Asking, Overrides};
 use super::named;
 use crate::decision::plan::{FanLeg, FanOut};
+use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape, described};
-use crate::value::snapshot::{Snapshot, Unavailable};
+use crate::value::snapshot::Unavailable;
 
 /// Added to what members are told of the end of the client's stream: its end is to be ours, after a bookmark.
 const GRACE_SECONDS: u64 = 60;
@@ -92,23 +93,23 @@ impl Wish {
     }
 }
 
-/// `snapshot`: whose credentials to use; the current one's if not given.
+/// `routing`: whose connections and credentials to use; the current one's if not given.
 pub(super) fn connect(
     shared: &Arc<Shared>,
     plan: &Arc<FanOut>,
     leg: usize,
     wish: Wish,
-    snapshot: Option<Arc<Snapshot>>,
+    routing: Option<Arc<Routing>>,
 ) -> Connecting {
     let (shared, plan) = (shared.clone(), plan.clone());
     Box::pin(async move {
         if !wish.wait.is_zero() {
             tokio::time::sleep(wish.wait).await;
         }
-        let snapshot = snapshot.unwrap_or_else(|| shared.fanouts.snapshots.load());
+        let routing = routing.unwrap_or_else(|| shared.fanouts.routing.load());
         let leg = &plan.legs[leg];
         let overrides = shared.overrides(&wish);
-        let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, snapshot).await;
+        let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, routing).await;
         judge(&shared, &plan, leg.cluster(), answer)
     })
 }

@@ -17,11 +17,12 @@ use tokio::time::Instant;
 
 use super::FanOuts;
 use crate::decision::plan::FanLeg;
+use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::Leg;
 use crate::value::classify::{ApiRequest, Query};
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Caller, Snapshot};
+use crate::value::snapshot::Caller;
 
 /// How long a member may take with the whole, in its own words.
 const TIMEOUT_SECONDS: &str = "timeoutSeconds";
@@ -96,14 +97,14 @@ impl Overrides {
 }
 
 /// Asks one member, once it is sure that the caller may (free for who does not impersonate). Any answer of its API server
-/// is `Ok`, whatever its code; a `Fault` means that there is none: `Forbidden` that it may not. The credential is
-/// `snapshot`'s: the request's own at first, the current one for a reconnect.
+/// is `Ok`, whatever its code; a `Fault` means that there is none: `Forbidden` that it may not. Connection and
+/// credential are `routing`'s: the request's own at first, the current one for a reconnect.
 pub(crate) async fn start(
     fanouts: &FanOuts,
     asking: &Asking,
     leg: &FanLeg,
     overrides: &Overrides,
-    snapshot: Arc<Snapshot>,
+    routing: Arc<Routing>,
 ) -> Result<Response<Body>, Fault> {
     if let Some(why) = &leg.held {
         return Err(leg.forward.unavailable(why.clone()));
@@ -116,7 +117,7 @@ pub(crate) async fn start(
     let leg = Leg {
         forward: Box::new(leg.forward.clone()),
         asked,
-        snapshot,
+        routing,
         caller: asking.caller.clone(),
         deadline: asking.deadline,
         received: asking.received.clone(),

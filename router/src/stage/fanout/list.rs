@@ -156,7 +156,7 @@ impl<'a> Listing<'a> {
         let mut gone = None;
         let (plan, asking) = (&self.fan.plan, &self.fan.asking);
         for leg in &plan.legs {
-            let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.snapshot.clone()).await;
+            let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.routing.clone()).await;
             match heads::judge(leg, outcome, asking.deadline).await? {
                 Head::Refused(response) => return Ok(judged(plan, leg.cluster(), round::passed(leg, response))),
                 Head::List(..) => return Err(fault_of(InvalidQuery::fault())),

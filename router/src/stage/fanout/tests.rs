@@ -20,12 +20,11 @@ use super::fence::Write;
 use super::*;
 use crate::decision::plan::{FanLeg, Forward, Need, Rewrite, fanout::Share};
 use crate::resource::access::{Access, HubReviews, MemberAnswer, MemberApi};
-use crate::resource::upstream::Upstreams;
+use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::value::check::Check;
 use crate::value::classify::{Impersonation, classify};
-use crate::value::kinds::KindStore;
 use crate::value::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable};
 use crate::value::traffic::Traffic;
 
@@ -125,10 +124,7 @@ impl World {
             "ns/shard",
             targets.iter().map(|target| target.cluster_uid.clone()),
         ));
-        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
-        let snapshots = Arc::new(SnapshotStore::new());
-        snapshots.swap(snapshot(targets.clone()));
-        upstreams.reconcile(&snapshots.load());
+        let routing = RoutingStore::of(snapshot(targets.clone()));
         let legs = targets.into_iter().map(|target| FanLeg {
             slot: universe.slot(&target.cluster_uid).unwrap(),
             forward: forward(target),
@@ -148,12 +144,12 @@ impl World {
             unique: false,
             fence: true,
         };
-        let dispatcher = Arc::new(Dispatcher::new(upstreams, Tasks::new()));
+        let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
         let fanouts = Arc::new(FanOuts {
             preflight: nobody(dispatcher.clone()),
             dispatcher,
-            replanner: Replanner::new(snapshots.clone(), KindStore::default()),
-            snapshots,
+            replanner: Replanner::new(routing.clone()),
+            routing,
             open: OpenWatches::new(FanOutMetrics::default()),
             resume: Mutex::new(Resume::new(ResumeBounds::default())),
             shadows: Budget::new(SHADOW_BYTES),
@@ -190,7 +186,7 @@ impl World {
         Fan {
             plan: self.plan.clone(),
             asking: Asking::new(asked, &head, self.caller.clone(), Context::new()),
-            snapshot: self.fanouts.snapshots.load(),
+            routing: self.fanouts.routing.load(),
         }
     }
 
@@ -266,7 +262,7 @@ pub(super) fn nobody(dispatcher: Arc<Dispatcher>) -> Arc<Preflight> {
     Arc::new(Preflight {
         dispatcher,
         access: Access::new(HubReviews::default(), Arc::new(Strict)),
-        kinds: KindStore::default(),
+        routing: RoutingStore::new(Duration::from_secs(20), Tasks::new()),
     })
 }
 

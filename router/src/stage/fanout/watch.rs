@@ -24,11 +24,11 @@ use super::leg::{self, Asking, Overrides};
 use super::{Fan, FanOuts, judged};
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
+use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Shape};
-use crate::value::snapshot::Snapshot;
 
 /// Of a watch whose client names no end, as an API server's: at least this, at most twice.
 const LEAST: Duration = Duration::from_mins(30);
@@ -53,7 +53,7 @@ struct Plan {
 
 /// Answers the request; the body is the watch.
 pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Body>, Fault> {
-    let Fan { plan, asking, snapshot } = fan;
+    let Fan { plan, asking, routing } = fan;
     if plan.unique && fanouts.names.is_short() {
         return Err(Fault::TooManyRequests {
             message: "the watches of cluster-scoped kinds have no memory left for more names".to_owned(),
@@ -77,7 +77,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             raw: None,
             first: query.is_first(),
         },
-        Ok(WatchAsk::Invalid(invalid)) => return refuse(fanouts, &asking, &plan, snapshot, invalid).await,
+        Ok(WatchAsk::Invalid(invalid)) => return refuse(fanouts, &asking, &plan, routing, invalid).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
         Err(QueryFault::Expired(why)) => match query
             .raw()
@@ -96,8 +96,8 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
         ends: Instant::now() + lifetime(&asking),
         asking,
     });
-    Opening::new(shared, Arc::new(plan), begin, bookmarks, &snapshot)
-        .run(&snapshot)
+    Opening::new(shared, Arc::new(plan), begin, bookmarks, &routing)
+        .run(&routing)
         .await
 }
 
@@ -150,7 +150,7 @@ async fn refuse(
     fanouts: &FanOuts,
     asking: &Asking,
     plan: &FanOut,
-    snapshot: Arc<Snapshot>,
+    routing: Arc<Routing>,
     invalid: InvalidQuery,
 ) -> Result<Response<Body>, Fault> {
     for leg in &plan.legs {
@@ -158,7 +158,7 @@ async fn refuse(
             query: invalid.0.clone(),
             ..Overrides::default()
         };
-        match leg::start(fanouts, asking, leg, &overrides, snapshot.clone()).await {
+        match leg::start(fanouts, asking, leg, &overrides, routing.clone()).await {
             Ok(response) if response.status().is_client_error() => {
                 return Ok(judged(plan, leg.cluster(), passed(response)));
             }

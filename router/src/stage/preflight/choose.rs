@@ -26,7 +26,7 @@ impl Preflight {
             By::Holder(holder) => self.holder(holder, &choose.candidates, pending).await?,
             By::NewNamespace(shard) => {
                 let bytes = pending.gather(body).await?;
-                choose.place(shard, pending.snapshot, &bytes, pending.content_type())?
+                choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
             }
             By::Lease(names) => {
                 // Nobody may make us read the body before they may do both.

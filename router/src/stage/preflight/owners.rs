@@ -28,11 +28,11 @@ impl Preflight {
     /// The plural name of an owner that has no namespace: as the child's member calls it, or any other that serves it.
     fn clusterwide<'a>(&self, child: &Forward, owner: &Owner, pending: Pending<'a>) -> Option<&'a str> {
         let (group, kind) = (owner.group.as_str(), owner.kind.as_str());
-        let (kinds, members) = (pending.kinds, pending.snapshot.targets.keys());
+        let (kinds, members) = (&pending.routing.kinds, pending.routing.snapshot.targets.keys());
         let here = kinds.member(&child.target.cluster);
         let named = here.and_then(|served| served.resource_of(group, kind));
         if here.is_some() && named.is_none() {
-            self.kinds.miss();
+            self.routing.miss();
         }
         let mut elsewhere = members
             .clone()
@@ -104,7 +104,14 @@ fn holders(owner: &Owner, resource: &str, path: &str, pending: Pending<'_>) -> V
         upgrade: None,
         ..pending.asked.clone()
     };
-    match plan::plan(pending.caller, &asked, pending.snapshot, pending.kinds).plan {
+    match plan::plan(
+        pending.caller,
+        &asked,
+        &pending.routing.snapshot,
+        &pending.routing.kinds,
+    )
+    .plan
+    {
         Plan::Forward(forward) => vec![Candidate::from(*forward)],
         Plan::Choose(choose) => choose.candidates,
         _ => Vec::new(),

@@ -12,7 +12,6 @@ use portolan_wire::v1;
 use super::*;
 use crate::decision::plan::{self, Plan};
 use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
-use crate::resource::upstream::Upstreams;
 use crate::resource::upstream::scripted::{Backend, head, open_to, script};
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, MemberKinds, Scope};
@@ -47,7 +46,7 @@ async fn member(code: u16, body: &'static str) -> Backend {
     Backend::start(100, answer).await
 }
 
-fn kinds() -> KindStore {
+fn kinds() -> Arc<MemberKinds> {
     let mut served = MemberKinds::default();
     for (resource, kind, scope) in [
         ("nodes", "Node", Scope::Cluster),
@@ -61,16 +60,13 @@ fn kinds() -> KindStore {
         };
         served.add("", resource, kind);
     }
-    let kinds = KindStore::default();
-    kinds.set(&"east".into(), &Arc::new(served));
-    kinds
+    Arc::new(served)
 }
 
 struct World {
     east: Backend,
     west: Backend,
     preflight: Preflight,
-    snapshot: Arc<Snapshot>,
     caller: Caller,
 }
 
@@ -106,18 +102,18 @@ impl World {
         };
         let snapshot = open_to(targets, &["ops/operator"], &[]);
         let snapshot = told::upsert(&snapshot, "1", view.bodies()).snapshot;
-        let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
-        upstreams.reconcile(&snapshot);
+        let caller = Caller::Pod(snapshot.callers.values().next().unwrap().clone());
+        let routing = RoutingStore::of(snapshot);
+        routing.set_kinds(&"east".into(), "uid-east", &kinds());
         Self {
             east,
             west,
             preflight: Preflight {
-                dispatcher: Arc::new(Dispatcher::new(upstreams, Tasks::new())),
+                dispatcher: Arc::new(Dispatcher::new(Tasks::new())),
                 access: no_reviews(),
-                kinds: kinds(),
+                routing,
             },
-            caller: Caller::Pod(snapshot.callers.values().next().unwrap().clone()),
-            snapshot: Arc::new(snapshot),
+            caller,
         }
     }
 
@@ -127,18 +123,17 @@ impl World {
         let request = Request::builder().method(method).uri(path).body(()).unwrap();
         let (head, ()) = request.into_parts();
         let asked = classify(&head.method, &head.uri, &HeaderMap::new()).unwrap();
-        let kinds = self.preflight.kinds.load();
+        let routing = self.preflight.routing.load();
         let pending = Pending {
             head: &head,
             asked: &asked,
             caller: &self.caller,
-            snapshot: &self.snapshot,
-            kinds: &kinds,
+            routing: &routing,
             received: &Context::new(),
             deadline: Instant::now() + Duration::from_secs(20),
         };
         let mut body = Body::from(Bytes::copy_from_slice(body.as_bytes()));
-        let forward = match plan::plan(&self.caller, &asked, &self.snapshot, &kinds).plan {
+        let forward = match plan::plan(&self.caller, &asked, &routing.snapshot, &routing.kinds).plan {
             Plan::Forward(forward) => forward,
             Plan::Choose(choose) => self.preflight.choose(*choose, pending, &mut body).await?,
             plan => panic!("{plan:?}"),

@@ -5,6 +5,7 @@ use portolan_wire::v1;
 
 use super::*;
 use crate::value::classify::classify;
+use crate::value::kinds::Kinds;
 use crate::value::snapshot::told;
 
 const ALL_PODS: &str = "GET /api/v1/pods?watch=true";
@@ -117,9 +118,8 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
         &HeaderMap::new(),
     )
     .unwrap();
-    let kinds = KindStore::default();
-    let store = Arc::new(SnapshotStore::new());
-    let all = Replanner::new(store.clone(), kinds.clone());
+    let store = RoutingStore::of(old.clone());
+    let all = Replanner::new(store.clone());
     change(&mut world);
     let mut new = world.snapshot("2");
     if world.view.shards.is_empty() {
@@ -128,7 +128,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
     new.generation = old.generation + 1;
     // The swap that came while it was being sent.
     store.swap(new);
-    let found = match plan::plan(&caller, &asked, &old, &kinds.load()).plan {
+    let found = match plan::plan(&caller, &asked, &old, &Kinds::default()).plan {
         Plan::Forward(forward) => {
             let watched = all.watch(&forward, &asked, &caller, &old);
             assert_eq!(all.open.len(), 1);
@@ -301,8 +301,8 @@ fn still(request: &str, change: impl Fn(&mut World)) -> Result<(), Fault> {
     let (method, uri) = request.split_once(' ').unwrap();
     let uri = uri.parse().unwrap();
     let asked = classify(&method.parse::<Method>().unwrap(), &uri, &HeaderMap::new()).unwrap();
-    let store = Arc::new(SnapshotStore::new());
-    let all = Replanner::new(store.clone(), KindStore::default());
+    let store = RoutingStore::of(old.clone());
+    let all = Replanner::new(store.clone());
     let Plan::Forward(forward) = plan::plan(&caller, &asked, &old, &Kinds::default()).plan else {
         panic!("{request}");
     };

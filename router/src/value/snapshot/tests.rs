@@ -404,16 +404,6 @@ fn configz_has_no_secret() {
     assert!(!format!("{snapshot:?}").contains("canary"));
 }
 
-#[test]
-fn the_store_wakes_its_subscribers() {
-    let store = SnapshotStore::default();
-    let mut generation = store.subscribe();
-    assert_eq!(store.load().generation, 0);
-    store.swap(good());
-    assert!(generation.has_changed().unwrap());
-    assert_eq!(*generation.borrow_and_update(), store.load().generation);
-}
-
 proptest! {
     #[test]
     fn arbitrary_wire_breaks_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,12}", number: i32) {

@@ -301,7 +301,7 @@ async fn head<'a>(listing: &'a Listing<'a>, ask: &LegAsk, accept: HeaderValue) -
         accept: Some(accept),
         ..Overrides::default()
     };
-    let outcome = start(listing.fanouts, &fan.asking, leg, &overrides, fan.snapshot.clone()).await;
+    let outcome = start(listing.fanouts, &fan.asking, leg, &overrides, fan.routing.clone()).await;
     Ok((leg, heads::judge(leg, outcome, fan.asking.deadline).await?))
 }
 

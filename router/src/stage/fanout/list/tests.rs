@@ -19,15 +19,16 @@ use tokio::time::Instant;
 use super::*;
 use crate::decision::plan::fanout::Share;
 use crate::decision::plan::{FanLeg, Forward, Rewrite};
+use crate::resource::routing::{Routing, RoutingStore};
+use crate::resource::upstream::BodyError;
 use crate::resource::upstream::scripted::{Backend, script, snapshot, until_reset};
-use crate::resource::upstream::{BodyError, Upstreams};
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{FRAME_BYTES, SHADOW_BYTES};
 use crate::stage::replan::Replanner;
 use crate::value::classify::{Impersonation, classify};
-use crate::value::snapshot::{SnapshotStore, Unavailable};
+use crate::value::snapshot::Unavailable;
 use crate::value::traffic::Traffic;
 
 const PODS: &str = "/api/v1/pods";
@@ -124,7 +125,7 @@ impl Member {
 struct World {
     fanouts: Arc<FanOuts>,
     members: Vec<(&'static str, Member)>,
-    snapshot: Arc<crate::value::snapshot::Snapshot>,
+    routing: Arc<Routing>,
     universe: Arc<Universe>,
     unavailable: Unavailable,
     unique: bool,
@@ -132,16 +133,14 @@ struct World {
 
 fn world(members: Vec<(&'static str, Member)>) -> World {
     let targets = members.iter().map(|(name, member)| member.backend.target(name));
-    let snapshot = Arc::new(snapshot(targets));
-    let store = Arc::new(SnapshotStore::new());
-    let upstreams = Upstreams::new(Duration::from_secs(20), Tasks::new());
-    upstreams.reconcile(&snapshot);
-    let dispatcher = Arc::new(Dispatcher::new(upstreams, Tasks::new()));
+    let store = RoutingStore::of(snapshot(targets));
+    let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
+    let routing = store.load();
     let fanouts = FanOuts {
         preflight: crate::stage::fanout::tests::nobody(dispatcher.clone()),
         dispatcher,
-        snapshots: store.clone(),
-        replanner: Replanner::new(store, crate::value::kinds::KindStore::default()),
+        replanner: Replanner::new(store.clone()),
+        routing: store,
         open: OpenWatches::new(FanOutMetrics::default()),
         resume: Mutex::new(Resume::new(ResumeBounds::default())),
         shadows: Budget::new(SHADOW_BYTES),
@@ -149,12 +148,17 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         frames: Budget::new(FRAME_BYTES),
         tasks: Tasks::new(),
     };
-    let uids = snapshot.targets.values().map(|target| target.cluster_uid.clone());
+    let uids: Vec<_> = routing
+        .snapshot
+        .targets
+        .values()
+        .map(|target| target.cluster_uid.clone())
+        .collect();
     World {
         universe: Arc::new(Universe::new("operators/shard", uids)),
         fanouts: Arc::new(fanouts),
         members,
-        snapshot,
+        routing,
         unavailable: Unavailable::Hold,
         unique: false,
     }
@@ -195,7 +199,7 @@ impl Answer {
 
 impl World {
     fn leg(&self, cluster: &str) -> FanLeg {
-        let target = self.snapshot.targets[cluster].clone();
+        let target = self.routing.snapshot.targets[cluster].clone();
         FanLeg {
             slot: self.universe.slot(&target.cluster_uid).unwrap(),
             forward: Forward {
@@ -243,7 +247,7 @@ impl World {
         let fan = Fan {
             plan,
             asking,
-            snapshot: self.snapshot.clone(),
+            routing: self.routing.clone(),
         };
         let (head, body) = super::list(&self.fanouts, fan).await?.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes().to_vec());

@@ -16,12 +16,12 @@ use tokio::time::Instant;
 use super::{Plan, content_type, passed};
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
+use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Ending, Merged};
 use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect, watch_legs};
 use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::value::fault::Fault;
 use crate::value::media::Shape;
-use crate::value::snapshot::Snapshot;
 
 /// For the others, once a member's events could flow.
 const BRIEF: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ impl Opening {
         plan: Arc<FanOut>,
         begin: Plan,
         bookmarks: bool,
-        snapshot: &Arc<Snapshot>,
+        routing: &Arc<Routing>,
     ) -> Self {
         let legs = plan.legs.len();
         let mut opening = Self {
@@ -72,7 +72,7 @@ impl Opening {
                 shape: None,
                 wait: Duration::ZERO,
             };
-            let connecting = connect(&opening.shared, &opening.plan, index, wish, Some(snapshot.clone()));
+            let connecting = connect(&opening.shared, &opening.plan, index, wish, Some(routing.clone()));
             opening.legs.push(Asked::Waiting(connecting));
         }
         opening
@@ -118,7 +118,7 @@ impl Opening {
         merge
     }
 
-    pub(super) async fn run(mut self, snapshot: &Snapshot) -> Result<Response<Body>, Fault> {
+    pub(super) async fn run(mut self, routing: &Routing) -> Result<Response<Body>, Fault> {
         self.wait().await;
         if let Some(refused) = self.take(|answered| matches!(answered, Answered::Refused(_)))
             && let Answered::Refused(response) = refused
@@ -133,7 +133,7 @@ impl Opening {
         {
             return Err(away);
         }
-        Ok(self.stream(snapshot, shape, kind))
+        Ok(self.stream(routing, shape, kind))
     }
 
     /// Whether it may begin with some members only.
@@ -257,7 +257,7 @@ impl Opening {
         })
     }
 
-    fn stream(self, snapshot: &Snapshot, shape: Shape, kind: HeaderValue) -> Response<Body> {
+    fn stream(self, routing: &Routing, shape: Shape, kind: HeaderValue) -> Response<Body> {
         let mut merge = self.core(shape);
         for (leg, _) in self.plain.iter().enumerate().filter(|(_, plain)| **plain) {
             merge.disable_watch_list(leg);
@@ -283,7 +283,7 @@ impl Opening {
         // Registered before the first byte: no swap from here on is missed.
         let watched = fanouts
             .replanner
-            .watch_fan(plan.clone(), &asking.asked, &asking.caller, snapshot);
+            .watch_fan(plan.clone(), &asking.asked, &asking.caller, &routing.snapshot);
         let drain = Box::pin(fanouts.tasks.token().cancelled_owned());
         let ending = Ending::default();
         let stream = MergedWatch::new(Begun {

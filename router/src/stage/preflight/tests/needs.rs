@@ -23,7 +23,7 @@ async fn send(
     let preflight = Preflight {
         dispatcher: world.dispatcher.clone(),
         access: no_reviews(),
-        kinds: KindStore::default(),
+        routing: RoutingStore::new(Duration::from_secs(20), Tasks::new()),
     };
     let pending = Pending {
         head: &head,
@@ -32,8 +32,7 @@ async fn send(
             user: "ada".to_owned(),
             groups: Vec::new(),
         },
-        snapshot: &world.snapshot,
-        kinds: &preflight.kinds.load(),
+        routing: &world.routing,
         received: &Context::new(),
         deadline: Instant::now() + Duration::from_secs(20),
     };
