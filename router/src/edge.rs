@@ -247,10 +247,20 @@ impl Edge {
 }
 
 impl Served {
+    /// Nothing led to a member.
     fn local(response: Response<Bytes>) -> Self {
+        Self::holding(response.map(Body::from), None)
+    }
+
+    /// What ends by itself.
+    fn of(response: Response<Body>, admitted: Admitted) -> Self {
+        Self::holding(response, Some(admitted))
+    }
+
+    fn holding(response: Response<Body>, admitted: Option<Admitted>) -> Self {
         Self {
-            response: response.map(Body::from),
-            admitted: None,
+            response,
+            admitted,
             permit: Permit::default(),
             watch: false,
             long: false,

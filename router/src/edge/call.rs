@@ -19,7 +19,6 @@ use super::carried::Carried;
 use super::completion::Completion;
 use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
-use crate::resource::bulkhead::Permit;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life};
@@ -32,7 +31,7 @@ use crate::stage::preflight::Pending;
 use crate::value::classify::{self, ApiRequest, Verb};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
+use crate::value::snapshot::{Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
@@ -48,20 +47,11 @@ pub(super) struct Call<'a> {
     pub(super) completion: &'a mut Completion,
 }
 
-/// A request whose sender is known, and its plan.
+/// A request whose sender is known.
 struct Identified {
     started: Instant,
-    head: Parts,
-    body: Incoming,
-    asked: ApiRequest,
-    routing: Arc<Routing>,
-    caller: Caller,
-}
-
-/// A request that is admitted.
-struct Known {
-    admitted: Admitted,
-    started: Instant,
+    /// For the whole answer of what ends by itself, and for all questions.
+    deadline: Instant,
     head: Parts,
     asked: ApiRequest,
     routing: Arc<Routing>,
@@ -86,32 +76,32 @@ impl Call<'_> {
             edge.routing.miss();
         }
         self.note(&planned);
-        let identified = Identified {
+        let request = Identified {
+            deadline: started + timeout(&asked, edge.request_timeout),
             started,
             head,
-            body,
             asked,
             routing,
             caller,
         };
         match planned.plan {
             Plan::Forward(forward) => {
-                let admitted = self.admit(Life::of_one(forward.traffic.long), identified).await;
-                let (known, body) = admitted?;
-                self.forward(forward, known, body).await
+                let life = Life::of_one(forward.traffic.long);
+                let (admitted, body) = self.admit(life, &request, body).await?;
+                self.forward(forward, request, admitted, body).await
             }
             Plan::Choose(choose) => {
                 let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
-                let (known, body) = self.admit(Life::of_one(long), identified).await?;
-                self.choose(*choose, known, body).await
+                let (admitted, body) = self.admit(Life::of_one(long), &request, body).await?;
+                self.choose(*choose, request, admitted, body).await
             }
             Plan::FanOut(fan) => {
-                let (known, _) = self.admit(Life::of_fan(fan.watch), identified).await?;
-                self.fan_out(*fan, known).await
+                let (admitted, _) = self.admit(Life::of_fan(fan.watch), &request, body).await?;
+                self.fan_out(*fan, request, admitted).await
             }
             Plan::Discovery(wanted) => {
-                let (known, _) = self.admit(Life::Unary, identified).await?;
-                self.discover(&wanted, known).await
+                let (admitted, _) = self.admit(Life::Unary, &request, body).await?;
+                self.discover(&wanted, request, admitted).await
             }
             Plan::Local(local) => Ok(Served::local(self.local(local))),
             Plan::Refuse(fault) => Err(fault),
@@ -132,40 +122,22 @@ impl Call<'_> {
     }
 
     /// Waits for what the request may take; only then is its body there to be read.
-    async fn admit(&self, life: Life, identified: Identified) -> Result<(Known, Body), Fault> {
-        let edge = &self.edge.parts;
-        let Identified {
-            started,
-            head,
-            body,
-            asked,
-            routing,
-            caller,
-        } = identified;
+    async fn admit(&self, life: Life, request: &Identified, body: Incoming) -> Result<(Admitted, Body), Fault> {
         let long = life != Life::Unary;
-        let body = Arriving::bounded(long, &head, body)?;
-        let wait = if long {
-            LONG_HEAD_TIMEOUT
-        } else {
-            timeout(&asked, edge.request_timeout)
-        };
+        let body = Arriving::bounded(long, &request.head, body)?;
         let admission = Admission {
-            caller: &caller,
-            asked: &asked,
+            caller: &request.caller,
+            asked: &request.asked,
             life,
             bytes: body.bytes(),
-            deadline: started + wait,
+            deadline: if long {
+                request.started + LONG_HEAD_TIMEOUT
+            } else {
+                request.deadline
+            },
         };
-        let admitted = edge.admit.admit(&admission).await?;
-        let known = Known {
-            admitted,
-            started,
-            head,
-            asked,
-            routing,
-            caller,
-        };
-        Ok((known, body.admitted()))
+        let admitted = self.edge.parts.admit.admit(&admission).await?;
+        Ok((admitted, body.admitted()))
     }
 
     /// A client whose watch the drain has ended may ask again on the same connection before it is told to go: a watch
@@ -182,123 +154,134 @@ impl Call<'_> {
     }
 
     /// To one member.
-    async fn forward(self, forward: Box<Forward>, mut known: Known, mut body: Body) -> Result<Served, Fault> {
+    async fn forward(
+        self,
+        forward: Box<Forward>,
+        request: Identified,
+        mut admitted: Admitted,
+        mut body: Body,
+    ) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        let pending = self.pending(&known);
-        let checked = self.edge.preflight.check(&forward, pending, &mut body).await;
-        checked.map_err(|fault| not_yet(&known.asked, fault))?;
-        known.admitted.asked();
+        let checked = self
+            .edge
+            .preflight
+            .check(&forward, self.pending(&request), &mut body)
+            .await;
+        checked.map_err(|fault| not_yet(&request.asked, fault))?;
+        admitted.asked();
+        let Identified {
+            deadline,
+            head,
+            asked,
+            routing,
+            caller,
+            ..
+        } = request;
         let Traffic { class, long, .. } = forward.traffic;
         // A followed log has no events that it could end between.
-        let watch = class == TrafficClass::Watch && known.asked.verb == Verb::Watch;
+        let watch = class == TrafficClass::Watch && asked.verb == Verb::Watch;
         // Before it is sent: no swap from here on is missed.
-        let watched = long.then(|| {
-            self.edge
-                .replanner
-                .watch(&forward, &known.asked, &known.caller, &known.routing.snapshot)
-        });
-        let deadline = (!long).then(|| known.started + timeout(&known.asked, edge.request_timeout));
+        let replanner = &self.edge.replanner;
+        let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing.snapshot));
+        let deadline = (!long).then_some(deadline);
+        let write = Write::of(&caller, &asked, &forward.target.cluster);
         let leg = Leg {
             deadline,
             forward,
-            asked: known.asked,
-            routing: known.routing,
-            caller: known.caller,
+            asked,
+            routing,
+            caller,
             received: self.received.clone(),
-            replanner: Some(self.edge.replanner.clone()),
+            replanner: Some(replanner.clone()),
         };
-        let write = Write::of(&leg.caller, &leg.asked, &leg.forward.target.cluster);
         let Dispatched {
             mut response,
             permit,
             tunnel,
-        } = edge.dispatcher.dispatch(leg, known.head, body).await?;
+        } = edge.dispatcher.dispatch(leg, head, body).await?;
         if let Some(write) = write {
             response = fence::hold(&edge.open, &write, response).await;
         }
         Ok(Served {
             watch: watch && response.status() == StatusCode::OK,
-            response,
-            admitted: Some(known.admitted),
             permit,
             long,
             deadline,
             watched,
             tunnel: tunnel.map(Carried::Tunnel),
+            ..Served::of(response, admitted)
         })
     }
 
     /// For what is asked before the request itself.
-    fn pending<'k>(&'k self, known: &'k Known) -> Pending<'k> {
+    fn pending<'k>(&'k self, request: &'k Identified) -> Pending<'k> {
         Pending {
-            head: &known.head,
-            asked: &known.asked,
-            caller: &known.caller,
-            routing: &known.routing,
+            head: &request.head,
+            asked: &request.asked,
+            caller: &request.caller,
+            routing: &request.routing,
             received: self.received,
-            deadline: known.started + timeout(&known.asked, self.edge.parts.request_timeout),
+            deadline: request.deadline,
         }
     }
 
     /// To one of some members, once an answer or the body has told which.
-    async fn choose(self, choose: Choose, known: Known, mut body: Body) -> Result<Served, Fault> {
-        let pending = self.pending(&known);
-        let forward = self.edge.preflight.choose(choose, pending, &mut body).await?;
+    async fn choose(
+        self,
+        choose: Choose,
+        request: Identified,
+        admitted: Admitted,
+        mut body: Body,
+    ) -> Result<Served, Fault> {
+        let preflight = &self.edge.preflight;
+        let forward = preflight.choose(choose, self.pending(&request), &mut body).await?;
         self.completion.record.cluster = Some(forward.target.cluster.clone());
         Span::current().record("clusters", &*forward.target.cluster);
-        self.forward(forward, known, body).await
+        self.forward(forward, request, admitted, body).await
     }
 
     /// To members of a shard, for one collection.
-    async fn fan_out(self, plan: FanOut, mut known: Known) -> Result<Served, Fault> {
-        let edge = &self.edge.parts;
+    async fn fan_out(self, plan: FanOut, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let long = plan.watch;
-        let switch = match &known.asked.upgrade {
+        let switch = match &request.asked.upgrade {
             Some(upgrade) if long && upgrade.protocol.eq_ignore_ascii_case("websocket") => {
-                Some(Switch::of(&mut known.head)?)
+                Some(Switch::of(&mut request.head)?)
             }
             _ => None,
         };
-        let mut asking = Asking::new(known.asked, &known.head, known.caller, self.received.clone());
-        let deadline = (!long).then(|| known.started + timeout(&asking.asked, edge.request_timeout));
-        asking.deadline = deadline;
+        let received = self.received.clone();
+        let mut asking = Asking::new(request.asked, &request.head, request.caller, received);
+        asking.deadline = (!long).then_some(request.deadline);
+        let deadline = asking.deadline;
         let fan = Fan {
             plan,
             asking,
-            routing: known.routing,
+            routing: request.routing,
         };
         let response = self.edge.fanouts.run(fan).await?;
         let (response, socket) = match switch {
             Some(switch) => switch.switch(response),
             None => (response, None),
         };
+        // A watch drains and is replanned within.
         Ok(Served {
-            // It drains and is replanned within.
-            watch: false,
-            response,
-            admitted: Some(known.admitted),
-            permit: Permit::default(),
             long,
             deadline,
-            watched: None,
             tunnel: socket.map(Carried::Socket),
+            ..Served::of(response, admitted)
         })
     }
 
     /// From what members have said they serve.
-    async fn discover(self, wanted: &Wanted, known: Known) -> Result<Served, Fault> {
+    async fn discover(self, wanted: &Wanted, request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         self.edge.preflight.access(&wanted.checks).await?;
-        let hash = known.asked.query.first("hash");
-        let answer = edge
-            .discovery
-            .answer(wanted, hash.as_deref(), &known.head, &known.routing.snapshot);
-        let response = answer.await?;
+        let hash = request.asked.query.first("hash");
+        let snapshot = &request.routing.snapshot;
+        let answer = edge.discovery.answer(wanted, hash.as_deref(), &request.head, snapshot);
         Ok(Served {
-            response,
-            admitted: Some(known.admitted),
-            deadline: Some(known.started + edge.request_timeout),
-            ..Served::local(Response::default())
+            deadline: Some(request.started + edge.request_timeout),
+            ..Served::of(answer.await?, admitted)
         })
     }
 
@@ -343,7 +326,7 @@ impl Call<'_> {
 
     fn name(&mut self, caller: &Caller) {
         let (name, shard) = match caller {
-            Caller::Pod(view) => (view.user(), shard_of(view)),
+            Caller::Pod(view) => (view.user(), view.shard()),
             Caller::Person { user, .. } => (user.clone(), None),
         };
         span::identified(&name, shard.as_deref());
@@ -358,13 +341,6 @@ impl Call<'_> {
             LocalAnswer::Ready if ready.is_ready() => text(StatusCode::OK, "ok".into()),
             LocalAnswer::Ready => text(StatusCode::SERVICE_UNAVAILABLE, ready.report().into()),
         }
-    }
-}
-
-fn shard_of(view: &CallerView) -> Option<String> {
-    match &view.binding {
-        Binding::One(shard) => Some(shard.config.to_string()),
-        Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
     }
 }
 

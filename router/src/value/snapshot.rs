@@ -130,6 +130,14 @@ impl CallerView {
     pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
     }
+
+    /// The ShardingConfig of its one shard, `namespace/name`.
+    pub(crate) fn shard(&self) -> Option<String> {
+        match &self.binding {
+            Binding::One(shard) => Some(shard.config.to_string()),
+            Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
+        }
+    }
 }
 
 /// How many shards claim a caller.

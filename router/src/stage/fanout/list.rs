@@ -25,7 +25,7 @@ use crate::decision::plan::FanOut;
 use crate::resource::upstream::Body;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, takes_gzip};
-use crate::value::snapshot::{Binding as Bound, Caller};
+use crate::value::snapshot::Caller;
 
 /// Whether rows carry their objects' metadata, which the router needs to judge them.
 const INCLUDE_OBJECT: &str = "includeObject";
@@ -70,7 +70,7 @@ pub(super) fn stream_binding(asking: &Asking, plan: &FanOut) -> Binding {
 
 fn bind<const N: usize>(asking: &Asking, plan: &FanOut, replica: [&str; N]) -> Binding {
     let (shard, user) = match &asking.caller {
-        Caller::Pod(view) => (shard_of(&view.binding), view.user()),
+        Caller::Pod(view) => (view.shard().unwrap_or_default(), view.user()),
         Caller::Person { user, .. } => (String::new(), user.clone()),
     };
     let act_as = plan
@@ -82,13 +82,6 @@ fn bind<const N: usize>(asking: &Asking, plan: &FanOut, replica: [&str; N]) -> B
     let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
     let request = [&*shard, &*user, &*act_as, &*asking.asked.path, &*labels, &*fields];
     Binding::new(request.into_iter().chain(replica))
-}
-
-fn shard_of(binding: &Bound) -> String {
-    match binding {
-        Bound::One(shard) => shard.config.to_string(),
-        Bound::None | Bound::Unknown { .. } | Bound::Several(_) => String::new(),
-    }
 }
 
 pub(super) fn fault_of(fault: QueryFault) -> Fault {

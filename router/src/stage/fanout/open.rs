@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::metrics::FanOutMetrics;
 use crate::value::classify::ApiRequest;
-use crate::value::snapshot::{Binding, Caller, CallerId};
+use crate::value::snapshot::{Caller, CallerId};
 
 /// What one leg is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -363,11 +363,7 @@ fn names(caller: &Caller) -> (String, Option<String>) {
         Caller::Person { user, .. } => (user.clone(), None),
         Caller::Pod(view) => {
             let name = format!("{}/{}/{}", view.key.home_cluster, view.namespace, view.pod);
-            let shard = match &view.binding {
-                Binding::One(shard) => Some(shard.config.to_string()),
-                Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
-            };
-            (name, shard)
+            (name, view.shard())
         }
     }
 }
