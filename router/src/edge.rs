@@ -39,7 +39,7 @@ use self::call::Call;
 use self::carried::Carried;
 use self::completion::{Completion, Names};
 use self::metrics::RequestMetrics;
-use self::passing::Held;
+use self::passing::Attached;
 use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::Access;
@@ -204,7 +204,7 @@ impl Edge {
             let token = self.parts.tasks.token().cancelled_owned();
             (Box::pin(token), EventBoundary::of(&head.headers))
         });
-        let held = Held {
+        let attached = Attached {
             completion,
             _admitted: admitted,
             _permit: permit,
@@ -214,9 +214,9 @@ impl Edge {
             _span: (!long).then(|| span.clone()),
         };
         let Some(tunnel) = tunnel else {
-            return Response::from_parts(head, Answer::new(body, held, deadline, &self.parts.tasks));
+            return Response::from_parts(head, Answer::new(body, attached, deadline, &self.parts.tasks));
         };
-        self.parts.tasks.spawn("tunnel", held.carry(tunnel));
+        self.parts.tasks.spawn("tunnel", attached.carry(tunnel));
         Response::from_parts(head, Answer::of(Body::Empty))
     }
 

@@ -12,7 +12,7 @@ use portolan_runtime::Tasks;
 use tokio::time::Instant;
 
 use super::limited::Limited;
-use super::passing::{Held, Passing};
+use super::passing::{Attached, Passing};
 use crate::resource::upstream::{Body, BodyError};
 
 /// A response body. Small, as there is one per watch.
@@ -24,8 +24,8 @@ pub(crate) enum Answer {
 
 impl Answer {
     /// `deadline`: of what ends by itself, for all of it.
-    pub(super) fn new(body: Body, held: Held, deadline: Option<Instant>, tasks: &Tasks) -> Self {
-        let passing = Passing::new(body, held);
+    pub(super) fn new(body: Body, attached: Attached, deadline: Option<Instant>, tasks: &Tasks) -> Self {
+        let passing = Passing::new(body, attached);
         match deadline {
             Some(deadline) if !passing.is_over() => Self::limited(passing, deadline, tasks),
             _ => Self::Passing(passing),

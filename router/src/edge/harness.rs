@@ -189,7 +189,7 @@ impl Router {
         self.get_as(USER, path).await
     }
 
-    /// The same of somebody else.
+    /// One GET of somebody else's, on a connection of its own.
     pub(crate) async fn get_as(&self, user: &str, path: &str) -> Response<Incoming> {
         let mut client = self.http2_as(user).await;
         client.send_request(ask("GET", path, "")).await.unwrap()

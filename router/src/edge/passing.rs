@@ -17,8 +17,8 @@ use crate::resource::upstream::{Body, BodyError, Ended};
 use crate::stage::admit::Admitted;
 use crate::stage::replan::{Verdict, Watched};
 
-/// What an answer holds until it is over.
-pub(super) struct Held {
+/// What is attached to an answer until it is over.
+pub(super) struct Attached {
     pub(super) completion: Completion,
     pub(super) _admitted: Option<Admitted>,
     /// Of the member's bulkhead.
@@ -41,10 +41,10 @@ enum Over {
 pub(crate) struct Passing {
     body: Body,
     /// Dropped at the body's end, not when hyper gets around to drop the body.
-    held: Option<Box<Held>>,
+    attached: Option<Box<Attached>>,
 }
 
-impl Held {
+impl Attached {
     /// Runs what was switched to to its end, instead of a body.
     pub(super) async fn carry(mut self, carried: Carried) {
         let verdict = async {
@@ -72,10 +72,10 @@ impl Held {
 }
 
 impl Passing {
-    pub(super) fn new(body: Body, held: Held) -> Self {
+    pub(super) fn new(body: Body, attached: Attached) -> Self {
         let mut passing = Self {
             body,
-            held: Some(Box::new(held)),
+            attached: Some(Box::new(attached)),
         };
         if passing.body.is_end_stream() {
             passing.end(Ended::Complete);
@@ -85,42 +85,42 @@ impl Passing {
 
     /// A body that holds nothing.
     pub(super) fn free(body: Body) -> Self {
-        Self { body, held: None }
+        Self { body, attached: None }
     }
 
-    /// Whether nothing is held any more.
+    /// Whether nothing is attached any more.
     pub(super) fn is_over(&self) -> bool {
-        self.held.is_none()
+        self.attached.is_none()
     }
 
     /// The deadline is over.
     pub(super) fn cut(mut self) {
-        if self.held.is_some() {
+        if self.attached.is_some() {
             tracing::debug!("an answer was not over at its deadline");
         }
         self.end(Ended::Broken);
     }
 
     fn end(&mut self, ended: Ended) {
-        if let Some(held) = &mut self.held {
-            held.completion.record.ended = ended;
+        if let Some(attached) = &mut self.attached {
+            attached.completion.record.ended = ended;
         }
-        self.held = None;
+        self.attached = None;
     }
 
     /// Whether the router wants it to end, as soon as it can.
     fn over(&mut self, cx: &mut Context<'_>) -> Option<Over> {
-        let held = self.held.as_mut()?;
-        if let Some(verdict) = held.watched.as_ref().and_then(|watched| watched.poll(cx)) {
+        let attached = self.attached.as_mut()?;
+        if let Some(verdict) = attached.watched.as_ref().and_then(|watched| watched.poll(cx)) {
             return Some(Over::Replanned(verdict));
         }
-        let (token, _) = held.drain.as_mut()?;
+        let (token, _) = attached.drain.as_mut()?;
         token.as_mut().poll(cx).is_ready().then_some(Over::Drained)
     }
 
     /// Where events end, if this is a watch whose events can be told apart.
     fn boundary(&self) -> Option<EventBoundary> {
-        let (_, boundary) = self.held.as_ref()?.drain.as_ref()?;
+        let (_, boundary) = self.attached.as_ref()?.drain.as_ref()?;
         (*boundary != EventBoundary::Unknown).then_some(*boundary)
     }
 
@@ -172,9 +172,9 @@ impl Passing {
         }
         match &frame {
             Some(Ok(frame)) => {
-                if let (Some(data), Some(held)) = (frame.data_ref(), &mut self.held) {
-                    held.completion.record.bytes += data.len() as u64;
-                    if let Some((_, boundary)) = &mut held.drain {
+                if let (Some(data), Some(attached)) = (frame.data_ref(), &mut self.attached) {
+                    attached.completion.record.bytes += data.len() as u64;
+                    if let Some((_, boundary)) = &mut attached.drain {
                         boundary.pass(data);
                     }
                 }
