@@ -24,7 +24,7 @@ use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::Enroller;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
-use crate::resource::subscribe::{Held, HubMetrics, Subscriber};
+use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::Discovery;
@@ -173,9 +173,9 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     let link = HubLink::new(&hub.endpoint, parts.hub_ca.clone(), parts.identity.clone())?;
     let ready = parts.readiness.task("identity");
     let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready);
-    let held = Held::new(parts.routing.clone(), &hub.state_dir);
+    let state = HubState::new(parts.routing.clone(), &hub.state_dir);
     let ready = parts.readiness.task("snapshot");
-    let mut subscriber = Subscriber::new(link, held, parts.reviews.clone(), parts.metrics.hub.clone(), ready);
+    let mut subscriber = Subscriber::new(link, state, parts.reviews.clone(), parts.metrics.hub.clone(), ready);
     let known = enroller.load();
     let serving = subscriber.load_last_good();
     // Nothing to wait for would ever come; a router that can at least serve its last state does.

@@ -5,7 +5,7 @@
 //! answered if it takes something from a caller. While the hub is away the last state is served on, also after a restart.
 //! Not here: what a resource means (`snapshot::build`). Caller: `app`.
 
-mod held;
+mod hub_state;
 mod metrics;
 mod session;
 
@@ -18,7 +18,7 @@ use portolan_wire::client::HubLink;
 use portolan_wire::protocol::Mismatch;
 use thiserror::Error;
 
-pub(crate) use self::held::Held;
+pub(crate) use self::hub_state::HubState;
 pub(crate) use self::metrics::HubMetrics;
 use self::session::Session;
 use crate::resource::access::HubReviews;
@@ -48,17 +48,23 @@ enum SessionError {
 /// The client. One per process; the only one who swaps snapshots.
 pub(crate) struct Subscriber {
     link: HubLink,
-    held: Held,
+    state: HubState,
     reviews: HubReviews,
     metrics: HubMetrics,
     ready: ReadyHandle,
 }
 
 impl Subscriber {
-    pub(crate) fn new(link: HubLink, held: Held, reviews: HubReviews, metrics: HubMetrics, ready: ReadyHandle) -> Self {
+    pub(crate) fn new(
+        link: HubLink,
+        state: HubState,
+        reviews: HubReviews,
+        metrics: HubMetrics,
+        ready: ReadyHandle,
+    ) -> Self {
         Self {
             link,
-            held,
+            state,
             reviews,
             metrics,
             ready,
@@ -67,7 +73,7 @@ impl Subscriber {
 
     /// Serves what the state file kept, before anything is asked of the hub; false if it kept nothing. Blocking.
     pub(crate) fn load_last_good(&mut self) -> bool {
-        let serving = self.held.load();
+        let serving = self.state.load();
         if serving {
             self.ready.ready();
         } else {
@@ -80,7 +86,7 @@ impl Subscriber {
     pub(crate) async fn run(mut self, tasks: Tasks) -> anyhow::Result<()> {
         let stop = tasks.token();
         stop.run_until_cancelled(self.follow()).await;
-        self.held.save_if_changed().await;
+        self.state.save_if_changed().await;
         Ok(())
     }
 
@@ -96,24 +102,24 @@ impl Subscriber {
                 tracing::info!("reconnecting to the hub with the renewed identity");
                 continue;
             }
-            let serving = self.held.generation();
+            let serving = self.state.generation();
             tracing::warn!(hub = self.link.address(), %error, serving, "the hub's stream ended, serving the last state");
             let mut pause = pin!(backoff.sleep());
             loop {
                 tokio::select! {
                     () = &mut pause => break,
-                    () = self.held.save_due() => self.held.save_if_changed().await,
+                    () = self.state.save_due() => self.state.save_if_changed().await,
                 }
             }
         }
     }
 
     async fn session(&mut self) -> Result<Infallible, SessionError> {
-        let mut session = Session::open(&self.link, &self.held).await?;
+        let mut session = Session::open(&self.link, &self.state).await?;
         self.metrics.connected();
         tracing::info!(hub = self.link.address(), "connected to the hub");
         let carrier = self.reviews.carry();
-        session.run(&mut self.held, carrier, &self.metrics, &self.ready).await
+        session.run(&mut self.state, carrier, &self.metrics, &self.ready).await
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Held, Subscriber};
+use super::{HubState, Subscriber};
 use crate::resource::access::HubReviews;
 use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
@@ -302,9 +302,9 @@ impl Client {
     }
 
     pub(crate) fn subscribe(&self, link: HubLink, folder: &Path) {
-        let held = Held::new(self.routing.clone(), folder);
+        let state = HubState::new(self.routing.clone(), folder);
         let ready = self.readiness.task("snapshot");
-        let mut subscriber = Subscriber::new(link, held, self.reviews.clone(), HubMetrics::default(), ready);
+        let mut subscriber = Subscriber::new(link, state, self.reviews.clone(), HubMetrics::default(), ready);
         subscriber.load_last_good();
         self.tasks
             .spawn_critical("subscribe", subscriber.run(self.tasks.clone()));

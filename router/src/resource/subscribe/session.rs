@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::held::Held;
+use super::hub_state::HubState;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
 use crate::resource::subscribe::HubMetrics;
@@ -47,12 +47,12 @@ pub(super) struct Session {
 
 impl Session {
     /// Connects and says Hello.
-    pub(super) async fn open(link: &HubLink, held: &Held) -> Result<Self, SessionError> {
+    pub(super) async fn open(link: &HubLink, state: &HubState) -> Result<Self, SessionError> {
         let mut identity = link.identity().subscribe();
         identity.mark_unchanged();
         let mut client = RouterControlClient::new(link.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (outbox, messages) = mpsc::channel(OUTBOX);
-        let (seen_incarnation, seen_view_revision) = held.seen();
+        let (seen_incarnation, seen_view_revision) = state.seen();
         let hello = v1::RouterHello {
             protocol: Spoken::OURS.newest(),
             oldest_protocol: Spoken::OURS.oldest(),
@@ -62,7 +62,7 @@ impl Session {
             subscription: Vec::new(),
             seen_incarnation,
             seen_view_revision,
-            known: held.known(),
+            known: state.known(),
         };
         outbox
             .try_send(message(Out::Hello(hello)))
@@ -83,12 +83,12 @@ impl Session {
     /// Follows the stream to its end.
     pub(super) async fn run(
         &mut self,
-        held: &mut Held,
+        state: &mut HubState,
         mut carrier: Carrier,
         metrics: &HubMetrics,
         ready: &ReadyHandle,
     ) -> Result<Infallible, SessionError> {
-        let routing = held.routing().clone();
+        let routing = state.routing().clone();
         let mut breakers = routing.breaker_changes();
         let mut report_at = Some(Instant::now());
         loop {
@@ -96,9 +96,9 @@ impl Session {
                 update = self.updates.message() => {
                     let update = update?.ok_or(SessionError::Closed)?;
                     if let Some(commit) = self.take(update)? {
-                        let rejected = self.commit(&commit, held, metrics);
+                        let rejected = self.commit(&commit, state, metrics);
                         ready.ready();
-                        held.secure().await?;
+                        state.secure().await?;
                         self.send(answer(commit.nonce, rejected)).await?;
                     }
                 }
@@ -110,7 +110,7 @@ impl Session {
                     report_at = None;
                     self.report(states(&routing.load().upstreams)).await?;
                 }
-                () = held.save_due() => held.save_if_changed().await,
+                () = state.save_due() => state.save_if_changed().await,
                 _ = self.identity.changed() => return Err(SessionError::Renewed),
             }
         }
@@ -140,7 +140,7 @@ impl Session {
         Ok(None)
     }
 
-    fn commit(&mut self, commit: &v1::Commit, held: &mut Held, metrics: &HubMetrics) -> Vec<v1::Rejected> {
+    fn commit(&mut self, commit: &v1::Commit, state: &mut HubState, metrics: &HubMetrics) -> Vec<v1::Rejected> {
         let transaction = std::mem::take(&mut self.transaction);
         let (upserted, removed) = (transaction.upserted.len(), transaction.removed.len());
         let span = tracing::info_span!(
@@ -152,10 +152,10 @@ impl Session {
         );
         telemetry::set_parent(&span, telemetry::extract_context(&trace_headers(&commit.traceparent)));
         let _entered = span.enter();
-        let rejected = held.apply(transaction);
+        let rejected = state.apply(transaction);
         span.record("rejected", rejected.len());
         metrics.transaction(rejected.len());
-        let generation = held.generation();
+        let generation = state.generation();
         for refused in &rejected {
             let name = refused.r#ref.as_ref().map_or("", |reference| reference.name.as_str());
             tracing::warn!(

@@ -8,7 +8,7 @@ use portolan_wire::v1::router_message::Kind as In;
 use portolan_wire::v1::router_update::Kind as Out;
 use tonic::Status;
 
-use super::Held;
+use super::HubState;
 use super::scripted::{Client, ScriptedHub};
 use crate::resource::access::{Access, MemberAnswer, MemberApi};
 use crate::resource::routing::RoutingStore;
@@ -312,17 +312,17 @@ async fn a_state_that_could_not_be_written_is_written_later() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let routing = RoutingStore::new(Duration::from_secs(1), portolan_runtime::Tasks::new());
-    let mut held = Held::new(routing, &missing);
-    held.apply(Transaction {
+    let mut state = HubState::new(routing, &missing);
+    state.apply(Transaction {
         upserted: vec![target("east", "https://127.0.0.1:1")],
         removed: Vec::new(),
     });
-    held.save_if_changed().await;
+    state.save_if_changed().await;
     std::fs::create_dir(&missing).unwrap();
-    tokio::time::timeout(Duration::from_mins(1), held.save_due())
+    tokio::time::timeout(Duration::from_mins(1), state.save_due())
         .await
         .unwrap();
-    held.save_if_changed().await;
+    state.save_if_changed().await;
     assert!(StateFile::in_folder(&missing).load().unwrap().is_some());
 }
 

@@ -1,7 +1,7 @@
 //! What the router holds of the hub: the resources as they came (for the state file) and the snapshot made of them.
 //!
 //! One writer: `subscribe`. Applying is synchronous and all or nothing; disk follows behind, except when something was
-//! taken from a caller: then it is on disk before the hub hears so ([`Held::secure`]).
+//! taken from a caller: then it is on disk before the hub hears so ([`HubState::secure`]).
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -21,11 +21,11 @@ use crate::value::snapshot::build::{Transaction, apply};
 
 /// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Of it after writes that failed: about a minute.
+/// Doublings of the pause between two writes after writes that failed: about a minute.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// The state and where it goes.
-pub(crate) struct Held {
+/// What the hub has told, and where it goes: into routing and onto the disk.
+pub(crate) struct HubState {
     routing: Arc<RoutingStore>,
     file: StateFile,
     /// As they came, of what the snapshot was made of. `Arc`: handed to a thread that writes them.
@@ -39,7 +39,7 @@ pub(crate) struct Held {
     failures: u32,
 }
 
-impl Held {
+impl HubState {
     pub(crate) fn new(routing: Arc<RoutingStore>, state_dir: &Path) -> Self {
         let file = StateFile::in_folder(state_dir);
         Self {
