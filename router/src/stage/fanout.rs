@@ -44,7 +44,8 @@ use crate::value::media::Media;
 
 /// What all open watches may remember of keys together: some 100 bytes per object, so half a million of them.
 pub(crate) const SHADOW_BYTES: usize = 64 << 20;
-/// The same for unions of names, which end without it: apart, so that others' memories never end them, and larger, because
+/// What all unions of names may remember together, which end without it: apart, so that others' memories never end them, and
+/// larger, because
 /// a relist of many is the dearer thing.
 pub(crate) const NAMES_BYTES: usize = 256 << 20;
 
@@ -117,8 +118,9 @@ fn named(plan: &FanOut, cluster: &str, response: Response<Body>) -> Response<Bod
     signed(plan, cluster, response, own)
 }
 
-/// The same of one that was asked for all: what is wrong with the words of a request is so everywhere.
-fn judged(plan: &FanOut, cluster: &str, response: Response<Body>) -> Response<Body> {
+/// A refusal of one member that was asked for all: what is wrong with the words of a request is so everywhere, so only what
+/// is its own says whose it is.
+fn refused_by(plan: &FanOut, cluster: &str, response: Response<Body>) -> Response<Body> {
     let own = [
         StatusCode::UNAUTHORIZED,
         StatusCode::FORBIDDEN,

@@ -39,7 +39,7 @@ const UNTOLD_STREAMS: usize = 100;
 pub(crate) struct Tuning {
     /// Bytes that may be under way to us per stream: what a member may send ahead of a slow client.
     pub(crate) stream_window: u32,
-    /// The same per connection.
+    /// Bytes that may be under way to us per connection.
     pub(crate) connection_window: u32,
     /// Frames a member may send.
     pub(crate) frame: u32,

@@ -190,7 +190,7 @@ pub(crate) fn snapshot(targets: impl IntoIterator<Item = Target>) -> Snapshot {
     open_to(targets, &[], &[])
 }
 
-/// The same, of members that let the router act as these ServiceAccounts and users.
+/// A snapshot of members that let the router act as these ServiceAccounts and users.
 pub(crate) fn open_to(targets: impl IntoIterator<Item = Target>, accounts: &[&str], users: &[&str]) -> Snapshot {
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
     let mut snapshot = Snapshot::default();

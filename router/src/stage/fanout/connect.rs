@@ -110,7 +110,7 @@ pub(super) fn connect(
         let leg = &plan.legs[leg];
         let overrides = shared.overrides(&wish);
         let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, routing).await;
-        judge(&shared, &plan, leg.cluster(), answer)
+        classify_response(&shared, &plan, leg.cluster(), answer)
     })
 }
 
@@ -172,7 +172,8 @@ fn uid_hash(leg: &FanLeg) -> u64 {
     hash.finish()
 }
 
-fn judge(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
+/// What a member's first answer means for the whole watch.
+fn classify_response(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
     let response = match answer {
         Ok(response) => response,
         Err(fault @ (Fault::BadRequest(_) | Fault::Forbidden(_))) => {

@@ -29,7 +29,7 @@ use crate::value::snapshot::{Caller, CallerId};
 /// Longest wait. A member's watch cache is some milliseconds behind its writes.
 const LONGEST: Duration = Duration::from_millis(250);
 /// Looked through for the version; custom resources have it behind their managed fields.
-const PEEKED_BYTES: usize = 256 << 10;
+const SEARCHED_BYTES: usize = 256 << 10;
 
 /// A write whose answer may have to wait.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<B
     let since = Instant::now();
     let until = since + LONGEST;
     let (head, body) = response.into_parts();
-    let (version, body) = peeked(&head.headers, body, until).await;
+    let (version, body) = object_version(&head.headers, body, until).await;
     let response = Response::from_parts(head, body);
     let Some(version) = version else { return response };
     let reached = join_all(legs.iter().map(|leg| leg.reaches(version)));
@@ -103,12 +103,12 @@ pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<B
 }
 
 /// The version of the object that a body holds, and the same body. Reads until it is found.
-async fn peeked(headers: &HeaderMap, mut body: Body, until: Instant) -> (Option<u64>, Body) {
+async fn object_version(headers: &HeaderMap, mut body: Body, until: Instant) -> (Option<u64>, Body) {
     let mut read = VecDeque::new();
     let mut all = BytesMut::new();
     let mut version = None;
     let mut ended = None;
-    while version.is_none() && all.len() < PEEKED_BYTES {
+    while version.is_none() && all.len() < SEARCHED_BYTES {
         match tokio::time::timeout_at(until, body.frame()).await {
             Ok(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
@@ -182,11 +182,11 @@ mod tests {
     async fn the_version_is_found_and_the_body_stays_as_it_was() {
         let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"17"},"spec":{}}"#;
         let until = Instant::now() + LONGEST;
-        let (version, body) = peeked(&json(), Body::from(Bytes::from(text)), until).await;
+        let (version, body) = object_version(&json(), Body::from(Bytes::from(text)), until).await;
         assert_eq!(version, Some(17));
         assert_eq!(body.collect().await.unwrap().to_bytes(), text);
         let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#;
-        let (version, body) = peeked(&json(), Body::from(Bytes::from(status)), until).await;
+        let (version, body) = object_version(&json(), Body::from(Bytes::from(status)), until).await;
         assert_eq!(version, None);
         assert_eq!(body.collect().await.unwrap().to_bytes(), status);
     }

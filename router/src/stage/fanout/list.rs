@@ -20,14 +20,14 @@ use portolan_merge::token::Binding;
 use self::heads::Head;
 use self::round::{Round, Turn};
 use super::leg::{Asking, Overrides, start};
-use super::{Fan, FanOuts, gzip, judged};
+use super::{Fan, FanOuts, gzip, refused_by};
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::Body;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, takes_gzip};
 use crate::value::snapshot::Caller;
 
-/// Whether rows carry their objects' metadata, which the router needs to judge them.
+/// Whether rows carry their objects' metadata, which the router needs to filter them.
 const INCLUDE_OBJECT: &str = "includeObject";
 
 /// A list on its way to be answered.
@@ -95,13 +95,13 @@ impl<'a> Listing<'a> {
     fn new(fanouts: &'a FanOuts, mut fan: Fan) -> Result<Self, Fault> {
         let (plan, asking) = (&fan.plan, &mut fan.asking);
         let mut query = CollectionQuery::parse(|name| asking.asked.query.first(name).map(Into::into));
-        let judged = plan.unique || plan.legs.iter().any(|leg| leg.filter.is_some());
+        let filtered = plan.unique || plan.legs.iter().any(|leg| leg.filter.is_some());
         if plan.unique && plan.legs.len() > 1 {
             // Which names were on earlier pages nobody remembers; API servers may send more than the limit.
             query = query.unlimited();
         }
         let binding = binding(asking, plan);
-        let hide_objects = judged && asking.asked.query.first(INCLUDE_OBJECT).as_deref() == Some("None");
+        let hide_objects = filtered && asking.asked.query.first(INCLUDE_OBJECT).as_deref() == Some("None");
         if hide_objects {
             asking.asked.query.set(INCLUDE_OBJECT, "Metadata");
         }
@@ -150,8 +150,8 @@ impl<'a> Listing<'a> {
         let (plan, asking) = (&self.fan.plan, &self.fan.asking);
         for leg in &plan.legs {
             let outcome = start(self.fanouts, asking, leg, &overrides, self.fan.routing.clone()).await;
-            match heads::judge(leg, outcome, asking.deadline).await? {
-                Head::Refused(response) => return Ok(judged(plan, leg.cluster(), round::passed(leg, response))),
+            match heads::classify_response(leg, outcome, asking.deadline).await? {
+                Head::Refused(response) => return Ok(refused_by(plan, leg.cluster(), round::passed(leg, response))),
                 Head::List(..) => return Err(fault_of(InvalidQuery::fault())),
                 Head::Absent(response) => gone = gone.or_else(|| Some(Ok(round::refusal(plan, leg, response)))),
                 Head::Away(fault) => gone = gone.or(Some(Err(fault))),

@@ -2,9 +2,9 @@
 //!
 //! One struct, no task: a client that does not read makes its members wait, and nobody else. Each leg has a waker of its own
 //! (`wake`), so a wake-up reads what woke it. It ends as API servers end watches: after a bookmark, between two events,
-//! never by a reset. What becomes of a leg that ends is in `mend`. Made by `watch`; read by hyper, or by `socket`.
+//! never by a reset. What becomes of a leg that ends is in `resync`. Made by `watch`; read by hyper, or by `socket`.
 
-mod mend;
+mod resync;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ struct LegStream {
     unreadable: u32,
 }
 
-/// See the module.
+/// The body of one merged watch.
 pub(super) struct MergedWatch {
     shared: Arc<Shared>,
     plan: Arc<FanOut>,

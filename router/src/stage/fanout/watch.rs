@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use self::opening::Opening;
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
-use super::{Fan, FanOuts, judged};
+use super::{Fan, FanOuts, refused_by};
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
 use crate::resource::routing::Routing;
@@ -160,7 +160,7 @@ async fn refuse(
         };
         match leg::start(fanouts, asking, leg, &overrides, routing.clone()).await {
             Ok(response) if response.status().is_client_error() => {
-                return Ok(judged(plan, leg.cluster(), passed(response)));
+                return Ok(refused_by(plan, leg.cluster(), passed(response)));
             }
             Ok(_) => break,
             Err(fault @ Fault::Forbidden(_)) => return Err(fault),

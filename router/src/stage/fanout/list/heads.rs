@@ -26,8 +26,8 @@ pub(super) enum Head {
     Away(Fault),
 }
 
-/// The outer error is ours and ends the request.
-pub(super) async fn judge(
+/// What the head of a member's answer means for the whole list. The outer error is ours and ends the request.
+pub(super) async fn classify_response(
     leg: &FanLeg,
     outcome: Result<Response<Body>, Fault>,
     deadline: Option<Instant>,

@@ -26,7 +26,7 @@ use crate::value::snapshot::Unavailable;
 /// Members' versions are read from JSON, whatever the client takes.
 const PIN_ACCEPT: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
-/// Largest object that is held to be judged: etcd takes 1.5 MiB, aggregated APIs may send more.
+/// Largest object that is kept until it is known whether it is shown: etcd takes 1.5 MiB, aggregated APIs may send more.
 const MAX_ITEM_BYTES: usize = 16 << 20;
 
 /// What became of a round.
@@ -302,7 +302,7 @@ async fn head<'a>(listing: &'a Listing<'a>, ask: &LegAsk, accept: HeaderValue) -
         ..Overrides::default()
     };
     let outcome = start(listing.fanouts, &fan.asking, leg, &overrides, fan.routing.clone()).await;
-    Ok((leg, heads::judge(leg, outcome, fan.asking.deadline).await?))
+    Ok((leg, heads::classify_response(leg, outcome, fan.asking.deadline).await?))
 }
 
 /// What a member's version means in a cursor. Aggregated APIs that keep nothing have none.
