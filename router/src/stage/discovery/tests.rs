@@ -229,6 +229,28 @@ async fn a_member_that_goes_away_counts_with_what_it_said_last() {
 }
 
 #[tokio::test]
+async fn a_member_that_is_back_at_once_is_known_though_nothing_of_it_has_changed() {
+    let east = Member::start(&[("a.io", "v1", "ants")]).await;
+    let scene = Scene::new([east.backend.target("east")]);
+    let ants = || scene.routing.load().kinds.serves("east", "a.io", "ants");
+    scene.apis().await;
+    assert_eq!(ants(), Some(true));
+    let with = (*scene.routing.load().snapshot).clone();
+    scene.routing.swap(scripted::snapshot([]));
+    scene.routing.swap(with);
+    assert_eq!(ants(), None, "it was no member for a moment");
+    let known = async {
+        while ants().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = scene.discovery.clone().warm(Tasks::new()) => panic!("it never ends"),
+        known = tokio::time::timeout(Duration::from_secs(20), known) => known.unwrap(),
+    }
+}
+
+#[tokio::test]
 async fn a_member_that_never_spoke_is_told_and_nothing_is_absent() {
     let east = Member::start(&[("a.io", "v1", "ants")]).await;
     let scene = Scene::new([east.backend.target("east"), nowhere("west")]);
