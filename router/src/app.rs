@@ -29,7 +29,7 @@ use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::Discovery;
 use crate::stage::discovery::DiscoveryMetrics;
-use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
+use crate::stage::dispatch::{Dispatcher, OwnRequests};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
@@ -216,14 +216,15 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         metrics,
         ..
     } = parts;
-    let members: Arc<dyn MemberApi> = Arc::new(MemberReviews {
+    let own = OwnRequests {
         routing: routing.clone(),
-    });
+    };
+    let members: Arc<dyn MemberApi> = Arc::new(own.clone());
     let access = Access::new(parts.reviews.clone(), members.clone());
     let folder = config.hub.state_dir.clone();
     access.recall(&folder);
     tasks.spawn("remember", access.clone().remember(folder, tasks.clone()));
-    let discovery = discovery(parts, &clients, tasks);
+    let discovery = discovery(parts, own, &clients, tasks);
     let limits = Limits {
         requests: config.limits.requests,
         streams: config.limits.streams,
@@ -250,11 +251,8 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
 }
 
 /// What members serve is read before somebody asks.
-fn discovery(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Discovery> {
-    let documents = MemberDocuments {
-        routing: parts.routing.clone(),
-    };
-    let discovery = Discovery::new(documents, parts.metrics.discovery.clone(), clients.clone());
+fn discovery(parts: &Parts, own: OwnRequests, clients: &Tasks, tasks: &Tasks) -> Arc<Discovery> {
+    let discovery = Discovery::new(own, parts.metrics.discovery.clone(), clients.clone());
     tasks.spawn("discovery-warm", discovery.clone().warm(tasks.clone()));
     discovery
 }

@@ -85,17 +85,25 @@ pub(crate) fn warning(text: &str) -> Option<HeaderValue> {
 }
 
 /// Puts in who asks.
-fn identify(forward: &Forward, headers: &mut HeaderMap, bearer: &Secret) -> Result<(), Fault> {
-    let unfit = |what: &str| {
-        Fault::Internal(format!(
-            "{what} for member cluster {} cannot stand in a header",
-            forward.target.cluster
-        ))
-    };
-    let mut value = HeaderValue::try_from(format!("Bearer {}", bearer.expose())).map_err(|_| unfit("the token"))?;
+fn identify(forward: &Forward, headers: &mut HeaderMap, token: &Secret) -> Result<(), Fault> {
+    let cluster = &forward.target.cluster;
+    headers.insert(http::header::AUTHORIZATION, bearer(token, cluster)?);
+    forward
+        .act_as
+        .write(headers)
+        .map_err(|_| unfit("the user name", cluster))
+}
+
+/// The router's credential for a member, as `Authorization`.
+pub(crate) fn bearer(token: &Secret, cluster: &str) -> Result<HeaderValue, Fault> {
+    let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
+    let mut value = value.map_err(|_| unfit("the token", cluster))?;
     value.set_sensitive(true);
-    headers.insert(http::header::AUTHORIZATION, value);
-    forward.act_as.write(headers).map_err(|_| unfit("the user name"))
+    Ok(value)
+}
+
+fn unfit(what: &str, cluster: &str) -> Fault {
+    Fault::Internal(format!("{what} for member cluster {cluster} cannot stand in a header"))
 }
 
 fn uri(forward: &Forward, request: &ApiRequest) -> Result<Uri, Fault> {

@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use portolan_runtime::pki::CertificateAuthority;
 use portolan_runtime::tls::{self, ClientAuth, Identity, IdentityStore, TrustStore};
 use portolan_runtime::{Readiness, Tasks};
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
@@ -26,7 +27,7 @@ use crate::resource::upstream::scripted::{open_to, spawn};
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::{Discovery, DiscoveryMetrics};
-use crate::stage::dispatch::{Dispatcher, MemberDocuments, MemberReviews};
+use crate::stage::dispatch::{Dispatcher, OwnRequests};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::identify::Identifier;
@@ -64,7 +65,7 @@ pub(crate) struct Router {
     pub(crate) address: SocketAddr,
     pub(crate) routing: Arc<RoutingStore>,
     pub(crate) tasks: Tasks,
-    trust: Arc<TrustStore>,
+    pub(crate) trust: Arc<TrustStore>,
     ca: CertificateAuthority,
 }
 
@@ -89,17 +90,13 @@ impl Router {
         let trust = TrustStore::from_pem(ca.pem()).unwrap();
         let tasks = Tasks::new();
         let routing = RoutingStore::of(open_to(targets, &[], &[USER, OTHER, "robot"]));
-        let members = members.unwrap_or_else(|| {
-            Arc::new(MemberReviews {
-                routing: routing.clone(),
-            })
-        });
+        let own = OwnRequests {
+            routing: routing.clone(),
+        };
+        let members = members.unwrap_or_else(|| Arc::new(own.clone()));
         let identity = IdentityConfig {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
-        };
-        let documents = MemberDocuments {
-            routing: routing.clone(),
         };
         let admit = admit(bounds);
         let edge = Edge::new(EdgeParts {
@@ -109,7 +106,7 @@ impl Router {
             access: Access::new(willing_hub(), members),
             dispatcher: Arc::new(Dispatcher::new(tasks.clone())),
             open: OpenWatches::new(FanOutMetrics::default()),
-            discovery: Discovery::new(documents, DiscoveryMetrics::default(), tasks.clone()),
+            discovery: Discovery::new(own, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),
             readiness: Readiness::new(),
             request_timeout: bounds.request_timeout,
@@ -155,6 +152,11 @@ impl Router {
     /// A TLS connection of somebody else's.
     pub(crate) async fn connect_as(&self, user: &str, alpn: &[&[u8]]) -> TlsStream<TcpStream> {
         let config = tls::client_config(self.trust.clone(), Some(person(&self.ca, user)), alpn).unwrap();
+        self.connect_with(config).await
+    }
+
+    /// A TLS connection of whoever the configuration says.
+    pub(crate) async fn connect_with(&self, config: Arc<ClientConfig>) -> TlsStream<TcpStream> {
         let tcp = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from(ROUTER_NAME).unwrap();
         TlsConnector::from(config).connect(name, tcp).await.unwrap()

@@ -16,6 +16,7 @@ use super::harness::{Bounds, OTHER, Router, USER, ask, json};
 use super::*;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::breaker::State;
+use crate::resource::bulkhead::Turn;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
 use crate::value::traffic::TrafficClass;
 
@@ -425,7 +426,7 @@ async fn over_the_bound_is_shed_and_said_so() {
 struct Panics;
 
 impl MemberApi for Panics {
-    fn post(&self, _: &str, _: &'static str, _: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+    fn post(&self, _: &str, _: &'static str, _: Turn, _: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
         async { panic!("planted") }.boxed()
     }
 }

@@ -19,6 +19,7 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
 use self::kept::Kept;
 pub(crate) use self::member::{MemberAnswer, MemberApi, ask};
+use crate::resource::bulkhead::Turn;
 use crate::value::check::Check;
 use crate::value::classify::impersonate::ImpersonationAttribute;
 use crate::value::fault::Fault;
@@ -64,8 +65,9 @@ impl Access {
         }
     }
 
-    /// Asks all of a plan's questions. 403 for a no, 503 if nobody can be asked. Safe to drop.
-    pub(crate) async fn check(&self, checks: impl IntoIterator<Item = &Check>) -> Result<(), Fault> {
+    /// Asks all of a plan's questions. 403 for a no, 503 if nobody can be asked. `turn`: of the request itself, at the
+    /// members' bulkheads. Safe to drop.
+    pub(crate) async fn check(&self, checks: impl IntoIterator<Item = &Check>, turn: Turn) -> Result<(), Fault> {
         for check in checks {
             match check {
                 Check::HubProxy { user, groups, cluster } => {
@@ -84,7 +86,9 @@ impl Access {
                 } => {
                     // Side by side: kubectl sends many groups, and each answer is a round trip.
                     let rights = wanted.attributes();
-                    let questions = rights.iter().map(|right| self.may_act(cluster, (user, groups), right));
+                    let questions = rights
+                        .iter()
+                        .map(|right| self.may_act(cluster, (user, groups), right, turn));
                     try_join_all(questions).await?;
                 }
             }
@@ -118,6 +122,7 @@ impl Access {
         cluster: &str,
         (user, groups): (&str, &[String]),
         right: &ImpersonationAttribute,
+        turn: Turn,
     ) -> Result<(), Fault> {
         let question = ActQuestion {
             cluster: cluster.to_owned(),
@@ -134,7 +139,7 @@ impl Access {
         let decision = if let Some(decision) = self.acting.get(&question, |_| MEMBER) {
             decision
         } else {
-            let decision = self.ask_member(&question).await?;
+            let decision = self.ask_member(&question, turn).await?;
             self.acting.put(question, decision.clone());
             decision
         };
@@ -152,7 +157,7 @@ impl Access {
         )))
     }
 
-    async fn ask_member(&self, question: &ActQuestion) -> Result<Decision, Fault> {
+    async fn ask_member(&self, question: &ActQuestion, turn: Turn) -> Result<Decision, Fault> {
         let (group, resource, subresource, namespace, name) = question.right.clone();
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
@@ -172,7 +177,7 @@ impl Access {
             },
             ..SubjectAccessReview::default()
         };
-        let answer = ask(&*self.members, &question.cluster, SUBJECT_ACCESS_REVIEWS, &review).await?;
+        let answer = ask(&*self.members, &question.cluster, SUBJECT_ACCESS_REVIEWS, turn, &review).await?;
         let status = answer.status.unwrap_or_default();
         Ok(Decision {
             allowed: status.allowed,

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -13,6 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(crate) const TARGET_IN_FLIGHT: usize = 1024;
 /// Unary requests that wait for one member.
 pub(crate) const TARGET_QUEUE: usize = 1024;
+/// Between two looks of what comes last.
+const LAST_EVERY: Duration = Duration::from_millis(50);
 
 /// One bulkhead.
 #[derive(Debug)]
@@ -28,9 +31,29 @@ pub(crate) struct Bulkhead {
 #[derive(Debug, Default)]
 pub(crate) struct Permit(#[allow(dead_code)] Option<OwnedSemaphorePermit>);
 
+/// When a request's turn comes at a bulkhead that is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// At once, past the bound: Lease renewals, which are few, and a lost lease costs more than one request over the bound;
+    /// and reviews of tokens, which `admit` bounds.
+    First,
+    /// After those who wait already, while the queue is not full.
+    InOrder,
+    /// When nobody else waits: what the router asks of its own accord, which bounds how long it waits. It looks again from
+    /// time to time: a place at the end of a queue that others overtake would cost every request.
+    Last,
+}
+
 /// The bulkhead and its queue are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
+
+impl Turn {
+    /// Of a caller's request.
+    pub(crate) fn of(priority: bool) -> Self {
+        if priority { Self::First } else { Self::InOrder }
+    }
+}
 
 impl Bulkhead {
     /// At least one permit, whatever is asked for.
@@ -61,10 +84,18 @@ impl Bulkhead {
         permit.map(|permit| Permit(Some(permit))).map_err(|_| Full)
     }
 
-    /// A permit if there is one, and passes anyway: for Lease renewals, which are few, and a lost lease costs more than one
-    /// request over the bound.
-    pub(crate) fn pass(&self) -> Permit {
-        self.try_enter().unwrap_or_default()
+    /// Takes a permit when it is the request's turn. Safe to drop.
+    pub(crate) async fn take(&self, turn: Turn) -> Result<Permit, Full> {
+        match turn {
+            Turn::First => Ok(self.try_enter().unwrap_or_default()),
+            Turn::InOrder => self.enter().await,
+            Turn::Last => loop {
+                if let Some(permit) = self.try_enter() {
+                    return Ok(permit);
+                }
+                tokio::time::sleep(LAST_EVERY).await;
+            },
+        }
     }
 
     /// Whether less than half of the permits are left.
@@ -109,12 +140,27 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(bulkhead.enter().await.unwrap_err(), Full);
-        let Permit(past) = bulkhead.pass();
+        let Permit(past) = bulkhead.take(Turn::First).await.unwrap();
         assert!(past.is_none(), "lease renewals pass");
         drop(held);
         queued.await.unwrap();
         assert!(bulkhead.try_enter().is_some());
         assert_eq!(bulkhead.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_last_waits_for_all_who_wait() {
+        let bulkhead = Bulkhead::new(1, 2);
+        let held = bulkhead.enter().await.unwrap();
+        let mut last = Box::pin(bulkhead.take(Turn::Last));
+        assert!(futures::poll!(&mut last).is_pending());
+        let mut waits = Box::pin(bulkhead.take(Turn::InOrder));
+        assert!(futures::poll!(&mut waits).is_pending());
+        drop(held);
+        tokio::time::sleep(LAST_EVERY).await;
+        assert!(futures::poll!(&mut last).is_pending(), "it came first and is last");
+        drop(waits.await.unwrap());
+        last.await.unwrap();
     }
 
     #[tokio::test]

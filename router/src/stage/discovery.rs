@@ -37,7 +37,7 @@ pub(crate) use self::metrics::DiscoveryMetrics;
 use self::united::{Half, Made, Union};
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
-use crate::stage::dispatch::MemberDocuments;
+use crate::stage::dispatch::OwnRequests;
 use crate::value::document::{self, Discovered, Document, Source, Wanted};
 use crate::value::fault::Fault;
 use crate::value::media::JSON;
@@ -96,7 +96,7 @@ impl<T> Gathered<T> {
 
 impl Discovery {
     /// Looks at members are tasks of `tasks`.
-    pub(crate) fn new(documents: MemberDocuments, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
+    pub(crate) fn new(documents: OwnRequests, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
         Arc::new(Self {
             routing: documents.routing.clone(),
             cache: Cache::new(documents, metrics.clone(), tasks),

@@ -3,13 +3,13 @@
 //! Every leg has a client span and carries its trace context to the member. Reads are retried within a budget when the
 //! member cannot have been the wiser; a write that left is never sent again. Errors become a `Fault` that says whether
 //! the request may have run. Not here: routing rules (`plan`), what must be known before (`preflight`), connections
-//! (`upstream`). Callers: `edge`, `fanout` leg by leg, and `preflight` for its questions.
+//! (`upstream`). Callers: `edge`, `fanout` leg by leg, and `preflight` for its questions; `identify`, `access` and
+//! `discovery` for what the router asks in its own name (`own`).
 
-mod document;
-mod judge;
+mod outcome;
+mod own;
 mod rename;
 mod renamed;
-mod review;
 mod send;
 mod silence;
 pub(crate) mod upgrade;
@@ -25,14 +25,11 @@ use portolan_runtime::{Secret, Tasks};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(crate) use self::document::{DocumentRequest, MemberDocuments};
-pub(crate) use self::judge::{fault_of, judge_answer, judge_error, refused_us};
-pub(crate) use self::review::MemberReviews;
-pub(crate) use self::send::{admit, inject, leg_span, tell};
+pub(crate) use self::own::{DocumentRequest, OwnRequests};
 use self::upgrade::Tunnel;
 use crate::decision::plan::Forward;
 use crate::decision::rewrite;
-use crate::resource::bulkhead::{Full, Permit};
+use crate::resource::bulkhead::{Permit, Turn};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Upstream, UpstreamError};
 use crate::stage::replan::Replanner;
@@ -74,11 +71,11 @@ pub(crate) struct Dispatcher {
     tasks: Tasks,
 }
 
-/// What the steps of one leg share.
-pub(crate) struct Run<'a> {
-    pub(crate) leg: &'a Leg,
-    pub(crate) upstream: &'a Arc<Upstream>,
-    pub(crate) bearer: &'a Secret,
+/// A leg that has a permit of its member's bulkhead: what its steps share.
+struct Run {
+    leg: Leg,
+    upstream: Arc<Upstream>,
+    bearer: Secret,
 }
 
 impl Dispatcher {
@@ -88,15 +85,9 @@ impl Dispatcher {
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
     pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
-        let upstream = leg.upstream()?;
-        let bearer = credential(&leg)?;
-        let permit = Self::target_permit(&leg, upstream).await?;
-        let run = Run {
-            leg: &leg,
-            upstream,
-            bearer: &bearer,
-        };
-        if leg.forward.traffic.class == TrafficClass::Upgrade {
+        let (run, permit) = Self::begin(leg).await?;
+        let forward = &run.leg.forward;
+        if forward.traffic.class == TrafficClass::Upgrade {
             let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
             return Ok(Dispatched {
                 response,
@@ -104,7 +95,7 @@ impl Dispatcher {
                 tunnel,
             });
         }
-        rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        rewrite::rewrite_head(forward, &run.leg.asked, &mut head, &run.bearer)?;
         rename::rename_request(&run, &head, &mut body).await?;
         if let Body::Whole(bytes) = &body {
             head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
@@ -112,7 +103,7 @@ impl Dispatcher {
         let response = send::send(&run, head, body).await?;
         let response = rename::rename_response(&run, response).await?;
         let (mut head, body) = response.into_parts();
-        rewrite::rewrite_response(&leg.forward, &mut head);
+        rewrite::rewrite_response(forward, &mut head);
         Ok(Dispatched {
             response: Response::from_parts(head, body),
             permit,
@@ -123,15 +114,8 @@ impl Dispatcher {
     /// Sends one leg of a request that goes to several members: a read, whose caller was admitted already. The permit of
     /// the member goes with the answer's body. The head of the answer is the member's own, untouched.
     pub(crate) async fn read(&self, leg: Leg, mut head: Parts) -> Result<Response<Body>, Fault> {
-        let upstream = leg.upstream()?;
-        let bearer = credential(&leg)?;
-        let permit = Self::target_permit(&leg, upstream).await?;
-        let run = Run {
-            leg: &leg,
-            upstream,
-            bearer: &bearer,
-        };
-        rewrite::rewrite_head(&leg.forward, &leg.asked, &mut head, &bearer)?;
+        let (run, permit) = Self::begin(leg).await?;
+        rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, &run.bearer)?;
         let mut response = send::send(&run, head, Body::Empty).await?;
         if let Body::Member(stream) = response.body_mut() {
             stream.hold(permit);
@@ -139,37 +123,26 @@ impl Dispatcher {
         Ok(response)
     }
 
-    /// Long requests are bounded by `admit` alone: a member does not count them among its work.
-    async fn target_permit(leg: &Leg, upstream: &Upstream) -> Result<Permit, Fault> {
-        if leg.forward.traffic.long {
-            return Ok(Permit::default());
-        }
-        if leg.forward.is_priority() {
-            return Ok(upstream.bulkhead.pass());
-        }
-        let permit = leg.within(upstream.bulkhead.enter()).await?;
-        permit.map_err(|Full| Fault::TooManyRequests {
-            message: format!(
-                "member cluster {} has as many requests under way as it may",
-                upstream.cluster
-            ),
-            retry_after_seconds: 1,
-            cluster: Some(upstream.cluster.to_string()),
-        })
+    /// Finds the member and the credential, and waits for the member's permit. Long requests are bounded by `admit` alone:
+    /// a member does not count them among its work.
+    async fn begin(leg: Leg) -> Result<(Run, Permit), Fault> {
+        let forward = &leg.forward;
+        let cluster = &forward.target.cluster;
+        let unavailable = |message| forward.unavailable(message);
+        let upstream = find(&leg.routing, cluster).map_err(unavailable)?;
+        let bearer = credential(&leg.routing, cluster).map_err(unavailable)?;
+        let permit = if forward.traffic.long {
+            Permit::default()
+        } else {
+            let turn = Turn::of(forward.is_priority());
+            let permit = leg.within(upstream.bulkhead.take(turn)).await?;
+            permit.map_err(|_| full(&upstream))?
+        };
+        Ok((Run { leg, upstream, bearer }, permit))
     }
 }
 
 impl Leg {
-    fn upstream(&self) -> Result<&Arc<Upstream>, Fault> {
-        let cluster = &self.forward.target.cluster;
-        // A leg that connects anew may have an older plan than routing.
-        let removed = || {
-            self.forward
-                .unavailable(format!("member cluster {cluster} was just removed"))
-        };
-        self.routing.upstreams.get(cluster).ok_or_else(removed)
-    }
-
     /// Whether it may still be sent. The one exception to one snapshot per request: the hub gives a namespace to its
     /// next owner soon after this router has acknowledged its release, and a write may have waited long since its plan:
     /// for a place, a review, a look at the object, its body or a connection. It must not leave then.
@@ -205,17 +178,29 @@ impl Leg {
     }
 }
 
-fn credential(leg: &Leg) -> Result<Secret, Fault> {
-    let cluster = &leg.forward.target.cluster;
-    leg.routing
-        .snapshot
-        .gateway_credential(cluster)
-        .map(|credential| credential.token.clone())
-        .ok_or_else(|| {
-            leg.forward.unavailable(format!(
-                "this router has no credential for member cluster {cluster} yet; is its agent connected?"
-            ))
-        })
+/// The member's connections; an error says why there are none: a leg that connects anew may have an older plan than
+/// routing.
+fn find(routing: &Routing, cluster: &str) -> Result<Arc<Upstream>, String> {
+    let upstream = routing.upstreams.get(cluster).cloned();
+    upstream.ok_or_else(|| format!("this router does not know member cluster {cluster} any more"))
+}
+
+/// The router's own credential for a member; an error says why there is none.
+fn credential(routing: &Routing, cluster: &str) -> Result<Secret, String> {
+    let credential = routing.snapshot.gateway_credential(cluster);
+    credential.map(|credential| credential.token.clone()).ok_or_else(|| {
+        format!("this router has no credential for member cluster {cluster} yet; is its agent connected?")
+    })
+}
+
+/// The answer when the member's bulkhead and its queue are full. Nothing was sent.
+fn full(upstream: &Upstream) -> Fault {
+    let cluster = &upstream.cluster;
+    Fault::TooManyRequests {
+        message: format!("member cluster {cluster} has as many requests under way as it may"),
+        retry_after_seconds: 1,
+        cluster: Some(cluster.to_string()),
+    }
 }
 
 #[cfg(test)]

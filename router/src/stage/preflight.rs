@@ -13,7 +13,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use opentelemetry::Context;
@@ -22,12 +22,14 @@ use tokio::time::Instant;
 use crate::decision::plan::labels::{self, Labels};
 use crate::decision::plan::{Forward, LabelCheck, Need, Rewrite};
 use crate::resource::access::Access;
+use crate::resource::bulkhead::Turn;
 use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::{Body, gather, gather_request};
 use crate::stage::dispatch::{Dispatcher, Leg};
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
+use crate::value::media;
 use crate::value::snapshot::Caller;
 use crate::value::traffic::Traffic;
 
@@ -64,7 +66,7 @@ impl Preflight {
         let mut labels = None;
         for need in &forward.needs {
             match need {
-                Need::Access(check) => self.access([check]).await?,
+                Need::Access(check) => self.access.check([check], turn(forward)).await?,
                 Need::Owners => self.owners(forward, pending, body).await?,
                 Need::Labels(check) => labels = self.labels(forward, check, pending).await?,
                 Need::Body(rule) => {
@@ -76,9 +78,15 @@ impl Preflight {
         Ok(())
     }
 
-    /// Whether the caller may, by the word of the hub and of members: 403 for a no, 503 if nobody can be asked.
-    pub(crate) async fn access(&self, checks: impl IntoIterator<Item = &Check>) -> Result<(), Fault> {
-        self.access.check(checks).await
+    /// Whether the caller may be served by this member, by the word of the hub and of the member: 403 for a no, 503 if
+    /// nobody can be asked.
+    pub(crate) async fn access(&self, forward: &Forward) -> Result<(), Fault> {
+        self.access.check(forward.access(), turn(forward)).await
+    }
+
+    /// Whether the caller may read a document that is united from members'.
+    pub(crate) async fn document(&self, checks: &[Check]) -> Result<(), Fault> {
+        self.access.check(checks, Turn::InOrder).await
     }
 
     async fn labels(
@@ -129,10 +137,15 @@ impl Preflight {
     }
 }
 
+/// Questions about rights come when the request that they are asked for would.
+fn turn(forward: &Forward) -> Turn {
+    Turn::of(forward.is_priority())
+}
+
 impl Pending<'_> {
     /// Of the body.
     fn content_type(&self) -> Option<&str> {
-        self.head.headers.get(CONTENT_TYPE)?.to_str().ok()
+        media::content_type(&self.head.headers)
     }
 
     async fn gather(&self, body: &mut Body) -> Result<bytes::Bytes, Fault> {

@@ -1,4 +1,4 @@
-//! Media types: what a client accepts, what an answer is. The one reader of `Accept` and its like; pure.
+//! Media types: what a client accepts, what a body is. The one reader of `Accept`, `Content-Type` and their like; pure.
 //!
 //! Callers ask what they need of the [`ranges`]: `reply` for a Status, [`Accepted`] for answers that are merged, `document`
 //! for discovery and OpenAPI, `rewrite` for Leases, [`takes_gzip`] for packing.
@@ -13,7 +13,7 @@ pub(crate) use self::accepted::{Accepted, Shape};
 /// What everything can be asked for in.
 pub(crate) const JSON: &str = "application/json";
 /// What most kinds can be asked for in.
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// The serialization of one answer, of those that are read and written here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,8 +44,7 @@ impl Media {
 
     /// By the `Content-Type` of a body, whatever it is packed in.
     pub(crate) fn of_content(headers: &HeaderMap) -> Option<Self> {
-        let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
-        Self::named(kind.split(';').next()?.trim())
+        Self::named(essence(content_type(headers)?))
     }
 
     /// Of an answer. `None`: it cannot be read here, packed as it is or in another type.
@@ -71,7 +70,7 @@ impl Media {
 
 impl<'a> Range<'a> {
     fn parse(text: &'a str) -> Option<Self> {
-        let kind = text.split(';').next()?.trim();
+        let kind = essence(text);
         let mut range = Self {
             text,
             kind,
@@ -108,6 +107,16 @@ impl<'a> Range<'a> {
             Media::Protobuf => self.text.to_owned(),
         })
     }
+}
+
+/// What a body says that it is, parameters included.
+pub(crate) fn content_type(headers: &HeaderMap) -> Option<&str> {
+    headers.get(CONTENT_TYPE)?.to_str().ok()
+}
+
+/// A media type without its parameters.
+pub(crate) fn essence(text: &str) -> &str {
+    text.split_once(';').map_or(text, |(kind, _)| kind).trim()
 }
 
 /// The elements of a header that is a list, of all its lines.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use self::unambiguous::Unambiguous;
 use crate::value::fault::Fault;
+use crate::value::media::{JSON, PROTOBUF, essence};
 
 /// How an object is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,15 +30,9 @@ impl Encoding {
         let Some(content_type) = content_type else {
             return Some(Self::Json);
         };
-        let media = content_type
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .to_ascii_lowercase();
-        match media.as_str() {
-            "" | "application/json" | "text/json" => Some(Self::Json),
-            "application/vnd.kubernetes.protobuf" => Some(Self::Protobuf),
+        match essence(content_type).to_ascii_lowercase().as_str() {
+            "" | JSON | "text/json" => Some(Self::Json),
+            PROTOBUF => Some(Self::Protobuf),
             "application/yaml" | "text/yaml" => Some(Self::Yaml),
             other if other.ends_with("+json") => Some(Self::Json),
             other if other.ends_with("+yaml") => Some(Self::Yaml),

@@ -65,7 +65,7 @@ async fn a_swap_resets_what_must_not_look_whole() {
 struct Away;
 
 impl MemberApi for Away {
-    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+    fn post(&self, cluster: &str, _: &'static str, _: Turn, _: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
         let fault = Fault::Unavailable {
             message: "away".to_owned(),
             cluster: Some(cluster.to_owned()),

@@ -7,41 +7,37 @@ use http::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::resource::bulkhead::Turn;
 use crate::value::fault::Fault;
 
 /// What a member answered: its status code and its whole body.
 pub(crate) type MemberAnswer = Result<(StatusCode, Bytes), Fault>;
 
-/// Posts JSON to a member with the router's credential. A trait, because tests script the member: `Upstreams` is the
-/// one that ships.
+/// Posts JSON to a member with the router's credential. A trait, because tests script the member: `OwnRequests` of
+/// `dispatch` is the one that ships.
 pub(crate) trait MemberApi: Send + Sync {
-    /// A fault if the member cannot be asked: no such target, breaker open, unreachable, too slow.
-    fn post(&self, cluster: &str, path: &'static str, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer>;
+    /// A fault if the member cannot be asked: no such target, bulkhead full, breaker open, unreachable, too slow. `turn`: at
+    /// its bulkhead.
+    fn post(&self, cluster: &str, path: &'static str, turn: Turn, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer>;
 }
 
 /// Posts a review object and reads it back with its status filled in.
-pub(crate) async fn ask<T>(members: &dyn MemberApi, cluster: &str, path: &'static str, question: &T) -> Result<T, Fault>
+pub(crate) async fn ask<T>(
+    members: &dyn MemberApi,
+    cluster: &str,
+    path: &'static str,
+    turn: Turn,
+    question: &T,
+) -> Result<T, Fault>
 where
     T: Serialize + DeserializeOwned + Sync,
 {
     let body = serde_json::to_vec(question).map_err(|error| Fault::Internal(format!("unwritable review: {error}")))?;
-    let (code, body) = members.post(cluster, path, body).await.map_err(not_the_callers)?;
+    let (code, body) = members.post(cluster, path, turn, body).await?;
     if !code.is_success() {
         return Err(unanswered(cluster, refusal(code)));
     }
     serde_json::from_slice(&body).map_err(|_| unanswered(cluster, "its answer is unreadable".to_owned()))
-}
-
-/// The caller's own request was not sent, whatever became of ours: it may come again.
-fn not_the_callers(fault: Fault) -> Fault {
-    match fault {
-        Fault::Timeout { message, cluster, .. } => Fault::Unavailable {
-            message,
-            cluster: Some(cluster),
-            sent: false,
-        },
-        other => other,
-    }
 }
 
 fn refusal(code: StatusCode) -> String {

@@ -18,7 +18,7 @@ struct Members {
 }
 
 impl MemberApi for Members {
-    fn post(&self, cluster: &str, path: &'static str, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+    fn post(&self, cluster: &str, path: &'static str, _: Turn, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
         assert_eq!((cluster, path), ("east", SUBJECT_ACCESS_REVIEWS));
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut review: Value = serde_json::from_slice(&body).unwrap();
@@ -56,9 +56,11 @@ fn act_as(user: &str, groups: &[&str]) -> [Check; 1] {
 #[tokio::test(start_paused = true)]
 async fn every_attribute_must_be_allowed() {
     let (access, _) = access(&["ada", "sre", "robot"]);
-    assert_eq!(access.check(&act_as("ada", &["sre"])).await, Ok(()));
+    assert_eq!(access.check(&act_as("ada", &["sre"]), Turn::InOrder).await, Ok(()));
     assert_eq!(
-        access.check(&act_as("system:serviceaccount:jobs:robot", &[])).await,
+        access
+            .check(&act_as("system:serviceaccount:jobs:robot", &[]), Turn::InOrder)
+            .await,
         Ok(())
     );
     for (user, groups, part) in [
@@ -70,7 +72,7 @@ async fn every_attribute_must_be_allowed() {
             "serviceaccounts \"other\" in API group \"\" in namespace \"jobs\"",
         ),
     ] {
-        match access.check(&act_as(user, groups)).await {
+        match access.check(&act_as(user, groups), Turn::InOrder).await {
             Err(Fault::Forbidden(text)) => assert!(text.contains(part) && text.contains("east"), "{text}"),
             other => panic!("{user}: {other:?}"),
         }
@@ -81,12 +83,12 @@ async fn every_attribute_must_be_allowed() {
 async fn a_members_answer_lives_ten_seconds() {
     let (access, members) = access(&["ada"]);
     for _ in 0..3 {
-        access.check(&act_as("ada", &[])).await.unwrap();
-        access.check(&act_as("bob", &[])).await.unwrap_err();
+        access.check(&act_as("ada", &[]), Turn::InOrder).await.unwrap();
+        access.check(&act_as("bob", &[]), Turn::InOrder).await.unwrap_err();
     }
     assert_eq!(members.asked.load(Ordering::SeqCst), 2);
     tokio::time::sleep(MEMBER).await;
-    access.check(&act_as("ada", &[])).await.unwrap();
+    access.check(&act_as("ada", &[]), Turn::InOrder).await.unwrap();
     assert_eq!(members.asked.load(Ordering::SeqCst), 3);
 }
 
@@ -104,7 +106,10 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
     }];
     let (access, _) = access(&[]);
     assert!(
-        matches!(access.check(&check).await, Err(Fault::Unavailable { .. })),
+        matches!(
+            access.check(&check, Turn::InOrder).await,
+            Err(Fault::Unavailable { .. })
+        ),
         "never asked before"
     );
     access.people.put(
@@ -115,9 +120,12 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
         },
     );
     tokio::time::sleep(HUB_AWAY / 2).await;
-    assert_eq!(access.check(&check).await, Ok(()));
+    assert_eq!(access.check(&check, Turn::InOrder).await, Ok(()));
     tokio::time::sleep(HUB_AWAY / 2).await;
-    assert!(matches!(access.check(&check).await, Err(Fault::Unavailable { .. })));
+    assert!(matches!(
+        access.check(&check, Turn::InOrder).await,
+        Err(Fault::Unavailable { .. })
+    ));
     access.people.put(
         question,
         Decision {
@@ -126,7 +134,7 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
         },
     );
     tokio::time::sleep(HUB_NO).await;
-    assert!(matches!(access.check(&check).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
+    assert!(matches!(access.check(&check, Turn::InOrder).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
 }
 
 #[tokio::test]
@@ -159,13 +167,13 @@ async fn the_hubs_last_word_survives_a_restart() {
             cluster: "east".to_owned(),
         }]
     };
-    assert_eq!(after.check(&check("ada")).await, Ok(()));
-    assert!(after.check(&check("bob")).await.is_err(), "too old");
-    assert!(after.check(&check("eve")).await.is_err(), "never asked");
+    assert_eq!(after.check(&check("ada"), Turn::InOrder).await, Ok(()));
+    assert!(after.check(&check("bob"), Turn::InOrder).await.is_err(), "too old");
+    assert!(after.check(&check("eve"), Turn::InOrder).await.is_err(), "never asked");
     std::fs::write(folder.path().join("people.json"), "[{").unwrap();
     let (spoilt, _) = access(&[]);
     spoilt.recall(folder.path());
-    assert!(spoilt.check(&check("ada")).await.is_err());
+    assert!(spoilt.check(&check("ada"), Turn::InOrder).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use tonic::Status;
 use super::HubState;
 use super::scripted::{Client, ScriptedHub};
 use crate::resource::access::{Access, MemberAnswer, MemberApi};
+use crate::resource::bulkhead::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::state::StateFile;
 use crate::value::check::Check;
@@ -392,7 +393,13 @@ async fn breakers_are_reported_after_hello_and_when_the_members_change() {
 struct NoMembers;
 
 impl MemberApi for NoMembers {
-    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> futures::future::BoxFuture<'static, MemberAnswer> {
+    fn post(
+        &self,
+        cluster: &str,
+        _: &'static str,
+        _: Turn,
+        _: Vec<u8>,
+    ) -> futures::future::BoxFuture<'static, MemberAnswer> {
         panic!("member {cluster} was asked")
     }
 }
@@ -435,7 +442,11 @@ async fn questions_to_the_hub_are_told_apart_by_id() {
         }
     };
     let (ada, bob) = (proxy("ada"), proxy("bob"));
-    let (ada, bob, ()) = tokio::join!(access.check(&ada), access.check(&bob), answers);
+    let (ada, bob, ()) = tokio::join!(
+        access.check(&ada, Turn::InOrder),
+        access.check(&bob, Turn::InOrder),
+        answers
+    );
     assert_eq!(ada, Ok(()));
     assert!(
         matches!(&bob, Err(Fault::Forbidden(text)) if text.contains("memberclusters/east")),
@@ -445,9 +456,9 @@ async fn questions_to_the_hub_are_told_apart_by_id() {
     // The hub goes away: its last word stands, and a stranger is told why.
     session.end(Status::unavailable("restarting")).await;
     hub.stop().await;
-    assert_eq!(access.check(&proxy("ada")).await, Ok(()));
+    assert_eq!(access.check(&proxy("ada"), Turn::InOrder).await, Ok(()));
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let eve = access.check(&proxy("eve")).await;
+    let eve = access.check(&proxy("eve"), Turn::InOrder).await;
     assert!(
         matches!(&eve, Err(Fault::Unavailable { message, .. }) if message.contains("away")),
         "{eve:?}"

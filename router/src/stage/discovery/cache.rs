@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::kept::Kept;
 use super::metrics::{DiscoveryMetrics, Fetched};
-use crate::stage::dispatch::{DocumentRequest, MemberDocuments};
+use crate::stage::dispatch::{DocumentRequest, OwnRequests};
 use crate::value::document::{Encoding, V2_PROTOBUF, V3_PROTOBUF};
 use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::media::JSON;
@@ -133,7 +133,7 @@ impl Copy {
 
 /// The cache. One per process.
 pub(crate) struct Cache {
-    documents: MemberDocuments,
+    documents: OwnRequests,
     metrics: DiscoveryMetrics,
     /// Looks at members go on when the client that caused them has gone.
     tasks: Tasks,
@@ -164,7 +164,7 @@ impl Look {
 }
 
 impl Cache {
-    pub(super) fn new(documents: MemberDocuments, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
+    pub(super) fn new(documents: OwnRequests, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
         let inner = Inner {
             looks: HashMap::new(),
             large: Kept::new(MAX_BYTES),
@@ -222,7 +222,7 @@ impl Cache {
         let (this, key) = (self.clone(), key.clone());
         self.tasks.spawn("discovery", async move {
             let answer = this.documents.get(&request).await;
-            this.told(&key, answer);
+            this.told(&key, answer.map_err(|fault| fault.to_string()));
             drop(over);
         });
         running

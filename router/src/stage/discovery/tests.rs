@@ -108,7 +108,7 @@ struct Scene {
 impl Scene {
     fn new(targets: impl IntoIterator<Item = Target>) -> Self {
         let (tasks, routing) = (Tasks::new(), RoutingStore::of(scripted::snapshot(targets)));
-        let documents = MemberDocuments {
+        let documents = OwnRequests {
             routing: routing.clone(),
         };
         let discovery = Discovery::new(documents, DiscoveryMetrics::default(), tasks.clone());

@@ -3,23 +3,24 @@
 //! Paths and queries are `rewrite`'s; what a body becomes is said by `lease`.
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use http::header::CONTENT_ENCODING;
 use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::Run;
-use super::judge::fault_of;
+use super::outcome::fault_of;
 use super::renamed::Renamed;
 use crate::decision::lease;
 use crate::resource::upstream::{Body, UpstreamError, gather, gather_request};
 use crate::value::fault::Fault;
+use crate::value::media::content_type;
 use crate::value::traffic::TrafficClass;
 
 /// An answer that is gathered: some Leases.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// The member's name of the Lease into the request's body.
-pub(super) async fn rename_request(run: &Run<'_>, head: &Parts, body: &mut Body) -> Result<(), Fault> {
+pub(super) async fn rename_request(run: &Run, head: &Parts, body: &mut Body) -> Result<(), Fault> {
     let forward = &run.leg.forward;
     // Nobody reads the body of a watch, and nothing bounds how long one may take to come.
     let watches = forward.traffic.class == TrafficClass::Watch;
@@ -36,7 +37,7 @@ pub(super) async fn rename_request(run: &Run<'_>, head: &Parts, body: &mut Body)
 }
 
 /// The client's name of the Lease into the answer's body; into a watch's event by event, as they come.
-pub(super) async fn rename_response(run: &Run<'_>, response: Response<Body>) -> Result<Response<Body>, Fault> {
+pub(super) async fn rename_response(run: &Run, response: Response<Body>) -> Result<Response<Body>, Fault> {
     let forward = &run.leg.forward;
     let Some(names) = &forward.rewrite.lease else {
         return Ok(response);
@@ -56,11 +57,7 @@ pub(super) async fn rename_response(run: &Run<'_>, response: Response<Body>) -> 
     Ok(Response::from_parts(head, Body::from(renamed)))
 }
 
-fn content_type(headers: &HeaderMap) -> Option<&str> {
-    headers.get(CONTENT_TYPE)?.to_str().ok()
-}
-
-async fn gather_answer(run: &Run<'_>, body: Body) -> Result<Bytes, Fault> {
+async fn gather_answer(run: &Run, body: Body) -> Result<Bytes, Fault> {
     let cluster = &run.upstream.cluster;
     gather(body, MAX_ANSWER_BYTES).await.map_err(|error| {
         let error = UpstreamError::Lost {

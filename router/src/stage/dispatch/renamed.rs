@@ -7,11 +7,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::Response;
-use http::header::CONTENT_TYPE;
 use http_body::Frame;
 
 use crate::decision::lease::Events;
 use crate::resource::upstream::{Body, BodyError, Merged};
+use crate::value::media::content_type;
 use crate::value::snapshot::LeaseName;
 
 /// The body.
@@ -23,9 +23,7 @@ pub(super) struct Renamed {
 impl Renamed {
     /// As it is, if its events cannot be told apart.
     pub(super) fn of(names: &LeaseName, response: Response<Body>) -> Response<Body> {
-        let content_type = response.headers().get(CONTENT_TYPE);
-        let content_type = content_type.and_then(|value| value.to_str().ok());
-        match Events::new(names, content_type) {
+        match Events::new(names, content_type(response.headers())) {
             None => response,
             Some(events) => response.map(|body| Body::Merged(Merged::new(Self { body, events }))),
         }

@@ -9,12 +9,12 @@ use portolan_runtime::telemetry;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
-use super::judge::{fault_of, judge_answer, judge_error, refused_us};
+use super::outcome::{classify_error, classify_response, fault_of, refused_us};
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::resource::breaker::{Outcome, Permit, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
-use crate::resource::upstream::{Body, ConnectError, UpstreamError};
+use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::traffic::TrafficClass;
@@ -23,11 +23,11 @@ use crate::value::traffic::TrafficClass;
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Sends `head` and `body`, which are the member's already but for trace context.
-pub(super) async fn send(run: &Run<'_>, mut head: Parts, body: Body) -> Result<Response<Body>, Fault> {
+pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Response<Body>, Fault> {
     let span = leg_span(run, &head);
     inject(&span, &run.leg.received, &mut head);
     let outcome = attempts(run, head, body).instrument(span.clone()).await;
-    let outcome = outcome.and_then(|response| match refused_us(run.leg, &response) {
+    let outcome = outcome.and_then(|response| match refused_us(&run.leg, &response) {
         Some(fault) => Err(fault),
         None => Ok(response),
     });
@@ -46,7 +46,7 @@ pub(super) async fn send(run: &Run<'_>, mut head: Parts, body: Body) -> Result<R
     outcome
 }
 
-pub(crate) fn leg_span(run: &Run<'_>, head: &Parts) -> Span {
+pub(super) fn leg_span(run: &Run, head: &Parts) -> Span {
     let forward = &run.leg.forward;
     tracing::info_span!(
         "leg",
@@ -62,11 +62,11 @@ pub(crate) fn leg_span(run: &Run<'_>, head: &Parts) -> Span {
     )
 }
 
-pub(crate) fn inject(span: &Span, received: &Context, head: &mut Parts) {
+pub(super) fn inject(span: &Span, received: &Context, head: &mut Parts) {
     telemetry::inject_context(&telemetry::context_of(span, received), &mut head.headers);
 }
 
-async fn attempts(run: &Run<'_>, head: Parts, body: Body) -> Result<Response<Body>, Fault> {
+async fn attempts(run: &Run, head: Parts, body: Body) -> Result<Response<Body>, Fault> {
     let forward = &run.leg.forward;
     let retries = &run.upstream.retries;
     retries.earn();
@@ -74,7 +74,7 @@ async fn attempts(run: &Run<'_>, head: Parts, body: Body) -> Result<Response<Bod
     let again = (forward.traffic.is_read() && matches!(body, Body::Empty)).then(|| head.clone());
     let mut request = Request::from_parts(head, body);
     for attempt in 1.. {
-        let permit = admit(run)?;
+        let permit = run.pass_breaker()?;
         let error = match attempt_once(run, permit, request).await? {
             Ok(response) => return Ok(response),
             Err(error) => error,
@@ -107,37 +107,54 @@ fn is_retryable(error: &UpstreamError) -> bool {
     }
 }
 
-/// Asks the breaker.
-pub(crate) fn admit(run: &Run<'_>) -> Result<Permit, Fault> {
-    let forward = &run.leg.forward;
-    let breaker = run.upstream.breaker(forward.traffic.class);
-    breaker.admit(forward.is_priority()).map_err(|refused| {
+impl Run {
+    pub(super) fn pass_breaker(&self) -> Result<Permit, Fault> {
+        let forward = &self.leg.forward;
+        let permit = pass_breaker(&self.upstream, forward.traffic.class, forward.is_priority());
+        permit.map_err(|message| forward.unavailable(message))
+    }
+
+    pub(super) fn tell(&self, permit: Permit, outcome: Outcome, why: &dyn std::fmt::Display) {
+        tell(&self.upstream, self.leg.forward.traffic.class, permit, outcome, why);
+    }
+}
+
+/// Asks the breaker of this traffic. An error says why nothing may be sent.
+pub(super) fn pass_breaker(upstream: &Upstream, class: TrafficClass, priority: bool) -> Result<Permit, String> {
+    let breaker = upstream.breaker(class);
+    breaker.admit(priority).map_err(|refused| {
         Span::current().record("breaker", State::Open.as_str());
         let report = breaker.report();
-        let last = run.upstream.last_failure();
+        let last = upstream.last_failure();
         let last = last.map(|why| format!("; last: {why}")).unwrap_or_default();
-        forward.unavailable(format!(
+        format!(
             "member cluster {} is not asked for now: its {} breaker is {} ({}); the next try is in {:.0?}{last}",
-            run.upstream.cluster,
-            forward.traffic.class.as_str(),
+            upstream.cluster,
+            class.as_str(),
             report.state.as_str(),
             report.reason,
             refused.retry_in
-        ))
+        )
     })
 }
 
 /// Tells the breaker, and everybody else when that changed its state.
-pub(crate) fn tell(run: &Run<'_>, permit: Permit, outcome: Outcome, why: &dyn std::fmt::Display) {
+pub(super) fn tell(
+    upstream: &Upstream,
+    class: TrafficClass,
+    permit: Permit,
+    outcome: Outcome,
+    why: &dyn std::fmt::Display,
+) {
     let transition = permit.record(outcome);
     if outcome == Outcome::Failure {
-        run.upstream.failed(why);
+        upstream.failed(why);
     }
-    if outcome == Outcome::Success && run.leg.forward.traffic.class == TrafficClass::Unary {
-        run.upstream.answers();
+    if outcome == Outcome::Success && class == TrafficClass::Unary {
+        upstream.answers();
     }
     let Some(transition) = transition else { return };
-    let (cluster, class) = (&*run.upstream.cluster, run.leg.forward.traffic.class.as_str());
+    let (cluster, class) = (&*upstream.cluster, class.as_str());
     let (from, to) = (transition.from.as_str(), transition.to.as_str());
     // An event within the leg's span: the trace of the request that tipped the breaker shows it.
     if transition.to == State::Open {
@@ -149,7 +166,7 @@ pub(crate) fn tell(run: &Run<'_>, permit: Permit, outcome: Outcome, why: &dyn st
 
 /// One attempt. The outer error ends the leg, the inner one may be tried again.
 async fn attempt_once(
-    run: &Run<'_>,
+    run: &Run,
     permit: Permit,
     request: Request<Body>,
 ) -> Result<Result<Response<Body>, UpstreamError>, Fault> {
@@ -177,8 +194,8 @@ async fn attempt_once(
     };
     if let Some(permit) = waiting.over() {
         match &outcome {
-            Ok(response) => tell(run, permit, judge_answer(response), &response.status()),
-            Err(error) => tell(run, permit, judge_error(error), error),
+            Ok(response) => run.tell(permit, classify_response(response), &response.status()),
+            Err(error) => run.tell(permit, classify_error(error), error),
         }
     }
     Ok(outcome.map(|response| limited(run, response)))
@@ -186,8 +203,8 @@ async fn attempt_once(
 
 /// Sends what may still be sent once there is a connection for it. A member carries out a write when it has all of its
 /// body, so one whose client takes its time is taken back when a swap meanwhile plans it otherwise.
-async fn deliver(run: &Run<'_>, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
-    let (leg, forward) = (run.leg, &run.leg.forward);
+async fn deliver(run: &Run, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
+    let (leg, forward) = (&run.leg, &run.leg.forward);
     let slot = run.upstream.slot(forward.traffic.long, forward.is_priority()).await?;
     let delivered = request.body().delivered();
     let swaps = leg.swaps().filter(|_| !delivered.is_whole());
@@ -212,18 +229,18 @@ async fn deliver(run: &Run<'_>, request: Request<Body>) -> Result<Response<Body>
 }
 
 /// The deadline is for the whole answer.
-fn limited(run: &Run<'_>, mut response: Response<Body>) -> Response<Body> {
+fn limited(run: &Run, mut response: Response<Body>) -> Response<Body> {
     if let (Some(deadline), Body::Member(stream)) = (run.leg.deadline, response.body_mut()) {
         stream.set_deadline(deadline);
     }
     response
 }
 
-fn timed_out(run: &Run<'_>, waiting: Option<Waiting>) -> Fault {
+fn timed_out(run: &Run, waiting: Option<Waiting>) -> Fault {
     let message = format!("member cluster {} did not answer in time", run.upstream.cluster);
     let shortened = run.leg.asked.query.first("timeout").is_some();
     if let Some((permit, outcome)) = waiting.and_then(|waiting| waiting.timed_out(shortened)) {
-        tell(run, permit, outcome, &message);
+        run.tell(permit, outcome, &message);
     }
     if run.leg.asked.verb == Verb::Watch {
         // Nothing can have changed by it, and an informer lists anew after anything but 429.

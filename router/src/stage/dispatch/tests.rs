@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::decision::plan::Rewrite;
+use crate::resource::access::MemberApi as _;
 use crate::resource::breaker::{self, State};
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
@@ -20,6 +21,7 @@ const WRITE: Traffic = Traffic {
     effect: Effect::Write,
     ..Traffic::QUESTION
 };
+const REVIEWS: &str = "/apis/x/v1/reviews";
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
 
 /// What the member was asked: method, path with query, body.
@@ -223,12 +225,11 @@ async fn without_a_credential_nothing_is_sent() {
 #[tokio::test]
 async fn reviews_go_with_the_routers_own_credential() {
     let world = world(|_, _| json!({"kind": "TokenReview", "code": 201})).await;
-    let reviews = MemberReviews {
+    let reviews = OwnRequests {
         routing: world.now.clone(),
     };
-    let (code, body) = crate::resource::access::MemberApi::post(&reviews, "east", "/apis/x/v1/reviews", b"{}".to_vec())
-        .await
-        .unwrap();
+    let post = |cluster| reviews.post(cluster, REVIEWS, Turn::InOrder, b"{}".to_vec());
+    let (code, body) = post("east").await.unwrap();
     assert_eq!(
         (
             code.as_u16(),
@@ -236,13 +237,45 @@ async fn reviews_go_with_the_routers_own_credential() {
         ),
         (201, Some("TokenReview"))
     );
-    assert_eq!(
-        world.asked(),
-        [(Method::POST, "/apis/x/v1/reviews".to_owned(), "{}".to_owned())]
-    );
-    let unknown =
-        crate::resource::access::MemberApi::post(&reviews, "west", "/apis/x/v1/reviews", b"{}".to_vec()).await;
+    assert_eq!(world.asked(), [(Method::POST, REVIEWS.to_owned(), "{}".to_owned())]);
+    let unknown = post("west").await;
     assert!(matches!(unknown, Err(Fault::Unavailable { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn what_the_router_asks_itself_takes_the_members_bulkhead_and_documents_come_last() {
+    let world = world(|_, _| json!({"kind": "Status"})).await;
+    let own = OwnRequests {
+        routing: world.now.clone(),
+    };
+    let routing = world.now.load();
+    let bulkhead = &routing.upstreams.get("east").unwrap().bulkhead;
+    let mut taken: Vec<_> = std::iter::from_fn(|| bulkhead.try_enter()).collect();
+    assert!(!taken.is_empty());
+    let mut write = Box::pin(world.dispatch(world.forward(), Method::POST, LEASES, lease("a")));
+    assert!(futures::poll!(&mut write).is_pending(), "as everybody's requests do");
+    drop(write);
+    let wanted = DocumentRequest {
+        cluster: "east".into(),
+        path: "/apis".to_owned(),
+        accept: "application/json",
+        etag: None,
+    };
+    let mut document = Box::pin(own.get(&wanted));
+    assert!(futures::poll!(&mut document).is_pending());
+    let mut review = own.post("east", REVIEWS, Turn::InOrder, Vec::new());
+    assert!(futures::poll!(&mut review).is_pending());
+    let token = own.post("east", "/tokens", Turn::First, Vec::new());
+    token.await.expect("who is not known yet waits behind nobody's work");
+    taken.pop();
+    tokio::select! {
+        biased;
+        document = &mut document => panic!("it came first and is last: {document:?}"),
+        review = &mut review => assert!(review.is_ok()),
+    }
+    document.await.unwrap();
+    let paths: Vec<_> = world.asked().into_iter().map(|(_, path, _)| path).collect();
+    assert_eq!(paths, ["/tokens", REVIEWS, "/apis"]);
 }
 
 #[tokio::test]

@@ -17,7 +17,9 @@ use hyper_util::rt::TokioIo;
 use portolan_runtime::Tasks;
 use tracing::{Instrument as _, field};
 
-use super::{LONG_HEAD_TIMEOUT, Run, admit, fault_of, inject, judge_answer, judge_error, leg_span, refused_us, tell};
+use super::outcome::{classify_error, classify_response, fault_of, refused_us};
+use super::send::{inject, leg_span};
+use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;
 use crate::resource::breaker::Outcome;
 use crate::resource::upstream::{Body, UpstreamError};
@@ -36,8 +38,8 @@ pub(crate) struct Tunnel {
 
 /// Opens a connection to the leg's member and asks it to switch. With a 101 comes the tunnel, to be run once the
 /// client has been answered.
-pub(crate) async fn upgrade(
-    run: &Run<'_>,
+pub(super) async fn upgrade(
+    run: &Run,
     tasks: &Tasks,
     (mut head, body): (Parts, Body),
 ) -> Result<(Response<Body>, Option<Tunnel>), Fault> {
@@ -50,14 +52,14 @@ pub(crate) async fn upgrade(
             "exec, attach and port-forward are upgrades of HTTP/1.1: connect with it".to_owned(),
         ));
     };
-    rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, run.bearer)?;
+    rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, &run.bearer)?;
     let span = leg_span(run, &head);
     inject(&span, &run.leg.received, &mut head);
     let mut response = exchange(run, tasks, Request::from_parts(head, body))
         .instrument(span.clone())
         .await?;
     span.record("http.response.status_code", response.status().as_u16());
-    if let Some(fault) = refused_us(run.leg, &response) {
+    if let Some(fault) = refused_us(&run.leg, &response) {
         return Err(fault);
     }
     let tunnel = (response.status() == StatusCode::SWITCHING_PROTOCOLS).then(|| Tunnel {
@@ -69,8 +71,8 @@ pub(crate) async fn upgrade(
     Ok((Response::from_parts(head, body), tunnel))
 }
 
-async fn exchange(run: &Run<'_>, tasks: &Tasks, request: Request<Body>) -> Result<Response<Body>, Fault> {
-    let permit = admit(run)?;
+async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Response<Body>, Fault> {
+    let permit = run.pass_breaker()?;
     let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, ask(run, tasks, request)).await;
     let failed = |fault: Fault| {
         tracing::Span::current().record("otel.status_code", "ERROR");
@@ -79,11 +81,11 @@ async fn exchange(run: &Run<'_>, tasks: &Tasks, request: Request<Body>) -> Resul
     };
     match outcome {
         Ok(Ok(response)) => {
-            tell(run, permit, judge_answer(&response), &response.status());
+            run.tell(permit, classify_response(&response), &response.status());
             Ok(response)
         }
         Ok(Err(error)) => {
-            tell(run, permit, judge_error(&error), &error);
+            run.tell(permit, classify_error(&error), &error);
             Err(failed(fault_of(&run.leg.forward, &error)))
         }
         Err(_) => {
@@ -95,13 +97,13 @@ async fn exchange(run: &Run<'_>, tasks: &Tasks, request: Request<Body>) -> Resul
                 cluster: run.upstream.cluster.to_string(),
                 sent: true,
             };
-            tell(run, permit, Outcome::Failure, &fault);
+            run.tell(permit, Outcome::Failure, &fault);
             Err(failed(fault))
         }
     }
 }
 
-async fn ask(run: &Run<'_>, tasks: &Tasks, mut request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
+async fn ask(run: &Run, tasks: &Tasks, mut request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
     let cluster = &run.upstream.cluster;
     let dialed = run.upstream.connect_http1().await?;
     let host =

@@ -20,6 +20,7 @@ use super::fence::Write;
 use super::*;
 use crate::decision::plan::{FanLeg, Forward, Need, Rewrite, fanout::Share};
 use crate::resource::access::{Access, HubReviews, MemberAnswer, MemberApi};
+use crate::resource::bulkhead::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
 use crate::stage::fanout::metrics::FanOutMetrics;
@@ -241,7 +242,13 @@ fn caller() -> Caller {
 struct Strict;
 
 impl MemberApi for Strict {
-    fn post(&self, cluster: &str, _: &'static str, _: Vec<u8>) -> futures::future::BoxFuture<'static, MemberAnswer> {
+    fn post(
+        &self,
+        cluster: &str,
+        _: &'static str,
+        _: Turn,
+        _: Vec<u8>,
+    ) -> futures::future::BoxFuture<'static, MemberAnswer> {
         let answer = match cluster {
             "west" => Err(Fault::Unavailable {
                 message: "west is away".to_owned(),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 
 use super::token::Reviewed;
-use crate::resource::access::MemberApi;
+use crate::resource::access::{self, MemberApi};
+use crate::resource::bulkhead::Turn;
 use crate::value::fault::Fault;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -28,8 +29,8 @@ pub(super) async fn review(
         },
         ..TokenReview::default()
     };
-    let answer: TokenReview = crate::resource::access::ask(&*members, &cluster, PATH, &question).await?;
-    match judge(&claimed, answer.status.unwrap_or_default()) {
+    let answer: TokenReview = access::ask(&*members, &cluster, PATH, Turn::First, &question).await?;
+    match confirm(&claimed, answer.status.unwrap_or_default()) {
         Ok(()) => Ok(Arc::new(claimed)),
         Err(reason) => Err(Fault::Unauthenticated(format!(
             "member {cluster} does not accept the token: {reason}"
@@ -38,7 +39,7 @@ pub(super) async fn review(
 }
 
 /// The member's word against the token's. Its `error` is not repeated: API servers quote what they were given.
-fn judge(claimed: &Reviewed, status: TokenReviewStatus) -> Result<(), &'static str> {
+fn confirm(claimed: &Reviewed, status: TokenReviewStatus) -> Result<(), &'static str> {
     if status.authenticated != Some(true) {
         return Err("it is expired or invalid there, or its Pod or ServiceAccount is gone");
     }

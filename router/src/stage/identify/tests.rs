@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::signer::Signer;
 use super::*;
 use crate::resource::access::MemberAnswer;
+use crate::resource::bulkhead::Turn;
 use crate::stage::admit::Limits;
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::value::snapshot::told;
@@ -55,7 +56,7 @@ struct Members {
 }
 
 impl MemberApi for Members {
-    fn post(&self, cluster: &str, _: &'static str, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+    fn post(&self, cluster: &str, _: &'static str, _: Turn, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.clusters.lock().push(cluster.to_owned());
         let answer = (self.script)(cluster, &serde_json::from_slice(&body).unwrap());

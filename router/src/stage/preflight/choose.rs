@@ -31,7 +31,7 @@ impl Preflight {
             By::Lease(names) => {
                 // Nobody may make us read the body before they may do both.
                 for candidate in &choose.candidates {
-                    self.access(candidate.forward.access()).await?;
+                    self.access(&candidate.forward).await?;
                 }
                 let bytes = pending.gather(body).await?;
                 let ours = lease::names_lease(names, pending.content_type(), &bytes)?;
@@ -81,7 +81,7 @@ impl Preflight {
             return Err(forward.unavailable(held.clone()));
         }
         // As the user that the caller wants to act as, so it must be allowed to, there.
-        match self.access(forward.access()).await {
+        match self.access(forward).await {
             Err(Fault::Forbidden(_)) => return Ok((Finding::Forbidden, Body::Empty)),
             other => other?,
         }

@@ -27,6 +27,7 @@ impl MemberApi for NoReviews {
         &self,
         _cluster: &str,
         _path: &'static str,
+        _turn: Turn,
         _body: Vec<u8>,
     ) -> futures::future::BoxFuture<'static, MemberAnswer> {
         Box::pin(async { Err(Fault::Internal("nobody is asked".to_owned())) })

@@ -206,3 +206,23 @@ proptest::proptest! {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_review_takes_one_of_its_members_permits() {
+    let signer = Signer::ec("key");
+    let world = World::usual(&signer);
+    let admit = &world.identifier.admit;
+    let member: Arc<str> = "east".into();
+    let mut held = Vec::new();
+    for last in 0..=u8::MAX {
+        while let Some(permit) = admit.review(&member, [10, 0, 0, last].into()).now_or_never() {
+            held.push(permit.unwrap());
+        }
+    }
+    let token = signer.sign(&claims("uid-1"));
+    let refused = world.ask(&token).await;
+    assert!(matches!(refused, Err(Fault::TooManyRequests { .. })), "{refused:?}");
+    assert_eq!(world.asked(), 0);
+    drop(held);
+    assert!(world.ask(&token).await.is_ok());
+}

@@ -1,7 +1,6 @@
 //! What an answer or an error says of the member's health, and what the client is told of an error. Pure.
 
-use http::header::{CONTENT_TYPE, HeaderMap};
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::Leg;
 use crate::decision::plan::Forward;
@@ -9,14 +8,14 @@ use crate::resource::breaker::Outcome;
 use crate::resource::upstream::{Body, BodyError, UpstreamError};
 use crate::value::classify::Verb;
 use crate::value::fault::Fault;
+use crate::value::media::Media;
 
 /// Every API server puts it on every answer; what stands in front of one does not.
 const AUDIT_ID: &str = "audit-id";
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Judges the head of an answer. A 5xx is a failure only if it is not the API server's own: a Status of admission, of a
+/// What the head of an answer says of the member. A 5xx is a failure only if it is not the API server's own: a Status of admission, of a
 /// broken aggregated API or of a Pod behind `proxy` says nothing against the member. 429 is pressure.
-pub(crate) fn judge_answer(response: &Response<Body>) -> Outcome {
+pub(crate) fn classify_response<B>(response: &Response<B>) -> Outcome {
     let status = response.status();
     if status == StatusCode::TOO_MANY_REQUESTS {
         return Outcome::Neutral;
@@ -28,15 +27,11 @@ pub(crate) fn judge_answer(response: &Response<Body>) -> Outcome {
 }
 
 fn is_api_server(headers: &HeaderMap) -> bool {
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    headers.contains_key(AUDIT_ID) || kind.starts_with("application/json") || kind.starts_with(PROTOBUF)
+    headers.contains_key(AUDIT_ID) || Media::of_content(headers).is_some()
 }
 
-/// Judges an error: the client's own failing says nothing of the member.
-pub(crate) fn judge_error(error: &UpstreamError) -> Outcome {
+/// What an error says of the member: the client's own failing says nothing.
+pub(crate) fn classify_error(error: &UpstreamError) -> Outcome {
     match error {
         UpstreamError::Connect { .. } | UpstreamError::Lost { told: false, .. } => Outcome::Failure,
         // A break that was counted already; a member that is shutting down one connection of several, whose next dial
@@ -86,6 +81,7 @@ pub(crate) fn refused_us(leg: &Leg, response: &Response<Body>) -> Option<Fault> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::media::PROTOBUF;
 
     fn answer(status: u16, headers: &[(&'static str, &'static str)]) -> Response<Body> {
         let mut response = Response::new(Body::Empty);
@@ -117,7 +113,7 @@ mod tests {
             (503, vec![], Outcome::Failure),
         ] {
             assert_eq!(
-                judge_answer(&answer(status, &headers)),
+                classify_response(&answer(status, &headers)),
                 expected,
                 "{status} {headers:?}"
             );
