@@ -33,7 +33,7 @@ const HUB_AWAY: Duration = Duration::from_hours(1);
 /// An answer of a member, either way.
 const MEMBER: Duration = Duration::from_secs(10);
 /// Answers kept of each kind.
-const MAX_KEPT: usize = 8_192;
+const MAX_KEPT: u64 = 8_192;
 const SUBJECT_ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// Who wants which right to act as somebody, where.
@@ -60,8 +60,8 @@ impl Access {
         Self {
             hub,
             members,
-            people: Arc::new(Kept::new(MAX_KEPT)),
-            acting: Arc::new(Kept::new(MAX_KEPT)),
+            people: Arc::new(Kept::new(MAX_KEPT, HUB_AWAY)),
+            acting: Arc::new(Kept::new(MAX_KEPT, MEMBER)),
         }
     }
 
@@ -101,7 +101,7 @@ impl Access {
             return proxy_outcome(&question, &decision);
         }
         if let Ok(decision) = self.hub.ask(question.clone()).await {
-            self.people.put(question.clone(), decision.clone());
+            self.people.put(question.clone(), decision.clone(), Duration::ZERO);
             return proxy_outcome(&question, &decision);
         }
         match self.people.get(&question, |_| HUB_AWAY) {
@@ -140,7 +140,7 @@ impl Access {
             decision
         } else {
             let decision = self.ask_member(&question, turn).await?;
-            self.acting.put(question, decision.clone());
+            self.acting.put(question, decision.clone(), Duration::ZERO);
             decision
         };
         if decision.allowed {

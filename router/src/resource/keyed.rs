@@ -1,4 +1,4 @@
-//! State by key that lives as long as somebody uses it: bulkheads of callers, shares of source addresses.
+//! State by key that lives as long as somebody uses it: bulkheads of callers, shares of source addresses, running reviews.
 //!
 //! Whoever takes an [`Entry`] keeps it while it is used; the last one to drop it drops the key, so there are never more
 //! keys than users and nothing has to be swept. Not a cache: what should outlive its users belongs elsewhere.
@@ -49,12 +49,20 @@ impl<K: Eq + Hash, V> Default for Keyed<K, V> {
 impl<K: Eq + Hash + Clone, V> Keyed<K, V> {
     /// The key's value, made if nobody uses the key.
     pub(crate) fn entry(&self, key: K, make: impl FnOnce() -> V) -> Entry<K, V> {
-        let found = self.entries.get(&key).map(|shared| shared.clone());
-        let shared = found.unwrap_or_else(|| {
+        self.find(&key).unwrap_or_else(|| {
             let entry = self.entries.entry(key.clone());
             let make = || Arc::new(Shared { key, value: make() });
-            entry.or_insert_with(make).clone()
-        });
+            self.hold(entry.or_insert_with(make).clone())
+        })
+    }
+
+    /// The key's value, if somebody uses the key.
+    pub(crate) fn find(&self, key: &K) -> Option<Entry<K, V>> {
+        let found = self.entries.get(key).map(|shared| shared.clone());
+        found.map(|shared| self.hold(shared))
+    }
+
+    fn hold(&self, shared: Arc<Shared<K, V>>) -> Entry<K, V> {
         Entry {
             shared: Some(shared),
             all: self.clone(),
@@ -96,6 +104,7 @@ mod tests {
         let first = all.entry("a", || 1);
         let second = all.entry("a", || 2);
         assert_eq!((*first, *second, all.len()), (1, 1, 1));
+        assert!(all.find(&"a").is_some_and(|found| *found == 1) && all.find(&"b").is_none());
         drop(first);
         assert_eq!(*all.entry("a", || 3), 1, "still in use");
         drop(second);

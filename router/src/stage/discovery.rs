@@ -12,7 +12,6 @@
 
 mod answer;
 mod cache;
-mod kept;
 mod metrics;
 pub(crate) mod page;
 #[cfg(test)]
@@ -20,19 +19,22 @@ mod tests;
 mod united;
 mod warm;
 
+use std::hash::Hash;
 use std::sync::Arc;
 
 use futures::future::join_all;
 use http::header::{HOST, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Response};
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use portolan_merge::discovery::render;
 use portolan_merge::openapi::{self, Edition};
 use portolan_runtime::Tasks;
 use serde_json::Value;
 
 use self::answer::{Caching, Ready};
-use self::cache::{Cache, Copy, Key, Paper};
+use self::cache::{Copies, Copy, Key, Paper};
 pub(crate) use self::metrics::DiscoveryMetrics;
 use self::united::{Half, Made, Union};
 use crate::resource::routing::RoutingStore;
@@ -45,7 +47,7 @@ use crate::value::snapshot::Snapshot;
 
 /// Answers discovery. One per process.
 pub(crate) struct Discovery {
-    cache: Arc<Cache>,
+    copies: Arc<Copies>,
     /// Filled with what members serve, and asked who they are.
     routing: Arc<RoutingStore>,
     made: Made,
@@ -99,7 +101,7 @@ impl Discovery {
     pub(crate) fn new(documents: OwnRequests, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
         Arc::new(Self {
             routing: documents.routing.clone(),
-            cache: Cache::new(documents, metrics.clone(), tasks),
+            copies: Copies::new(documents, metrics.clone(), tasks),
             made: Made::new(metrics.clone()),
             metrics,
         })
@@ -220,7 +222,7 @@ impl Call<'_> {
             uid: target.cluster_uid.as_str().into(),
             paper,
         };
-        self.discovery.cache.get(&key).await
+        self.discovery.copies.get(&key).await
     }
 
     async fn openapi_v2(&self) -> Result<Response<Body>, Fault> {
@@ -286,6 +288,17 @@ impl Call<'_> {
         };
         Ok(made.answer(self.headers, caching, &indexes.warnings()))
     }
+}
+
+/// Things that can be made again, up to so many bytes: the longest unused goes first.
+fn bounded<K, V>(bytes: u64, size: impl Fn(&V) -> usize + Send + Sync + 'static) -> Cache<K, V>
+where
+    K: Eq + Hash + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    let weight = move |_: &K, value: &V| u32::try_from(size(value)).unwrap_or(u32::MAX);
+    let cache = Cache::builder().max_capacity(bytes).weigher(weight);
+    cache.eviction_policy(EvictionPolicy::lru()).build()
 }
 
 fn legacy(document: &Value) -> Ready {

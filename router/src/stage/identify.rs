@@ -23,7 +23,7 @@ use portolan_runtime::pki;
 use portolan_wire::identity::Identity;
 use rustls_pki_types::CertificateDer;
 
-use self::cache::{Lookup, Source, TokenCache, TokenHash};
+use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
@@ -154,16 +154,9 @@ impl Identifier {
             return Err(unauthenticated(&TokenError::NotAToken));
         }
         let hash = TokenHash::of(token);
-        match self.cache.get(hash) {
-            Some(Lookup::Kept(outcome)) => {
-                self.metrics.source(Source::Kept);
-                return outcome;
-            }
-            Some(Lookup::Running(running)) => {
-                self.metrics.source(Source::Joined);
-                return running.await;
-            }
-            None => {}
+        if let Some((outcome, source)) = self.cache.known(hash).await {
+            self.metrics.source(source);
+            return outcome;
         }
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let claimed = self.verify(token, snapshot, now)?;

@@ -1,25 +1,21 @@
 //! Decisions kept for a while, in bounded number. How long one counts is the reader's to say: a hub that is away makes
 //! older ones good enough. Caller: `access`.
 
-use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::hub::Decision;
 
+/// The decisions about one kind of question.
 pub(super) struct Kept<K> {
-    max: usize,
-    // A mutex: held for a map operation, never across an await.
-    inner: Mutex<Inner<K>>,
-}
-
-struct Inner<K> {
-    decisions: HashMap<K, Made>,
+    decisions: Cache<K, Made>,
     /// Counts decisions put.
-    puts: u64,
+    puts: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -36,59 +32,43 @@ impl Made {
     }
 }
 
-impl<K: Hash + Eq + Clone> Kept<K> {
-    pub(super) fn new(max: usize) -> Self {
-        let inner = Inner {
-            decisions: HashMap::new(),
-            puts: 0,
-        };
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> Kept<K> {
+    /// At most `max`, the least recently used goes first; none is kept longer than `longest`.
+    pub(super) fn new(max: u64, longest: Duration) -> Self {
+        let decisions = Cache::builder().max_capacity(max).time_to_live(longest);
         Self {
-            max,
-            inner: Mutex::new(inner),
+            decisions: decisions.eviction_policy(EvictionPolicy::lru()).build(),
+            puts: AtomicU64::new(0),
         }
     }
 
     /// The decision, if it is younger than what `life` says of it.
     pub(super) fn get(&self, question: &K, life: impl Fn(&Decision) -> Duration) -> Option<Decision> {
-        let inner = self.inner.lock();
-        let made = inner.decisions.get(question)?;
-        (made.age() < life(&made.decision)).then(|| made.decision.clone())
+        let made = self.decisions.get(question)?;
+        (made.age() < life(&made.decision)).then_some(made.decision)
     }
 
-    /// Keeps a decision that was just made.
-    pub(super) fn put(&self, question: K, decision: Decision) {
-        self.put_aged(question, decision, Duration::ZERO);
-    }
-
-    /// Keeps a decision of some age, at the cost of the oldest one when full.
-    pub(super) fn put_aged(&self, question: K, decision: Decision, age: Duration) {
-        let mut inner = self.inner.lock();
-        inner.puts += 1;
-        let decisions = &mut inner.decisions;
-        if decisions.len() >= self.max && !decisions.contains_key(&question) {
-            let oldest = decisions.iter().max_by_key(|(_, made)| made.age());
-            if let Some(oldest) = oldest.map(|(question, _)| question.clone()) {
-                decisions.remove(&oldest);
-            }
-        }
-        let made = Made {
-            decision,
-            at: Instant::now(),
-            age,
-        };
-        decisions.insert(question, made);
+    /// Keeps a decision that is of this age already.
+    pub(super) fn put(&self, question: K, decision: Decision, age: Duration) {
+        let at = Instant::now();
+        self.decisions.insert(question, Made { decision, at, age });
+        self.puts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Changes with every decision that is put.
     pub(super) fn puts(&self) -> u64 {
-        self.inner.lock().puts
+        self.puts.load(Ordering::Relaxed)
     }
 
     /// All of them with their ages.
-    pub(super) fn all(&self) -> Vec<(K, Decision, Duration)> {
-        let inner = self.inner.lock();
-        let all = inner.decisions.iter();
-        all.map(|(question, made)| (question.clone(), made.decision.clone(), made.age()))
-            .collect()
+    pub(super) fn all(&self) -> impl Iterator<Item = (K, Decision, Duration)> {
+        let all = self.decisions.iter();
+        all.map(|(question, made)| (K::clone(&question), made.decision.clone(), made.age()))
+    }
+
+    /// Drops at once what the cache would drop in a moment.
+    #[cfg(test)]
+    pub(super) fn settle(&self) {
+        self.decisions.run_pending_tasks();
     }
 }

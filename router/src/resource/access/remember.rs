@@ -13,7 +13,7 @@ use super::{Access, HUB_AWAY};
 const FILE_NAME: &str = "people.json";
 /// Between two looks whether there is something to write. What is lost by a crash in between is asked for again.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The same after writes that failed.
+/// Between two tries to write, after some that failed.
 const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ impl Access {
             // A clock that went back makes none of them fresher.
             if age < HUB_AWAY && one.decided_unix_seconds <= now {
                 let (question, decision) = one.into_parts();
-                self.people.put_aged(question, decision, age);
+                self.people.put(question, decision, age);
             }
         }
     }
@@ -73,12 +73,8 @@ impl Access {
     /// False: it was not written.
     fn write(&self, path: &Path) -> bool {
         let now = SystemTime::now();
-        let all: Vec<_> = self.people.all();
-        let all: Vec<_> = all
-            .into_iter()
-            .filter(|(_, _, age)| *age < HUB_AWAY)
-            .map(|one| Remembered::new(one, now))
-            .collect();
+        let all = self.people.all().filter(|(_, _, age)| *age < HUB_AWAY);
+        let all: Vec<_> = all.map(|one| Remembered::new(one, now)).collect();
         let written = serde_json::to_vec(&all).map(|bytes| files::write_private(path, bytes));
         match written {
             Ok(Ok(())) => return true,

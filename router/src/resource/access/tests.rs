@@ -118,6 +118,7 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
             allowed: true,
             reason: String::new(),
         },
+        Duration::ZERO,
     );
     tokio::time::sleep(HUB_AWAY / 2).await;
     assert_eq!(access.check(&check, Turn::InOrder).await, Ok(()));
@@ -132,6 +133,7 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
             allowed: false,
             reason: "RBAC".to_owned(),
         },
+        Duration::ZERO,
     );
     tokio::time::sleep(HUB_NO).await;
     assert!(matches!(access.check(&check, Turn::InOrder).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
@@ -151,8 +153,8 @@ async fn the_hubs_last_word_survives_a_restart() {
     };
     let (before, _) = access(&[]);
     before.recall(folder.path());
-    before.people.put(question("ada"), yes());
-    before.people.put_aged(question("bob"), yes(), HUB_AWAY);
+    before.people.put(question("ada"), yes(), Duration::ZERO);
+    before.people.put(question("bob"), yes(), HUB_AWAY);
     let tasks = portolan_runtime::Tasks::new();
     tasks.spawn("remember", before.remember(folder.path().to_owned(), tasks.clone()));
     // Nothing was put since: what is written at the end is what counts.
@@ -190,7 +192,7 @@ async fn what_could_not_be_remembered_is_written_later() {
         allowed: true,
         reason: String::new(),
     };
-    access.people.put(question, decision);
+    access.people.put(question, decision, Duration::ZERO);
     let tasks = portolan_runtime::Tasks::new();
     tasks.spawn("remember", access.remember(missing.clone(), tasks.clone()));
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -199,24 +201,17 @@ async fn what_could_not_be_remembered_is_written_later() {
     assert!(missing.join("people.json").exists());
 }
 
-#[test]
-fn decisions_are_bounded_in_number() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let kept = Kept::new(2);
-        for number in 0..5 {
-            kept.put(
-                number,
-                Decision {
-                    allowed: true,
-                    reason: String::new(),
-                },
-            );
-        }
-        let found = (0..5).filter(|number| kept.get(number, |_| MEMBER).is_some()).count();
-        assert_eq!(found, 2);
-    });
+#[tokio::test]
+async fn decisions_are_bounded_in_number() {
+    let kept = Kept::new(2, MEMBER);
+    for number in 0..5 {
+        let decision = Decision {
+            allowed: true,
+            reason: String::new(),
+        };
+        kept.put(number, decision, Duration::ZERO);
+    }
+    kept.settle();
+    let found: Vec<_> = (0..5).filter(|number| kept.get(number, |_| MEMBER).is_some()).collect();
+    assert_eq!(found, [3, 4]);
 }

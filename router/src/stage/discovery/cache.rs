@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, ETAG, HeaderValue};
 use http::{Response, StatusCode};
+use moka::sync::Cache;
 use parking_lot::Mutex;
 use portolan_merge::discovery::{self, Group};
 use portolan_merge::openapi::{self, Index};
@@ -19,7 +20,6 @@ use portolan_runtime::Tasks;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::kept::Kept;
 use super::metrics::{DiscoveryMetrics, Fetched};
 use crate::stage::dispatch::{DocumentRequest, OwnRequests};
 use crate::value::document::{Encoding, V2_PROTOBUF, V3_PROTOBUF};
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A client without one waits this long, if somebody else has answered.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 /// Copies of OpenAPI documents, over all members; small documents are not counted.
-const MAX_BYTES: usize = 128 << 20;
+const MAX_BYTES: u64 = 128 << 20;
 /// The only form of discovery that is read: Kubernetes 1.26 and later.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
@@ -132,7 +132,7 @@ impl Copy {
 }
 
 /// The cache. One per process.
-pub(crate) struct Cache {
+pub(crate) struct Copies {
     documents: OwnRequests,
     metrics: DiscoveryMetrics,
     /// Looks at members go on when the client that caused them has gone.
@@ -143,7 +143,7 @@ pub(crate) struct Cache {
 
 struct Inner {
     looks: HashMap<Key, Look>,
-    large: Kept<Key, Copy>,
+    large: Cache<Key, Arc<Copy>>,
 }
 
 /// The last look at one document.
@@ -163,11 +163,11 @@ impl Look {
     }
 }
 
-impl Cache {
+impl Copies {
     pub(super) fn new(documents: OwnRequests, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
         let inner = Inner {
             looks: HashMap::new(),
-            large: Kept::new(MAX_BYTES),
+            large: super::bounded(MAX_BYTES, |copy: &Arc<Copy>| copy.bytes().len()),
         };
         Arc::new(Self {
             documents,
@@ -180,7 +180,7 @@ impl Cache {
     /// The document, as fresh as it can be had in time; an error says why there is none at all.
     pub(super) async fn get(self: &Arc<Self>, key: &Key) -> Result<Arc<Copy>, String> {
         let (until, mut running) = {
-            let mut inner = self.inner.lock();
+            let inner = &mut *self.inner.lock();
             let known = inner.copy(key);
             let look = inner.looks.entry(key.clone()).or_default();
             if look.is_fresh() && (known.is_some() || look.failed.is_some()) {
@@ -197,7 +197,7 @@ impl Cache {
         };
         // An error: the look is over and its sender gone.
         let over = tokio::time::timeout_at(until, running.changed()).await.is_ok();
-        let mut inner = self.inner.lock();
+        let inner = self.inner.lock();
         let failed = inner
             .looks
             .get(key)
@@ -245,7 +245,7 @@ impl Cache {
             Ok(Some(copy)) => {
                 look.failed = None;
                 inner.put(key, Arc::new(copy));
-                self.tell(&mut inner, key);
+                self.tell(&inner, key);
             }
             Err(why) => {
                 if look.failed.is_none() {
@@ -258,15 +258,15 @@ impl Cache {
 
     /// Both halves of a member's discovery, as kinds, if they are here.
     pub(super) fn tell_kinds(&self, key: &Key) {
-        self.tell(&mut self.inner.lock(), key);
+        self.tell(&self.inner.lock(), key);
     }
 
     /// Under the lock: two that end at once must not overtake each other.
-    fn tell(&self, inner: &mut Inner, key: &Key) {
+    fn tell(&self, inner: &Inner, key: &Key) {
         if !matches!(key.paper, Paper::Core | Paper::Groups) {
             return;
         }
-        let mut half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
+        let half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
         if let (Some(core), Some(groups)) = (half(Paper::Core), half(Paper::Groups)) {
             let kinds = Arc::new(kinds_of(core.groups().iter().chain(groups.groups())));
             self.documents.routing.set_kinds(&key.cluster, &key.uid, &kinds);
@@ -277,12 +277,16 @@ impl Cache {
     pub(super) fn retain(&self, known: impl Fn(&str, &str) -> bool) {
         let mut inner = self.inner.lock();
         inner.looks.retain(|key, _| known(&key.cluster, &key.uid));
-        inner.large.retain(|key| known(&key.cluster, &key.uid));
+        for (key, _) in &inner.large {
+            if !known(&key.cluster, &key.uid) {
+                inner.large.invalidate(&*key);
+            }
+        }
     }
 }
 
 impl Inner {
-    fn copy(&mut self, key: &Key) -> Option<Arc<Copy>> {
+    fn copy(&self, key: &Key) -> Option<Arc<Copy>> {
         if key.paper.is_large() {
             return self.large.get(key);
         }
@@ -291,12 +295,12 @@ impl Inner {
 
     fn put(&mut self, key: &Key, copy: Arc<Copy>) {
         if key.paper.is_large() {
-            let bytes = copy.bytes().len();
-            self.large.put(key.clone(), copy, bytes);
+            let large = &self.large;
+            large.insert(key.clone(), copy);
+            large.run_pending_tasks();
             // Documents come and go with their CRDs; what is kept of a look is nothing without its copy.
-            let large = &mut self.large;
             self.looks
-                .retain(|key, look| !key.paper.is_large() || look.running.is_some() || large.has(key));
+                .retain(|key, look| !key.paper.is_large() || look.running.is_some() || large.contains_key(key));
         } else if let Some(look) = self.looks.get_mut(key) {
             look.copy = Some(copy);
         }

@@ -6,24 +6,24 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use parking_lot::Mutex;
+use moka::sync::Cache;
 use portolan_merge::discovery::render::{self, Format};
 use portolan_merge::discovery::union::{self, Served, United};
 use portolan_merge::openapi::{self, Edition};
 
 use super::answer::Ready;
+use super::bounded;
 use super::cache::Copy;
-use super::kept::Kept;
 use super::metrics::DiscoveryMetrics;
 use crate::value::document::{Encoding, Source};
 use crate::value::media::JSON;
 
 /// Unions of discovery: one per set of members that some shard has, some hundred KB each.
-const MAX_DISCOVERY_BYTES: usize = 64 << 20;
+const MAX_DISCOVERY_BYTES: u64 = 64 << 20;
 /// What one union is reckoned with; its documents are about as large.
 const UNION_BYTES: usize = 1 << 20;
 /// OpenAPI documents of several members, made into one.
-const MAX_OPENAPI_BYTES: usize = 64 << 20;
+const MAX_OPENAPI_BYTES: u64 = 64 << 20;
 
 /// One member's discovery.
 #[derive(Debug, Clone)]
@@ -66,17 +66,16 @@ type OpenApiKey = (String, Encoding, String);
 
 /// What has been made.
 pub(super) struct Made {
-    // Mutexes: held for a look-up, never across an await or the making.
-    unions: Mutex<Kept<UnionKey, Union>>,
-    openapi: Mutex<Kept<OpenApiKey, Ready>>,
+    unions: Cache<UnionKey, Arc<Union>>,
+    openapi: Cache<OpenApiKey, Arc<Ready>>,
     metrics: DiscoveryMetrics,
 }
 
 impl Made {
     pub(super) fn new(metrics: DiscoveryMetrics) -> Self {
         Self {
-            unions: Mutex::new(Kept::new(MAX_DISCOVERY_BYTES)),
-            openapi: Mutex::new(Kept::new(MAX_OPENAPI_BYTES)),
+            unions: bounded(MAX_DISCOVERY_BYTES, |_| UNION_BYTES),
+            openapi: bounded(MAX_OPENAPI_BYTES, |ready: &Arc<Ready>| ready.body.len()),
             metrics,
         }
     }
@@ -84,7 +83,7 @@ impl Made {
     pub(super) fn union(&self, halves: &[Half]) -> Arc<Union> {
         let part = |half: &Half| (half.source.clone(), half.core.hash.clone(), half.groups.hash.clone());
         let key: UnionKey = halves.iter().map(part).collect();
-        if let Some(made) = self.unions.lock().get(&key) {
+        if let Some(made) = self.unions.get(&key) {
             return made;
         }
         let groups: Vec<_> = halves
@@ -106,7 +105,7 @@ impl Made {
             united,
             aggregated: Default::default(),
         });
-        self.unions.lock().put(key, made.clone(), UNION_BYTES);
+        self.unions.insert(key, made.clone());
         made
     }
 
@@ -126,7 +125,7 @@ impl Made {
         }
         let hashes: Vec<&str> = distinct.iter().map(|copy| copy.hash.as_str()).collect();
         let key = (name.to_owned(), encoding, openapi::combined(&hashes));
-        if let Some(made) = self.openapi.lock().get(&key) {
+        if let Some(made) = self.openapi.get(&key) {
             return Some(made);
         }
         let first = distinct.first()?;
@@ -137,9 +136,8 @@ impl Made {
             (parts, Encoding::Json) => openapi::unite_json(edition, parts)?.into(),
             (parts, Encoding::Protobuf) => openapi::unite_protobuf(edition, parts)?.into(),
         };
-        let bytes = body.len();
         let made = Arc::new(Ready::new(first.content_type.clone(), key.2.clone(), body));
-        self.openapi.lock().put(key, made.clone(), bytes);
+        self.openapi.insert(key, made.clone());
         Some(made)
     }
 }

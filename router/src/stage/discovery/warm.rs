@@ -40,7 +40,7 @@ impl Discovery {
 
     /// Looks at all members at once; each look is bounded, and a member that hangs keeps the others waiting for seconds.
     async fn round(&self, snapshot: &Snapshot) {
-        self.cache.retain(|cluster, uid| {
+        self.copies.retain(|cluster, uid| {
             snapshot
                 .targets
                 .get(cluster)
@@ -54,11 +54,11 @@ impl Discovery {
             })
         });
         let keys: Vec<_> = keys.collect();
-        join_all(keys.iter().map(|key| self.cache.get(key))).await;
+        join_all(keys.iter().map(|key| self.copies.get(key))).await;
         // A member that was away from the snapshot for a moment is told of again, though nothing of it has changed.
         let kinds = &self.routing.load().kinds;
         for key in keys.iter().filter(|key| kinds.member(&key.cluster).is_none()) {
-            self.cache.tell_kinds(key);
+            self.copies.tell_kinds(key);
         }
     }
 }

@@ -3,25 +3,26 @@
 //! Keeps no token: a SHA-256 of it. Good answers live ten seconds (as the API server's own cache does) and never beyond
 //! the token's expiry; bad ones too, in bounded number; failures to ask are not kept. Caller: `identify`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, WeakShared};
-use parking_lot::Mutex;
+use futures::future::{BoxFuture, Shared};
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::token::Reviewed;
+use crate::resource::keyed::Keyed;
 use crate::value::fault::Fault;
 
 /// The API server trusts its own answer for as long, also after the Pod is gone.
 pub(super) const TTL: Duration = Duration::from_secs(10);
 /// Distinct good tokens within [`TTL`]: far more than callers of one router.
-const MAX_GOOD: usize = 16_384;
+const MAX_GOOD: u64 = 16_384;
 /// Distinct refused tokens within [`TTL`]. They are well signed, so only a member's own Pods can make them.
-const MAX_BAD: usize = 1_024;
+const MAX_BAD: u64 = 1_024;
 
 /// What a review says of a token.
 pub(super) type Outcome = Result<Arc<Reviewed>, Fault>;
@@ -58,38 +59,30 @@ impl Source {
     }
 }
 
-/// Cheap to clone.
-#[derive(Clone, Default)]
+/// What is kept and what is on its way.
+#[derive(Default)]
 pub(super) struct TokenCache {
-    // A mutex: held for a map operation, never across an await.
-    inner: Arc<Mutex<Inner>>,
-}
-
-#[derive(Default)]
-struct Inner {
     kept: Kept,
-    // Weak: a review that nobody waits for any more is dropped, and the next request starts another.
-    running: HashMap<TokenHash, WeakShared<BoxFuture<'static, Outcome>>>,
+    /// One that nobody waits for any more is dropped, and the next request starts another.
+    running: Keyed<TokenHash, Shared<BoxFuture<'static, Outcome>>>,
 }
 
-#[derive(Default)]
+/// Outcomes, each until a time of its own: a token may expire before the cache drops it. Good and bad ones apart, so that
+/// no number of refused tokens pushes out good ones. Cheap to clone.
+#[derive(Clone)]
 struct Kept {
-    good: HashMap<TokenHash, (Instant, Arc<Reviewed>)>,
-    bad: HashMap<TokenHash, (Instant, Fault)>,
+    good: Cache<TokenHash, (Instant, Outcome)>,
+    bad: Cache<TokenHash, (Instant, Outcome)>,
 }
 
 impl TokenCache {
-    /// An answer that is kept, or one that is on its way.
-    pub(super) fn get(&self, hash: TokenHash) -> Option<Lookup> {
-        let inner = self.inner.lock();
-        if let Some(outcome) = inner.kept.get(hash, Instant::now()) {
-            return Some(Lookup::Kept(outcome));
+    /// An answer that is kept, or the one that is on its way. `None`: the token is to be verified and reviewed.
+    pub(super) async fn known(&self, hash: TokenHash) -> Option<(Outcome, Source)> {
+        if let Some(outcome) = self.kept.get(hash) {
+            return Some((outcome, Source::Kept));
         }
-        inner
-            .running
-            .get(&hash)
-            .and_then(WeakShared::upgrade)
-            .map(Lookup::Running)
+        let running = self.running.find(&hash)?;
+        Some((Shared::clone(&running).await, Source::Joined))
     }
 
     /// Runs `review` for this token, or joins the one that runs. `life`: what is left of the token's own.
@@ -97,86 +90,52 @@ impl TokenCache {
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
-        let (running, source) = self.join_or_start(hash, life, review);
-        (running.await, source)
+        let mut source = Source::Joined;
+        let running = self.running.entry(hash, || {
+            source = Source::Asked;
+            let (kept, until) = (self.kept.clone(), Instant::now() + life.min(TTL));
+            let review = review.inspect(move |outcome| kept.put(hash, until, outcome));
+            review.boxed().shared()
+        });
+        (Shared::clone(&running).await, source)
     }
 
     /// Entries kept, good and bad.
-    pub(super) fn len(&self) -> usize {
-        let inner = self.inner.lock();
-        inner.kept.good.len() + inner.kept.bad.len()
-    }
-
-    fn join_or_start<F>(&self, hash: TokenHash, life: Duration, review: F) -> (Running, Source)
-    where
-        F: Future<Output = Outcome> + Send + 'static,
-    {
-        let mut inner = self.inner.lock();
-        if let Some(running) = inner.running.get(&hash).and_then(WeakShared::upgrade) {
-            return (running, Source::Joined);
-        }
-        let cache = self.clone();
-        let keep_until = Instant::now() + life.min(TTL);
-        let running = async move {
-            let outcome = review.await;
-            let mut inner = cache.inner.lock();
-            inner.kept.put(hash, keep_until, &outcome);
-            inner.running.remove(&hash);
-            outcome
-        }
-        .boxed()
-        .shared();
-        if let Some(weak) = running.downgrade() {
-            inner.running.insert(hash, weak);
-        }
-        // Reviews that were given up leave their weak entry behind.
-        if inner.running.len() > MAX_BAD {
-            inner.running.retain(|_, weak| weak.upgrade().is_some());
-        }
-        (running, Source::Asked)
+    pub(super) fn len(&self) -> u64 {
+        let Kept { good, bad } = &self.kept;
+        good.run_pending_tasks();
+        bad.run_pending_tasks();
+        good.entry_count() + bad.entry_count()
     }
 }
 
-type Running = Shared<BoxFuture<'static, Outcome>>;
-
-/// See [`TokenCache::get`].
-pub(super) enum Lookup {
-    Kept(Outcome),
-    Running(Running),
+impl Default for Kept {
+    fn default() -> Self {
+        // The least recently used goes first: it only costs one review.
+        let bounded = |most| Cache::builder().max_capacity(most).time_to_live(TTL);
+        Self {
+            good: bounded(MAX_GOOD).eviction_policy(EvictionPolicy::lru()).build(),
+            bad: bounded(MAX_BAD).eviction_policy(EvictionPolicy::lru()).build(),
+        }
+    }
 }
 
 impl Kept {
-    fn get(&self, hash: TokenHash, now: Instant) -> Option<Outcome> {
-        if let Some((until, reviewed)) = self.good.get(&hash) {
-            return (now < *until).then(|| Ok(reviewed.clone()));
-        }
-        let (until, fault) = self.bad.get(&hash)?;
-        (now < *until).then(|| Err(fault.clone()))
+    fn get(&self, hash: TokenHash) -> Option<Outcome> {
+        let (until, outcome) = self.good.get(&hash).or_else(|| self.bad.get(&hash))?;
+        (Instant::now() < until).then_some(outcome)
     }
 
-    fn put(&mut self, hash: TokenHash, until: Instant, outcome: &Outcome) {
-        self.good.remove(&hash);
-        self.bad.remove(&hash);
-        match outcome {
-            Ok(reviewed) => put_bounded(&mut self.good, MAX_GOOD, hash, (until, reviewed.clone())),
-            Err(fault @ Fault::Unauthenticated(_)) => put_bounded(&mut self.bad, MAX_BAD, hash, (until, fault.clone())),
+    fn put(&self, hash: TokenHash, until: Instant, outcome: &Outcome) {
+        let (kept, other) = match outcome {
+            Ok(_) => (&self.good, &self.bad),
+            Err(Fault::Unauthenticated(_)) => (&self.bad, &self.good),
             // Nobody was asked: ask again.
-            Err(_) => {}
-        }
+            Err(_) => return,
+        };
+        other.invalidate(&hash);
+        kept.insert(hash, (until, outcome.clone()));
     }
-}
-
-fn put_bounded<V>(map: &mut HashMap<TokenHash, (Instant, V)>, max: usize, hash: TokenHash, value: (Instant, V)) {
-    if map.len() >= max {
-        let now = Instant::now();
-        map.retain(|_, (until, _)| now < *until);
-        // Still full: any of them may go, it only costs one review.
-        let victim = (map.len() >= max).then(|| map.keys().next().copied()).flatten();
-        if let Some(victim) = victim {
-            map.remove(&victim);
-        }
-    }
-    map.insert(hash, value);
 }
 
 #[cfg(test)]
@@ -197,19 +156,16 @@ mod tests {
         asked: &Arc<AtomicUsize>,
     ) -> Outcome {
         let hash = TokenHash::of(token);
-        match cache.get(hash) {
-            Some(Lookup::Kept(outcome)) => outcome,
-            Some(Lookup::Running(running)) => running.await,
-            None => {
-                let asked = asked.clone();
-                let review = async move {
-                    asked.fetch_add(1, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                    outcome
-                };
-                cache.review(hash, life, review).await.0
-            }
+        if let Some((outcome, _)) = cache.known(hash).await {
+            return outcome;
         }
+        let asked = asked.clone();
+        let review = async move {
+            asked.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            outcome
+        };
+        cache.review(hash, life, review).await.0
     }
 
     #[tokio::test(start_paused = true)]
@@ -266,7 +222,7 @@ mod tests {
             let _ = ask(&cache, &number.to_string(), TTL, no, &asked).await;
         }
         assert!(cache.len() <= MAX_BAD);
-        assert!(cache.inner.lock().running.is_empty());
+        assert!(cache.running.len() == 0);
     }
 
     #[tokio::test(start_paused = true)]

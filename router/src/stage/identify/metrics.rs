@@ -74,7 +74,7 @@ impl IdentifyMetrics {
         self.sources.get_or_create(&SourceLabels { source }).inc();
     }
 
-    pub(crate) fn kept(&self, entries: usize) {
+    pub(crate) fn kept(&self, entries: u64) {
         self.kept.set(i64::try_from(entries).unwrap_or(i64::MAX));
     }
 }
