@@ -162,13 +162,10 @@ impl Call<'_> {
         mut body: Body,
     ) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        let checked = self
-            .edge
-            .preflight
-            .check(&forward, self.pending(&request), &mut body)
-            .await;
+        let pending = self.pending(&request);
+        let checked = self.edge.preflight.check(&forward, pending, &mut body).await;
         checked.map_err(|fault| not_yet(&request.asked, fault))?;
-        admitted.asked();
+        admitted.asked(&body);
         let Identified {
             deadline,
             head,

@@ -37,6 +37,7 @@ use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
 use crate::resource::bulkhead::Permit;
 use crate::resource::keyed::{Entry, Keyed};
+use crate::resource::upstream::Body;
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, CallerId};
@@ -101,7 +102,8 @@ pub(crate) struct Admission<'a> {
 #[derive(Debug)]
 pub(crate) struct Admitted {
     _permits: Permits,
-    _bytes: Option<Box<[OwnedSemaphorePermit; 2]>>,
+    /// The caller's and those of all.
+    bytes: Option<Box<[OwnedSemaphorePermit; 2]>>,
     /// Of a stream while its questions are asked, which are unary requests.
     asking: Option<Box<Permits>>,
     _caller: Entry<CallerId, CallerBounds>,
@@ -127,9 +129,19 @@ impl Life {
 }
 
 impl Admitted {
-    /// All that is asked before a stream begins has been asked.
-    pub(crate) fn asked(&mut self) {
+    /// All that is asked before the request leaves has been asked, and this body is left to be sent: one that was gathered
+    /// takes what it is long, whatever its client said of it.
+    pub(crate) fn asked(&mut self, body: &Body) {
         self.asking = None;
+        let gathered = match body {
+            Body::Empty => 0,
+            Body::Whole(bytes) => bytes.len(),
+            _ => return,
+        };
+        for reserved in self.bytes.iter_mut().flat_map(|both| both.iter_mut()) {
+            let spare = reserved.num_permits().saturating_sub(gathered);
+            drop(reserved.split(spare));
+        }
     }
 }
 
@@ -177,7 +189,7 @@ impl Admit {
         };
         Ok(Admitted {
             _permits: permits,
-            _bytes: bytes,
+            bytes,
             asking,
             _caller: caller,
         })

@@ -5,13 +5,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::poll_fn;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, poll_fn};
+use http::header::AUTHORIZATION;
 use http_body_util::BodyExt as _;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use portolan_runtime::tls;
+use portolan_wire::v1;
 
 use super::{PATIENCE, PODS, mirror};
 use crate::edge::harness::{Bounds, OTHER, Router, USER, ask, json};
-use crate::resource::upstream::scripted::{Backend, Script, head, script, spawn};
+use crate::resource::access::{MemberAnswer, MemberApi};
+use crate::resource::bulkhead::Turn;
+use crate::resource::upstream::scripted::{Backend, Script, head, plain, script, spawn};
+use crate::stage::identify::signer::Signer;
+use crate::value::snapshot::told;
+
+/// Members that never answer a review.
+#[derive(Default)]
+struct Silent(AtomicUsize);
+
+impl MemberApi for Silent {
+    fn post(&self, _: &str, _: &'static str, _: Turn, _: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().boxed()
+    }
+}
 
 const LEASE: &str = "/clusters/east/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader";
 
@@ -157,4 +176,63 @@ async fn a_request_waits_for_its_callers_others_before_it_is_refused() {
     // It came later than those that it waited for, whose time was over first.
     assert_eq!(waited.status(), 200);
     let _ = waited.into_body().collect().await;
+}
+
+#[tokio::test]
+async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time() {
+    let bounds = Bounds {
+        max_requests: 80,
+        ..Bounds::default()
+    };
+    let (backend, members) = (Backend::start(100, plain()).await, Arc::new(Silent::default()));
+    let router = Router::with_members([backend.target("east")], bounds, Some(members.clone())).await;
+    let signer = Signer::ec("key");
+    let home = told::Target {
+        cluster: "home".to_owned(),
+        endpoints: vec![v1::Endpoint {
+            url: "https://127.0.0.1:6443".to_owned(),
+            ..v1::Endpoint::default()
+        }],
+        signing_keys: vec![signer.jwk()],
+        ..told::Target::default()
+    };
+    let mut known = told::upsert(&router.routing.load().snapshot, "2", home.bodies()).snapshot;
+    known.generation = 2;
+    router.routing.swap(known);
+    let config = tls::client_config(router.trust.clone(), None, tls::ALPN_GRPC).unwrap();
+    let stream = router.connect_with(config).await;
+    let (client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    spawn(async move {
+        let _ = connection.await;
+    });
+    let asking: Vec<_> = (0..40)
+        .map(|number| {
+            let claims = serde_json::json!({
+                "aud": ["portolan"], "exp": 4_000_000_000_u64, "kubernetes.io": {
+                    "namespace": "ns", "pod": {"name": "p", "uid": number.to_string()},
+                    "serviceaccount": {"name": "sa", "uid": "u"},
+                },
+            });
+            let mut request = ask("GET", PODS, "");
+            let token = format!("Bearer {}", signer.sign(&claims));
+            request.headers_mut().insert(AUTHORIZATION, token.parse().unwrap());
+            let mut client = client.clone();
+            spawn(async move { drop(client.send_request(request).await) })
+        })
+        .collect();
+    let full = async {
+        while members.0.load(Ordering::SeqCst) < 10 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, full).await.expect("as many as it may");
+    for _ in 0..10 {
+        assert_eq!(router.get(PODS).await.status(), 200, "others are served");
+    }
+    assert_eq!(members.0.load(Ordering::SeqCst), 10);
+    for one in asking {
+        one.abort();
+    }
 }

@@ -49,7 +49,12 @@ async fn one_caller_takes_half_and_waits_for_the_rest() {
     for _ in 0..4 {
         held.push(ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap());
     }
+    let begun = Instant::now();
     assert_eq!(ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap_err(), Bound::Time);
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "it waits no longer than its deadline"
+    );
     for _ in 0..4 {
         held.push(ask(&admit, "grace", PODS, Life::Unary, 0).await.unwrap());
     }
@@ -106,6 +111,58 @@ async fn bytes_are_the_callers_own_and_what_waits_unread_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_takes_what_it_is_long_once_it_is_gathered() {
+    const UNKNOWN: u32 = 8 << 20;
+    let admit = admit(1_000);
+    let mut first = ask(&admit, "ada", PODS, Life::Unary, UNKNOWN).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(ask(&admit, "ada", PODS, Life::Unary, UNKNOWN).await.unwrap());
+    }
+    let mut waits = Box::pin(ask(&admit, "ada", PODS, Life::Unary, UNKNOWN));
+    assert!((&mut waits).now_or_never().is_none());
+    first.asked(&Body::from(bytes::Bytes::from_static(b"{}")));
+    assert!((&mut waits).now_or_never().is_none(), "two bytes are still there");
+    first.asked(&Body::Empty);
+    waits.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bodies_of_all_callers_are_bounded() {
+    const LARGE: u32 = 8 << 20;
+    let admit = admit(1_000);
+    let mut held = Vec::new();
+    for number in 0..32 {
+        let user = (number / 4).to_string();
+        held.push(ask(&admit, &user, PODS, Life::Unary, LARGE).await.unwrap());
+    }
+    let late = ask(&admit, "ada", PODS, Life::Unary, 1).await;
+    assert_eq!(late.unwrap_err(), Bound::Time);
+    ask(&admit, "ada", PODS, Life::Unary, 0)
+        .await
+        .expect("a read has no bytes");
+    drop(held.pop());
+    ask(&admit, "ada", PODS, Life::Unary, LARGE).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_are_bounded_over_all_callers() {
+    const LARGE: u32 = 8 << 20;
+    let admit = admit(8);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(ask(&admit, "ada", PODS, Life::Unary, LARGE).await.unwrap());
+        held.push(ask(&admit, "grace", PODS, Life::Unary, 0).await.unwrap());
+    }
+    let mut waiting: Vec<_> = (0..8)
+        .map(|_| Box::pin(ask(&admit, "ada", PODS, Life::Unary, LARGE)))
+        .collect();
+    assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
+    let refused = ask(&admit, "grace", PODS, Life::Unary, 0).now_or_never();
+    assert_eq!(refused.unwrap().unwrap_err(), Bound::Queue);
+}
+
+#[tokio::test(start_paused = true)]
 async fn streams_are_counted_apart_and_hold_a_request_while_they_ask() {
     let admit = admit(2);
     let stream = Life::of_one(true);
@@ -114,7 +171,7 @@ async fn streams_are_counted_apart_and_hold_a_request_while_they_ask() {
         ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap_err(),
         Bound::Caller
     );
-    exec.asked();
+    exec.asked(&Body::Empty);
     let _unary = ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap();
     let _watch = ask(&admit, "ada", PODS, Life::of_fan(true), 0).await.unwrap();
     let over = ask(&admit, "ada", PODS, Life::of_fan(true), 0).await;
