@@ -42,7 +42,7 @@ struct ActQuestion {
     cluster: String,
     user: String,
     groups: Vec<String>,
-    /// As [`ImpersonationAttribute`], which has no `Hash`.
+    /// The fields of an [`ImpersonationAttribute`], which has no `Hash`.
     right: (&'static str, &'static str, Option<String>, Option<String>, String),
 }
 

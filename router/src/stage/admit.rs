@@ -118,7 +118,7 @@ impl Life {
         if long { Self::Stream { asks: true } } else { Self::Unary }
     }
 
-    /// Of one to several, whose legs ask for themselves each time they connect.
+    /// Of a request to several members, whose legs ask for themselves each time they connect.
     pub(crate) fn of_fan(watch: bool) -> Self {
         if watch {
             Self::Stream { asks: false }

@@ -10,7 +10,7 @@ use crate::value::media::{Media, ranges};
 
 /// Type of OpenAPI v2 in protobuf, as every API server understands it.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// The same of v3.
+/// Type of OpenAPI v3 in protobuf, as every API server understands it.
 pub(crate) const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
 /// A document that is united from several members'.
@@ -38,7 +38,7 @@ pub(crate) enum Document {
 }
 
 impl Document {
-    /// By its path, for reads; `None` for what the primary alone answers, like `/version`.
+    /// The document at a path, for reads; `None` for what the primary alone answers, like `/version`.
     pub(crate) fn of(method: &Method, path: &str) -> Option<Self> {
         if *method != Method::GET {
             return None;
@@ -72,9 +72,9 @@ impl Document {
 /// A plan for one document.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wanted {
-    /// Which.
+    /// The document that is asked for.
     pub(crate) document: Document,
-    /// Of whom: the primary first, the shard's members by name, then the home cluster if it is none of them.
+    /// Whose documents count: the primary first, the shard's members by name, then the home cluster if it is none of them.
     pub(crate) members: Vec<Source>,
     /// Questions to ask before, in order; a no is 403.
     pub(crate) checks: Vec<Check>,
@@ -83,9 +83,9 @@ pub(crate) struct Wanted {
 /// One member whose documents count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
-    /// Its name.
+    /// The member's name.
     pub(crate) cluster: Arc<str>,
-    /// Its word decides order and preference.
+    /// Whether this member's word decides order and preference.
     pub(crate) primary: bool,
     /// Only what no other serves counts.
     pub(crate) aside: bool,
@@ -150,7 +150,7 @@ pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discov
     })
 }
 
-/// The same for OpenAPI, whose protobuf has an old and a new name.
+/// In which encoding the client likes OpenAPI best, whose protobuf has an old and a new name; `None` is 406.
 pub(crate) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     ranges(headers).iter().find_map(|range| {
         if range.media() == Some(Media::Json) {

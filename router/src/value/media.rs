@@ -81,7 +81,7 @@ impl<'a> Range<'a> {
         (!kind.is_empty() && range.quality > 0.0).then_some(range)
     }
 
-    /// After the type, in the client's order: name and value.
+    /// Parameters after the type, in the client's order: name and value.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         let parts = self.text.split(';').skip(1);
         parts.filter_map(|part| part.trim().split_once('='))
@@ -100,7 +100,7 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// The same for a member, which shall not choose what we could not read: instead of any type JSON.
+    /// The range for a member, which shall not choose what we could not read: instead of any type JSON.
     pub(crate) fn narrowed(&self) -> Option<String> {
         Some(match self.media()? {
             Media::Json => format!("{JSON}{}", self.text.strip_prefix(self.kind).unwrap_or_default()),

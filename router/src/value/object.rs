@@ -40,7 +40,7 @@ impl Encoding {
         }
     }
 
-    /// As [`Self::of`], or the 415 that makes clients fall back to another encoding.
+    /// The encoding behind a `Content-Type`, or the 415 that makes clients fall back to another one.
     pub(crate) fn required(content_type: Option<&str>) -> Result<Self, Fault> {
         Self::of(content_type).ok_or_else(|| {
             Fault::UnsupportedMediaType(format!(

@@ -34,7 +34,7 @@ pub(crate) struct Source {
 #[derive(Debug)]
 pub(super) struct Arrivals {
     shares: Shares,
-    /// Of one connection.
+    /// Requests of one connection whose callers are being found out.
     per_connection: usize,
 }
 

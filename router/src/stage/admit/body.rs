@@ -13,7 +13,7 @@ use crate::value::fault::Fault;
 
 /// Request bytes under way to us and not read yet, per stream of an HTTP/2 connection.
 pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
-/// The same of a whole connection.
+/// Request bytes under way to us and not read yet, over all streams of an HTTP/2 connection.
 pub(crate) const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// A body of which nothing is read yet.

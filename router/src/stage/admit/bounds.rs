@@ -37,7 +37,7 @@ const QUEUED_BYTES: usize = CONNECTION_WINDOW as usize / 2;
 #[derive(Debug)]
 pub(crate) struct CallerBounds {
     pub(super) unary: Bulkhead,
-    /// Past it, for Leases alone.
+    /// For Leases alone, where `unary` is full.
     pub(super) leases: Bulkhead,
     pub(super) streams: Bulkhead,
     /// A semaphore of bytes: waiters are served in order, so a large body is not passed for ever by small ones.

@@ -14,29 +14,29 @@ use crate::resource::bulkhead::{Bulkhead, Full, Permit};
 use crate::resource::keyed::{Entry, Keyed};
 use crate::value::fault::Fault;
 
-/// At one member at a time. A review takes it some milliseconds, so these are thousands a second.
+/// Reviews at one member at a time. A review takes it some milliseconds, so these are thousands a second.
 const IN_FLIGHT: usize = 64;
-/// That wait for one member.
+/// Reviews that wait for one member.
 const QUEUE: usize = 1024;
-/// For one's turn.
+/// How long a review waits for its turn.
 const WAIT: Duration = Duration::from_secs(5);
 /// One source address has this part of all while they are scarce.
 const ADDRESS_PART: usize = 8;
 
-/// By member.
+/// The reviews under way, by member.
 pub(super) type Reviews = Keyed<Arc<str>, Shares>;
 
 /// Permits of which no source address takes all.
 #[derive(Debug)]
 pub(crate) struct Shares {
     all: Bulkhead,
-    /// Of one address.
+    /// Permits of one address while they are scarce.
     in_flight: usize,
     queue: usize,
     addresses: Keyed<IpAddr, Bulkhead>,
 }
 
-/// One of them.
+/// One permit of [`Shares`].
 pub(crate) struct Share {
     _all: Permit,
     _own: Option<(Permit, Entry<IpAddr, Bulkhead>)>,

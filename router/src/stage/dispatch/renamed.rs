@@ -14,7 +14,7 @@ use crate::resource::upstream::{Body, BodyError, Merged};
 use crate::value::media::content_type;
 use crate::value::snapshot::LeaseName;
 
-/// The body.
+/// A watch's body whose events name the Lease as the client does.
 pub(super) struct Renamed {
     body: Body,
     events: Events,

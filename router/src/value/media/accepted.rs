@@ -22,7 +22,7 @@ const TABLE: &str = "Table";
 pub(crate) enum Shape {
     /// Objects or their metadata.
     Json,
-    /// The same in protobuf.
+    /// Objects or their metadata, in protobuf.
     Protobuf,
     /// Tables are JSON always.
     Table,
@@ -88,7 +88,7 @@ impl Accepted {
         }
     }
 
-    /// The same in JSON alone: where members answer in different types.
+    /// What to ask for in JSON alone, where members answer in different types.
     pub(crate) fn json(&self) -> Self {
         match self.clauses.first() {
             None => Self::plain(),
