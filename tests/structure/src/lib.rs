@@ -9,6 +9,7 @@ pub mod arrows;
 pub mod lex;
 pub mod licence;
 pub mod manifest;
+pub mod markdown;
 pub mod scan;
 pub mod table;
 pub mod tree;
