@@ -7,7 +7,12 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+# Tests wait more than they compute: more of them at a time than a small machine has cores.
+test unit e2e suites: export RUST_TEST_THREADS ?= 4
+# Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
+test e2e: TARGETS := --bins --tests
+TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
 # The flags of the testbed's Go programs: with others, Go would compile the standard library once more.
@@ -15,7 +20,16 @@ GO := CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" go
 GO_BUILD := $(GO) build -trimpath -ldflags="-s -w"
 GO_MODULES := examples/operator-go tests/clients
 
-.PHONY: help demo soak test lint fmt-check clippy go-lint structure unit e2e bench fuzz testbed audit programs go-programs bless clean tools
+# Integration tests by name: those that start control planes, the longest first, those that `lint` runs, and all others.
+names = $(notdir $(patsubst %/main,%,$(basename $(wildcard $(addsuffix /*.rs,$1) $(addsuffix /*/main.rs,$1)))))
+SUITES := $(call names,tests/tests tests/testbed/tests)
+LONG := $(filter hub faults,$(SUITES))
+SUITES := $(LONG) $(filter-out $(LONG),$(SUITES))
+OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call names,*/tests */*/tests))
+# Suites at a time. Each has up to four control planes, of half a gigabyte each.
+SUITE_JOBS ?= 2
+
+.PHONY: help demo soak test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -26,7 +40,7 @@ tools:
 	@command -v cc >/dev/null || { echo "a C compiler is missing: install gcc or clang (aws-lc needs it), then run make again" >&2; exit 1; }
 
 programs: tools go-programs ## build hub, agent, router, portolanctl and the examples
-	$(CARGO) build $(ALL) --bins
+	$(CARGO) build $(ALL) $(TARGETS)
 
 go-programs: tools ## build the Go example and the Go client of the tests (Go keeps its cache: a second at most when warm)
 	@[ -x "$(abspath $(PROFILE_DIR))/debug/greeting-operator-go" ] || echo "building the Go programs: about two minutes if Go has nothing of them yet" >&2
@@ -40,7 +54,8 @@ demo: testbed ## the main job on real control planes started here (KEEP=1 leaves
 	$(PROFILE_DIR)/debug/portolan-demo $(if $(KEEP),--keep) $(if $(OPERATOR),--operator $(OPERATOR))
 
 test: lint testbed ## everything CI runs: format, clippy, unit, integration, end-to-end, generated files
-	$(CARGO) test $(ALL) --no-fail-fast
+	@failed=; $(MAKE) --no-print-directory unit || failed=unit; $(MAKE) --no-print-directory suites || failed="$$failed suites"; \
+		[ -z "$$failed" ] || { echo "failed: $$failed" >&2; exit 1; }
 
 lint: fmt-check clippy go-lint structure ## format, clippy and vet, warnings are errors; who imports whom, licences, unused dependencies and files
 
@@ -59,10 +74,15 @@ go-lint: tools
 	for module in $(GO_MODULES); do (cd $$module && $(GO) vet -trimpath ./...); done
 
 unit: tools ## unit and integration tests of every crate, and the drift of generated files
-	$(CARGO) test $(ALL) --exclude portolan-tests --exclude portolan-testbed
+	$(CARGO) test $(ALL) --no-fail-fast --lib --bins $(addprefix --test ,$(OTHERS))
+	$(CARGO) test $(ALL) --no-fail-fast --doc
 
-e2e: testbed ## end-to-end tests on real control planes
-	$(CARGO) test --locked -p portolan-testbed -p portolan-tests
+e2e: testbed suites ## end-to-end tests on real control planes
+
+# What a suite says is told when it has ended, so that it stands together.
+suites:
+	@printf '%s\n' $(SUITES) | xargs -P $(SUITE_JOBS) -I{} bash -c 'out=$$($(CARGO) test $(ALL) --no-fail-fast --test {} 2>&1); code=$$?; \
+		printf "%s: %s\n%s\n" {} $$([ $$code = 0 ] && echo ok || echo FAILED) "$$out"; exit $$code'
 
 bench: tools ## router against direct, in one run (release build)
 	$(CARGO) build $(ALL) --release --bins

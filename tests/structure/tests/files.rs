@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portolan_structure::manifest::{packages, workspace};
+use portolan_structure::manifest::{packages, read, workspace};
 use portolan_structure::tree;
 
 #[test]
@@ -40,4 +40,20 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
             found.push(path);
         }
     }
+}
+
+/// The Makefile runs the integration tests of packages that are one or two folders deep, by their names.
+#[test]
+fn every_integration_test_is_run() {
+    let deep: Vec<PathBuf> = packages()
+        .into_iter()
+        .filter(|package| !package.tests.is_empty() && package.folder.components().count() > 2)
+        .map(|package| package.folder)
+        .collect();
+    assert!(
+        deep.is_empty(),
+        "OTHERS of the Makefile does not find the tests of {deep:?}"
+    );
+    let makefile = read(&workspace().join("Makefile"));
+    assert!(makefile.contains("*/tests */*/tests"), "and it looks there");
 }
