@@ -24,14 +24,14 @@ async fn row(scene: &Scene) -> Option<(String, u64, String)> {
     Some((cells[2].to_owned(), cells[3].parse().unwrap(), cells[4].to_owned()))
 }
 
-/// Looks as often as it can: what is looked for is soon over. What waits for routers of an earlier life of the hub takes a
+/// What is looked for lasts for seconds at least, as a release dwells. What waits for routers of an earlier life of the hub takes a
 /// minute more.
 async fn until<T>(what: &str, probe: impl AsyncFn() -> Option<T>) -> T {
     let look = async {
         loop {
             match probe().await {
                 Some(found) => return found,
-                None => tokio::time::sleep(Duration::from_millis(5)).await,
+                None => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
     };
