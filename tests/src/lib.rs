@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod door;
 pub mod fleet;
 pub mod go_client;
+pub mod hub_cluster;
 pub mod kubectl;
 pub mod programs;
 pub mod shard;

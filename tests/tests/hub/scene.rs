@@ -2,43 +2,32 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Namespace, Secret as KubeSecret};
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::Api;
 use parking_lot::Mutex;
-use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_crds::{MemberCluster, ShardingConfig};
-use portolan_runtime::Secret;
-use portolan_runtime::pki::{self, CertificateAuthority, LeafSpec, Usage};
-use portolan_runtime::tls::{self, Identity as TlsIdentity, IdentityStore, TrustStore};
+use portolan_runtime::pki::{self, CertificateAuthority};
+use portolan_runtime::tls::{self, IdentityStore, TrustStore};
 use portolan_testbed::{Testbed, eventually};
 use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
+use portolan_tests::hub_cluster;
+pub(crate) use portolan_tests::hub_cluster::{CANARY, facts_of};
 use portolan_tests::programs::admin_get;
 use portolan_tests::programs::argument;
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
 use portolan_wire::protocol::PROTOCOL;
-use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
-use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::enroll_response::Outcome;
-use portolan_wire::v1::enrollment_client::EnrollmentClient;
 use portolan_wire::v1::router_control_client::RouterControlClient;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
-
-/// In tokens of every kind: must never be seen again.
-pub(crate) const CANARY: &str = "canary0token0must0not0be0seen";
-/// Its SHA-256.
-const CANARY_HASH: &str = "cfeac4d244d1a4765f627adfb5b7679aa92799b1ae7f69a21389557fb9db2928";
 
 /// A bundle as far as the hub looks: PEM of SEQUENCE { INTEGER 1 }, in base64.
 const CA_BUNDLE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BTUNBUUU9Ci0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K";
@@ -115,42 +104,14 @@ impl Scene {
         self.testbed.cluster("hub").client().await.unwrap()
     }
 
-    pub(crate) async fn ca(&self) -> CertificateAuthority {
-        let secrets = Api::<KubeSecret>::namespaced(self.client().await, SYSTEM_NAMESPACE);
-        let data = secrets.get("portolan-ca").await.unwrap().data.unwrap();
-        let text = |key: &str| String::from_utf8(data[key].0.clone()).unwrap();
-        CertificateAuthority::from_pem(&text("tls.crt"), &Secret::new(text("tls.key"))).unwrap()
-    }
-
     /// Creates or changes a MemberCluster.
     pub(crate) async fn member(&self, name: &str, spec: Value) {
-        let api = Api::<MemberCluster>::all(self.client().await);
-        let object = json!({
-            "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "MemberCluster",
-            "metadata": {"name": name}, "spec": spec,
-        });
-        api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object))
-            .await
-            .unwrap();
+        hub_cluster::put_member(&self.client().await, name, spec).await.unwrap();
     }
 
     /// Creates or changes a ShardingConfig in namespace ops of the hub.
     pub(crate) async fn shard(&self, name: &str, spec: Value) {
-        let client = self.client().await;
-        let namespaces = Api::<Namespace>::all(client.clone());
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ops"}});
-        namespaces
-            .patch("ops", &PatchParams::apply("test"), &Patch::Apply(namespace))
-            .await
-            .unwrap();
-        let api = Api::<ShardingConfig>::namespaced(client, "ops");
-        let object = json!({
-            "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
-            "metadata": {"name": name, "namespace": "ops"}, "spec": spec,
-        });
-        api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object))
-            .await
-            .unwrap();
+        hub_cluster::put_shard(&self.client().await, name, spec).await.unwrap();
     }
 
     /// Waits until a condition of a MemberCluster has this status and reason; returns its message.
@@ -184,81 +145,30 @@ impl Scene {
 
     /// Makes a bootstrap token that is good until `expires`.
     pub(crate) async fn token(&self, kind: &str, name: &str, expires: &str) -> String {
-        let id: String = format!("{:06x}", rand::random::<u32>() & 0x00ff_ffff);
-        let data = [
-            ("kind", kind),
-            ("name", name),
-            ("token-hash", CANARY_HASH),
-            ("expires", expires),
-        ];
-        let data = data.map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())));
-        let secret = KubeSecret {
-            metadata: kube::api::ObjectMeta {
-                name: Some(format!("portolan-bootstrap-{id}")),
-                ..Default::default()
-            },
-            type_: Some("ctrlmesh.kusionstack.io/bootstrap-token".to_owned()),
-            data: Some(data.into()),
-            ..Default::default()
-        };
-        let secrets = Api::<KubeSecret>::namespaced(self.client().await, SYSTEM_NAMESPACE);
-        secrets.create(&PostParams::default(), &secret).await.unwrap();
-        format!("{id}.{CANARY}")
+        let client = self.client().await;
+        hub_cluster::bootstrap_token(&client, kind, name, expires)
+            .await
+            .unwrap()
     }
 
     /// Asks for an agent's certificate with a key of its own.
     pub(crate) async fn enroll(&self, token: &str, csr: &[u8], facts: v1::MemberFacts) -> Result<Outcome, Status> {
-        let request = v1::EnrollRequest {
-            proof: Some(v1::enroll_request::Proof::BootstrapToken(token.to_owned())),
-            csr: csr.to_vec(),
-            member: Some(facts),
-        };
-        let mut client = EnrollmentClient::new(self.channel(None).await);
-        Ok(client.enroll(request).await?.into_inner().outcome.unwrap())
+        hub_cluster::enroll(self.channel(None).await, token, csr, facts).await
     }
 
     /// Lets a cluster join and opens its agent's stream.
     pub(crate) async fn join(&self, cluster: &str) -> Agent {
         self.member(cluster, good_member(cluster)).await;
         let token = self.token("agent", cluster, "2099-01-01T00:00:00Z").await;
-        let (key, csr) = key_and_csr();
-        match self.enroll(&token, &csr, facts_of(cluster)).await.unwrap() {
-            Outcome::Issued(issued) => {
-                let identity = TlsIdentity::from_pem(&issued.certificate_pem, &key).unwrap();
-                let store = IdentityStore::new(identity);
-                self.identities.lock().insert(cluster.to_owned(), store);
-                self.agent(cluster).await
-            }
-            Outcome::Pending(pending) => panic!("pending: {}", pending.reason),
-        }
+        let joined = hub_cluster::join(self.channel(None).await, &token, cluster).await;
+        self.identities.lock().insert(cluster.to_owned(), joined.unwrap());
+        self.agent(cluster).await
     }
 
     pub(crate) async fn agent(&self, cluster: &str) -> Agent {
-        let facts = facts_of(cluster);
-        let hello = v1::AgentHello {
-            protocol: PROTOCOL,
-            version: "v0-test".to_owned(),
-            cluster_uid: facts.cluster_uid,
-            kubernetes_version: facts.kubernetes_version,
-            jwks: facts.jwks,
-            ..Default::default()
-        };
-        let (outbox, messages) = mpsc::channel(16);
-        let hello = v1::agent_message::Kind::Hello(hello);
-        outbox.send(v1::AgentMessage { kind: Some(hello) }).await.unwrap();
         let store = self.identities.lock().get(cluster).cloned();
         let channel = self.channel_with(&self.ca().await, store);
-        let mut client = AgentControlClient::new(channel);
-        let updates = client
-            .connect(ReceiverStream::new(messages))
-            .await
-            .unwrap()
-            .into_inner();
-        Agent {
-            beats: beat_on(outbox.clone()),
-            outbox,
-            _updates: updates,
-        }
+        Agent(hub_cluster::Agent::connect(channel, cluster).await.unwrap())
     }
 
     /// A router that acknowledges everything, and what it holds.
@@ -292,20 +202,12 @@ impl Scene {
 
     async fn channel(&self, identity: Option<&Identity>) -> Channel {
         let ca = self.ca().await;
-        let store = identity.map(|identity| {
-            let gateway = matches!(identity, Identity::Router(_)).then(|| Subscription::Everything.to_uris());
-            let leaf = LeafSpec {
-                common_name: identity.common_name(),
-                organization: identity.organizations().into_iter().next(),
-                hosts: Vec::new(),
-                uris: gateway.unwrap_or_default(),
-                ttl: Duration::from_hours(1),
-                usage: Usage::Client,
-            };
-            let issued = ca.issue(&leaf).unwrap();
-            IdentityStore::new(TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap())
-        });
+        let store = identity.map(|identity| hub_cluster::identity(&ca, identity).unwrap());
         self.channel_with(&ca, store)
+    }
+
+    pub(crate) async fn ca(&self) -> CertificateAuthority {
+        hub_cluster::ca(&self.client().await).await.unwrap()
     }
 
     fn channel_with(&self, ca: &CertificateAuthority, store: Option<Arc<IdentityStore>>) -> Channel {
@@ -356,39 +258,11 @@ async fn says<F: Future<Output = Option<Value>>>(
 /// Names and versions, as routers tell them.
 pub(crate) type Held = Vec<(v1::ResourceRef, String)>;
 
-pub(crate) struct Agent {
-    outbox: mpsc::Sender<v1::AgentMessage>,
-    _updates: Streaming<v1::AgentUpdate>,
-    beats: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        self.beats.abort();
-    }
-}
-
-/// Heartbeats of a healthy member.
-#[expect(clippy::disallowed_methods, reason = "ends with the agent that it is a part of")]
-fn beat_on(outbox: mpsc::Sender<v1::AgentMessage>) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(async move {
-        let beat = v1::Heartbeat {
-            api_ready: true,
-            latency_milliseconds: 3,
-            ..Default::default()
-        };
-        let message = v1::AgentMessage {
-            kind: Some(v1::agent_message::Kind::Heartbeat(beat)),
-        };
-        while outbox.send(message.clone()).await.is_ok() {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    })
-}
+pub(crate) struct Agent(hub_cluster::Agent);
 
 impl Agent {
     pub(crate) async fn say(&self, kind: v1::agent_message::Kind) {
-        self.outbox.send(v1::AgentMessage { kind: Some(kind) }).await.unwrap();
+        self.0.say(kind).await.unwrap();
     }
 
     /// All that an agent reports of a small cluster.
@@ -505,21 +379,7 @@ impl Router {
 }
 
 pub(crate) fn csr() -> Vec<u8> {
-    key_and_csr().1
-}
-
-fn key_and_csr() -> (Secret<String>, Vec<u8>) {
-    let key = pki::new_private_key().unwrap();
-    let csr = pki::signing_request(&key).unwrap();
-    (key, csr)
-}
-
-pub(crate) fn facts_of(cluster: &str) -> v1::MemberFacts {
-    v1::MemberFacts {
-        cluster_uid: format!("uid-of-{cluster}"),
-        jwks: json!({"keys": [{"kty": "RSA", "kid": "k", "n": cluster, "e": "AQAB"}]}).to_string(),
-        kubernetes_version: "v1.36.3".to_owned(),
-    }
+    pki::signing_request(&pki::new_private_key().unwrap()).unwrap()
 }
 
 pub(crate) fn good_member(cluster: &str) -> Value {

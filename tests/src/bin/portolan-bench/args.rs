@@ -59,6 +59,18 @@ pub(crate) struct RunArgs {
     /// Events a second over all of them
     #[arg(long, default_value_t = 250)]
     pub(crate) apiserver_event_rate: u64,
+    /// Namespaces of the shard of the control plane, over two members
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) namespaces: usize,
+    /// Callers of that shard
+    #[arg(long, default_value_t = 5_000)]
+    pub(crate) callers: usize,
+    /// Routers that are told of it
+    #[arg(long, default_value_t = 10)]
+    pub(crate) routers: usize,
+    /// How often each change of it is made
+    #[arg(long, default_value_t = 100)]
+    pub(crate) changes: usize,
     /// Watches that a client opens on one connection
     #[arg(long, default_value_t = 100)]
     pub(crate) watches_per_connection: usize,
@@ -74,4 +86,5 @@ pub(crate) enum Place {
     Federated,
     Apiserver,
     Apiservers,
+    Control,
 }

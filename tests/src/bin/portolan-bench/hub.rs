@@ -1,6 +1,7 @@
-//! A hub of one member, one shard and one caller: enrols whoever asks, sends its one transaction, allows every person.
+//! A hub of fixed resources: enrols whoever asks, sends its one transaction, allows every person.
 //!
-//! It lets the real router run against the benchmark's backend, with the configuration that a real hub would send.
+//! It lets the real router run against the benchmark's backend, with the configuration that a real hub would send; and it
+//! is the peer of the control plane's rows, which sends everything again for every change.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use portolan_wire::v1::router_message::Kind as In;
 use portolan_wire::v1::router_update::Kind as Out;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -31,6 +32,8 @@ const OUTBOX: usize = 64;
 /// A running hub; ends when dropped.
 pub(crate) struct Hub {
     pub(crate) address: SocketAddr,
+    /// Nonce of the last transaction that all routers are sent: each stream wakes, and needs the newest only.
+    nonce: watch::Sender<u64>,
     tasks: Tasks,
 }
 
@@ -45,9 +48,11 @@ impl Hub {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let incoming = TlsIncoming::new(listener, config, &tasks)?;
         let address = incoming.local_addr();
+        let nonce = watch::Sender::new(1);
         let script = Script {
             ca,
             resources: resources.into(),
+            nonce: nonce.subscribe(),
             tasks: tasks.clone(),
         };
         let server = tonic::transport::Server::builder()
@@ -57,7 +62,12 @@ impl Hub {
         tasks.spawn("bench-hub", async move {
             let _ = served.await;
         });
-        Ok(Self { address, tasks })
+        Ok(Self { address, nonce, tasks })
+    }
+
+    /// Sends everything to all routers once more.
+    pub(crate) fn send_all(&self) {
+        self.nonce.send_modify(|nonce| *nonce += 1);
     }
 }
 
@@ -71,6 +81,7 @@ impl Drop for Hub {
 struct Script {
     ca: Arc<CertificateAuthority>,
     resources: Arc<[v1::Resource]>,
+    nonce: watch::Receiver<u64>,
     tasks: Tasks,
 }
 
@@ -100,11 +111,11 @@ impl Script {
     }
 
     /// The transaction, less what the router still holds.
-    fn transaction(&self, hello: &v1::RouterHello) -> Vec<v1::RouterUpdate> {
-        let known = |resource: &v1::Resource| hello.known.iter().any(|known| known.version == resource.version);
+    fn transaction(&self, held: &[v1::KnownResource], nonce: u64) -> Vec<v1::RouterUpdate> {
+        let known = |resource: &v1::Resource| held.iter().any(|known| known.version == resource.version);
         let resources = self.resources.iter().filter(|resource| !known(resource)).cloned();
         let commit = v1::Commit {
-            nonce: 1,
+            nonce,
             traceparent: String::new(),
         };
         resources
@@ -156,20 +167,32 @@ async fn converse(
     mut messages: Streaming<v1::RouterMessage>,
     send: mpsc::Sender<Result<v1::RouterUpdate, Status>>,
 ) {
-    while let Ok(Some(message)) = messages.message().await {
-        let answers = match message.kind {
-            Some(In::Hello(hello)) => script.transaction(&hello),
-            Some(In::AccessReview(review)) => vec![update(Out::AccessDecision(v1::AccessDecision {
-                id: review.id,
-                allowed: true,
-                reason: String::new(),
-            }))],
-            _ => Vec::new(),
+    let mut nonces = script.nonce.clone();
+    nonces.mark_unchanged();
+    loop {
+        let answers = tokio::select! {
+            message = messages.message() => match message {
+                Ok(Some(message)) => answers(&script, message),
+                _ => return,
+            },
+            Ok(()) = nonces.changed() => script.transaction(&[], *nonces.borrow_and_update()),
         };
         for answer in answers {
             if send.send(Ok(answer)).await.is_err() {
                 return;
             }
         }
+    }
+}
+
+fn answers(script: &Script, message: v1::RouterMessage) -> Vec<v1::RouterUpdate> {
+    match message.kind {
+        Some(In::Hello(hello)) => script.transaction(&hello.known, *script.nonce.borrow()),
+        Some(In::AccessReview(review)) => vec![update(Out::AccessDecision(v1::AccessDecision {
+            id: review.id,
+            allowed: true,
+            reason: String::new(),
+        }))],
+        _ => Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! `make bench`: the router against direct, in one run, with a plain forwarder beside it as the floor.
 //!
-//! Two places: our own fast backend, where the router's cost shows, and a real API server, where it matters. How to run
-//! it and what the rows mean: `tests/BENCHMARKS.md`.
+//! Two places: our own fast backend, where the router's cost shows, and a real API server, where it matters; and the hub
+//! with a large shard. How to run it and what the rows mean: `tests/BENCHMARKS.md`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -11,6 +11,7 @@
 mod args;
 mod backend;
 mod child;
+mod control;
 mod federated;
 mod forwarder;
 mod hub;
@@ -20,10 +21,12 @@ mod place;
 mod pods;
 mod real;
 mod real_federated;
+mod relay;
 mod report;
 mod run;
 mod scripted;
 mod served;
+mod subscribers;
 mod usage;
 mod writers;
 

@@ -1,8 +1,12 @@
 //! What was measured, as a table for people and as JSON for comparison over time.
 
+mod control;
+
 use std::fmt::Write as _;
 
 use serde::Serialize;
+
+pub(crate) use self::control::{ChangeRow, ControlSection, MemoryRow, SyncRow};
 
 /// One run.
 #[derive(Debug, Default, Serialize)]
@@ -17,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) federated: Option<FederatedSection>,
     /// The same over several real kube-apiservers.
     pub(crate) apiservers: Option<FederatedSection>,
+    /// The real hub and a large shard.
+    pub(crate) control: Option<ControlSection>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -210,6 +216,9 @@ impl Report {
         }
         if let Some(apiservers) = &self.apiservers {
             apiservers.write(&mut text);
+        }
+        if let Some(control) = &self.control {
+            control.write(&mut text);
         }
         text
     }

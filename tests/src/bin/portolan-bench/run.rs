@@ -4,6 +4,7 @@
 use anyhow::Context as _;
 
 use crate::args::{Place, RunArgs};
+use crate::control;
 use crate::federated;
 use crate::place::{self, Amount};
 use crate::real::Real;
@@ -37,6 +38,10 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
     if wanted(Place::Apiservers) {
         let several = real_federated::run(apiservers_amount(args), step).await;
         report.apiservers = Some(several.context("over several real API servers")?);
+    }
+    if wanted(Place::Control) {
+        let control = control::run(control_amount(args), step).await;
+        report.control = Some(control.context("at the control plane")?);
     }
     report.machine.load_after = load();
     println!("{}", report.table());
@@ -101,6 +106,16 @@ fn apiservers_amount(args: &RunArgs) -> federated::Amount {
         events: if args.quick { 50 } else { args.apiserver_events },
         rate: args.apiserver_event_rate,
         ..full
+    }
+}
+
+fn control_amount(args: &RunArgs) -> control::Amount {
+    let few = |full: usize, few: usize| if args.quick { full.min(few) } else { full };
+    control::Amount {
+        namespaces: few(args.namespaces, 500),
+        callers: few(args.callers, 200),
+        routers: args.routers,
+        changes: few(args.changes, 5).max(1),
     }
 }
 

@@ -86,7 +86,7 @@ impl Scripted {
         let (token, jwk) = caller_token()?;
         let resources = resources(&addresses, member_ca.pem(), &jwk);
         let hub = Hub::start(hub_ca.clone(), resources).await?;
-        let router = start_router(dir.path(), &hub, router_flags)?;
+        let router = start_router(dir.path(), &hub.address.to_string(), router_flags)?;
         Ok(Self {
             backend_trust: TrustStore::from_pem(member_ca.pem())?,
             dir,
@@ -109,7 +109,7 @@ impl Scripted {
         if !known {
             std::fs::remove_dir_all(self.dir.path().join("state"))?;
         }
-        self.router = start_router(self.dir.path(), &self.hub, &self.router_flags)?;
+        self.router = start_router(self.dir.path(), &self.hub.address.to_string(), &self.router_flags)?;
         self.router.ready().await
     }
 
@@ -207,12 +207,13 @@ pub(crate) fn start_forwarder(dir: &Path, identity: &str, ca: &str, backend: &st
     start_self("forwarder", &arguments, dir)
 }
 
-fn start_router(dir: &Path, hub: &Hub, flags: &[String]) -> anyhow::Result<Child> {
+/// `hub` is `host:port`; `dir` has its CA and a bootstrap token.
+pub(crate) fn start_router(dir: &Path, hub: &str, flags: &[String]) -> anyhow::Result<Child> {
     let file = |name: &str| argument(&dir.join(name));
     let mut arguments: Vec<String> = ["--bind", "127.0.0.1:0", "--admin-bind", "127.0.0.1:0"]
         .map(str::to_owned)
         .into();
-    arguments.extend(["--hub".to_owned(), hub.address.to_string()]);
+    arguments.extend(["--hub".to_owned(), hub.to_owned()]);
     arguments.extend(["--hub-ca".to_owned(), file("hub-ca.pem")]);
     arguments.extend(["--bootstrap-token-file".to_owned(), file("bootstrap")]);
     arguments.extend(["--state-dir".to_owned(), file("state")]);

@@ -1,0 +1,216 @@
+//! What stands in a hub cluster before the first request, written as `portolanctl` and people would, and the agent's end of
+//! its stream. For tests of the hub's program alone, and for the benchmark of what it tells routers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret as KubeSecret};
+use kube::Client;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use portolan_crds::labels::SYSTEM_NAMESPACE;
+use portolan_crds::{MemberCluster, ShardingConfig};
+use portolan_runtime::Secret;
+use portolan_runtime::pki::{self, CertificateAuthority, LeafSpec, Usage};
+use portolan_runtime::tls::{Identity as TlsIdentity, IdentityStore};
+use portolan_wire::identity::Identity;
+use portolan_wire::protocol::PROTOCOL;
+use portolan_wire::subscription::Subscription;
+use portolan_wire::v1;
+use portolan_wire::v1::agent_control_client::AgentControlClient;
+use portolan_wire::v1::agent_message::Kind;
+use portolan_wire::v1::enroll_response::Outcome;
+use portolan_wire::v1::enrollment_client::EnrollmentClient;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+/// Namespace of ShardingConfigs and of their callers.
+pub const NAMESPACE: &str = "ops";
+/// In tokens of every kind: must never be seen again.
+pub const CANARY: &str = "canary0token0must0not0be0seen";
+/// Its SHA-256.
+const CANARY_HASH: &str = "cfeac4d244d1a4765f627adfb5b7679aa92799b1ae7f69a21389557fb9db2928";
+/// Of certificates that are issued here.
+const TTL: Duration = Duration::from_hours(1);
+/// Messages under way to the hub.
+const OUTBOX: usize = 16;
+
+/// The hub's CA, key included.
+pub async fn ca(client: &Client) -> anyhow::Result<CertificateAuthority> {
+    let secrets = Api::<KubeSecret>::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let data = secrets.get("portolan-ca").await?.data.context("a Secret with data")?;
+    let text = |key: &str| anyhow::Ok(String::from_utf8(data.get(key).context("a key")?.0.clone())?);
+    Ok(CertificateAuthority::from_pem(
+        &text("tls.crt")?,
+        &Secret::new(text("tls.key")?),
+    )?)
+}
+
+/// A certificate as the hub would issue it; a router's is for everything.
+pub fn identity(ca: &CertificateAuthority, identity: &Identity) -> anyhow::Result<Arc<IdentityStore>> {
+    let gateway = matches!(identity, Identity::Router(_)).then(|| Subscription::Everything.to_uris());
+    let issued = ca.issue(&LeafSpec {
+        common_name: identity.common_name(),
+        organization: identity.organizations().into_iter().next(),
+        hosts: Vec::new(),
+        uris: gateway.unwrap_or_default(),
+        ttl: TTL,
+        usage: Usage::Client,
+    })?;
+    Ok(IdentityStore::new(TlsIdentity::from_pem(
+        &issued.cert_pem,
+        &issued.key_pem,
+    )?))
+}
+
+/// Makes a bootstrap token that is good until `expires`.
+pub async fn bootstrap_token(client: &Client, kind: &str, name: &str, expires: &str) -> anyhow::Result<String> {
+    let id: String = format!("{:06x}", rand::random::<u32>() & 0x00ff_ffff);
+    let data = [
+        ("kind", kind),
+        ("name", name),
+        ("token-hash", CANARY_HASH),
+        ("expires", expires),
+    ];
+    let data = data.map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())));
+    let secret = KubeSecret {
+        metadata: ObjectMeta {
+            name: Some(format!("portolan-bootstrap-{id}")),
+            ..ObjectMeta::default()
+        },
+        type_: Some("ctrlmesh.kusionstack.io/bootstrap-token".to_owned()),
+        data: Some(data.into()),
+        ..KubeSecret::default()
+    };
+    let secrets = Api::<KubeSecret>::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    secrets.create(&PostParams::default(), &secret).await?;
+    Ok(format!("{id}.{CANARY}"))
+}
+
+/// Creates or changes a MemberCluster.
+pub async fn put_member(client: &Client, name: &str, spec: Value) -> anyhow::Result<()> {
+    let object = json!({
+        "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "MemberCluster",
+        "metadata": {"name": name}, "spec": spec,
+    });
+    let api = Api::<MemberCluster>::all(client.clone());
+    api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object))
+        .await?;
+    Ok(())
+}
+
+/// Creates or changes a ShardingConfig in [`NAMESPACE`].
+pub async fn put_shard(client: &Client, name: &str, spec: Value) -> anyhow::Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    Api::<Namespace>::all(client.clone())
+        .patch(NAMESPACE, &PatchParams::apply("test"), &Patch::Apply(namespace))
+        .await?;
+    let object = json!({
+        "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
+        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec,
+    });
+    let api = Api::<ShardingConfig>::namespaced(client.clone(), NAMESPACE);
+    api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object))
+        .await?;
+    Ok(())
+}
+
+/// What a member cluster of this name pins at join.
+pub fn facts_of(cluster: &str) -> v1::MemberFacts {
+    v1::MemberFacts {
+        cluster_uid: format!("uid-of-{cluster}"),
+        jwks: json!({"keys": [{"kty": "RSA", "kid": "k", "n": cluster, "e": "AQAB"}]}).to_string(),
+        kubernetes_version: "v1.36.3".to_owned(),
+    }
+}
+
+/// Asks for an agent's certificate for the key that `csr` is of.
+pub async fn enroll(channel: Channel, token: &str, csr: &[u8], facts: v1::MemberFacts) -> Result<Outcome, Status> {
+    let request = v1::EnrollRequest {
+        proof: Some(v1::enroll_request::Proof::BootstrapToken(token.to_owned())),
+        csr: csr.to_vec(),
+        member: Some(facts),
+    };
+    let answer = EnrollmentClient::new(channel).enroll(request).await?.into_inner();
+    answer
+        .outcome
+        .ok_or_else(|| Status::internal("an answer without outcome"))
+}
+
+/// The certificate of an agent that joins with this token, and its key.
+pub async fn join(channel: Channel, token: &str, cluster: &str) -> anyhow::Result<Arc<IdentityStore>> {
+    let key = pki::new_private_key()?;
+    let csr = pki::signing_request(&key)?;
+    match enroll(channel, token, &csr, facts_of(cluster)).await? {
+        Outcome::Issued(issued) => Ok(IdentityStore::new(TlsIdentity::from_pem(
+            &issued.certificate_pem,
+            &key,
+        )?)),
+        Outcome::Pending(pending) => bail!("pending: {}", pending.reason),
+    }
+}
+
+/// An agent's end of its stream, of a healthy member.
+#[derive(Debug)]
+pub struct Agent {
+    outbox: mpsc::Sender<v1::AgentMessage>,
+    _updates: Streaming<v1::AgentUpdate>,
+    beats: tokio::task::JoinHandle<()>,
+}
+
+impl Agent {
+    /// Opens the stream of the agent whose certificate `channel` offers.
+    pub async fn connect(channel: Channel, cluster: &str) -> anyhow::Result<Self> {
+        let facts = facts_of(cluster);
+        let hello = v1::AgentHello {
+            protocol: PROTOCOL,
+            version: "v0-test".to_owned(),
+            cluster_uid: facts.cluster_uid,
+            kubernetes_version: facts.kubernetes_version,
+            jwks: facts.jwks,
+            ..v1::AgentHello::default()
+        };
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        outbox.send(message(Kind::Hello(hello))).await?;
+        let mut client = AgentControlClient::new(channel);
+        let updates = client.connect(ReceiverStream::new(messages)).await?.into_inner();
+        Ok(Self {
+            beats: beat_on(outbox.clone()),
+            outbox,
+            _updates: updates,
+        })
+    }
+
+    /// Sends one report.
+    pub async fn say(&self, kind: Kind) -> anyhow::Result<()> {
+        self.outbox.send(message(kind)).await.context("the stream has ended")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.beats.abort();
+    }
+}
+
+fn message(kind: Kind) -> v1::AgentMessage {
+    v1::AgentMessage { kind: Some(kind) }
+}
+
+#[expect(clippy::disallowed_methods, reason = "ends with the agent that it is a part of")]
+fn beat_on(outbox: mpsc::Sender<v1::AgentMessage>) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        let beat = message(Kind::Heartbeat(v1::Heartbeat {
+            api_ready: true,
+            latency_milliseconds: 3,
+            ..v1::Heartbeat::default()
+        }));
+        while outbox.send(beat.clone()).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    })
+}
