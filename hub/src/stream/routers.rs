@@ -15,7 +15,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
 use portolan_wire::v1::router_message::Kind as Said;
 use portolan_wire::v1::router_update::Kind as Told;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -26,7 +26,7 @@ use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
 use crate::access::Access;
 use crate::acks::{Acks, RouterState, Seen};
 use crate::compile::Ref;
-use crate::distribute::{Worlds, continue_trace};
+use crate::distribute::{Published, Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
 use crate::server::Peer;
 use crate::vouched::Vouched;
@@ -35,8 +35,11 @@ use crate::vouched::Vouched;
 const ACK_TIMEOUT: Duration = Duration::from_mins(1);
 /// A router that opens a stream anew has left the one before, and the hub is about to notice.
 const EARLIER_ENDS_WITHIN: Duration = Duration::from_secs(3);
-/// Breakers of one report that are kept; a router has three per member.
-const MAX_BREAKERS: usize = 4096;
+/// Longest reason of a breaker that is kept, in bytes: it stands in the status of its member, beside those of all routers.
+const MAX_REASON_BYTES: usize = 1024;
+/// Questions of one router under way; more are refused, so that one router cannot use up the memory or all of the bound
+/// that routers share.
+const MAX_REVIEWS: usize = 32;
 
 type Outbound = mpsc::Sender<Result<v1::RouterUpdate, Status>>;
 
@@ -153,6 +156,7 @@ struct Session {
     holding: Holding,
     pending: Option<Pending>,
     nonce: u64,
+    reviews: Arc<Semaphore>,
 }
 
 impl Session {
@@ -198,6 +202,7 @@ impl Session {
             },
             pending: None,
             nonce: 0,
+            reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
         })
     }
 
@@ -308,8 +313,9 @@ impl Session {
                 self.settled(&pending.transaction.refused(&nack));
             }
             Some(Said::Breakers(report)) => {
-                let mut breakers = report.breakers;
-                breakers.truncate(MAX_BREAKERS);
+                let breakers = bounded(report.breakers, |cluster| {
+                    self.is_told_of(&Ref::Target(cluster.to_owned()))
+                });
                 self.service
                     .acks
                     .update(&self.router, self.epoch, |state| state.breakers = breakers);
@@ -343,22 +349,92 @@ impl Session {
         });
     }
 
-    /// Asks the hub's API server, beside the session.
+    /// Whether this router may be told of what the hub knows by this name.
+    fn is_told_of(&self, name: &Ref) -> bool {
+        let published = self.service.worlds.borrow();
+        published.as_ref().is_some_and(|Published { world, .. }| {
+            !world.is_gone(name) && Scope::of(&self.subscription, world).sees(name)
+        })
+    }
+
+    /// Asks the hub's API server, beside the session, about members where this router could act upon the answer.
     fn review(&self, review: v1::AccessReview) {
+        let refused = |reason: &str| {
+            Told::AccessDecision(v1::AccessDecision {
+                id: review.id,
+                allowed: false,
+                reason: reason.to_owned(),
+            })
+        };
+        if !self.is_told_of(&Ref::gateway_credential(&review.cluster)) {
+            return self.answer(refused("this router is not told of that member"));
+        }
+        let Ok(permit) = self.reviews.clone().try_acquire_owned() else {
+            return self.answer(refused("this router has too many reviews under way"));
+        };
         let (access, outbound) = (self.service.access.clone(), self.outbound.clone());
         self.service.tasks.spawn("access-review", async move {
-            let decision = access.review(review).await;
-            let message = v1::RouterUpdate {
-                kind: Some(Told::AccessDecision(decision)),
-            };
-            let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Ok(message))).await;
+            let kind = Some(Told::AccessDecision(access.review(review).await));
+            let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Ok(v1::RouterUpdate { kind }))).await;
+            drop(permit);
         });
     }
+
+    /// At once or never: a router that asks and does not read gets no more memory.
+    fn answer(&self, kind: Told) {
+        let _ = self.outbound.try_send(Ok(v1::RouterUpdate { kind: Some(kind) }));
+    }
+}
+
+/// What of a report is kept: one breaker per class of traffic of each member that is `known` to the router, if it is not
+/// closed, with a reason of bounded length.
+fn bounded(report: Vec<v1::BreakerState>, known: impl Fn(&str) -> bool) -> Vec<v1::BreakerState> {
+    let mut kept = BTreeMap::new();
+    for mut breaker in report {
+        let class = ["watch", "upgrade"]
+            .into_iter()
+            .find(|class| breaker.traffic_class == *class);
+        let state = ["open", "half-open"].into_iter().find(|state| breaker.state == *state);
+        let key = (breaker.cluster.clone(), class);
+        if state.is_some() && !kept.contains_key(&key) && known(&breaker.cluster) {
+            breaker.traffic_class = class.unwrap_or("unary").to_owned();
+            breaker
+                .reason
+                .truncate(breaker.reason.floor_char_boundary(MAX_REASON_BYTES));
+            kept.insert(key, breaker);
+        }
+    }
+    kept.into_values().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_breaker_is_kept_once_and_cut() {
+        let breaker = |cluster: &str, class: &str, reason: &str| v1::BreakerState {
+            cluster: cluster.to_owned(),
+            traffic_class: class.to_owned(),
+            state: "open".to_owned(),
+            reason: reason.to_owned(),
+            since_unix_seconds: 0,
+        };
+        let long = "ä".repeat(1 << 20);
+        let mut report = vec![breaker("east", "unary", &long), breaker("mars", "unary", "")];
+        report.extend((0..9).map(|class| breaker("east", &format!("class-{class}"), "")));
+        report.extend([breaker("east", "watch", "w"), breaker("east", "watch", "later")]);
+        report.push(v1::BreakerState {
+            state: "closed".to_owned(),
+            ..breaker("east", "upgrade", "")
+        });
+        let kept = bounded(report, |cluster| cluster == "east");
+        let kept: Vec<_> = kept
+            .iter()
+            .map(|one| (one.traffic_class.as_str(), one.reason.len()))
+            .collect();
+        assert_eq!(kept, [("unary", MAX_REASON_BYTES), ("watch", 1)]);
+    }
 
     #[test]
     fn a_session_that_panics_has_left_too() {

@@ -17,6 +17,8 @@ use tonic::{Code, Status};
 use crate::compile::Ref;
 use crate::testing::{Received, TestAgent, TestHub, facts_of, hello_of, key_and_csr};
 
+mod bounds;
+
 fn shard(hub: &TestHub, name: &str, generation: i64, clusters: serde_json::Value) {
     use kube::api::{ApiResource, DynamicObject};
     let kind = ApiResource::erase::<portolan_crds::ShardingConfig>(&());
@@ -577,6 +579,7 @@ async fn rotated_keys_are_pinned_and_stolen_ones_are_not() {
 #[tokio::test]
 async fn access_is_decided_by_the_hub() {
     let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
     let mut router = hub.router("gateway", Vec::new()).await;
     for (id, user) in [(1, "ada"), (2, "eve")] {
         let review = v1::AccessReview {

@@ -1,0 +1,64 @@
+//! What a router says is of its part of the world, and bounded.
+
+use super::*;
+
+fn open_breaker(cluster: &str) -> v1::BreakerState {
+    v1::BreakerState {
+        cluster: cluster.into(),
+        traffic_class: "unary".into(),
+        state: "open".into(),
+        ..v1::BreakerState::default()
+    }
+}
+
+#[tokio::test]
+async fn breakers_are_of_members_that_the_router_is_told_of() {
+    let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
+    let of_a = subscription(&["shard:ops/a"]);
+    let part = hub.subscriber(&of_a, &[]).await.unwrap();
+    let gateway = hub.router("gateway", Vec::new()).await;
+    for router in [&part, &gateway] {
+        let breakers = ["east", "mars", "invented"].map(open_breaker).into();
+        router.say(RouterSaid::Breakers(v1::BreakerReport { breakers })).await;
+    }
+    let kept = |hub: &TestHub, router: &str| {
+        hub.acks.read(|routers| {
+            let breakers = routers.get(router)?.breakers.iter();
+            let clusters: Vec<_> = breakers.map(|breaker| breaker.cluster.clone()).collect();
+            (!clusters.is_empty()).then_some(clusters)
+        })
+    };
+    assert_eq!(
+        hub.until("the part's are known", |hub| kept(hub, "part")).await,
+        ["east"]
+    );
+    let all = hub.until("the gateway's are known", |hub| kept(hub, "gateway")).await;
+    assert_eq!(all, ["east", "mars"]);
+}
+
+#[tokio::test]
+async fn access_is_asked_about_members_that_the_router_may_act_in() {
+    let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
+    for (scope, cluster, allowed) in [
+        ("shard:ops/a", "east", true),
+        ("shard:ops/a", "mars", false),
+        ("caller:mars/ops/pod-q", "mars", false),
+        ("everything", "invented", false),
+    ] {
+        let mut router = hub.subscriber(&subscription(&[scope]), &[]).await.unwrap();
+        let review = v1::AccessReview {
+            user: "ada".into(),
+            cluster: cluster.into(),
+            ..v1::AccessReview::default()
+        };
+        router.say(RouterSaid::AccessReview(review)).await;
+        let decision = loop {
+            if let RouterTold::AccessDecision(decision) = router.hear().await.unwrap() {
+                break decision;
+            }
+        };
+        assert_eq!(decision.allowed, allowed, "{scope} {cluster}: {}", decision.reason);
+    }
+}
