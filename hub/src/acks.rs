@@ -133,10 +133,13 @@ impl Acks {
     }
 
     /// Whether some router has seen a view revision of this life of the ledger that is beyond the last one given: the ledger
-    /// was set back.
+    /// was set back. Gateways alone are believed: it concerns all shards.
     pub(crate) fn have_seen_beyond(&self, incarnation: &str, view_revision: u64) -> bool {
         let routers = self.routers.read();
-        let mut seen = routers.values().map(|state| &state.seen);
+        let gateways = routers
+            .values()
+            .filter(|state| state.subscription == Subscription::Everything);
+        let mut seen = gateways.map(|state| &state.seen);
         seen.any(|seen| seen.incarnation == incarnation && seen.view_revision > view_revision)
     }
 
@@ -185,5 +188,9 @@ mod tests {
         assert!(acks.have_seen_beyond("one", 7));
         assert!(!acks.have_seen_beyond("one", 8));
         assert!(!acks.have_seen_beyond("another", 7), "of an earlier life");
+        acks.update("a", 1, |state| {
+            state.subscription = Subscription::Shards(["ops/a".parse().unwrap()].into())
+        });
+        assert!(!acks.have_seen_beyond("one", 7), "a router of one shard says so");
     }
 }

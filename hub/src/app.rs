@@ -118,6 +118,7 @@ impl Parts {
             metrics: self.metrics.clone(),
             ledger,
             worlds: self.worlds.clone(),
+            reborn: false,
         };
         self.tasks
             .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });

@@ -59,6 +59,8 @@ pub(crate) struct Distributor {
     pub(crate) metrics: Metrics,
     pub(crate) ledger: Store,
     pub(crate) worlds: watch::Sender<Option<Published>>,
+    /// Whether the ledger has begun a new life under this hub.
+    pub(crate) reborn: bool,
 }
 
 impl Distributor {
@@ -115,7 +117,7 @@ impl Distributor {
                 () = tokio::time::sleep(RECHECK), if waiting => return Ok(()),
                 _ = alarms.checks.tick() => {
                     self.check().await?;
-                    if self.acks.have_seen_beyond(self.ledger.incarnation(), self.ledger.view_revision()) {
+                    if self.is_set_back(self.ledger.incarnation(), self.ledger.view_revision()) {
                         return Ok(());
                     }
                 }
@@ -133,7 +135,7 @@ impl Distributor {
             .index
             .read(|facts| decide(facts, &before, released_up_to, Timestamp::now()));
         let known = before.ledger.view_revision();
-        if self.acks.have_seen_beyond(&before.incarnation, known) {
+        if self.is_set_back(&before.incarnation, known) {
             next.state.incarnation = ledger::incarnation();
             tracing::error!(
                 known,
@@ -141,7 +143,14 @@ impl Distributor {
             );
         }
         self.ledger.commit(&next.state).await?;
+        self.reborn |= next.state.incarnation != before.incarnation;
         Ok(next)
+    }
+
+    /// Whether the ledger that this hub began with was an older one: some router has seen more of its life than `known`.
+    /// Nobody sets a ledger back under a hub without it noticing, so that no later router is believed once that is mended.
+    fn is_set_back(&self, incarnation: &str, known: u64) -> bool {
+        !self.reborn && self.acks.have_seen_beyond(incarnation, known)
     }
 
     /// One world of what was decided, as `run`; published if it differs from the last.

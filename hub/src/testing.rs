@@ -118,6 +118,7 @@ impl TestHub {
             metrics: Metrics::default(),
             ledger,
             worlds: hub.worlds.clone(),
+            reborn: false,
         };
         hub.tasks.spawn("distribute", async {
             distributor.run(stored).await.unwrap();

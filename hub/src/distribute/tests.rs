@@ -120,4 +120,14 @@ async fn a_ledger_that_was_set_back_begins_a_new_life() {
     hub.until("ns-a is owned", |hub| (owned(hub) == ["ns-a"]).then_some(()))
         .await;
     assert_eq!(incarnation(&hub), second, "once");
+    // One that always says so is believed no more.
+    let seen = Seen {
+        incarnation: second.clone().unwrap(),
+        view_revision: u64::MAX,
+    };
+    hub.acks.update("gateway", 1, |state| state.seen = seen);
+    shard(&hub, 2, &["ns-a", "ns-b"]);
+    hub.until("ns-b is owned", |hub| (owned(hub) == ["ns-a", "ns-b"]).then_some(()))
+        .await;
+    assert_eq!(incarnation(&hub), second, "once in a hub's life");
 }
