@@ -3,16 +3,17 @@
 //! Read by `distribute` (what may be freed) and `status` (n of m). A router that disconnects goes on serving what it
 //! holds, so it goes on counting until it is forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use portolan_crds::ShardName;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::compile::Ref;
+use crate::compile::{Ref, Released};
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
@@ -29,6 +30,8 @@ pub(crate) struct RouterState {
     /// `None` while connected.
     pub(crate) left: Option<Instant>,
     pub(crate) held: BTreeMap<Ref, String>,
+    /// Shards to which the transaction under way, or the last one that was not answered, grants namespaces.
+    pub(crate) offered: BTreeSet<ShardName>,
     /// Refused version and reason, until a later version is taken.
     pub(crate) rejected: BTreeMap<Ref, (String, String)>,
     /// The last compile run whose outcome it serves whole.
@@ -47,11 +50,20 @@ impl RouterState {
             subscription: Subscription::Everything,
             left: None,
             held,
+            offered: BTreeSet::new(),
             rejected: BTreeMap::new(),
             acked_run: 0,
             seen: Seen::default(),
             breakers: Vec::new(),
         }
+    }
+
+    /// Whether callers of `shard` may act on its namespaces by this router: a gateway counts for all shards, any other for
+    /// those of which it holds something or is being sent something.
+    fn may_serve(&self, shard: &ShardName) -> bool {
+        self.subscription == Subscription::Everything
+            || self.offered.contains(shard)
+            || self.held.keys().any(|name| name.owner() == Some(shard))
     }
 }
 
@@ -122,14 +134,26 @@ impl Acks {
         self.wake();
     }
 
-    /// The last run that everyone has seen who might still act on an earlier one.
-    pub(crate) fn released_up_to(&self) -> u64 {
+    /// The last run that everyone has seen who might still act on an earlier one: all routers, and those that may serve each
+    /// of `shards`.
+    pub(crate) fn released(&self, shards: BTreeSet<ShardName>) -> Released {
         if Instant::now() < *self.returning_until.read() {
-            return 0;
+            return Released::default();
         }
         let mut routers = self.routers.write();
         routers.retain(|_, state| state.left.is_none_or(|left| left.elapsed() < FORGOTTEN_AFTER));
-        routers.values().map(|state| state.acked_run).min().unwrap_or(u64::MAX)
+        let seen_by = |counts: &dyn Fn(&RouterState) -> bool| {
+            let counting = routers.values().filter(|state| counts(state));
+            counting.map(|state| state.acked_run).min().unwrap_or(u64::MAX)
+        };
+        let of_shard = shards.into_iter().map(|shard| {
+            let run = seen_by(&|state| state.may_serve(&shard));
+            (shard, run)
+        });
+        Released {
+            of_shard: of_shard.collect(),
+            by_all: seen_by(&|_| true),
+        }
     }
 
     /// Whether some router has seen a view revision of this life of the ledger that is beyond the last one given: the ledger
@@ -155,25 +179,51 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_slowest_router_counts_until_it_is_forgotten() {
         let acks = Acks::default();
-        assert_eq!(acks.released_up_to(), u64::MAX, "nobody was ever there");
+        assert_eq!(acks.released(BTreeSet::new()).by_all, u64::MAX, "nobody was ever there");
         acks.expect_returns();
-        assert_eq!(acks.released_up_to(), 0, "routers may come back");
+        assert_eq!(acks.released(BTreeSet::new()).by_all, 0, "routers may come back");
         tokio::time::advance(RETURN_GRACE).await;
-        assert_eq!(acks.released_up_to(), u64::MAX, "nobody is there");
+        assert_eq!(acks.released(BTreeSet::new()).by_all, u64::MAX, "nobody is there");
         assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
         assert!(acks.connected("b", RouterState::new(2, BTreeMap::new())));
         assert!(!acks.connected("a", RouterState::new(3, BTreeMap::new())), "a is here");
         acks.update("a", 1, |state| state.acked_run = 7);
-        assert_eq!(acks.released_up_to(), 0);
+        assert_eq!(acks.released(BTreeSet::new()).by_all, 0);
         acks.update("b", 1, |state| state.acked_run = 9);
-        assert_eq!(acks.released_up_to(), 0, "an earlier stream of b has no say");
+        assert_eq!(
+            acks.released(BTreeSet::new()).by_all,
+            0,
+            "an earlier stream of b has no say"
+        );
         acks.update("b", 2, |state| {
             state.acked_run = 5;
             state.left = Some(Instant::now());
         });
-        assert_eq!(acks.released_up_to(), 5);
+        assert_eq!(acks.released(BTreeSet::new()).by_all, 5);
         tokio::time::advance(FORGOTTEN_AFTER).await;
-        assert_eq!(acks.released_up_to(), 7);
+        assert_eq!(acks.released(BTreeSet::new()).by_all, 7);
+    }
+
+    #[test]
+    fn a_router_of_some_shards_counts_for_what_it_holds_or_is_sent() {
+        let shard = |name: &str| -> ShardName { format!("ops/{name}").parse().unwrap() };
+        let owned = |name: &str| Ref::Ownership {
+            cluster: "east".to_owned(),
+            shard: shard(name),
+        };
+        let acks = Acks::default();
+        acks.connected("gateway", RouterState::new(1, BTreeMap::new()));
+        let part = RouterState {
+            subscription: Subscription::Shards([shard("a"), shard("b")].into()),
+            offered: [shard("b")].into(),
+            ..RouterState::new(2, [(owned("a"), String::new())].into())
+        };
+        acks.connected("part", part);
+        acks.update("gateway", 1, |state| state.acked_run = 7);
+        acks.update("part", 2, |state| state.acked_run = 3);
+        let released = acks.released([shard("a"), shard("b"), shard("c")].into());
+        let runs: Vec<_> = ["a", "b", "c"].map(|name| released.of(&shard(name))).into();
+        assert_eq!((released.by_all, runs), (3, vec![3, 3, 7]));
     }
 
     #[tokio::test]

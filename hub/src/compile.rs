@@ -28,7 +28,7 @@ mod tests;
 mod wanted;
 
 pub(crate) use judge::{Contested, Verdict};
-pub(crate) use ledger::Ledger;
+pub(crate) use ledger::{Ledger, Released};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use wanted::{Wanted, WantedMember};
 
@@ -107,12 +107,11 @@ pub(crate) struct Decided {
     pub(crate) verdicts: BTreeMap<ShardName, Verdict>,
 }
 
-/// Who has which pair from now on, and which specs are in force. `released_up_to`: the last run that every router has
-/// acknowledged. `now`: when what leaves a shard leaves it.
-pub(crate) fn decide(facts: &Facts, before: &State, released_up_to: u64, now: Timestamp) -> Decided {
+/// Who has which pair from now on, and which specs are in force. `now`: when what leaves a shard leaves it.
+pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Timestamp) -> Decided {
     let run = before.run + 1;
     let mut ledger = Ledger::clone(&before.ledger);
-    ledger.free(released_up_to, now);
+    ledger.free(released, now);
     ledger.drop_departures(now);
     let judged = judge::judge(facts, before, &ledger);
     ledger.settle(&judged.claims, run);

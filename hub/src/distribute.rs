@@ -5,11 +5,13 @@
 //! routers what they need. While the ledger cannot be written, what was decided last stays in force, printed by the facts
 //! as they are. Sessions and `status` read the published world.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use opentelemetry::Context;
+use portolan_crds::ShardName;
 use portolan_runtime::telemetry::{context_of, extract_context, inject_context, set_parent};
 use portolan_runtime::{Backoff, Chain};
 use tokio::sync::watch;
@@ -17,7 +19,7 @@ use tokio::time::Instant;
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{Decided, State, World, decide, print};
+use crate::compile::{Decided, Released, State, World, decide, print};
 use crate::index::Index;
 use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
@@ -72,7 +74,7 @@ impl Distributor {
             acks: self.acks.changes(),
             checks: tokio::time::interval(TERM_CHECK),
         };
-        let mut dwell = Dwell::default();
+        let mut dwells = Dwells::default();
         let mut writes = Writes::default();
         if !stored.is_empty() {
             self.acks.expect_returns();
@@ -82,11 +84,10 @@ impl Distributor {
         loop {
             alarms.facts.mark_unchanged();
             alarms.acks.mark_unchanged();
-            // Of runs to come nobody has seen anything yet, also where there are no routers at all.
-            let seen = self.acks.released_up_to().min(state.run);
-            let released_up_to = dwell.observe(seen, Instant::now());
+            let seen = self.acks.released(state.ledger.releasing());
+            let released = dwells.observe(seen, state.run, Instant::now());
             if writes.are_due() {
-                match self.decide(&state, released_up_to).await {
+                match self.decide(&state, &released).await {
                     Ok(next) => {
                         writes = Writes::default();
                         decided = Some(next);
@@ -102,7 +103,7 @@ impl Distributor {
                 self.publish(decided, state.run + 1);
                 state = decided.state.clone();
             }
-            let waiting = state.ledger.is_releasing() || state.ledger.is_withholding() || writes.have_failed();
+            let waiting = !state.ledger.releasing().is_empty() || state.ledger.is_withholding() || writes.have_failed();
             self.wait(&mut alarms, waiting).await?;
             tokio::time::sleep(SETTLE).await;
         }
@@ -126,14 +127,14 @@ impl Distributor {
     }
 
     /// What is in force from now on, once it is stored.
-    async fn decide(&mut self, before: &State, released_up_to: u64) -> Result<Decided, LedgerError> {
+    async fn decide(&mut self, before: &State, released: &Released) -> Result<Decided, LedgerError> {
         let mut before = before.clone();
         if self.ledger.view_revision() > before.ledger.view_revision() {
             Arc::make_mut(&mut before.ledger).skip_to(self.ledger.view_revision());
         }
         let mut next = self
             .index
-            .read(|facts| decide(facts, &before, released_up_to, Timestamp::now()));
+            .read(|facts| decide(facts, &before, released, Timestamp::now()));
         let known = before.ledger.view_revision();
         if self.is_set_back(&before.incarnation, known) {
             next.state.incarnation = ledger::incarnation();
@@ -225,6 +226,29 @@ impl Writes {
 
     fn failed(&mut self) {
         self.again_at = Some(Instant::now() + self.backoff.next(&mut rand::rng()));
+    }
+}
+
+/// Since when which runs are seen, by all routers and by those that may serve each shard that lets go of something.
+#[derive(Debug, Default)]
+struct Dwells {
+    by_all: Dwell,
+    of_shard: BTreeMap<ShardName, Dwell>,
+}
+
+impl Dwells {
+    /// What is seen for long enough, given what is seen by now. Of runs after the `last` nobody has seen anything yet, also
+    /// where there are no routers at all.
+    fn observe(&mut self, seen: Released, last: u64, now: Instant) -> Released {
+        self.of_shard.retain(|shard, _| seen.of_shard.contains_key(shard));
+        let of_shard = seen.of_shard.into_iter().map(|(shard, run)| {
+            let dwell = self.of_shard.entry(shard.clone()).or_default();
+            (shard, dwell.observe(run.min(last), now))
+        });
+        Released {
+            of_shard: of_shard.collect(),
+            by_all: self.by_all.observe(seen.by_all.min(last), now),
+        }
     }
 }
 

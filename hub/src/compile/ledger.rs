@@ -4,7 +4,7 @@
 //! write) or *free*. Only a free pair can be claimed by another shard. Each change of ownership, entering or leaving,
 //! takes the next *view revision*; what left is kept for a day. Callers: `judge` asks, `compile` moves it on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use portolan_crds::ShardName;
@@ -48,6 +48,21 @@ pub(crate) struct Entry {
     pub(crate) releasing_since: Option<u64>,
 }
 
+/// The last runs that every router has acknowledged that might still act on an earlier one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Released {
+    /// All routers.
+    pub(crate) by_all: u64,
+    /// Those that may serve a shard, by shards of which something is on its way back.
+    pub(crate) of_shard: BTreeMap<ShardName, u64>,
+}
+
+impl Released {
+    pub(crate) fn of(&self, shard: &ShardName) -> u64 {
+        self.of_shard.get(shard).copied().unwrap_or(self.by_all)
+    }
+}
+
 impl Ledger {
     pub(crate) fn get(&self, cluster: &str, namespace: &str) -> Option<&Entry> {
         self.pairs.get(cluster)?.get(namespace)
@@ -88,12 +103,11 @@ impl Ledger {
             .map_or(0, |departures| departures.dropped_up_to)
     }
 
-    /// Whether anything is on its way back.
-    pub(crate) fn is_releasing(&self) -> bool {
-        self.pairs
-            .values()
-            .flat_map(BTreeMap::values)
-            .any(|entry| entry.releasing_since.is_some())
+    /// The shards of which something is on its way back.
+    pub(crate) fn releasing(&self) -> BTreeSet<ShardName> {
+        let entries = self.pairs.values().flat_map(BTreeMap::values);
+        let releasing = entries.filter(|entry| entry.releasing_since.is_some());
+        releasing.filter_map(|entry| entry.owner.clone()).collect()
     }
 
     /// Whether `shard` has anything, releasing or not.
@@ -143,13 +157,16 @@ impl Ledger {
         homes
     }
 
-    /// Frees what was being released in a run that every router has acknowledged: it leaves its shard.
-    pub(super) fn free(&mut self, released_up_to: u64, now: Timestamp) {
+    /// Frees what was being released in a run that every router has acknowledged which may serve its shard: it leaves that.
+    pub(super) fn free(&mut self, released: &Released, now: Timestamp) {
         // Runs are counted from 1: who has acknowledged one has let go of all that it does not name.
-        self.withholding &= released_up_to == 0;
+        self.withholding &= released.by_all == 0;
         for (cluster, namespaces) in &mut self.pairs {
             for (namespace, entry) in namespaces {
-                if entry.releasing_since.is_none_or(|since| since > released_up_to) {
+                let (Some(since), Some(shard)) = (entry.releasing_since, &entry.owner) else {
+                    continue;
+                };
+                if since > released.of(shard) {
                     continue;
                 }
                 entry.releasing_since = None;

@@ -66,9 +66,12 @@ impl Ref {
         }
     }
 
-    /// Whether it grants namespaces.
-    pub(crate) fn is_ownership(&self) -> bool {
-        matches!(self, Self::Ownership { .. })
+    /// The shard to which it grants namespaces.
+    pub(crate) fn owner(&self) -> Option<&ShardName> {
+        match self {
+            Self::Ownership { shard, .. } => Some(shard),
+            _ => None,
+        }
     }
 
     /// The name on the wire.

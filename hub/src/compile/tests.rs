@@ -135,9 +135,9 @@ impl Fleet {
         self.facts.shards.remove(&shard_name(name));
     }
 
-    /// Compiles; `released_up_to` 0 means that no router has acknowledged anything.
-    pub(super) fn compile(&mut self, released_up_to: u64) -> World {
-        self.compile_at(released_up_to, Timestamp::UNIX_EPOCH)
+    /// Compiles; `released` 0 means that no router has acknowledged anything.
+    pub(super) fn compile(&mut self, released: impl Into<Released>) -> World {
+        self.compile_at(released, Timestamp::UNIX_EPOCH)
     }
 
     /// The hub dies after its last write and starts again. It knows of agents only what they tell anew; they are taken to
@@ -156,10 +156,19 @@ impl Fleet {
         };
     }
 
-    pub(super) fn compile_at(&mut self, released_up_to: u64, now: Timestamp) -> World {
-        let decided = decide(&self.facts, &self.state, released_up_to, now);
+    pub(super) fn compile_at(&mut self, released: impl Into<Released>, now: Timestamp) -> World {
+        let decided = decide(&self.facts, &self.state, &released.into(), now);
         self.state = decided.state.clone();
         print(&self.facts, &Settings::default(), decided)
+    }
+}
+
+impl From<u64> for Released {
+    fn from(by_all: u64) -> Self {
+        Self {
+            by_all,
+            ..Self::default()
+        }
     }
 }
 

@@ -257,6 +257,12 @@ impl Session {
             removed = transaction.removals.len()
         );
         let traceparent = continue_trace(&span, traceparent);
+        // Before the first message: from then on the router may serve it.
+        let owners = transaction.upserts.iter().filter_map(|(name, _)| name.owner());
+        let offered = owners.cloned().collect();
+        self.service
+            .acks
+            .update(&self.router, self.epoch, |state| state.offered = offered);
         for message in transaction.messages(self.nonce, &traceparent) {
             self.send(message).await?;
         }
@@ -344,6 +350,7 @@ impl Session {
         let run = transaction.whole.then_some(transaction.run);
         self.service.acks.update(&self.router, self.epoch, move |state| {
             state.held = held;
+            state.offered.clear();
             state.rejected = rejected;
             state.acked_run = run.unwrap_or(state.acked_run);
         });

@@ -52,7 +52,7 @@ impl Transaction {
                 .get(name)
                 .is_some_and(|(refused, _)| refused == version);
             if refused || (compiled.provisional && held.is_some()) {
-                transaction.whole &= !name.is_ownership();
+                transaction.whole &= name.owner().is_none();
                 continue;
             }
             transaction.upserts.push((name.clone(), compiled.resource.clone()));
@@ -65,7 +65,7 @@ impl Transaction {
             if world.is_gone(name) || (told && !scope.is_uncertain()) {
                 transaction.removals.push(name.clone());
             } else {
-                transaction.whole &= !name.is_ownership();
+                transaction.whole &= name.owner().is_none();
             }
         }
         transaction
@@ -81,7 +81,7 @@ impl Transaction {
             .rejected
             .iter()
             .filter_map(|rejected| Ref::from_wire(rejected.r#ref.as_ref()?));
-        let whole = self.whole && !names.into_iter().any(|name| name.is_ownership());
+        let whole = self.whole && !names.into_iter().any(|name| name.owner().is_some());
         Self { whole, ..self }
     }
 

@@ -3,7 +3,9 @@
 use super::*;
 
 const SHARDS: [&str; 3] = ["a", "b", "c"];
-const ROUTERS: usize = 2;
+/// Gateways, and then one router of one shard.
+const ROUTERS: usize = 3;
+const OF_SHARD: &str = "a";
 const NAMESPACES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// Something that happens to a fleet.
@@ -99,14 +101,24 @@ impl Routers {
         self.acknowledged[router] = world.state.run;
     }
 
-    fn released_up_to(&self) -> u64 {
-        self.acknowledged.into_iter().min().unwrap_or_default()
+    fn released(&self) -> Released {
+        let of_gateways = self.acknowledged[..ROUTERS - 1]
+            .iter()
+            .min()
+            .copied()
+            .unwrap_or_default();
+        let by_all = of_gateways.min(self.acknowledged[ROUTERS - 1]);
+        let of = |shard| if shard == OF_SHARD { by_all } else { of_gateways };
+        Released {
+            by_all,
+            of_shard: SHARDS.map(|shard| (shard_name(shard), of(shard))).into(),
+        }
     }
 
     /// They go on serving what they have.
     fn restart(&mut self, fleet: &mut Fleet, written: bool) {
         if written {
-            fleet.compile(self.released_up_to());
+            fleet.compile(self.released());
         }
         fleet.restart();
         self.acknowledged = [0; ROUTERS];
@@ -115,8 +127,10 @@ impl Routers {
     /// The shards that some router lets write to each pair.
     fn writers(&self) -> BTreeMap<(String, String), BTreeSet<String>> {
         let mut writers = BTreeMap::<_, BTreeSet<_>>::new();
-        for (cluster, namespace, shard, granted) in self.serving.iter().flatten().flat_map(pairs) {
-            if granted {
+        let serving = self.serving.iter().enumerate();
+        let served = serving.flat_map(|(router, world)| world.iter().flat_map(pairs).map(move |pair| (router, pair)));
+        for (router, (cluster, namespace, shard, granted)) in served {
+            if granted && (router < ROUTERS - 1 || shard == shard_name(OF_SHARD).to_string()) {
                 writers.entry((cluster, namespace)).or_default().insert(shard);
             }
         }
@@ -161,8 +175,8 @@ proptest! {
                 }
                 _ => {}
             }
-            let acknowledged = routers.released_up_to();
-            let world = fleet.compile(acknowledged);
+            let acknowledged = routers.released();
+            let world = fleet.compile(acknowledged.clone());
             let pairs = pairs(&world);
             for (left, right) in pairs.iter().zip(pairs.iter().skip(1)) {
                 prop_assert!((&left.0, &left.1) != (&right.0, &right.1), "{left:?} and {right:?}");
@@ -172,7 +186,8 @@ proptest! {
             if let Some(last) = &last {
                 for cluster in CLUSTERS {
                     for (namespace, entry) in last.state.ledger.in_cluster(cluster) {
-                        let released = entry.releasing_since.is_some_and(|since| since <= acknowledged);
+                        let seen = entry.owner.as_ref().map_or(0, |owner| acknowledged.of(owner));
+                        let released = entry.releasing_since.is_some_and(|since| since <= seen);
                         let Some(now) = world.state.ledger.get(cluster, namespace) else {
                             prop_assert!(entry.owner.is_none() || released, "{cluster}/{namespace} is forgotten");
                             continue;
@@ -243,11 +258,11 @@ proptest! {
             if let Step::Restart(written) = step {
                 routers.restart(&mut fleet, *written);
             }
-            world = fleet.compile(routers.released_up_to());
+            world = fleet.compile(routers.released());
         }
     }
 
-    /// When the edits end and routers keep up, nobody waits any longer, and each shard in force has what it asks for but
+    /// When the edits end and routers keep up, but for one that serves none of these shards, nobody waits any longer, and each shard in force has what it asks for but
     /// for what others go on wanting.
     #[test]
     fn every_handover_ends(steps in prop::collection::vec(step(), 1..40)) {
@@ -257,11 +272,15 @@ proptest! {
             callers_apart(&mut fleet);
             fleet.compile(0);
         }
+        let all = Released {
+            by_all: 0,
+            of_shard: SHARDS.map(|shard| (shard_name(shard), u64::MAX)).into(),
+        };
         // One run frees and grants; what that accepts may let go of more.
         for _ in 0..2 * SHARDS.len() {
-            fleet.compile(u64::MAX);
+            fleet.compile(all.clone());
         }
-        let world = fleet.compile(u64::MAX);
+        let world = fleet.compile(all);
         for (name, verdict) in &world.shards {
             prop_assert!(verdict.awaited.is_empty(), "{name} waits for {:?}", verdict.awaited);
             for (cluster, namespace) in verdict.wanted.pairs() {
