@@ -15,6 +15,7 @@ use portolan_runtime::tls::{self, ClientAuth, IdentityStore, TrustStore};
 use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::access::Access;
 use crate::acks::Acks;
@@ -119,6 +120,7 @@ impl Parts {
             ledger,
             worlds: self.worlds.clone(),
             reborn: false,
+            confirmed: Instant::now(),
         };
         self.tasks
             .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });

@@ -29,6 +29,9 @@ use crate::settings::Settings;
 const SETTLE: Duration = Duration::from_millis(30);
 /// How often it is looked whether another hub has started. A hub that grants anything finds out by its write.
 const TERM_CHECK: Duration = Duration::from_secs(5);
+/// A hub that could not look for this long may have been superseded: routers are let go, in time to come back to another hub
+/// while that still waits for them.
+const CUT_OFF_AFTER: Duration = Duration::from_secs(30);
 /// Longest first wait after a write of the ledger that failed.
 const WRITE_RETRY_BASE: Duration = Duration::from_millis(100);
 /// Longest wait between two tries to write the ledger.
@@ -50,7 +53,7 @@ pub(crate) struct Published {
     pub(crate) traceparent: String,
 }
 
-/// `None` until the facts are complete for the first time.
+/// `None` until the facts are complete for the first time, and while the hub does not know whether it is the hub still.
 pub(crate) type Worlds = watch::Receiver<Option<Published>>;
 
 /// The compiler's loop.
@@ -63,6 +66,8 @@ pub(crate) struct Distributor {
     pub(crate) worlds: watch::Sender<Option<Published>>,
     /// Whether the ledger has begun a new life under this hub.
     pub(crate) reborn: bool,
+    /// When it was last asked whether the ledger is this hub's still, with an answer.
+    pub(crate) confirmed: Instant,
 }
 
 impl Distributor {
@@ -100,7 +105,9 @@ impl Distributor {
                 }
             }
             if let Some(decided) = &mut decided {
-                self.publish(decided, state.run + 1);
+                if !self.is_cut_off() {
+                    self.publish(decided, state.run + 1);
+                }
                 state = decided.state.clone();
             }
             let waiting = !state.ledger.releasing().is_empty() || state.ledger.is_withholding() || writes.have_failed();
@@ -117,7 +124,12 @@ impl Distributor {
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
                 () = tokio::time::sleep(RECHECK), if waiting => return Ok(()),
                 _ = alarms.checks.tick() => {
+                    let was_cut_off = self.is_cut_off();
                     self.check().await?;
+                    if was_cut_off && !self.is_cut_off() {
+                        self.acks.expect_returns();
+                        return Ok(());
+                    }
                     if self.is_set_back(self.ledger.incarnation(), self.ledger.view_revision()) {
                         return Ok(());
                     }
@@ -181,12 +193,23 @@ impl Distributor {
         }
     }
 
-    /// Whether the ledger is this hub's still. An API server that is away says nothing about that.
+    /// Whether the ledger is this hub's still. An API server that is away says nothing about that, for a while.
     async fn check(&mut self) -> Result<(), LedgerError> {
+        let asked = Instant::now();
         match self.ledger.check().await {
-            Err(error) if error.is_final() => Err(error),
-            _ => Ok(()),
+            Ok(()) => self.confirmed = asked,
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) if self.is_cut_off() && self.worlds.send_if_modified(|published| published.take().is_some()) => {
+                tracing::error!(error = %Chain(&error), "another hub may have started: routers are let go until that is known");
+            }
+            Err(_) => {}
         }
+        Ok(())
+    }
+
+    /// Whether another hub may have started, and given away what routers of this one still serve.
+    fn is_cut_off(&self) -> bool {
+        self.confirmed.elapsed() >= CUT_OFF_AFTER
     }
 }
 

@@ -26,6 +26,7 @@ use portolan_wire::v1::router_control_client::RouterControlClient;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -108,21 +109,9 @@ impl TestHub {
         let tls = tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_GRPC).unwrap();
         let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
         hub.tasks.spawn_critical("grpc", serve);
-        let (ledger, stored) = Store::open(client, NAMESPACE, &hub.index, Metrics::default())
-            .await
-            .unwrap();
-        let distributor = Distributor {
-            index: hub.index.clone(),
-            acks: hub.acks.clone(),
-            settings: Settings::default(),
-            metrics: Metrics::default(),
-            ledger,
-            worlds: hub.worlds.clone(),
-            reborn: false,
-        };
-        hub.tasks.spawn("distribute", async {
-            distributor.run(stored).await.unwrap();
-        });
+        distribute(client, &hub.index, &hub.acks, &hub.worlds, &hub.tasks).await;
+        hub.until("there is a world", |hub| hub.worlds.borrow().is_some().then_some(()))
+            .await;
         hub
     }
 
@@ -327,6 +316,31 @@ impl TestHub {
     }
 }
 
+/// Opens the ledger, and starts the compiler.
+pub(crate) async fn distribute(
+    client: Client,
+    index: &Arc<Index>,
+    acks: &Arc<Acks>,
+    worlds: &watch::Sender<Option<Published>>,
+    tasks: &Tasks,
+) {
+    let opened = Store::open(client, NAMESPACE, index, Metrics::default()).await;
+    let (ledger, stored) = opened.unwrap();
+    let distributor = Distributor {
+        index: index.clone(),
+        acks: acks.clone(),
+        settings: Settings::default(),
+        metrics: Metrics::default(),
+        ledger,
+        worlds: worlds.clone(),
+        reborn: false,
+        confirmed: Instant::now(),
+    };
+    tasks.spawn("distribute", async {
+        distributor.run(stored).await.unwrap();
+    });
+}
+
 /// An agent's end of a stream.
 pub(crate) struct TestAgent {
     pub(crate) outbox: mpsc::Sender<v1::AgentMessage>,
@@ -435,13 +449,15 @@ pub(crate) fn hello_of(cluster: &str) -> v1::AgentHello {
     }
 }
 
-/// What goes wrong with writes.
+/// What goes wrong with requests, and with writes.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     /// Of the write after so many others the answer is lost.
     pub(crate) lost_after: Option<usize>,
     /// None is carried out.
     pub(crate) refused: bool,
+    /// Nothing is answered in time.
+    pub(crate) away: bool,
 }
 
 pub(crate) type SharedFaults = Arc<Mutex<Faults>>;
@@ -463,6 +479,9 @@ pub(crate) fn faulty_api(objects: Objects, faults: SharedFaults) -> Client {
                 .map(http_body_util::Collected::to_bytes)
                 .unwrap_or_default();
             let body = serde_json::from_slice(&body).unwrap_or_default();
+            if faults.lock().away {
+                std::future::pending::<()>().await;
+            }
             let is_write = head.method != http::Method::GET;
             let mut faults = faults.lock();
             let lost = is_write && faults.lost_after == Some(0);

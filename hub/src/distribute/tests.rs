@@ -1,9 +1,10 @@
 //! What was seen has to ripen; and nothing is granted that is not stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::api::{ApiResource, DynamicObject};
-use portolan_crds::{ShardName, ShardingConfig};
+use portolan_crds::ShardingConfig;
+use portolan_runtime::Tasks;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_message::Kind as AgentSaid;
 use serde_json::json;
@@ -11,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::acks::{RouterState, Seen};
 use crate::compile::Ref;
-use crate::testing::{TestAgent, TestHub};
+use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distribute, faulty_api};
 
 #[test]
 fn what_was_just_seen_has_to_ripen() {
@@ -94,6 +95,61 @@ async fn what_is_not_stored_is_not_granted_and_all_else_goes_on() {
     hub.until("ns-b is owned", |hub| (owned(hub) == ["ns-a", "ns-b"]).then_some(()))
         .await;
     assert_eq!(in_force(&hub), Some(2));
+}
+
+/// A compiler alone, by the clock of the test.
+struct Alone {
+    acks: Arc<Acks>,
+    faults: SharedFaults,
+    worlds: Worlds,
+    tasks: Tasks,
+}
+
+impl Alone {
+    async fn start() -> Self {
+        let (faults, worlds) = (SharedFaults::default(), watch::Sender::new(None));
+        let alone = Self {
+            acks: Arc::default(),
+            faults: faults.clone(),
+            worlds: worlds.subscribe(),
+            tasks: Tasks::new(),
+        };
+        let client = faulty_api(Objects::default(), faults);
+        distribute(client, &Arc::default(), &alone.acks, &worlds, &alone.tasks).await;
+        alone
+    }
+
+    /// How long it takes until the world is so.
+    async fn until(&mut self, look: impl Fn(Option<&World>) -> bool) -> Duration {
+        let started = Instant::now();
+        let found = self
+            .worlds
+            .wait_for(|published| look(published.as_ref().map(|one| &*one.world)));
+        let found = tokio::time::timeout(Duration::from_mins(10), found).await;
+        found.unwrap().unwrap();
+        started.elapsed()
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.tasks.cancel();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_that_is_cut_off_lets_routers_go() {
+    let mut hub = Alone::start().await;
+    hub.until(|world| world.is_some()).await;
+    hub.faults.lock().away = true;
+    let cut_off = hub.until(|world| world.is_none()).await;
+    assert!(
+        cut_off > Duration::from_secs(25) && cut_off < Duration::from_secs(50),
+        "{cut_off:?}"
+    );
+    hub.faults.lock().away = false;
+    hub.until(|world| world.is_some()).await;
+    assert_eq!(hub.acks.released(BTreeSet::new()).by_all, 0, "routers may come back");
 }
 
 #[tokio::test]

@@ -75,6 +75,9 @@ impl RouterControl for RouterService {
         };
         let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
         let subscription = subscribed(&peer.subscription()?, &hello)?;
+        if self.worlds.borrow().is_none() {
+            return Err(not_the_hub());
+        }
         let (outbound, stream) = mpsc::channel(OUTBOUND);
         // The channel is empty, and its other end is here.
         let _ = outbound.try_send(Ok(v1::RouterUpdate {
@@ -98,6 +101,10 @@ impl RouterControl for RouterService {
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
+}
+
+fn not_the_hub() -> Status {
+    Status::unavailable("this hub does not know yet, or not any more, whether it is the hub: try again, or another one")
 }
 
 fn one_of_a_name(router: &str) -> Status {
@@ -209,6 +216,7 @@ impl Session {
     async fn run(mut self, mut inbound: Streaming<v1::RouterMessage>) -> Result<(), Status> {
         let mut worlds = self.service.worlds.clone();
         worlds.mark_changed();
+        let mut none = self.service.worlds.clone();
         loop {
             let answer_by = self
                 .pending
@@ -234,6 +242,7 @@ impl Session {
                         self.offer(&published.world, &published.traceparent).await?;
                     }
                 }
+                () = async { drop(none.wait_for(Option::is_none).await) } => return Err(self.end(not_the_hub()).await),
                 () = tokio::time::sleep_until(answer_by), if !idle => {
                     return Err(self.end(Status::deadline_exceeded("a transaction was not answered in time")).await);
                 }

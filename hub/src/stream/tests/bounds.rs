@@ -62,3 +62,25 @@ async fn access_is_asked_about_members_that_the_router_may_act_in() {
         assert_eq!(decision.allowed, allowed, "{scope} {cluster}: {}", decision.reason);
     }
 }
+
+#[tokio::test]
+async fn routers_are_let_go_while_another_may_be_the_hub() {
+    let hub = TestHub::start().await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    let published = hub.worlds.send_replace(None);
+    let ended = loop {
+        if let Err(status) = router.hear().await {
+            break status;
+        }
+    };
+    assert_eq!(ended.code(), Code::Unavailable);
+    let hello = || v1::RouterHello {
+        protocol: portolan_wire::protocol::PROTOCOL,
+        ..Default::default()
+    };
+    let gateway = Identity::Router("gateway".to_owned());
+    let status = hub.router_as(&gateway, hello()).await.err().unwrap();
+    assert_eq!(status.code(), Code::Unavailable);
+    hub.worlds.send_replace(published);
+    hub.router_as(&gateway, hello()).await.unwrap();
+}
