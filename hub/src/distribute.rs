@@ -73,7 +73,7 @@ pub(crate) struct Distributor {
 impl Distributor {
     /// Runs for ever, from what the ledger said when it was opened; ends if the ledger is another hub's, or cannot be relied
     /// on. To be started once the facts are complete.
-    pub(crate) async fn run(mut self, stored: State) -> Result<(), LedgerError> {
+    pub(crate) async fn run(mut self, mut state: State) -> Result<(), LedgerError> {
         let mut alarms = Alarms {
             facts: self.index.compile_changes(),
             acks: self.acks.changes(),
@@ -81,14 +81,23 @@ impl Distributor {
         };
         let mut dwells = Dwells::default();
         let mut writes = Writes::default();
-        if !stored.is_empty() {
+        let mut decided = None;
+        // A ledger that names nothing may be new because the old one is lost.
+        let mut may_be_new = state.is_empty();
+        if may_be_new {
+            Arc::make_mut(&mut state.ledger).withhold();
+        } else {
             self.acks.expect_returns();
         }
-        let mut decided = None;
-        let mut state = stored;
         loop {
             alarms.facts.mark_unchanged();
             alarms.acks.mark_unchanged();
+            let withholds = state.ledger.is_withholding();
+            if may_be_new && withholds && self.acks.have_seen_another(&state.incarnation) {
+                tracing::warn!("routers were told what the ledger does not name: others of them may come back");
+                self.acks.expect_returns();
+                may_be_new = false;
+            }
             let seen = self.acks.released(state.ledger.releasing());
             let released = dwells.observe(seen, state.run, Instant::now());
             if writes.are_due() {

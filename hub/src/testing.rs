@@ -35,6 +35,7 @@ use crate::access::Access;
 use crate::acks::Acks;
 use crate::bootstrap::{SECRET_TYPE, Tokens};
 use crate::ca;
+use crate::compile::{Accepted, State};
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::index::Index;
@@ -109,9 +110,20 @@ impl TestHub {
         let tls = tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_GRPC).unwrap();
         let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
         hub.tasks.spawn_critical("grpc", serve);
-        distribute(client, &hub.index, &hub.acks, &hub.worlds, &hub.tasks).await;
+        let (distributor, mut stored) = distributor(client, &hub.index, &hub.acks, &hub.worlds).await;
+        // Not the first: that would give nothing away for a while, as another ledger might be lost.
+        let gone = Accepted {
+            uid: "of-before".to_owned(),
+            generation: 1,
+            spec: Arc::default(),
+        };
+        stored.accepted.insert("ops/of-before".parse().unwrap(), gone);
+        hub.tasks.spawn("distribute", async {
+            distributor.run(stored).await.unwrap();
+        });
         hub.until("there is a world", |hub| hub.worlds.borrow().is_some().then_some(()))
             .await;
+        hub.acks.expect_nobody();
         hub
     }
 
@@ -316,14 +328,13 @@ impl TestHub {
     }
 }
 
-/// Opens the ledger, and starts the compiler.
-pub(crate) async fn distribute(
+/// Opens the ledger: the compiler, and what it is to begin with.
+pub(crate) async fn distributor(
     client: Client,
     index: &Arc<Index>,
     acks: &Arc<Acks>,
     worlds: &watch::Sender<Option<Published>>,
-    tasks: &Tasks,
-) {
+) -> (Distributor, State) {
     let opened = Store::open(client, NAMESPACE, index, Metrics::default()).await;
     let (ledger, stored) = opened.unwrap();
     let distributor = Distributor {
@@ -336,9 +347,7 @@ pub(crate) async fn distribute(
         reborn: false,
         confirmed: Instant::now(),
     };
-    tasks.spawn("distribute", async {
-        distributor.run(stored).await.unwrap();
-    });
+    (distributor, stored)
 }
 
 /// An agent's end of a stream.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::acks::{RouterState, Seen};
 use crate::compile::Ref;
-use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distribute, faulty_api};
+use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distributor, faulty_api};
 
 #[test]
 fn what_was_just_seen_has_to_ripen() {
@@ -115,7 +115,10 @@ impl Alone {
             tasks: Tasks::new(),
         };
         let client = faulty_api(Objects::default(), faults);
-        distribute(client, &Arc::default(), &alone.acks, &worlds, &alone.tasks).await;
+        let (distributor, stored) = distributor(client, &Arc::default(), &alone.acks, &worlds).await;
+        alone
+            .tasks
+            .spawn("distribute", async { distributor.run(stored).await.unwrap() });
         alone
     }
 
@@ -135,6 +138,34 @@ impl Drop for Alone {
     fn drop(&mut self) {
         self.tasks.cancel();
     }
+}
+
+/// The hub's cluster may have been built anew, and routers serve what the lost ledger named.
+#[tokio::test(start_paused = true)]
+async fn a_ledger_that_names_nothing_gives_nothing_before_routers_were_heard() {
+    let withholds = |world: Option<&World>| world.is_some_and(|world| world.state.ledger.is_withholding());
+    let grants = |world: Option<&World>| world.is_some_and(|world| !world.state.ledger.is_withholding());
+    let mut hub = Alone::start().await;
+    hub.until(withholds).await;
+    let alone = hub.until(grants).await;
+    assert!(
+        alone >= RELEASE_DWELL && alone < 3 * RELEASE_DWELL,
+        "without routers: {alone:?}"
+    );
+
+    let mut hub = Alone::start().await;
+    hub.until(withholds).await;
+    let router = RouterState {
+        seen: Seen {
+            incarnation: "lost".to_owned(),
+            view_revision: 7,
+        },
+        acked_run: u64::MAX,
+        ..RouterState::new(1, BTreeMap::new())
+    };
+    hub.acks.connected("gateway", router);
+    let waited = hub.until(grants).await;
+    assert!(waited > Duration::from_secs(50), "for the other routers: {waited:?}");
 }
 
 #[tokio::test(start_paused = true)]

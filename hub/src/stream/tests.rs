@@ -156,6 +156,11 @@ async fn streams_are_for_those_whose_certificate_says_so() {
 async fn what_agents_report_reaches_routers_and_only_differences_do() {
     let hub = TestHub::start().await;
     shard(&hub, "shard", 1, json!([{"name": "east", "namespaces": ["ns-a"]}]));
+    hub.until("it is in force", |hub| {
+        let worlds = hub.worlds.borrow();
+        (!worlds.as_ref()?.world.state.accepted.is_empty()).then_some(())
+    })
+    .await;
     let mut agent = hub.join("east").await;
     let AgentTold::Welcome(welcome) = agent.hear().await.unwrap() else {
         panic!("the revision first")
