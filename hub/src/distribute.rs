@@ -15,7 +15,7 @@ use portolan_crds::ShardName;
 use portolan_runtime::telemetry::{context_of, extract_context, inject_context, set_parent};
 use portolan_runtime::{Backoff, Chain};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tracing::Span;
 
 use crate::acks::Acks;
@@ -79,6 +79,7 @@ impl Distributor {
             acks: self.acks.changes(),
             checks: tokio::time::interval(TERM_CHECK),
         };
+        alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dwells = Dwells::default();
         let mut writes = Writes::default();
         let mut decided = None;
@@ -100,7 +101,11 @@ impl Distributor {
             }
             let seen = self.acks.released(state.ledger.releasing());
             let released = dwells.observe(seen, state.run, Instant::now());
-            if writes.are_due() {
+            if writes.have_failed() {
+                // What goes on without the ledger does not wait for another try.
+                self.publish_again(&mut decided, &mut state);
+            }
+            if writes.are_due() && self.ledger.is_due() && !self.is_cut_off() {
                 match self.decide(&state, &released).await {
                     Ok(next) => {
                         writes = Writes::default();
@@ -113,13 +118,11 @@ impl Distributor {
                     }
                 }
             }
-            if let Some(decided) = &mut decided {
-                if !self.is_cut_off() {
-                    self.publish(decided, state.run + 1);
-                }
-                state = decided.state.clone();
-            }
-            let waiting = !state.ledger.releasing().is_empty() || state.ledger.is_withholding() || writes.have_failed();
+            self.publish_again(&mut decided, &mut state);
+            let waiting = !state.ledger.releasing().is_empty()
+                || state.ledger.is_withholding()
+                || writes.have_failed()
+                || !self.ledger.is_due();
             self.wait(&mut alarms, waiting).await?;
             tokio::time::sleep(SETTLE).await;
         }
@@ -173,6 +176,16 @@ impl Distributor {
     /// Nobody sets a ledger back under a hub without it noticing, so that no later router is believed once that is mended.
     fn is_set_back(&self, incarnation: &str, known: u64) -> bool {
         !self.reborn && self.acks.have_seen_beyond(incarnation, known)
+    }
+
+    /// What was decided last, by the facts as they are now.
+    fn publish_again(&self, decided: &mut Option<Decided>, state: &mut State) {
+        if let Some(decided) = decided {
+            if !self.is_cut_off() {
+                self.publish(decided, state.run + 1);
+            }
+            *state = decided.state.clone();
+        }
     }
 
     /// One world of what was decided, as `run`; published if it differs from the last.

@@ -17,7 +17,7 @@ use crate::metrics::WriteCounters;
 /// Writes under way at once: enough for a fleet, few for an API server.
 const CONCURRENCY: usize = 8;
 /// A request that takes longer has failed.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// An object that rests is left alone this long: what is refused would be sent again every second, and what was done comes
 /// back by the watch within it.
 pub(crate) const REST: Duration = Duration::from_secs(5);

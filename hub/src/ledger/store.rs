@@ -27,6 +27,15 @@ use crate::writer::{self, WriteError};
 
 /// No chunk is written more often.
 const WRITE_PERIOD: Duration = Duration::from_millis(50);
+/// Records of one commit that are not written by then are left for the next: distribution waits meanwhile.
+const COMMIT_WITHIN: Duration = Duration::from_secs(10);
+/// The same for all records, at the start, when nothing waits.
+const TAKE_OVER_WITHIN: Duration = Duration::from_mins(5);
+/// What may be written in the long run: an agent that tells another inventory every second must not fill etcd, which keeps
+/// old versions for minutes.
+const BYTES_PER_SECOND: u32 = 256 * 1024;
+/// Beyond that rate for this long, no commit begins: all namespaces of a large member may come in one.
+const BURST: Duration = Duration::from_mins(1);
 /// ConfigMaps of one page of the list at the start: some six megabytes.
 const PAGE: u32 = 100;
 /// Random bytes of an incarnation.
@@ -88,6 +97,8 @@ pub(crate) struct Store {
     asked: State,
     pending: Changes,
     last_write: Option<Instant>,
+    /// When what was written would have been, at the rate of the long run.
+    paid_at: Instant,
 }
 
 /// A ConfigMap as it lies there.
@@ -116,6 +127,7 @@ impl Store {
             asked: State::default(),
             pending: Changes::default(),
             last_write: None,
+            paid_at: Instant::now(),
         };
         let records = store.read().await?;
         store.root = store.root_of(&records)?;
@@ -141,17 +153,21 @@ impl Store {
             tokio::time::sleep_until(last + WRITE_PERIOD).await;
             self.last_write = Some(Instant::now());
         }
-        let contents = contents.into_iter();
-        self.write(contents.map(|content| self.record(content)).collect())
-            .await?;
+        let by = Instant::now() + COMMIT_WITHIN;
+        self.write(contents, by).await?;
         if root != self.root {
-            self.write(vec![self.record(Content::Root(root.clone()))]).await?;
+            self.write(vec![Content::Root(root.clone())], by).await?;
             let unlisted = &self.root.objects() - &root.objects();
             self.root = root;
             self.delete(unlisted).await;
         }
         self.pending = Changes::default();
         Ok(())
+    }
+
+    /// Whether the next commit may begin.
+    pub(crate) fn is_due(&self) -> bool {
+        self.paid_at <= Instant::now() + BURST
     }
 
     /// The highest view revision that may be stored.
@@ -179,7 +195,11 @@ impl Store {
             incarnation: state.incarnation.clone(),
             ..Root::default()
         };
-        self.write(vec![self.record(Content::Root(self.root.clone()))]).await?;
+        self.write(
+            vec![Content::Root(self.root.clone())],
+            Instant::now() + TAKE_OVER_WITHIN,
+        )
+        .await?;
         self.commit(&state).await?;
         tracing::info!(
             incarnation = state.incarnation,
@@ -205,9 +225,9 @@ impl Store {
         let state =
             state(&self.root, listed.clone(), view_revision).map_err(|reason| damaged(CONFIG_MAP_LEDGER, reason))?;
         self.asked = state.clone();
-        self.write(vec![self.record(Content::Root(self.root.clone()))]).await?;
-        self.write(listed.into_iter().map(|content| self.record(content)).collect())
-            .await?;
+        let by = Instant::now() + TAKE_OVER_WITHIN;
+        self.write(vec![Content::Root(self.root.clone())], by).await?;
+        self.write(listed, by).await?;
         self.delete(records.into_keys().collect()).await;
         tracing::info!(
             incarnation = state.incarnation,
@@ -267,34 +287,48 @@ impl Store {
         }
     }
 
-    /// Writes all that can be written; fails if anything could not. A conflict is looked into at once.
-    async fn write(&mut self, records: Vec<Record>) -> Result<(), LedgerError> {
-        let writes = records.into_iter().map(|record| {
+    /// Writes all that can be written and does not lie there already; fails if anything could not. A conflict is looked into
+    /// at once; after the first write that was not answered in time, or when the time is up, no other is waited for.
+    async fn write(&mut self, contents: Vec<Content>, by: Instant) -> Result<(), LedgerError> {
+        let mut writes = Vec::new();
+        for content in contents {
+            let record = self.record(content);
             let (name, data) = (record.object_name(), record.encode());
             let checksum = checksum_of(&data).unwrap_or_default().to_owned();
-            let resource_version = self.stored.get(&name).map(|stored| stored.resource_version.clone());
+            let stored = self.stored.get(&name);
+            if stored.is_some_and(|stored| stored.checksum == checksum) && !self.uncertain.contains_key(&name) {
+                continue;
+            }
+            let resource_version = stored.map(|stored| stored.resource_version.clone());
+            self.pay(data.values().map(String::len).sum());
+            self.uncertain.insert(name.clone(), checksum.clone());
             let (api, object) = (self.api.clone(), name.clone());
             let write = async move { put(&api, &object, data, resource_version).await };
-            ((name, checksum), write)
-        });
+            writes.push(((name, checksum), write));
+        }
         let mut failure = None;
-        let mut writes = std::pin::pin!(writer::all(writes.collect()));
-        while let Some(((name, checksum), outcome)) = writes.next().await {
+        let mut writes = std::pin::pin!(writer::all(writes));
+        loop {
+            let Ok(next) = tokio::time::timeout_at(by, writes.next()).await else {
+                let name = self.uncertain.keys().next().cloned().unwrap_or_default();
+                failure = Some(LedgerError::Late { name });
+                break;
+            };
+            let Some(((name, checksum), outcome)) = next else { break };
             self.metrics.ledger.count(outcome.is_ok());
             match outcome {
                 Ok(resource_version) => {
+                    self.uncertain.remove(&name);
                     let stored = Stored {
                         resource_version,
                         checksum,
                     };
                     self.stored.insert(name, stored);
                 }
-                Err(error) => {
-                    self.uncertain.insert(name.clone(), checksum);
-                    failure = Some(match error {
-                        WriteError::Kube(error) => failed("write", &name, error),
-                        WriteError::Late => LedgerError::Late { name },
-                    });
+                Err(WriteError::Kube(error)) => failure = Some(failed("write", &name, error)),
+                Err(WriteError::Late) => {
+                    failure = Some(LedgerError::Late { name });
+                    break;
                 }
             }
         }
@@ -309,10 +343,16 @@ impl Store {
         }
     }
 
+    fn pay(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.paid_at = self.paid_at.max(Instant::now()) + Duration::from_secs(1) * bytes / BYTES_PER_SECOND;
+    }
+
     /// Finds out what became of writes of which that is not known, and by whom.
     async fn resolve(&mut self) -> Result<(), LedgerError> {
+        let by = Instant::now() + COMMIT_WITHIN;
         for (name, attempted) in self.uncertain.clone() {
-            let map = tokio::time::timeout(writer::TIMEOUT, self.api.get_opt(&name)).await;
+            let map = tokio::time::timeout_at(by, self.api.get_opt(&name)).await;
             let map = map.map_err(|_| LedgerError::Late { name: name.clone() })?;
             let map = map.map_err(|error| failed("read", &name, error))?;
             let before = self.stored.get(&name).map(|stored| &stored.checksum);

@@ -239,6 +239,59 @@ async fn an_answer_that_was_lost_costs_one_more_try() {
     }
 }
 
+/// Many shards, of which each has a spec of so many bytes at least.
+fn specs(generation: i64, count: usize, bytes: usize) -> State {
+    let spec = ShardingConfigSpec {
+        caller_clusters: vec!["c".repeat(bytes)],
+        ..ShardingConfigSpec::default()
+    };
+    let one = Accepted {
+        uid: "uid".to_owned(),
+        generation,
+        spec: Arc::new(spec),
+    };
+    let accepted = (0..count).map(|index| (shard(&format!("shard-{index}")), one.clone()));
+    State {
+        accepted: accepted.collect(),
+        ..State::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_is_waited_for_once() {
+    let faults = SharedFaults::default();
+    let client = faulty_api(Objects::default(), faults.clone());
+    let (mut store, opened) = open(&client).await.unwrap();
+    let wanted = in_life(&opened, specs(1, 300, 1));
+    for away in [true, true] {
+        faults.lock().away = away;
+        let asked = tokio::time::Instant::now();
+        let error = store.commit(&wanted).await.unwrap_err();
+        assert!(matches!(error, LedgerError::Late { .. }), "{error}");
+        assert!(asked.elapsed().as_secs() <= 11, "{:?}", asked.elapsed());
+    }
+    faults.lock().away = false;
+    store.commit(&wanted).await.unwrap();
+    assert_eq!(open(&client).await.unwrap().1, wanted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_all_the_time_is_written_slower() {
+    let client = scripted_api(Objects::default());
+    let (mut store, opened) = open(&client).await.unwrap();
+    let mut commits = 0;
+    while store.is_due() {
+        commits += 1;
+        store
+            .commit(&in_life(&opened, specs(commits, 1, 500 * 1024)))
+            .await
+            .unwrap();
+    }
+    assert!((30..=40).contains(&commits), "a minute's worth: {commits}");
+    tokio::time::advance(std::time::Duration::from_secs(3)).await;
+    assert!(store.is_due());
+}
+
 #[test]
 fn an_accepted_spec_is_told_whole() {
     let before = State::default();
