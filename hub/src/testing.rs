@@ -465,6 +465,8 @@ pub(crate) struct Faults {
     pub(crate) lost_after: Option<usize>,
     /// None is carried out.
     pub(crate) refused: bool,
+    /// Before the next write of the object at this path, another client puts this into its data.
+    pub(crate) overtaken: Option<(String, Value)>,
     /// Nothing is answered in time.
     pub(crate) away: bool,
 }
@@ -493,6 +495,14 @@ pub(crate) fn faulty_api(objects: Objects, faults: SharedFaults) -> Client {
             }
             let is_write = head.method != http::Method::GET;
             let mut faults = faults.lock();
+            if let Some((path, data)) = faults
+                .overtaken
+                .take_if(|(path, _)| is_write && head.uri.path() == path.as_str())
+                && let Some(object) = objects.lock().get_mut(&path)
+            {
+                object["data"] = data;
+                object["metadata"]["resourceVersion"] = json!("1000");
+            }
             let lost = is_write && faults.lost_after == Some(0);
             faults.lost_after = faults.lost_after.and_then(|left| left.checked_sub(is_write.into()));
             let failure = json!({"kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError"});

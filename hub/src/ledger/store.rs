@@ -67,12 +67,16 @@ pub(crate) enum LedgerError {
     },
     #[error("ConfigMap {name} of the ledger was not written in time")]
     Late { name: String },
+    #[error(
+        "ConfigMap {name} of the ledger was {what} while the ledger was taken over, by the hub of before for example"
+    )]
+    Overtaken { name: String, what: &'static str },
 }
 
 impl LedgerError {
     /// Whether trying again is of no use.
     pub(crate) fn is_final(&self) -> bool {
-        !matches!(self, Self::Kube { .. } | Self::Late { .. })
+        !matches!(self, Self::Kube { .. } | Self::Late { .. } | Self::Overtaken { .. })
     }
 
     /// Whether the ConfigMap was not as it was left.
@@ -227,7 +231,11 @@ impl Store {
         self.asked = state.clone();
         let by = Instant::now() + TAKE_OVER_WITHIN;
         self.write(vec![Content::Root(self.root.clone())], by).await?;
-        self.write(listed, by).await?;
+        self.write(listed, by).await.map_err(|error| match error {
+            // Nothing was granted yet: all of it is read anew.
+            LedgerError::Edited { name, what } => LedgerError::Overtaken { name, what },
+            error => error,
+        })?;
         self.delete(records.into_keys().collect()).await;
         tracing::info!(
             incarnation = state.incarnation,
@@ -362,8 +370,9 @@ impl Store {
                 Some(map) => {
                     let (stored, record) = Stored::read(&name, &map).map_err(|error| damaged(&name, error))?;
                     self.check_term(&name, &record)?;
-                    let ours = stored.checksum == attempted || before.is_none_or(|before| stored.checksum == *before);
-                    if !ours {
+                    // Of this term nobody else writes: a write that was given up may be carried out late.
+                    let ours = record.term == self.term || stored.checksum == attempted;
+                    if !ours && before.is_some_and(|before| stored.checksum != *before) {
                         return Err(self.edited(&name, "changed").await);
                     }
                     if let Content::Root(root) = record.content {

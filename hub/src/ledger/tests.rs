@@ -189,6 +189,51 @@ async fn what_somebody_else_changed_is_not_written_over() {
     }
 }
 
+/// Data of the first chunk of `state` as a hub of this term writes it.
+fn data_of(state: &State, term: u64) -> Value {
+    let whole = [Slot::WHOLE].into();
+    let chunk = state.ledger.chunks("east", &whole, &whole).remove(0);
+    let record = Record {
+        term,
+        view_revision: state.ledger.view_revision(),
+        content: portolan_crds::ledger::Content::Chunk(chunk),
+    };
+    json!(record.encode())
+}
+
+#[tokio::test]
+async fn a_write_of_its_own_that_comes_late_is_no_edit() {
+    let faults = SharedFaults::default();
+    let client = faulty_api(Objects::default(), faults.clone());
+    let (mut store, opened) = open(&client).await.unwrap();
+    store.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
+    let [given_up, wanted] = ["b", "c"].map(|owner| in_life(&opened, state(&[("ns-a", owner)])));
+    faults.lock().refused = true;
+    store.commit(&given_up).await.unwrap_err();
+    let late = (format!("{FOLDER}/portolan-ledger-east-0-of-1"), data_of(&given_up, 1));
+    *faults.lock() = crate::testing::Faults {
+        overtaken: Some(late),
+        ..crate::testing::Faults::default()
+    };
+    let error = store.commit(&wanted).await.unwrap_err();
+    assert!(!error.is_final(), "{error}");
+    store.commit(&wanted).await.unwrap();
+    assert_eq!(open(&client).await.unwrap().1, wanted);
+}
+
+#[tokio::test]
+async fn a_last_write_of_the_hub_of_before_is_read_anew() {
+    let faults = SharedFaults::default();
+    let client = faulty_api(Objects::default(), faults.clone());
+    let (mut first, opened) = open(&client).await.unwrap();
+    first.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
+    let last = state(&[("ns-a", "a"), ("ns-b", "a")]);
+    faults.lock().overtaken = Some((format!("{FOLDER}/portolan-ledger-east-0-of-1"), data_of(&last, 1)));
+    let error = refusal(&client).await;
+    assert!(!error.is_final(), "{error}");
+    assert_eq!(open(&client).await.unwrap().1.ledger, last.ledger);
+}
+
 /// A label or an annotation that somebody put on it changes nothing that is ours.
 #[tokio::test]
 async fn a_record_under_a_new_version_is_still_ours() {
