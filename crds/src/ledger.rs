@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::ShardingConfigSpec;
 use crate::labels::CONFIG_MAP_LEDGER;
 use crate::names::ShardName;
 
@@ -26,6 +28,8 @@ pub const FORMAT: u32 = 1;
 /// Longest spec that a shard may have in force, in bytes of JSON: it must fit a ConfigMap.
 pub const SPEC_BYTES_MAX: usize = 768 * 1024;
 
+/// Bytes of the hash in the name of a spec's ConfigMap.
+const SPEC_NAME_BYTES: usize = 16;
 /// Key of a ConfigMap's data: the record as JSON.
 const DATA_RECORD: &str = "record.json";
 /// Key of a ConfigMap's data: what the record's bytes hash to.
@@ -188,6 +192,42 @@ impl Root {
             .flat_map(|(cluster, slots)| slots.iter().map(|slot| chunk_object(cluster, *slot)));
         chunks.chain(self.specs.iter().map(spec_object)).collect()
     }
+
+    /// Whether a hub can start from these records, if they are all that it lists.
+    ///
+    /// # Errors
+    /// What is wrong, with the name of the entry.
+    pub fn check<'a>(&self, contents: impl IntoIterator<Item = &'a Content>) -> Result<(), String> {
+        for (cluster, slots) in &self.chunks {
+            if !Slot::is_partition(slots) {
+                return Err(format!(
+                    "its chunks of cluster {cluster} overlap, or leave namespaces out"
+                ));
+            }
+        }
+        let mut specs = BTreeSet::new();
+        for content in contents {
+            if let Content::Spec(spec) = content {
+                spec.read()?;
+                specs.insert(&spec.shard);
+            }
+        }
+        let missing = self.specs.iter().find(|shard| !specs.contains(shard));
+        missing.map_or(Ok(()), |shard| {
+            Err(format!("the spec of {shard} is missing, and it is listed"))
+        })
+    }
+}
+
+impl SpecInForce {
+    /// The spec as this program understands it.
+    ///
+    /// # Errors
+    /// What this program does not understand of it: a later one may have written it.
+    pub fn read(&self) -> Result<ShardingConfigSpec, String> {
+        let read = ShardingConfigSpec::deserialize(&self.spec);
+        read.map_err(|error| format!("the spec of {} in force cannot be read: {error}", self.shard))
+    }
 }
 
 impl Phase {
@@ -202,12 +242,14 @@ pub fn chunk_object(cluster: &str, slot: Slot) -> String {
     format!("{CONFIG_MAP_LEDGER}-{cluster}-{slot}")
 }
 
-/// Name of the ConfigMap of a shard's spec. A shard's own name may be too long for it.
+/// Name of the ConfigMap of a shard's spec. A shard's own name may be too long for it; of two shards nobody can make names
+/// that are equal here.
 pub fn spec_object(shard: &ShardName) -> String {
-    format!(
-        "{CONFIG_MAP_LEDGER}-spec-{:016x}",
-        xxh3_64(shard.to_string().as_bytes())
-    )
+    let hash = Sha256::digest(shard.to_string());
+    let name = format!("{CONFIG_MAP_LEDGER}-spec-");
+    hash[..SPEC_NAME_BYTES]
+        .iter()
+        .fold(name, |name, byte| format!("{name}{byte:02x}"))
 }
 
 /// The checksum that stands in the data of a ConfigMap: equal for equal records.

@@ -154,6 +154,41 @@ fn what_was_changed_by_hand_is_noticed() {
 }
 
 #[test]
+fn a_record_that_is_listed_and_missing_or_not_understood_is_named() {
+    let spec = |name: &str, spec| {
+        Content::Spec(SpecInForce {
+            shard: shard(name),
+            uid: "u".to_owned(),
+            generation: 2,
+            spec,
+        })
+    };
+    let root = Root {
+        specs: [shard("a"), shard("b")].into(),
+        ..Root::default()
+    };
+    let good = |name| spec(name, serde_json::json!({"clusters": []}));
+    assert_eq!(root.check(&[good("a"), good("b")]), Ok(()));
+    let missing = root.check(&[good("a")]).unwrap_err();
+    assert!(missing.contains("ops/b is missing"), "{missing}");
+    let later = spec(
+        "b",
+        serde_json::json!({"clusters": [], "enforcement": "OfALaterVersion"}),
+    );
+    let unread = root.check(&[good("a"), later]).unwrap_err();
+    assert!(unread.contains("the spec of ops/b in force cannot be read"), "{unread}");
+    let overlapping = Root {
+        chunks: [(
+            "east".to_owned(),
+            ["0-of-1", "0-of-2"].map(|slot| slot.parse().unwrap()).into(),
+        )]
+        .into(),
+        ..Root::default()
+    };
+    assert!(overlapping.check(&[]).unwrap_err().contains("east"));
+}
+
+#[test]
 fn names_of_objects_tell_what_they_hold() {
     let slot = "3-of-8".parse().unwrap();
     assert_eq!(chunk_object("east", slot), "portolan-ledger-east-3-of-8");
@@ -165,6 +200,7 @@ fn names_of_objects_tell_what_they_hold() {
         specs: [shard("a")].into(),
         ..Root::default()
     };
+    assert_eq!(spec_object(&shard("a")).len(), "portolan-ledger-spec-".len() + 32);
     let objects = [chunk_object("east", slot), spec_object(&shard("a"))];
     assert_eq!(root.objects(), objects.into());
 }

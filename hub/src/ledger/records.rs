@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portolan_crds::ShardName;
 use portolan_crds::ledger::{Content, Phase, Root, Slot, SpecInForce};
-use portolan_crds::{ShardName, ShardingConfigSpec};
-use serde::Deserialize;
 
 use crate::compile::{Accepted, Ledger, State};
 
@@ -105,21 +104,14 @@ impl Batch {
 
 /// The state that the records say which `root` lists. Names the entry that cannot be.
 pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> Result<State, String> {
-    for (cluster, slots) in &root.chunks {
-        if !Slot::is_partition(slots) {
-            return Err(format!(
-                "its chunks of cluster {cluster} overlap, or leave namespaces out"
-            ));
-        }
-    }
+    root.check(&contents)?;
     let mut accepted = BTreeMap::new();
     let mut chunks = Vec::new();
     for content in contents {
         match content {
             Content::Chunk(chunk) => chunks.push(chunk),
             Content::Spec(stored) => {
-                let spec = ShardingConfigSpec::deserialize(&stored.spec)
-                    .map_err(|error| format!("the spec of {} cannot be read: {error}", stored.shard))?;
+                let spec = stored.read()?;
                 let one = Accepted {
                     uid: stored.uid,
                     generation: stored.generation,

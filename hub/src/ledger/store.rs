@@ -105,6 +105,9 @@ pub(crate) struct Store {
     paid_at: Instant,
 }
 
+/// What the ConfigMaps say, by name. What is not listed does not count, whether or not it can be read.
+type Records = BTreeMap<String, Result<Record, RecordError>>;
+
 /// A ConfigMap as it lies there.
 #[derive(Debug, Clone)]
 struct Stored {
@@ -214,17 +217,15 @@ impl Store {
     }
 
     /// A ledger that is there: the root's term first, so that no other hub lists anything new any more.
-    async fn take_over(&mut self, mut records: BTreeMap<String, Record>) -> Result<State, LedgerError> {
-        let view_revision = records
-            .values()
-            .map(|record| record.view_revision)
-            .max()
-            .unwrap_or_default();
+    async fn take_over(&mut self, mut records: Records) -> Result<State, LedgerError> {
+        let revisions = records.values().flatten().map(|record| record.view_revision);
+        let view_revision = revisions.max().unwrap_or_default();
         records.remove(CONFIG_MAP_LEDGER);
         let mut listed = Vec::new();
         for name in self.root.objects() {
             let missing = || damaged(&name, "is missing, and the ledger lists it");
-            listed.push(records.remove(&name).ok_or_else(missing)?.content);
+            let record = records.remove(&name).ok_or_else(missing)?;
+            listed.push(record.map_err(|error| damaged(&name, error))?.content);
         }
         let state =
             state(&self.root, listed.clone(), view_revision).map_err(|reason| damaged(CONFIG_MAP_LEDGER, reason))?;
@@ -236,6 +237,8 @@ impl Store {
             LedgerError::Edited { name, what } => LedgerError::Overtaken { name, what },
             error => error,
         })?;
+        // What cannot be read may be somebody's copy.
+        records.retain(|_, record| record.is_ok());
         self.delete(records.into_keys().collect()).await;
         tracing::info!(
             incarnation = state.incarnation,
@@ -248,8 +251,8 @@ impl Store {
     }
 
     /// All records, and how they lie there.
-    async fn read(&mut self) -> Result<BTreeMap<String, Record>, LedgerError> {
-        let mut records = BTreeMap::new();
+    async fn read(&mut self) -> Result<Records, LedgerError> {
+        let mut records = Records::new();
         let mut params = ListParams::default().labels(LABEL_LEDGER).limit(PAGE);
         loop {
             let page = self
@@ -259,13 +262,9 @@ impl Store {
                 .map_err(|error| failed("list", "*", error))?;
             for map in &page.items {
                 let name = map.metadata.name.clone().unwrap_or_default();
-                match Stored::read(&name, map) {
-                    Ok((stored, record)) => {
-                        self.stored.insert(name.clone(), stored);
-                        records.insert(name, record);
-                    }
-                    Err(error) => return Err(damaged(&name, error)),
-                }
+                let (stored, record) = Stored::read(&name, map);
+                self.stored.insert(name.clone(), stored);
+                records.insert(name, record);
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
@@ -275,10 +274,15 @@ impl Store {
     }
 
     /// What is listed, by a term that is higher than all there are.
-    fn root_of(&mut self, records: &BTreeMap<String, Record>) -> Result<Root, LedgerError> {
-        self.term += records.values().map(|record| record.term).max().unwrap_or_default();
-        match records.get(CONFIG_MAP_LEDGER).map(|record| &record.content) {
-            Some(Content::Root(root)) => Ok(root.clone()),
+    fn root_of(&mut self, records: &Records) -> Result<Root, LedgerError> {
+        let terms = records.values().flatten().map(|record| record.term);
+        self.term += terms.max().unwrap_or_default();
+        match records.get(CONFIG_MAP_LEDGER) {
+            Some(Err(error)) => Err(damaged(CONFIG_MAP_LEDGER, error)),
+            Some(Ok(Record {
+                content: Content::Root(root),
+                ..
+            })) => Ok(root.clone()),
             _ if records.is_empty() => Ok(Root::default()),
             _ => Err(damaged(
                 CONFIG_MAP_LEDGER,
@@ -368,7 +372,8 @@ impl Store {
                 None if before.is_some() => return Err(self.edited(&name, "deleted").await),
                 None => {}
                 Some(map) => {
-                    let (stored, record) = Stored::read(&name, &map).map_err(|error| damaged(&name, error))?;
+                    let (stored, record) = Stored::read(&name, &map);
+                    let record = record.map_err(|error| damaged(&name, error))?;
                     self.check_term(&name, &record)?;
                     // Of this term nobody else writes: a write that was given up may be carried out late.
                     let ours = record.term == self.term || stored.checksum == attempted;
@@ -400,8 +405,8 @@ impl Store {
     /// What is not as this hub left it: by a later hub, if the root says that there is one.
     async fn edited(&self, name: &str, what: &'static str) -> LedgerError {
         let root = self.api.get_opt(CONFIG_MAP_LEDGER).await.ok().flatten();
-        let root = root.and_then(|root| Stored::read(CONFIG_MAP_LEDGER, &root).ok());
-        let superseded = root.and_then(|(_, root)| self.check_term(CONFIG_MAP_LEDGER, &root).err());
+        let root = root.and_then(|root| Stored::read(CONFIG_MAP_LEDGER, &root).1.ok());
+        let superseded = root.and_then(|root| self.check_term(CONFIG_MAP_LEDGER, &root).err());
         superseded.unwrap_or_else(|| LedgerError::Edited {
             name: name.to_owned(),
             what,
@@ -426,14 +431,14 @@ impl Store {
 }
 
 impl Stored {
-    fn read(name: &str, map: &ConfigMap) -> Result<(Self, Record), RecordError> {
+    fn read(name: &str, map: &ConfigMap) -> (Self, Result<Record, RecordError>) {
         let empty = BTreeMap::new();
         let data = map.data.as_ref().unwrap_or(&empty);
         let stored = Self {
             resource_version: map.metadata.resource_version.clone().unwrap_or_default(),
             checksum: checksum_of(data).unwrap_or_default().to_owned(),
         };
-        Ok((stored, Record::decode(name, data)?))
+        (stored, Record::decode(name, data))
     }
 }
 

@@ -234,6 +234,26 @@ async fn a_last_write_of_the_hub_of_before_is_read_anew() {
     assert_eq!(open(&client).await.unwrap().1.ledger, last.ledger);
 }
 
+#[tokio::test]
+async fn what_is_not_listed_need_not_be_read() {
+    let objects = Objects::default();
+    let client = scripted_api(objects.clone());
+    let (mut store, opened) = open(&client).await.unwrap();
+    let wanted = in_life(&opened, state(&[("ns-a", "a")]));
+    store.commit(&wanted).await.unwrap();
+    let copy = |objects: &Objects| {
+        let mut copy = objects.lock()[&format!("{FOLDER}/portolan-ledger")].clone();
+        copy["metadata"]["name"] = json!("portolan-ledger-backup");
+        objects.lock().insert(format!("{FOLDER}/portolan-ledger-backup"), copy);
+    };
+    copy(&objects);
+    assert_eq!(open(&client).await.unwrap().1, wanted);
+    assert!(
+        objects.lock().contains_key(&format!("{FOLDER}/portolan-ledger-backup")),
+        "it stays"
+    );
+}
+
 /// A label or an annotation that somebody put on it changes nothing that is ours.
 #[tokio::test]
 async fn a_record_under_a_new_version_is_still_ours() {

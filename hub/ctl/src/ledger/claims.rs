@@ -7,7 +7,6 @@ use portolan_crds::ledger::{Pair, SpecInForce};
 use portolan_crds::{
     ClusterEntry, MemberCluster, Selector, ShardName, ShardingConfig, ShardingConfigSpec, system_namespace,
 };
-use serde::Deserialize as _;
 
 /// Namespaces of a member, with their labels.
 pub(crate) type Inventory = BTreeMap<String, BTreeMap<String, String>>;
@@ -61,13 +60,14 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Claims {
         let mut claimant = Claimant::new(evidence, &name, object);
         match in_force(evidence, &name, object) {
             Ok(Some(spec)) => {
-                match ShardingConfigSpec::deserialize(&spec.spec) {
-                    Ok(spec) => claimant.ask(&spec),
-                    Err(error) => claims
-                        .unknown
-                        .push(format!("the spec of {name} in force cannot be read: {error}")),
+                match spec.read() {
+                    Ok(read) => {
+                        claimant.ask(&read);
+                        claims.specs.insert(name.clone(), spec);
+                    }
+                    // A hub would not start with it.
+                    Err(unread) => claims.unknown.push(unread),
                 }
-                claims.specs.insert(name.clone(), spec);
             }
             Ok(None) => {}
             Err(unknown) => claims.unknown.push(unknown),

@@ -73,6 +73,10 @@ impl Found {
         self.damaged.retain(|name, _| is_listed(name));
         self.damaged
             .extend(missing.into_iter().map(|name| (name, "is missing".to_owned())));
+        let contents = self.records.values().map(|record| &record.content);
+        if let Some(reason) = self.root().and_then(|(_, root)| root.check(contents).err()) {
+            self.damaged.insert(CONFIG_MAP_LEDGER.to_owned(), reason);
+        }
     }
 
     pub(crate) fn root(&self) -> Option<(&Record, &Root)> {
