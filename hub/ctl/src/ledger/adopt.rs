@@ -66,7 +66,13 @@ async fn evidence(hub: &Client, found: &Found, args: &LedgerAdoptArgs) -> anyhow
             .collect();
         evidence.inventories.insert(name.clone(), inventory);
     }
-    for record in found.records.values() {
+    // Without its root it is not known which chunks count: a later one says more of a pair than one that was halved since.
+    let mut records: Vec<_> = found.records.values().collect();
+    records.sort_by_key(|record| match &record.content {
+        Content::Chunk(chunk) => (record.term, record.view_revision, Some(chunk.slot)),
+        _ => (record.term, record.view_revision, None),
+    });
+    for record in records {
         match &record.content {
             Content::Chunk(chunk) => {
                 let pairs = chunk.pairs.iter();
@@ -99,7 +105,7 @@ fn print(found: &Found, claims: &Claims) {
     for ((cluster, namespace), shards) in &claims.ambiguous {
         let shards: Vec<_> = shards.iter().map(ToString::to_string).collect();
         println!(
-            "Ambiguous, not granted: {cluster}/{namespace} (of {})",
+            "Ambiguous, not granted: {cluster}/{namespace} (of {}, or of another that does not tell all)",
             shards.join(" or ")
         );
     }

@@ -31,7 +31,7 @@ pub(crate) struct Evidence {
 pub(crate) struct Claims {
     /// One shard claims it, or the ledger tells.
     pub(crate) certain: BTreeMap<PairName, Pair>,
-    /// Several claim it.
+    /// Several claim it, or one and perhaps another that does not tell all.
     pub(crate) ambiguous: BTreeMap<PairName, BTreeSet<ShardName>>,
     /// The spec in force of each shard.
     pub(crate) specs: BTreeMap<ShardName, SpecInForce>,
@@ -46,13 +46,16 @@ struct Claimant<'a> {
     /// Where its status says that it has a namespace.
     told: BTreeMap<&'a str, &'a str>,
     claimed: BTreeSet<PairName>,
-    unknown: BTreeSet<String>,
+    /// Members of which it may have more than it claims, and why.
+    unknown: BTreeMap<String, String>,
 }
 
 /// Weighs all evidence. Pairs that are not in the ledger get view revisions after `view_revision`.
 pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Claims {
     let mut claims = Claims::default();
     let mut claimants = BTreeMap::<PairName, BTreeSet<ShardName>>::new();
+    // Members in which some shard may have more than it claims: those of a spec that cannot be read may be any.
+    let (mut unsure, mut everywhere) = (BTreeSet::new(), false);
     for object in &evidence.shards {
         let Ok(name) = ShardName::new(object.namespace().unwrap_or_default(), object.name_any()) else {
             continue;
@@ -66,13 +69,20 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Claims {
                         claims.specs.insert(name.clone(), spec);
                     }
                     // A hub would not start with it.
-                    Err(unread) => claims.unknown.push(unread),
+                    Err(unread) => {
+                        everywhere = true;
+                        claims.unknown.push(unread);
+                    }
                 }
             }
             Ok(None) => {}
-            Err(unknown) => claims.unknown.push(unknown),
+            Err(unknown) => {
+                unsure.extend(claimant.told.values().map(|cluster| (*cluster).to_owned()));
+                claims.unknown.push(unknown);
+            }
         }
-        claims.unknown.extend(claimant.unknown);
+        unsure.extend(claimant.unknown.keys().cloned());
+        claims.unknown.extend(claimant.unknown.into_values());
         for pair in claimant.claimed {
             claimants.entry(pair).or_default().insert(name.clone());
         }
@@ -82,7 +92,8 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Claims {
         if evidence.pairs.contains_key(&pair) {
             continue;
         }
-        match shards.first().filter(|_| shards.len() == 1) {
+        let sure = shards.len() == 1 && !everywhere && !unsure.contains(&pair.0);
+        match shards.first().filter(|_| sure) {
             Some(owner) => {
                 view_revision += 1;
                 let entry = Pair {
@@ -141,9 +152,14 @@ impl<'a> Claimant<'a> {
             name,
             told: BTreeMap::new(),
             claimed: BTreeSet::new(),
-            unknown: BTreeSet::new(),
+            unknown: BTreeMap::new(),
         };
         for cluster in object.status.iter().flat_map(|status| &status.clusters) {
+            if i64::try_from(cluster.namespaces.len()).is_ok_and(|named| named < cluster.namespace_count) {
+                let (named, all, of) = (cluster.namespaces.len(), cluster.namespace_count, &cluster.name);
+                let unknown = format!("{name}: its status names {named} of the {all} namespaces that it has in {of}");
+                claimant.unknown.insert(of.clone(), unknown);
+            }
             for namespace in &cluster.namespaces {
                 claimant.told.insert(namespace, &cluster.name);
                 claimant.claimed.insert((cluster.name.clone(), namespace.clone()));
@@ -191,10 +207,11 @@ impl<'a> Claimant<'a> {
             return entry.namespaces.clone();
         }
         let Some(inventory) = self.evidence.inventories.get(cluster) else {
-            self.unknown.insert(format!(
+            let unknown = format!(
                 "{}: which namespaces of {cluster} it asks for is not known without --member {cluster}=FILE",
                 self.name
-            ));
+            );
+            self.unknown.entry(cluster.to_owned()).or_insert(unknown);
             return Vec::new();
         };
         let selector = match &entry.namespace_selector {
@@ -263,7 +280,8 @@ mod tests {
         let all = json!([{"name": "east"}, {"name": "west"}]);
         let mut evidence = evidence(vec![object("a", all, &["ns-a"])]);
         let without = claims(&evidence, 7);
-        assert_eq!(owners(&without), ["east/ns-a=a"]);
+        assert_eq!(owners(&without), [""; 0], "another may have it");
+        assert_eq!(without.ambiguous.len(), 1);
         assert_eq!(without.unknown.len(), 2);
         assert!(
             without.unknown[0].contains("--member east=FILE"),
@@ -315,14 +333,40 @@ mod tests {
         assert!(claims.ambiguous.is_empty());
     }
 
+    /// In a handover one shard lets go of what another already asks for.
+    #[test]
+    fn where_a_status_does_not_tell_all_one_claim_is_not_enough() {
+        let named = |name: &str| json!([{"name": "east", "namespaces": [name]}]);
+        let mut losing = object("b", named("ns-c"), &["ns-c"]);
+        let clusters = &mut losing.status.as_mut().unwrap().clusters;
+        clusters[0].namespace_count = 501;
+        let mut evidence = evidence(vec![object("a", named("ns-b"), &[]), losing]);
+        let known = Pair {
+            owner: Some(shard("b")),
+            generation: 1,
+            view_revision: 5,
+            releasing: false,
+        };
+        let pair = ("east".to_owned(), "ns-c".to_owned());
+        evidence.pairs.insert(pair, known);
+        let claims = claims(&evidence, 7);
+        assert_eq!(
+            owners(&claims),
+            ["east/ns-c=b"],
+            "what is left of the ledger is certain"
+        );
+        let pair = ("east".to_owned(), "ns-b".to_owned());
+        assert_eq!(claims.ambiguous[&pair], [shard("a")].into());
+        assert!(claims.unknown[0].contains("1 of the 501"), "{:?}", claims.unknown);
+    }
+
     #[test]
     fn a_refused_spec_is_not_taken_for_the_one_in_force() {
         let named = json!([{"name": "east", "namespaces": ["ns-b"]}]);
         let mut object = object("a", named, &["ns-a"]);
         object.status.as_mut().unwrap().accepted = None;
         let claims = claims(&evidence(vec![object]), 0);
-        assert_eq!(owners(&claims), ["east/ns-a=a"]);
-        assert!(claims.specs.is_empty());
+        assert!(claims.certain.is_empty() && claims.specs.is_empty(), "{claims:?}");
         assert!(claims.unknown[0].contains("ops/a"), "{:?}", claims.unknown);
     }
 }
