@@ -87,6 +87,13 @@ pub async fn keep_enrolled(applicant: &impl Applicant) {
         let now = SystemTime::now();
         let Some(identity) = applicant.identity().filter(|identity| identity.not_after() > now) else {
             enroll_until_done(applicant).await;
+            if applicant
+                .identity()
+                .is_none_or(|identity| identity.not_after() <= SystemTime::now())
+            {
+                tracing::warn!("the certificate has expired as it came: is the clock right here, and the hub's?");
+                backoff.sleep().await;
+            }
             continue;
         };
         let wait = until_half_life(&identity, now);
@@ -126,9 +133,49 @@ fn until_half_life(identity: &Identity, now: SystemTime) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use portolan_runtime::pki::CertificateAuthority;
 
     use super::*;
+
+    /// Is issued nothing but certificates that have expired already.
+    struct Ahead {
+        identity: Arc<Identity>,
+        tries: AtomicU32,
+    }
+
+    impl Applicant for Ahead {
+        type Error = std::io::Error;
+
+        fn identity(&self) -> Option<Arc<Identity>> {
+            Some(self.identity.clone())
+        }
+
+        async fn apply(&self) -> Result<Applied, Self::Error> {
+            self.tries.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            Ok(Applied::Enrolled)
+        }
+
+        async fn renew(&self) -> Result<(), Self::Error> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_ahead_does_not_make_enrolments_spin() {
+        let ca = CertificateAuthority::generate("test").unwrap();
+        let issued = ca.issue_client("ada", None, Duration::ZERO).unwrap();
+        let ahead = Ahead {
+            identity: Arc::new(Identity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap()),
+            tries: AtomicU32::new(0),
+        };
+        let minutes = Duration::from_mins(30);
+        assert!(tokio::time::timeout(minutes, keep_enrolled(&ahead)).await.is_err());
+        let tries = ahead.tries.load(Ordering::Relaxed);
+        assert!((2..200).contains(&tries), "{tries}");
+    }
 
     #[test]
     fn renewed_at_half_of_its_life() {
