@@ -25,7 +25,7 @@ use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
 use crate::access::Access;
 use crate::acks::{Acks, RouterState, Seen};
-use crate::compile::Ref;
+use crate::compile::{Ref, World};
 use crate::distribute::{Published, Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
 use crate::server::Peer;
@@ -251,7 +251,7 @@ impl Session {
     }
 
     /// Sends the difference, if there is one.
-    async fn offer(&mut self, world: &crate::compile::World, traceparent: &str) -> Result<(), Status> {
+    async fn offer(&mut self, world: &World, traceparent: &str) -> Result<(), Status> {
         let scope = Scope::of(&self.subscription, world);
         let transaction = self.holding.next(world, &scope);
         // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
@@ -328,9 +328,8 @@ impl Session {
                 self.settled(&pending.transaction.refused(&nack));
             }
             Some(Said::Breakers(report)) => {
-                let breakers = bounded(report.breakers, |cluster| {
-                    self.is_told_of(&Ref::Target(cluster.to_owned()))
-                });
+                let told_of = self.told_of();
+                let breakers = bounded(report.breakers, |cluster| told_of(&Ref::Target(cluster.to_owned())));
                 self.service
                     .acks
                     .update(&self.router, self.epoch, |state| state.breakers = breakers);
@@ -365,12 +364,14 @@ impl Session {
         });
     }
 
-    /// Whether this router may be told of what the hub knows by this name.
-    fn is_told_of(&self, name: &Ref) -> bool {
-        let published = self.service.worlds.borrow();
-        published.as_ref().is_some_and(|Published { world, .. }| {
-            !world.is_gone(name) && Scope::of(&self.subscription, world).sees(name)
-        })
+    /// Whether this router may be told of what the hub knows by a name.
+    fn told_of(&self) -> impl Fn(&Ref) -> bool + use<> {
+        let published = self.service.worlds.borrow().clone();
+        let scoped = published.map(|Published { world, .. }| (Scope::of(&self.subscription, &world), world));
+        move |name| {
+            let told = |(scope, world): &(Scope, Arc<World>)| !world.is_gone(name) && scope.sees(name);
+            scoped.as_ref().is_some_and(told)
+        }
     }
 
     /// Asks the hub's API server, beside the session, about members where this router could act upon the answer.
@@ -382,7 +383,7 @@ impl Session {
                 reason: reason.to_owned(),
             })
         };
-        if !self.is_told_of(&Ref::gateway_credential(&review.cluster)) {
+        if !self.told_of()(&Ref::gateway_credential(&review.cluster)) {
             return self.answer(refused("this router is not told of that member"));
         }
         let Ok(permit) = self.reviews.clone().try_acquire_owned() else {
