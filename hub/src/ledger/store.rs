@@ -231,12 +231,14 @@ impl Store {
             state(&self.root, listed.clone(), view_revision).map_err(|reason| damaged(CONFIG_MAP_LEDGER, reason))?;
         self.asked = state.clone();
         let by = Instant::now() + TAKE_OVER_WITHIN;
-        self.write(vec![Content::Root(self.root.clone())], by).await?;
-        self.write(listed, by).await.map_err(|error| match error {
-            // Nothing was granted yet: all of it is read anew.
-            LedgerError::Edited { name, what } => LedgerError::Overtaken { name, what },
-            error => error,
-        })?;
+        for contents in [vec![Content::Root(self.root.clone())], listed] {
+            self.write(contents, by).await.map_err(|error| match error {
+                // Nothing was granted yet: all of it is read anew.
+                LedgerError::Edited { name, what } => LedgerError::Overtaken { name, what },
+                error => error,
+            })?;
+        }
+        self.paid_at = Instant::now();
         // What cannot be read may be somebody's copy.
         records.retain(|_, record| record.is_ok());
         self.delete(records.into_keys().collect()).await;
