@@ -35,6 +35,8 @@ use crate::vouched::Vouched;
 const ACK_TIMEOUT: Duration = Duration::from_mins(1);
 /// A router that opens a stream anew has left the one before, and the hub is about to notice.
 const EARLIER_ENDS_WITHIN: Duration = Duration::from_secs(3);
+/// A hub that starts finds out in this time what to tell; a router that waits for longer may try another.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Longest reason of a breaker that is kept, in bytes: it stands in the status of its member, beside those of all routers.
 const MAX_REASON_BYTES: usize = 1024;
 /// Questions of one router under way; more are refused, so that one router cannot use up the memory or all of the bound
@@ -75,7 +77,9 @@ impl RouterControl for RouterService {
         };
         let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
         let subscription = subscribed(&peer.subscription()?, &hello)?;
-        if self.worlds.borrow().is_none() {
+        let mut worlds = self.worlds.clone();
+        let known = tokio::time::timeout(KNOWN_WITHIN, worlds.wait_for(Option::is_some)).await;
+        if !known.is_ok_and(|known| known.is_ok()) {
             return Err(not_the_hub());
         }
         let (outbound, stream) = mpsc::channel(OUTBOUND);
