@@ -65,6 +65,8 @@ pub enum Content {
 pub struct Root {
     /// Names this life of the ledger, the *hub incarnation*: made anew only if the ledger turns out to have lost something.
     pub incarnation: String,
+    /// Random: which namespaces share a chunk is told by a hash with it, so that nobody can choose them.
+    pub key: String,
     /// How complete the ledger is.
     pub phase: Phase,
     /// Chunks of each member cluster. Together they hold every namespace once.

@@ -60,18 +60,21 @@ impl Chunk {
         }
     }
 
-    /// Itself, or its halves and theirs, so that none is longer than a chunk may be.
-    pub fn bounded(self) -> Vec<Self> {
+    /// Itself, or its halves and theirs, so that none is longer than a chunk may be, in the ledger of this key.
+    pub fn bounded(self, key: &str) -> Vec<Self> {
         let bytes = serde_json::to_vec(&self).map_or(0, |text| text.len());
         match self.slot.halves().filter(|_| bytes > CHUNK_BYTES_MAX) {
             None => vec![self],
-            Some(halves) => halves.into_iter().flat_map(|half| self.part(half).bounded()).collect(),
+            Some(halves) => {
+                let parts = halves.into_iter().map(|half| self.part(key, half));
+                parts.flat_map(|part| part.bounded(key)).collect()
+            }
         }
     }
 
     /// What of it is of `slot`.
-    fn part(&self, slot: Slot) -> Self {
-        let of_slot = |namespace: &String| slot.holds(namespace);
+    fn part(&self, key: &str, slot: Slot) -> Self {
+        let of_slot = |namespace: &String| slot.holds(key, namespace);
         let mut part = Self { slot, ..self.clone() };
         part.pairs.retain(|namespace, _| of_slot(namespace));
         part.departures.retain(|_, namespaces| {

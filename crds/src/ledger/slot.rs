@@ -1,5 +1,6 @@
 //! Which namespaces of a member a chunk holds: those whose hash, modulo a power of two, is the chunk's index.
 //!
+//! The hash is keyed by the ledger: who names namespaces (a shard's author, a member's agent) cannot make many of one slot.
 //! A slot that becomes too full is halved; the others stay as they are, so that one crowded chunk moves no other pair.
 
 use std::collections::BTreeSet;
@@ -7,8 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Most chunks of one member: slots are halved no further.
 const OF_MAX: u64 = 1 << 20;
@@ -30,9 +31,9 @@ impl Slot {
     /// The slot of all namespaces.
     pub const WHOLE: Self = Self { of: 1, index: 0 };
 
-    /// Whether `namespace` is of this slot.
-    pub fn holds(self, namespace: &str) -> bool {
-        hash(namespace) % self.of == self.index
+    /// Whether `namespace` is of this slot, in the ledger of this key.
+    pub fn holds(self, key: &str, namespace: &str) -> bool {
+        hash(key, namespace) % self.of == self.index
     }
 
     /// The two slots that hold together what this one holds; `None` if it is the smallest.
@@ -45,9 +46,9 @@ impl Slot {
         (of <= OF_MAX).then_some([Self { of, ..self }, upper])
     }
 
-    /// The slot among `slots` that holds `namespace`.
-    pub fn of_namespace(slots: &BTreeSet<Self>, namespace: &str) -> Option<Self> {
-        let hash = hash(namespace);
+    /// The slot among `slots` that holds `namespace`, in the ledger of this key.
+    pub fn of_namespace(key: &str, slots: &BTreeSet<Self>, namespace: &str) -> Option<Self> {
+        let hash = hash(key, namespace);
         sizes()
             .map(|of| Self { of, index: hash % of })
             .find(|slot| slots.contains(slot))
@@ -67,8 +68,11 @@ impl Slot {
     }
 }
 
-fn hash(namespace: &str) -> u64 {
-    xxh3_64(namespace.as_bytes())
+fn hash(key: &str, namespace: &str) -> u64 {
+    let hash = Sha256::new().chain_update(key).chain_update(namespace).finalize();
+    hash[..8]
+        .iter()
+        .fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 fn sizes() -> impl Iterator<Item = u64> {

@@ -72,9 +72,9 @@ proptest! {
 
     #[test]
     fn each_namespace_is_of_one_slot(slots in arbitrary_slots(), namespace in "[a-z]{1,12}") {
-        let holding: Vec<_> = slots.iter().copied().filter(|slot| slot.holds(&namespace)).collect();
+        let holding: Vec<_> = slots.iter().copied().filter(|slot| slot.holds("key", &namespace)).collect();
         prop_assert_eq!(holding.len(), 1);
-        prop_assert_eq!(Slot::of_namespace(&slots, &namespace), Some(holding[0]));
+        prop_assert_eq!(Slot::of_namespace("key", &slots, &namespace), Some(holding[0]));
         prop_assert!(Slot::is_partition(&slots));
         for slot in &slots {
             prop_assert_eq!(slot.to_string().parse::<Slot>().unwrap(), *slot);
@@ -100,13 +100,13 @@ fn chunks_of_the_longest_names_are_bounded() {
         };
         whole.pairs.insert(format!("{}-{index:05}", "n".repeat(57)), pair);
     }
-    let chunks = whole.clone().bounded();
+    let chunks = whole.clone().bounded("key");
     let slots: BTreeSet<_> = chunks.iter().map(|chunk| chunk.slot).collect();
     assert!(Slot::is_partition(&slots));
     let mut pairs = BTreeMap::new();
     let count = chunks.len();
     for chunk in chunks {
-        assert!(chunk.pairs.keys().all(|namespace| chunk.slot.holds(namespace)));
+        assert!(chunk.pairs.keys().all(|namespace| chunk.slot.holds("key", namespace)));
         pairs.extend(chunk.pairs.clone());
         let data = record(Content::Chunk(chunk)).encode();
         let bytes: usize = data.values().map(String::len).sum();
@@ -114,6 +114,16 @@ fn chunks_of_the_longest_names_are_bounded() {
     }
     assert_eq!(pairs, whole.pairs);
     assert!(count <= 256, "{count} chunks");
+}
+
+/// Names that meet in one slot of one ledger are spread over another's.
+#[test]
+fn nobody_knows_which_namespaces_share_a_slot() {
+    let slot: Slot = "0-of-256".parse().unwrap();
+    let names = (0..).map(|index| format!("ns-{index}"));
+    let chosen: Vec<_> = names.filter(|name| slot.holds("one", name)).take(64).collect();
+    let still = chosen.iter().filter(|name| slot.holds("another", name)).count();
+    assert!(still < 8, "{still} of 64");
 }
 
 #[test]

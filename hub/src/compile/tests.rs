@@ -147,7 +147,7 @@ impl Fleet {
         let whole = [Slot::WHOLE].into();
         let chunks = CLUSTERS
             .iter()
-            .flat_map(|cluster| ledger.chunks(cluster, &whole, &whole));
+            .flat_map(|cluster| ledger.chunks(cluster, "", &whole, &whole));
         let ledger = Ledger::restore(chunks, ledger.view_revision(), ledger.is_withholding());
         self.state = State {
             run: 0,

@@ -72,15 +72,16 @@ impl Batch {
             self.root.chunks.remove(cluster);
             return;
         }
+        let key = &self.root.key;
         let slots = self.root.chunks.entry(cluster.to_owned());
         let slots = slots.or_insert_with(|| [Slot::WHOLE].into());
         let changed = namespaces
             .iter()
-            .filter_map(|namespace| Slot::of_namespace(slots, namespace))
+            .filter_map(|namespace| Slot::of_namespace(key, slots, namespace))
             .collect();
-        for chunk in state.ledger.chunks(cluster, slots, &changed) {
+        for chunk in state.ledger.chunks(cluster, key, slots, &changed) {
             slots.remove(&chunk.slot);
-            for chunk in chunk.bounded() {
+            for chunk in chunk.bounded(key) {
                 slots.insert(chunk.slot);
                 self.contents.push(Content::Chunk(chunk));
             }

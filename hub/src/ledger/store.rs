@@ -200,6 +200,7 @@ impl Store {
         let state = index.read(|facts| import(facts, &incarnation()))?;
         self.root = Root {
             incarnation: state.incarnation.clone(),
+            key: incarnation(),
             ..Root::default()
         };
         self.write(
@@ -485,7 +486,7 @@ fn damaged(name: &str, reason: impl std::fmt::Display) -> LedgerError {
     }
 }
 
-/// A new name of a ledger's life.
+/// A new name of a ledger's life, or its key.
 pub(crate) fn incarnation() -> String {
     let bytes: [u8; INCARNATION_BYTES] = rand::random();
     bytes

@@ -192,7 +192,7 @@ async fn what_somebody_else_changed_is_not_written_over() {
 /// Data of the first chunk of `state` as a hub of this term writes it.
 fn data_of(state: &State, term: u64) -> Value {
     let whole = [Slot::WHOLE].into();
-    let chunk = state.ledger.chunks("east", &whole, &whole).remove(0);
+    let chunk = state.ledger.chunks("east", "", &whole, &whole).remove(0);
     let record = Record {
         term,
         view_revision: state.ledger.view_revision(),

@@ -117,9 +117,9 @@ fn print(found: &Found, claims: &Claims) {
 /// The root last: until it lists them, records count for nothing.
 async fn write(hub: &Client, found: &Found, claims: &Claims) -> anyhow::Result<()> {
     let maps = Api::<ConfigMap>::namespaced(hub.clone(), SYSTEM_NAMESPACE);
-    let contents = contents(claims);
     let mut root = Root {
         incarnation: incarnation(),
+        key: incarnation(),
         phase: Phase::Begun,
         ..Root::default()
     };
@@ -132,7 +132,7 @@ async fn write(hub: &Client, found: &Found, claims: &Claims) -> anyhow::Result<(
     };
     let mut versions = found.versions.clone();
     put(&maps, &mut versions, &record(Content::Root(root.clone()))).await?;
-    for content in contents {
+    for content in contents(claims, &root.key.clone()) {
         match &content {
             Content::Chunk(chunk) => {
                 let slots = root.chunks.entry(chunk.cluster.clone()).or_default();
@@ -156,7 +156,7 @@ async fn write(hub: &Client, found: &Found, claims: &Claims) -> anyhow::Result<(
     Ok(())
 }
 
-fn contents(claims: &Claims) -> Vec<Content> {
+fn contents(claims: &Claims, key: &str) -> Vec<Content> {
     let mut chunks = BTreeMap::<&str, Chunk>::new();
     for ((cluster, namespace), pair) in &claims.certain {
         let chunk = chunks
@@ -164,7 +164,10 @@ fn contents(claims: &Claims) -> Vec<Content> {
             .or_insert_with(|| Chunk::new(cluster, Slot::WHOLE));
         chunk.pairs.insert(namespace.clone(), pair.clone());
     }
-    let chunks = chunks.into_values().flat_map(Chunk::bounded).map(Content::Chunk);
+    let chunks = chunks
+        .into_values()
+        .flat_map(|chunk| chunk.bounded(key))
+        .map(Content::Chunk);
     chunks
         .chain(claims.specs.values().cloned().map(Content::Spec))
         .collect()

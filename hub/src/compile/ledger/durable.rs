@@ -46,8 +46,14 @@ impl Ledger {
         self.pairs.contains_key(cluster) || self.departures.contains_key(cluster)
     }
 
-    /// The chunks of `cluster` in those of `slots` that are `asked` for.
-    pub(crate) fn chunks(&self, cluster: &str, slots: &BTreeSet<Slot>, asked: &BTreeSet<Slot>) -> Vec<Chunk> {
+    /// The chunks of `cluster` in those of `slots` that are `asked` for, in the ledger of this key.
+    pub(crate) fn chunks(
+        &self,
+        cluster: &str,
+        key: &str,
+        slots: &BTreeSet<Slot>,
+        asked: &BTreeSet<Slot>,
+    ) -> Vec<Chunk> {
         let none = Departures::default();
         let departures = self.departures.get(cluster).unwrap_or(&none);
         let empty = |slot: &Slot| {
@@ -58,7 +64,7 @@ impl Ledger {
             (*slot, chunk)
         };
         let mut chunks: BTreeMap<_, _> = asked.iter().map(empty).collect();
-        let slot_of = |namespace: &str| Slot::of_namespace(slots, namespace);
+        let slot_of = |namespace: &str| Slot::of_namespace(key, slots, namespace);
         for (namespace, entry) in self.in_cluster(cluster) {
             if let Some(chunk) = slot_of(namespace).and_then(|slot| chunks.get_mut(&slot)) {
                 let pair = Pair {

@@ -209,7 +209,7 @@ fn an_adopted_ledger_gives_nobody_what_it_does_not_name() {
     let mut fleet = fleet();
     let mut ledger = Ledger::clone(&fleet.state.ledger);
     ledger = Ledger::restore(
-        ledger.chunks("east", &[Slot::WHOLE].into(), &[Slot::WHOLE].into()),
+        ledger.chunks("east", "", &[Slot::WHOLE].into(), &[Slot::WHOLE].into()),
         ledger.view_revision(),
         true,
     );
