@@ -20,13 +20,14 @@ use kube::core::{DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
+use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, MANAGER_AGENT, POLICY_LABELS, POLICY_RESERVED, SERVICE_ACCOUNT_AGENT};
-use portolan_runtime::{Backoff, Chain};
+use portolan_runtime::Chain;
+use portolan_runtime::backoff::{Backoff, until_ok};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::explain::watch_broke;
-use crate::kinds::Kind;
 use crate::label::Plan;
 use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
@@ -59,22 +60,22 @@ pub(crate) enum Covered {
     #[default]
     Unknown,
     /// What is not among them is known not to be.
-    By(Arc<(LabelKeys, BTreeSet<Kind>)>),
+    By(Arc<(LabelKeys, BTreeSet<GroupResource>)>),
     /// The API server labels no kind at admission.
     Nothing,
 }
 
 impl Covered {
-    fn by(keys: LabelKeys, kinds: BTreeSet<Kind>) -> Self {
+    fn by(keys: LabelKeys, kinds: BTreeSet<GroupResource>) -> Self {
         Self::By(Arc::new((keys, kinds)))
     }
 
-    fn covers(&self, kind: &Kind, keys: &LabelKeys) -> bool {
+    fn covers(&self, kind: &GroupResource, keys: &LabelKeys) -> bool {
         self.says(kind, keys) == Some(true)
     }
 
     /// `None`: nobody has looked yet. A policy that writes other keys, of before a change of the prefix, covers nothing.
-    pub(crate) fn says(&self, kind: &Kind, keys: &LabelKeys) -> Option<bool> {
+    pub(crate) fn says(&self, kind: &GroupResource, keys: &LabelKeys) -> Option<bool> {
         match self {
             Self::Unknown => None,
             Self::By(by) => Some(by.0 == *keys && by.1.contains(kind)),
@@ -141,19 +142,11 @@ impl Admission {
     /// Our own user name, and the one that is meant to be ours.
     async fn agents(&self) -> BTreeSet<String> {
         let meant = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT_AGENT}", self.namespace);
-        let mut backoff = Backoff::default();
-        loop {
-            match who_am_i(&self.client).await {
-                Ok(user) => {
-                    if user != meant {
-                        tracing::warn!(user, meant, "the label keys are reserved for this other user too");
-                    }
-                    return BTreeSet::from([user, meant]);
-                }
-                Err(error) => tracing::warn!(error = %Chain(&error), "cannot find out the agent's own user name yet"),
-            }
-            backoff.sleep().await;
+        let user = until_ok("find out the agent's own user name", || who_am_i(&self.client)).await;
+        if user != meant {
+            tracing::warn!(user, meant, "the label keys are reserved for this other user too");
         }
+        BTreeSet::from([user, meant])
     }
 
     #[tracing::instrument(name = "install_policies", skip_all, fields(kinds = input.kinds.len()))]
@@ -318,7 +311,7 @@ impl Admission {
                 Ok(Event::InitDone) => (!seen).then_some(None),
                 Ok(Event::Delete(_)) => Some(None),
                 Err(error) => {
-                    watch_broke(&self.metrics, Watched::Policies, kind, &error);
+                    watch_broke(&self.metrics, Watched::policies, kind, &error);
                     None
                 }
             };
@@ -392,10 +385,7 @@ mod tests {
     /// Routers begin watches anew for what is known to be otherwise, and not for an agent that has just started.
     #[test]
     fn what_nobody_has_looked_at_is_not_said() {
-        let kind = |resource: &str| Kind {
-            group: String::new(),
-            resource: resource.to_owned(),
-        };
+        let kind = |resource| GroupResource::new("", resource);
         let keys = LabelKeys::default();
         let covered = Covered::by(keys.clone(), BTreeSet::from([kind("pods")]));
         assert_eq!(covered.says(&kind("pods"), &keys), Some(true));

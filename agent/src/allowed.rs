@@ -6,11 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
-use futures::stream::select;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use portolan_crds::labels::{ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS};
 use portolan_wire::v1::Allowed;
 use tokio::sync::watch;
@@ -22,120 +21,64 @@ use crate::metrics::{Metrics, Watched};
 /// Selects what `portolanctl` manages.
 const MANAGED: &str = "app.kubernetes.io/managed-by=portolan";
 
-/// Rules by namespace; the ClusterRole's under the empty one.
+/// The rules of one kind of roles, by namespace; a ClusterRole's under the empty one.
 #[derive(Debug, Default)]
-struct Granted {
+struct Roles {
     rules: BTreeMap<String, Vec<PolicyRule>>,
-    roles_listed: bool,
-    cluster_role_listed: bool,
-}
-
-/// What a watch of Roles or of ClusterRoles says of one role.
-enum Change {
-    Put(String, Vec<PolicyRule>),
-    Gone(String),
-    /// A list begins: what it does not contain is gone.
-    RolesRestart,
-    ClusterRoleRestart,
-    RolesListed,
-    ClusterRoleListed,
+    listed: bool,
 }
 
 /// Watches for ever; `allowed` is set once both kinds are listed.
 pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>, metrics: Metrics) {
-    let roles = watcher(
-        Api::<Role>::all(client.clone()),
-        watch_config()
-            .labels(MANAGED)
-            .fields(&format!("metadata.name={ROLE_IMPERSONATE}")),
-    );
-    let cluster_roles = watcher(
-        Api::<ClusterRole>::all(client),
-        watch_config()
-            .labels(MANAGED)
-            .fields(&format!("metadata.name={ROLE_IMPERSONATE_USERS}")),
-    );
-    let roles = roles.default_backoff().map(|event| event.map(role_change));
-    let cluster_roles = cluster_roles
-        .default_backoff()
-        .map(|event| event.map(cluster_role_change));
-    let mut changes = std::pin::pin!(select(roles, cluster_roles));
-    let mut granted = Granted::default();
-    while let Some(change) = changes.next().await {
-        match change {
-            Ok(change) => {
-                granted.apply(change);
-                if let Some(now) = granted.allowed() {
-                    allowed.send_if_modified(|current| current.replace(now.clone()).as_ref() != Some(&now));
-                }
-            }
-            Err(error) => watch_broke(&metrics, Watched::Roles, ROLE_IMPERSONATE, &error),
+    let config = |name: &str| watch_config().labels(MANAGED).fields(&format!("metadata.name={name}"));
+    let roles = watcher(Api::<Role>::all(client.clone()), config(ROLE_IMPERSONATE)).default_backoff();
+    let cluster_roles = watcher(Api::<ClusterRole>::all(client), config(ROLE_IMPERSONATE_USERS)).default_backoff();
+    let (mut roles, mut cluster_roles) = (std::pin::pin!(roles), std::pin::pin!(cluster_roles));
+    let (mut accounts, mut users) = (Roles::default(), Roles::default());
+    loop {
+        let applied = tokio::select! {
+            Some(event) = roles.next() => event.map(|event| accounts.apply(event, |role| role.rules)),
+            Some(event) = cluster_roles.next() => event.map(|event| users.apply(event, |role| role.rules)),
+            else => return,
+        };
+        if let Err(error) = applied {
+            watch_broke(&metrics, Watched::roles, ROLE_IMPERSONATE, &error);
+        } else if let Some(now) = by(&accounts, &users) {
+            allowed.send_if_modified(|current| current.replace(now.clone()).as_ref() != Some(&now));
         }
     }
 }
 
-fn role_change(event: Event<Role>) -> Change {
-    match event {
-        Event::Init => Change::RolesRestart,
-        Event::InitApply(role) | Event::Apply(role) => {
-            Change::Put(role.namespace().unwrap_or_default(), role.rules.unwrap_or_default())
+impl Roles {
+    /// Between begin and end of a list nothing is reported, so that a relist never looks like a withdrawal.
+    fn apply<K: Resource>(&mut self, event: Event<K>, rules: fn(K) -> Option<Vec<PolicyRule>>) {
+        match event {
+            Event::Init => *self = Self::default(),
+            Event::InitApply(role) | Event::Apply(role) => {
+                let namespace = role.namespace().unwrap_or_default();
+                self.rules.insert(namespace, rules(role).unwrap_or_default());
+            }
+            Event::InitDone => self.listed = true,
+            Event::Delete(role) => drop(self.rules.remove(&role.namespace().unwrap_or_default())),
         }
-        Event::InitDone => Change::RolesListed,
-        Event::Delete(role) => Change::Gone(role.namespace().unwrap_or_default()),
     }
 }
 
-fn cluster_role_change(event: Event<ClusterRole>) -> Change {
-    match event {
-        Event::Init => Change::ClusterRoleRestart,
-        Event::InitApply(role) | Event::Apply(role) => Change::Put(String::new(), role.rules.unwrap_or_default()),
-        Event::InitDone => Change::ClusterRoleListed,
-        Event::Delete(_) => Change::Gone(String::new()),
+/// Whom the roles allow; `None` while a list is under way.
+fn by(accounts: &Roles, users: &Roles) -> Option<Allowed> {
+    if !(accounts.listed && users.listed) {
+        return None;
     }
-}
-
-impl Granted {
-    fn apply(&mut self, change: Change) {
-        match change {
-            Change::Put(namespace, rules) => {
-                self.rules.insert(namespace, rules);
-            }
-            Change::Gone(namespace) => {
-                self.rules.remove(&namespace);
-            }
-            // Between begin and end of a list nothing is reported, so that a relist never looks like a withdrawal.
-            Change::RolesRestart => {
-                self.roles_listed = false;
-                self.rules.retain(|namespace, _| namespace.is_empty());
-            }
-            Change::ClusterRoleRestart => {
-                self.cluster_role_listed = false;
-                self.rules.remove("");
-            }
-            Change::RolesListed => self.roles_listed = true,
-            Change::ClusterRoleListed => self.cluster_role_listed = true,
-        }
-    }
-
-    /// `None` while a list is under way.
-    fn allowed(&self) -> Option<Allowed> {
-        if !(self.roles_listed && self.cluster_role_listed) {
-            return None;
-        }
-        let mut accounts = BTreeSet::new();
-        let mut users = BTreeSet::new();
-        for (namespace, rules) in &self.rules {
-            if namespace.is_empty() {
-                users.extend(names(rules, "users"));
-            } else {
-                accounts.extend(names(rules, "serviceaccounts").map(|name| format!("{namespace}/{name}")));
-            }
-        }
-        Some(Allowed {
-            service_accounts: accounts.into_iter().collect(),
-            users: users.into_iter().collect(),
-        })
-    }
+    let accounts = accounts
+        .rules
+        .iter()
+        .flat_map(|(namespace, rules)| names(rules, "serviceaccounts").map(move |name| format!("{namespace}/{name}")));
+    let users = users.rules.values().flat_map(|rules| names(rules, "users"));
+    let (accounts, users): (BTreeSet<_>, BTreeSet<_>) = (accounts.collect(), users.collect());
+    Some(Allowed {
+        service_accounts: accounts.into_iter().collect(),
+        users: users.into_iter().collect(),
+    })
 }
 
 /// The names that `rules` let be impersonated. A rule without names would allow all: it is none of ours and is not
@@ -153,49 +96,59 @@ fn names<'a>(rules: &'a [PolicyRule], resource: &'a str) -> impl Iterator<Item =
 mod tests {
     use super::*;
 
-    fn rule(verb: &str, resource: &str, names: &[&str]) -> Vec<PolicyRule> {
-        vec![PolicyRule {
+    fn listed() -> Roles {
+        Roles {
+            listed: true,
+            ..Roles::default()
+        }
+    }
+
+    fn role(namespace: &str, verb: &str, resource: &str, names: &[&str]) -> Event<Role> {
+        let rule = PolicyRule {
             api_groups: Some(vec![String::new()]),
             resources: Some(vec![resource.to_owned()]),
             resource_names: Some(names.iter().map(|name| (*name).to_owned()).collect()),
             verbs: vec![verb.to_owned()],
             ..PolicyRule::default()
-        }]
+        };
+        let mut role = Role {
+            rules: Some(vec![rule]),
+            ..Role::default()
+        };
+        role.metadata.namespace = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
+        Event::Apply(role)
     }
 
-    fn listed() -> Granted {
-        Granted {
-            roles_listed: true,
-            cluster_role_listed: true,
-            ..Granted::default()
-        }
+    fn apply(roles: &mut Roles, event: Event<Role>) {
+        roles.apply(event, |role| role.rules);
     }
 
     #[test]
     fn names_what_the_roles_name_and_nothing_else() {
-        let mut granted = listed();
-        granted.apply(Change::Put(
-            "ops".into(),
-            rule("impersonate", "serviceaccounts", &["operator", "backup"]),
-        ));
-        granted.apply(Change::Put("dev".into(), rule("get", "serviceaccounts", &["reader"])));
-        granted.apply(Change::Put("odd".into(), rule("impersonate", "users", &["root"])));
-        granted.apply(Change::Put(String::new(), rule("impersonate", "users", &["ada"])));
-        let allowed = granted.allowed().unwrap();
+        let (mut accounts, mut users) = (listed(), listed());
+        for event in [
+            role("ops", "impersonate", "serviceaccounts", &["operator", "backup"]),
+            role("dev", "get", "serviceaccounts", &["reader"]),
+            role("odd", "impersonate", "users", &["root"]),
+        ] {
+            apply(&mut accounts, event);
+        }
+        apply(&mut users, role("", "impersonate", "users", &["ada"]));
+        let allowed = by(&accounts, &users).unwrap();
         assert_eq!(allowed.service_accounts, ["ops/backup", "ops/operator"]);
         assert_eq!(allowed.users, ["ada"]);
     }
 
     #[test]
     fn a_relist_is_no_withdrawal_until_it_is_through() {
-        let mut granted = listed();
-        granted.apply(Change::Put(
-            "ops".into(),
-            rule("impersonate", "serviceaccounts", &["operator"]),
-        ));
-        granted.apply(Change::RolesRestart);
-        assert_eq!(granted.allowed(), None);
-        granted.apply(Change::RolesListed);
-        assert_eq!(granted.allowed(), Some(Allowed::default()));
+        let (mut accounts, users) = (listed(), listed());
+        apply(
+            &mut accounts,
+            role("ops", "impersonate", "serviceaccounts", &["operator"]),
+        );
+        apply(&mut accounts, Event::Init);
+        assert_eq!(by(&accounts, &users), None);
+        apply(&mut accounts, Event::InitDone);
+        assert_eq!(by(&accounts, &users), Some(Allowed::default()));
     }
 }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::Context;
 use kube::Client;
 use portolan_runtime::admin::{AdminPages, AdminServer};
+use portolan_runtime::backoff::until_ok;
 use portolan_runtime::metrics::Registry;
 use portolan_runtime::program::{self, Drain};
-use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry};
+use portolan_runtime::{Readiness, ReadyHandle, Tasks, Telemetry};
 use portolan_wire::client::{enroll_until_done, keep_enrolled};
 use portolan_wire::v1 as wire;
 use tokio::sync::{Notify, watch};
@@ -143,7 +144,8 @@ impl Agent {
         let joiner = self.joiner();
         enroll_until_done(&joiner).await;
         ready.not_ready("a stream to the hub");
-        let facts = self.member_facts().await;
+        // What the hello says.
+        let facts = until_ok("read the facts of this cluster", || member::facts(&self.client)).await;
         self.spawn_stream(joiner.refused.clone(), facts, ready);
         keep_enrolled(&joiner).await;
         Ok(())
@@ -162,18 +164,6 @@ impl Agent {
             secret: IdentitySecret::new(self.client.clone(), namespace),
             current: self.identity.clone(),
             refused: Arc::default(),
-        }
-    }
-
-    /// What the hello says; asked until the member answers.
-    async fn member_facts(&self) -> wire::MemberFacts {
-        let mut backoff = Backoff::default();
-        loop {
-            match member::facts(&self.client).await {
-                Ok(facts) => return facts,
-                Err(error) => tracing::warn!(error = %Chain(&error), "cannot read the facts of this cluster yet"),
-            }
-            backoff.sleep().await;
         }
     }
 

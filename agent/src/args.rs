@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
-use portolan_crds::labels::{DEFAULT_PREFIX, LabelKeys, PrefixError, SYSTEM_NAMESPACE};
+use portolan_crds::labels::{DEFAULT_PREFIX, LabelKeys, SYSTEM_NAMESPACE};
 use portolan_crds::names::is_dns_label;
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
 use portolan_wire::client::host_of;
 use serde::Serialize;
-use thiserror::Error;
 
 /// Address of the admin server unless a flag says otherwise.
 pub const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:7464";
@@ -98,23 +98,6 @@ pub struct MemberArgs {
     pub labels_per_second: u32,
 }
 
-/// A flag with a value that cannot be served.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum ArgsError {
-    /// `--namespace` is not the name of a namespace.
-    #[error("--namespace {0:?} is not the name of a namespace")]
-    Namespace(String),
-    /// No patch would ever be made.
-    #[error("--labels-per-second must be at least 1")]
-    Pace,
-    /// `--hub` lacks its host or its port.
-    #[error("--hub {0:?} is not host:port")]
-    Hub(String),
-    /// `--label-prefix` is no prefix of label keys.
-    #[error("--label-prefix: {0}")]
-    Prefix(#[from] PrefixError),
-}
-
 /// [`MemberArgs`] as checked.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -145,70 +128,68 @@ pub struct UninstallConfig {
 }
 
 impl TryFrom<RunArgs> for Config {
-    type Error = Vec<ArgsError>;
+    type Error = anyhow::Error;
 
-    fn try_from(args: RunArgs) -> Result<Self, Vec<ArgsError>> {
-        let hub = match args.hub.filter(|hub| !hub.is_empty()) {
-            Some(hub) if host_of(&hub).is_none() => Err(ArgsError::Hub(hub)),
-            hub => Ok(hub),
+    /// Reports everything wrong at once.
+    fn try_from(args: RunArgs) -> anyhow::Result<Self> {
+        let mut faults = Vec::new();
+        let member = args.member.check(&mut faults);
+        let hub = args.hub.filter(|hub| !hub.is_empty());
+        if let Some(hub) = hub.as_ref().filter(|hub| host_of(hub).is_none()) {
+            faults.push(format!("--hub {hub:?} is not host:port"));
+        }
+        let Some(member) = member.filter(|_| faults.is_empty()) else {
+            bail!("{}", faults.join("; "));
         };
-        let (member, hub) = both(args.member.check(), hub)?;
+        let admin_default = || DEFAULT_ADMIN_BIND.parse().expect("the default is an address");
         Ok(Self {
             member,
             hub,
             hub_ca: args.hub_ca,
             bootstrap_token_file: args.bootstrap_token_file,
             addresses_file: args.addresses_file,
-            admin_bind: args
-                .admin
-                .admin_bind
-                .unwrap_or_else(|| DEFAULT_ADMIN_BIND.parse().expect("the default is an address")),
+            admin_bind: args.admin.admin_bind.unwrap_or_else(admin_default),
             admin_remote: args.admin.admin_remote,
         })
     }
 }
 
 impl TryFrom<UninstallArgs> for UninstallConfig {
-    type Error = Vec<ArgsError>;
+    type Error = anyhow::Error;
 
-    fn try_from(args: UninstallArgs) -> Result<Self, Vec<ArgsError>> {
-        let keys = LabelKeys::new(&args.label_prefix).map_err(ArgsError::from);
-        let (member, keys) = both(args.member.check(), keys)?;
-        Ok(Self { member, keys })
+    /// Reports everything wrong at once.
+    fn try_from(args: UninstallArgs) -> anyhow::Result<Self> {
+        let mut faults = Vec::new();
+        let member = args.member.check(&mut faults);
+        let keys = LabelKeys::new(&args.label_prefix);
+        let keys = keys.map_err(|error| faults.push(format!("--label-prefix: {error}")));
+        match (member, keys) {
+            (Some(member), Ok(keys)) => Ok(Self { member, keys }),
+            _ => bail!("{}", faults.join("; ")),
+        }
     }
 }
 
 impl MemberArgs {
-    fn check(self) -> Result<MemberConfig, Vec<ArgsError>> {
-        let mut faults = Vec::new();
+    /// `None`, and why, if anything is wrong.
+    fn check(self, faults: &mut Vec<String>) -> Option<MemberConfig> {
+        let before = faults.len();
         if !is_dns_label(&self.namespace) {
-            faults.push(ArgsError::Namespace(self.namespace.clone()));
+            faults.push(format!(
+                "--namespace {:?} is not the name of a namespace",
+                self.namespace
+            ));
         }
-        match NonZeroU32::new(self.labels_per_second) {
-            Some(labels_per_second) if faults.is_empty() => Ok(MemberConfig {
-                kubeconfig: self.kubeconfig,
-                namespace: self.namespace,
-                labels_per_second,
-            }),
-            Some(_) => Err(faults),
-            None => {
-                faults.push(ArgsError::Pace);
-                Err(faults)
-            }
+        let labels_per_second = NonZeroU32::new(self.labels_per_second);
+        if labels_per_second.is_none() {
+            faults.push("--labels-per-second must be at least 1".to_owned());
         }
-    }
-}
-
-/// Two parsed values, or the faults of both.
-fn both<A, B>(first: Result<A, Vec<ArgsError>>, second: Result<B, ArgsError>) -> Result<(A, B), Vec<ArgsError>> {
-    match (first, second) {
-        (Ok(first), Ok(second)) => Ok((first, second)),
-        (Ok(_), Err(fault)) => Err(vec![fault]),
-        (Err(faults), Ok(_)) => Err(faults),
-        (Err(mut faults), Err(fault)) => {
-            faults.push(fault);
-            Err(faults)
-        }
+        let labels_per_second = labels_per_second.filter(|_| faults.len() == before)?;
+        Some(MemberConfig {
+            kubeconfig: self.kubeconfig,
+            namespace: self.namespace,
+            labels_per_second,
+        })
     }
 }
 
@@ -217,7 +198,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    fn config(flags: &[&str]) -> Result<Config, Vec<ArgsError>> {
+    fn config(flags: &[&str]) -> anyhow::Result<Config> {
         let args = AgentArgs::try_parse_from([&["portolan-agent"], flags].concat()).unwrap();
         Config::try_from(args.run)
     }
@@ -244,12 +225,9 @@ mod tests {
     fn all_faults_are_told_at_once() {
         let faults = config(&["--namespace", "No", "--labels-per-second", "0", "--hub", "nowhere"]).unwrap_err();
         assert_eq!(
-            faults,
-            [
-                ArgsError::Namespace("No".into()),
-                ArgsError::Pace,
-                ArgsError::Hub("nowhere".into())
-            ]
+            faults.to_string(),
+            "--namespace \"No\" is not the name of a namespace; --labels-per-second must be at least 1; \
+             --hub \"nowhere\" is not host:port"
         );
     }
 

@@ -124,7 +124,7 @@ impl Callers {
                 Ok(Event::Delete(pod)) => self.update(&selector, |seen| {
                     seen.get_or_insert_default().remove(&pod.uid().unwrap_or_default());
                 }),
-                Err(error) => watch_broke(&self.metrics, Watched::Callers, &selector.namespace, &error),
+                Err(error) => watch_broke(&self.metrics, Watched::callers, &selector.namespace, &error),
             }
         }
     }

@@ -87,7 +87,7 @@ impl<K: Ord + Clone, V: PartialEq> FactStore<K, V> {
     }
 
     fn wake(&self) {
-        self.changed.send_modify(|generation| *generation += 1);
+        self.changed.send_modify(|count| *count += 1);
     }
 }
 

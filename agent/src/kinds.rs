@@ -5,11 +5,12 @@
 //! rewrites its labels: see [`EXCLUDED`]. Roles and their bindings only when their group is named: see
 //! [`ONLY_BY_NAME`]. Callers: `sweep`, `uninstall`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Client;
 use kube::api::ApiResource;
 use kube::discovery::{ApiGroup, Discovery, Scope, verbs};
+use portolan_crds::GroupResource;
 
 /// (group, resource) never labelled, `*` for all resources of a group.
 ///
@@ -36,65 +37,6 @@ pub(crate) const EXCLUDED: [(&str, &str); 12] = [
 /// hold all that it grants: to label them the agent would need `bind` and `escalate`, which is for a person to decide.
 pub(crate) const ONLY_BY_NAME: [&str; 1] = ["rbac.authorization.k8s.io"];
 
-/// A group and a resource, each possibly `*`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct KindRule {
-    group: String,
-    resource: String,
-}
-
-/// A kind by its group and plural.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Kind {
-    pub(crate) group: String,
-    pub(crate) resource: String,
-}
-
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.resource)?;
-        if self.group.is_empty() {
-            Ok(())
-        } else {
-            write!(f, ".{}", self.group)
-        }
-    }
-}
-
-impl std::fmt::Display for KindRule {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.group, self.resource)
-    }
-}
-
-impl KindRule {
-    /// `None` if the resource is empty; an empty group is the core group.
-    pub(crate) fn new(group: &str, resource: &str) -> Option<Self> {
-        (!resource.is_empty()).then(|| Self {
-            group: group.to_owned(),
-            resource: resource.to_owned(),
-        })
-    }
-
-    fn matches(&self, group: &str, resource: &str) -> bool {
-        let any_group = self.group == "*" && !ONLY_BY_NAME.contains(&group);
-        (any_group || self.group == group) && (self.resource == "*" || self.resource == resource)
-    }
-
-    /// Whether it names exactly one kind.
-    fn is_exact(&self) -> bool {
-        self.group != "*" && self.resource != "*"
-    }
-
-    /// The one kind that it names.
-    pub(crate) fn exact(&self) -> Option<Kind> {
-        self.is_exact().then(|| Kind {
-            group: self.group.clone(),
-            resource: self.resource.clone(),
-        })
-    }
-}
-
 /// One kind as discovery describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Served {
@@ -111,32 +53,38 @@ pub(crate) fn is_excluded(group: &str, resource: &str) -> bool {
         .any(|(g, r)| *g == group && (*r == "*" || *r == resource))
 }
 
+/// Whether a rule, of which either part may be `*`, names exactly one kind.
+pub(crate) fn is_exact(rule: &GroupResource) -> bool {
+    rule.group != "*" && rule.resource != "*"
+}
+
+fn matches(rule: &GroupResource, kind: &ApiResource) -> bool {
+    let any_group = rule.group == "*" && !ONLY_BY_NAME.contains(&kind.group.as_str());
+    (any_group || rule.group == kind.group) && (rule.resource == "*" || rule.resource == kind.plural)
+}
+
 /// The kinds to label, and, for the log, the exactly named rules that label nothing with the reason.
 pub(crate) fn select<'a>(
-    rules: impl IntoIterator<Item = &'a KindRule> + Clone,
+    rules: &'a BTreeSet<GroupResource>,
     served: &[Served],
-) -> (BTreeMap<Kind, ApiResource>, Vec<(KindRule, &'static str)>) {
+) -> (
+    BTreeMap<GroupResource, ApiResource>,
+    Vec<(&'a GroupResource, &'static str)>,
+) {
     let mut chosen = BTreeMap::new();
-    for kind in served {
-        let ApiResource { group, plural, .. } = &kind.resource;
-        let named = rules.clone().into_iter().any(|rule| rule.matches(group, plural));
-        if named && refusal(kind).is_none() {
-            let key = Kind {
-                group: group.clone(),
-                resource: plural.clone(),
-            };
+    for kind in served.iter().filter(|kind| refusal(kind).is_none()) {
+        if rules.iter().any(|rule| matches(rule, &kind.resource)) {
+            let ApiResource { group, plural, .. } = &kind.resource;
+            let key = GroupResource::new(group, plural);
             chosen.entry(key).or_insert_with(|| kind.resource.clone());
         }
     }
-    let unmet = rules.into_iter().filter(|rule| rule.is_exact()).filter_map(|rule| {
-        let kind = served
-            .iter()
-            .find(|kind| rule.matches(&kind.resource.group, &kind.resource.plural));
+    let unmet = rules.iter().filter(|rule| is_exact(rule)).filter_map(|rule| {
+        let kind = served.iter().find(|kind| matches(rule, &kind.resource));
         let reason = kind.map_or(Some("the member does not serve it"), refusal)?;
-        Some((rule.clone(), reason))
+        Some((rule, reason))
     });
-    let unmet = unmet.collect();
-    (chosen, unmet)
+    (chosen, unmet.collect())
 }
 
 fn refusal(kind: &Served) -> Option<&'static str> {
@@ -205,9 +153,12 @@ mod tests {
     }
 
     fn chosen(rules: &[(&str, &str)]) -> (Vec<String>, Vec<(String, &'static str)>) {
-        let rules: Vec<KindRule> = rules.iter().map(|(g, r)| KindRule::new(g, r).unwrap()).collect();
+        let rules: BTreeSet<_> = rules.iter().map(|(g, r)| GroupResource::new(*g, *r)).collect();
         let (chosen, unmet) = select(&rules, &member());
-        let unmet = unmet.into_iter().map(|(rule, why)| (rule.resource, why)).collect();
+        let unmet = unmet
+            .into_iter()
+            .map(|(rule, why)| (rule.resource.clone(), why))
+            .collect();
         (chosen.keys().map(ToString::to_string).collect(), unmet)
     }
 
@@ -248,7 +199,7 @@ mod tests {
     async fn kinds_of_other_versions_and_older_servers_are_seen() {
         for aggregated in [true, false] {
             let served = discover(member_api(aggregated)).await.unwrap();
-            let rules = [KindRule::new("example.com", "*").unwrap()];
+            let rules = [GroupResource::new("example.com", "*")].into();
             let (kinds, _) = select(&rules, &served);
             let versions = kinds.values().map(|one| (one.plural.as_str(), one.version.as_str()));
             assert_eq!(

@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 
 use kube::api::ApiResource;
+use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, system_namespace};
-use portolan_crds::shard::{BucketAlgorithm, Bucketing};
+use portolan_crds::shard::Bucketing;
 use portolan_wire::v1 as wire;
-
-use crate::kinds::Kind;
 
 /// Value of the control label on everything the agent labels.
 const CONTROLLED: &str = "true";
@@ -50,21 +49,14 @@ impl Labeling {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) labeling: Labeling,
-    pub(crate) kinds: BTreeMap<Kind, ApiResource>,
+    pub(crate) kinds: BTreeMap<GroupResource, ApiResource>,
 }
 
 impl From<&Labeling> for wire::LabelRule {
     fn from(labeling: &Labeling) -> Self {
-        let algorithm = match labeling.bucketing.algorithm() {
-            BucketAlgorithm::Xxh3 => wire::BucketAlgorithm::Xxh3,
-            BucketAlgorithm::Legacy => wire::BucketAlgorithm::Legacy,
-        };
         Self {
             prefix: labeling.keys.prefix().to_owned(),
-            bucketing: Some(wire::Bucketing {
-                algorithm: algorithm.into(),
-                buckets: u32::from(labeling.bucketing.buckets()),
-            }),
+            bucketing: Some(labeling.bucketing.into()),
         }
     }
 }
@@ -72,6 +64,7 @@ impl From<&Labeling> for wire::LabelRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portolan_crds::shard::BucketAlgorithm;
     use proptest::prelude::*;
 
     #[test]

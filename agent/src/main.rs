@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use portolan_agent::args::{AgentArgs, ArgsError, Command, Config, UninstallConfig};
+use portolan_agent::args::{AgentArgs, Command, Config, UninstallConfig};
 use portolan_agent::{app, uninstall};
 use portolan_runtime::program;
 
@@ -15,7 +15,7 @@ async fn main() -> ExitCode {
     let Some(Command::Uninstall(args)) = command else {
         let telemetry = run.telemetry.clone();
         return program::run(NAME, &telemetry, async |telemetry| {
-            let config = Config::try_from(run).map_err(faults)?;
+            let config = Config::try_from(run)?;
             tracing::info!(?config, version = env!("CARGO_PKG_VERSION"), "portolan-agent starts");
             app::build(config, telemetry).await?.drain.when_stopped().await
         })
@@ -23,12 +23,7 @@ async fn main() -> ExitCode {
     };
     let telemetry = args.telemetry.clone();
     program::run(NAME, &telemetry, async |_| {
-        uninstall::run(UninstallConfig::try_from(args).map_err(faults)?).await
+        uninstall::run(UninstallConfig::try_from(args)?).await
     })
     .await
-}
-
-fn faults(faults: Vec<ArgsError>) -> anyhow::Error {
-    let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    anyhow::anyhow!(texts.join("; "))
 }

@@ -2,12 +2,11 @@
 //!
 //! Registered once by `app`; every module holds a clone and counts through the methods.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
+use portolan_runtime::metrics::count;
+use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -15,73 +14,44 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 /// Which watch of the member's API server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "the label's value is the variant's name")]
 pub(crate) enum Watched {
-    Namespaces,
-    Callers,
-    Roles,
-    Objects,
-    Definitions,
-    Policies,
+    namespaces,
+    callers,
+    roles,
+    objects,
+    definitions,
+    policies,
 }
 
 /// How a patch of labels ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "the label's value is the variant's name")]
 pub(crate) enum Patched {
     /// The labels were written.
-    Labelled,
+    labelled,
     /// The object was gone or another one had its name: nothing was written.
-    Gone,
+    gone,
     /// The write failed and is tried again.
-    Failed,
+    failed,
     /// The API server refuses any such patch of this object: not tried again before the object changes.
-    Refused,
+    refused,
 }
 
-impl Watched {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Namespaces => "namespaces",
-            Self::Callers => "callers",
-            Self::Roles => "roles",
-            Self::Objects => "objects",
-            Self::Definitions => "definitions",
-            Self::Policies => "policies",
-        }
-    }
-}
-
-impl Patched {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Labelled => "labelled",
-            Self::Gone => "gone",
-            Self::Failed => "failed",
-            Self::Refused => "refused",
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatchLabels {
-    watched: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PatchLabels {
-    outcome: &'static str,
-}
+/// Counters by the one label that they have.
+type CountersBy<L> = Family<[(&'static str, L); 1], Counter>;
 
 /// All metrics. Clones are the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    patches: Family<PatchLabels, Counter>,
+    patches: CountersBy<Patched>,
     queued: Gauge,
     objects: Gauge,
     unlabelled: Gauge,
     kinds: Gauge,
     kinds_complete: Gauge,
-    watch_failures: Family<WatchLabels, Counter>,
+    watch_failures: CountersBy<Watched>,
     probe_seconds: Histogram,
     api_ready: Gauge,
     token_expiry: Gauge<f64, AtomicU64>,
@@ -92,19 +62,10 @@ pub(crate) struct Metrics {
     configs_refused: Counter,
     reviews: Counter,
     admission_installed: Gauge,
-    // A mutex: what each sweep has last said of its queue and its objects, so that the gauges are sums of all.
-    sums: Arc<Mutex<Sums>>,
 }
 
-/// Queue, objects and unlabelled objects over all kinds.
-#[derive(Debug, Default)]
-struct Sums {
-    queued: i64,
-    objects: i64,
-    unlabelled: i64,
-}
-
-/// What one sweep contributes to the sums. Taken back when it is dropped.
+/// What one sweep contributes to the gauges of queue and objects, which are sums over all kinds. Taken back when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct SweepGauges {
     metrics: Metrics,
@@ -134,7 +95,6 @@ impl Default for Metrics {
             configs_refused: Counter::default(),
             reviews: Counter::default(),
             admission_installed: Gauge::default(),
-            sums: Arc::default(),
         }
     }
 }
@@ -142,91 +102,56 @@ impl Default for Metrics {
 impl Metrics {
     pub(crate) fn register_labels(&self, registry: &mut Registry) {
         registry.register("patches", "Patches of labels by outcome", self.patches.clone());
-        registry.register("queue_objects", "Objects waiting for their labels", self.queued.clone());
-        registry.register("objects", "Objects of the labelled kinds", self.objects.clone());
-        registry.register(
-            "unlabelled_objects",
-            "Objects without their labels",
-            self.unlabelled.clone(),
-        );
-        registry.register("kinds", "Kinds that are labelled", self.kinds.clone());
-        registry.register(
-            "complete_kinds",
-            "Kinds whose coverage is complete",
-            self.kinds_complete.clone(),
-        );
-        registry.register(
-            "admission_installed",
-            "1 while the admission policy labels new objects",
-            self.admission_installed.clone(),
-        );
+        for (name, help, gauge) in [
+            ("queue_objects", "Objects waiting for their labels", &self.queued),
+            ("objects", "Objects of the labelled kinds", &self.objects),
+            ("unlabelled_objects", "Objects without their labels", &self.unlabelled),
+            ("kinds", "Kinds that are labelled", &self.kinds),
+            (
+                "complete_kinds",
+                "Kinds whose coverage is complete",
+                &self.kinds_complete,
+            ),
+            (
+                "admission_installed",
+                "1 while the admission policy labels new objects",
+                &self.admission_installed,
+            ),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
     }
 
     pub(crate) fn register_member(&self, registry: &mut Registry) {
-        registry.register(
-            "watch_failures",
-            "Watches of the API server that broke",
-            self.watch_failures.clone(),
-        );
-        registry.register_with_unit(
-            "probe",
-            "Round trip of /readyz of the API server",
-            Unit::Seconds,
-            self.probe_seconds.clone(),
-        );
+        let help = "Watches of the API server that broke";
+        registry.register("watch_failures", help, self.watch_failures.clone());
+        let help = "Round trip of /readyz of the API server";
+        registry.register_with_unit("probe", help, Unit::Seconds, self.probe_seconds.clone());
         registry.register("api_ready", "1 while the API server is ready", self.api_ready.clone());
-        registry.register_with_unit(
-            "token_expiry_timestamp",
-            "End of the newest router token",
-            Unit::Seconds,
-            self.token_expiry.clone(),
-        );
-        registry.register(
-            "mint_failures",
-            "Token requests that failed",
-            self.mint_failures.clone(),
-        );
+        let (name, help) = ("token_expiry_timestamp", "End of the newest router token");
+        registry.register_with_unit(name, help, Unit::Seconds, self.token_expiry.clone());
+        let help = "Token requests that failed";
+        registry.register("mint_failures", help, self.mint_failures.clone());
         registry.register("reviews", "Tokens reviewed for hub and routers", self.reviews.clone());
     }
 
     pub(crate) fn register_hub(&self, registry: &mut Registry) {
-        registry.register(
-            "connected",
-            "1 while the stream to the hub is up",
-            self.hub_connected.clone(),
-        );
-        registry.register(
-            "reconnects",
-            "Streams to the hub that ended",
-            self.hub_reconnects.clone(),
-        );
-        registry.register(
-            "configs_refused",
-            "Configurations of the hub that were refused",
-            self.configs_refused.clone(),
-        );
-        registry.register_with_unit(
-            "identity_expiry_timestamp",
-            "End of the agent's certificate",
-            Unit::Seconds,
-            self.identity_expiry.clone(),
-        );
+        let help = "1 while the stream to the hub is up";
+        registry.register("connected", help, self.hub_connected.clone());
+        let help = "Streams to the hub that ended";
+        registry.register("reconnects", help, self.hub_reconnects.clone());
+        let help = "Configurations of the hub that were refused";
+        registry.register("configs_refused", help, self.configs_refused.clone());
+        let (name, help) = ("identity_expiry_timestamp", "End of the agent's certificate");
+        registry.register_with_unit(name, help, Unit::Seconds, self.identity_expiry.clone());
     }
 
     pub(crate) fn patched(&self, outcome: Patched) {
-        self.patches
-            .get_or_create(&PatchLabels {
-                outcome: outcome.word(),
-            })
-            .inc();
+        self.patches.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn watch_failed(&self, watched: Watched) {
-        self.watch_failures
-            .get_or_create(&WatchLabels {
-                watched: watched.word(),
-            })
-            .inc();
+        self.watch_failures.get_or_create(&[("watched", watched)]).inc();
     }
 
     pub(crate) fn probed(&self, ready: bool, took: Duration) {
@@ -271,8 +196,8 @@ impl Metrics {
     }
 
     pub(crate) fn coverage(&self, kinds: usize, complete: usize) {
-        self.kinds.set(i64::try_from(kinds).unwrap_or(i64::MAX));
-        self.kinds_complete.set(i64::try_from(complete).unwrap_or(i64::MAX));
+        self.kinds.set(count(kinds));
+        self.kinds_complete.set(count(complete));
     }
 
     /// The part of one sweep in the sums over all kinds.
@@ -289,18 +214,14 @@ impl Metrics {
 impl SweepGauges {
     pub(crate) fn set(&mut self, queued: usize, objects: u64, labelled: u64) {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let (queued, objects, unlabelled) = (
-            number(queued as u64),
-            number(objects),
-            number(objects.saturating_sub(labelled)),
-        );
-        let mut sums = self.metrics.sums.lock();
-        sums.queued += queued - std::mem::replace(&mut self.queued, queued);
-        sums.objects += objects - std::mem::replace(&mut self.objects, objects);
-        sums.unlabelled += unlabelled - std::mem::replace(&mut self.unlabelled, unlabelled);
-        self.metrics.queued.set(sums.queued);
-        self.metrics.objects.set(sums.objects);
-        self.metrics.unlabelled.set(sums.unlabelled);
+        let unlabelled = objects.saturating_sub(labelled);
+        for (sum, part, now) in [
+            (&self.metrics.queued, &mut self.queued, number(queued as u64)),
+            (&self.metrics.objects, &mut self.objects, number(objects)),
+            (&self.metrics.unlabelled, &mut self.unlabelled, number(unlabelled)),
+        ] {
+            sum.inc_by(now - std::mem::replace(part, now));
+        }
     }
 }
 
@@ -339,7 +260,7 @@ mod tests {
         registry.scope("labels", |part| metrics.register_labels(part));
         registry.scope("member", |part| metrics.register_member(part));
         registry.scope("hub", |part| metrics.register_hub(part));
-        metrics.patched(Patched::Labelled);
+        metrics.patched(Patched::labelled);
         let text = registry.encode().unwrap();
         for line in [
             "portolan_agent_labels_patches_total{outcome=\"labelled\"} 1\n",

@@ -39,7 +39,7 @@ pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Met
                 facts.upsert(fact.name.clone(), fact);
             }
             Ok(Event::Delete(namespace)) => facts.remove(&namespace.metadata.name.unwrap_or_default()),
-            Err(error) => watch_broke(&metrics, Watched::Namespaces, "all", &error),
+            Err(error) => watch_broke(&metrics, Watched::namespaces, "all", &error),
         }
     }
 }

@@ -6,18 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_crds::GroupResource;
 use portolan_wire::v1 as wire;
 use portolan_wire::v1::agent_message::Kind as Said;
 use tokio::sync::{mpsc, watch};
 
 use crate::callers::CallerFacts;
 use crate::facts::{Difference, FactMap, FactStore, difference};
-use crate::kinds::Kind;
 use crate::mint::Minted;
 use crate::namespaces::NamespaceFacts;
 
 /// Coverage by kind.
-pub(crate) type CoverageFacts = FactStore<Kind, wire::CoverageFact>;
+pub(crate) type CoverageFacts = FactStore<GroupResource, wire::CoverageFact>;
 
 /// Namespaces and callers: routing waits for them, so only bursts are gathered.
 const SETTLE_FACTS: Duration = Duration::from_millis(50);
@@ -146,11 +146,8 @@ fn caller_delta(reset: bool, difference: Difference<String, wire::CallerFact>) -
     })
 }
 
-fn coverage_delta(reset: bool, difference: Difference<Kind, wire::CoverageFact>) -> Said {
-    let removed = difference.removed.into_iter().map(|kind| wire::KindRef {
-        group: kind.group,
-        resource: kind.resource,
-    });
+fn coverage_delta(reset: bool, difference: Difference<GroupResource, wire::CoverageFact>) -> Said {
+    let removed = difference.removed.into_iter().map(wire::KindRef::from);
     Said::Coverage(wire::CoverageDelta {
         reset,
         upserted: owned(difference.upserted),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, PrefixError};
 use portolan_crds::names::is_dns_label;
 use portolan_crds::selector::{Selector, SelectorError};
@@ -11,15 +12,14 @@ use portolan_crds::shard::{BucketAlgorithm, Bucketing, BucketingError};
 use portolan_wire::v1 as wire;
 use thiserror::Error;
 
-use crate::kinds::KindRule;
 use crate::label::Labeling;
 
 /// The checked configuration. `Default` labels nothing and reports no callers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) labeling: Labeling,
-    /// Kinds to label besides namespaces.
-    pub(crate) kinds: BTreeSet<KindRule>,
+    /// Kinds to label besides namespaces; `*` stands for all.
+    pub(crate) kinds: BTreeSet<GroupResource>,
     pub(crate) callers: BTreeSet<CallerSelector>,
 }
 
@@ -58,17 +58,16 @@ impl TryFrom<&wire::AgentConfig> for Settings {
     type Error = SettingsError;
 
     fn try_from(config: &wire::AgentConfig) -> Result<Self, SettingsError> {
-        let kinds = config
-            .labelled_kinds
-            .iter()
-            .enumerate()
-            .map(|(index, kind)| KindRule::new(&kind.group, &kind.resource).ok_or(SettingsError::Kind(index)));
+        let unnamed = config.labelled_kinds.iter().position(|kind| kind.resource.is_empty());
+        if let Some(index) = unnamed {
+            return Err(SettingsError::Kind(index));
+        }
         Ok(Self {
             labeling: Labeling {
                 keys: LabelKeys::new(&config.label_prefix)?,
                 bucketing: bucketing(config.bucketing.unwrap_or_default())?,
             },
-            kinds: kinds.collect::<Result<_, _>>()?,
+            kinds: config.labelled_kinds.iter().cloned().map(GroupResource::from).collect(),
             callers: config
                 .caller_selectors
                 .iter()
@@ -133,7 +132,7 @@ mod tests {
     fn a_good_config_is_taken_whole() {
         let settings = Settings::try_from(&good()).unwrap();
         assert_eq!(settings.labeling, Labeling::default());
-        assert!(settings.kinds.contains(&KindRule::new("*", "pods").unwrap()));
+        assert!(settings.kinds.contains(&GroupResource::new("*", "pods")));
         assert_eq!(settings.callers.first().unwrap().selector, "a=1,b=2");
     }
 

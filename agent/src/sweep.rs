@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{StreamExt, TryFutureExt};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ApiResource;
@@ -22,17 +22,19 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
-use portolan_runtime::{Backoff, Tasks};
+use portolan_crds::GroupResource;
+use portolan_runtime::Tasks;
+use portolan_runtime::backoff::until_ok;
 use portolan_wire::v1 as wire;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admission::Covered;
-use crate::explain::{call, watch_broke};
+use crate::explain::watch_broke;
 use crate::facts::FactMap;
-use crate::kinds::{self, Kind, KindRule};
+use crate::kinds;
 use crate::label::{Labeling, Plan};
-use crate::member::watch_config;
+use crate::member::{CallError, watch_config};
 use crate::metrics::{Metrics, Watched};
 use crate::report::CoverageFacts;
 use crate::settings::Settings;
@@ -69,7 +71,7 @@ struct Running {
     labeling: Labeling,
     namespaces: Tasks,
     /// The swept kinds, each with the API version that it is listed and watched in.
-    kinds: BTreeMap<Kind, (ApiResource, Tasks)>,
+    kinds: BTreeMap<GroupResource, (ApiResource, Tasks)>,
 }
 
 impl Sweeper {
@@ -125,8 +127,8 @@ impl Sweeper {
                 Ok(Event::Init | Event::InitApply(_)) => {}
                 // What the first list holds, the first discovery finds.
                 Ok(Event::InitDone) if !std::mem::replace(&mut listed, true) => {}
-                Ok(_) => changed.send_modify(|generation| *generation += 1),
-                Err(error) => watch_broke(&self.metrics, Watched::Definitions, "all", &error),
+                Ok(_) => changed.send_modify(|count| *count += 1),
+                Err(error) => watch_broke(&self.metrics, Watched::definitions, "all", &error),
             }
         }
     }
@@ -142,7 +144,8 @@ impl Sweeper {
             }
         }
         // Before the first word: a kind that is not told of has no labels to routers, and running watches are asked anew.
-        let served = self.discover().await;
+        let discover = || kinds::discover(self.client.clone()).map_err(CallError::from);
+        let served = until_ok("discover the member's kinds", discover).await;
         let (kinds, unmet) = kinds::select(&settings.kinds, &served);
         let current = match running {
             Some(current) => current,
@@ -150,7 +153,7 @@ impl Sweeper {
         };
         for (rule, reason) in unmet {
             tracing::warn!(%rule, reason, "configured kind is not labelled");
-            rule.exact().iter().for_each(|kind| self.coverage.remove(kind));
+            self.coverage.remove(rule);
         }
         self.turn_kinds(&kinds, current).await;
         self.plan.send_if_modified(|plan| {
@@ -165,7 +168,7 @@ impl Sweeper {
     }
 
     /// Starts with the namespaces and waits until they are labelled.
-    async fn start(&self, settings: &Settings, kinds: &BTreeMap<Kind, ApiResource>) -> Running {
+    async fn start(&self, settings: &Settings, kinds: &BTreeMap<GroupResource, ApiResource>) -> Running {
         let labeling = settings.labeling.clone();
         self.coverage.replace(begun(settings, kinds));
         let (first, mut done) = watch::channel(false);
@@ -183,8 +186,8 @@ impl Sweeper {
         }
     }
 
-    async fn turn_kinds(&self, wanted: &BTreeMap<Kind, ApiResource>, running: &mut Running) {
-        let gone: Vec<Kind> = running
+    async fn turn_kinds(&self, wanted: &BTreeMap<GroupResource, ApiResource>, running: &mut Running) {
+        let gone: Vec<GroupResource> = running
             .kinds
             .iter()
             .filter(|(kind, (resource, _))| wanted.get(kind) != Some(resource))
@@ -210,7 +213,13 @@ impl Sweeper {
         }
     }
 
-    fn sweep(&self, kind: Kind, resource: &ApiResource, labeling: &Labeling, first: watch::Sender<bool>) -> Tasks {
+    fn sweep(
+        &self,
+        kind: GroupResource,
+        resource: &ApiResource,
+        labeling: &Labeling,
+        first: watch::Sender<bool>,
+    ) -> Tasks {
         let subject = if kind == namespaces_kind() {
             Subject::Namespaces
         } else {
@@ -237,17 +246,6 @@ impl Sweeper {
             let _ = token.run_until_cancelled(sweep.run()).await;
         });
         tasks
-    }
-
-    async fn discover(&self) -> Vec<kinds::Served> {
-        let mut backoff = Backoff::default();
-        loop {
-            match kinds::discover(self.client.clone()).await {
-                Ok(served) => return served,
-                Err(error) => tracing::warn!(error = call(&error), "cannot discover the member's kinds yet"),
-            }
-            backoff.sleep().await;
-        }
     }
 }
 
@@ -276,9 +274,12 @@ async fn stop(tasks: &Tasks) {
 }
 
 /// What is told before the first list: namespaces alone, all labelled, would look like everything.
-fn begun(settings: &Settings, served: &BTreeMap<Kind, ApiResource>) -> FactMap<Kind, wire::CoverageFact> {
-    let named = settings.kinds.iter().filter_map(KindRule::exact);
-    let named = named.chain(served.keys().cloned());
+fn begun(
+    settings: &Settings,
+    served: &BTreeMap<GroupResource, ApiResource>,
+) -> FactMap<GroupResource, wire::CoverageFact> {
+    let named = settings.kinds.iter().filter(|rule| kinds::is_exact(rule));
+    let named = named.chain(served.keys()).cloned();
     let all = named.chain([namespaces_kind()]).map(|kind| {
         let fact = coverage_of(&kind, Counts::default(), Told::default(), &settings.labeling);
         (kind, Arc::new(fact))
@@ -295,12 +296,9 @@ struct Told {
     at_admission: Option<bool>,
 }
 
-fn coverage_of(kind: &Kind, counts: Counts, told: Told, labeling: &Labeling) -> wire::CoverageFact {
+fn coverage_of(kind: &GroupResource, counts: Counts, told: Told, labeling: &Labeling) -> wire::CoverageFact {
     wire::CoverageFact {
-        kind: Some(wire::KindRef {
-            group: kind.group.clone(),
-            resource: kind.resource.clone(),
-        }),
+        kind: Some(kind.clone().into()),
         labelled: counts.labelled,
         total: counts.total,
         complete: told.complete,
@@ -310,11 +308,8 @@ fn coverage_of(kind: &Kind, counts: Counts, told: Told, labeling: &Labeling) -> 
 }
 
 /// Namespaces as a kind.
-pub(crate) fn namespaces_kind() -> Kind {
-    Kind {
-        group: String::new(),
-        resource: "namespaces".to_owned(),
-    }
+pub(crate) fn namespaces_kind() -> GroupResource {
+    GroupResource::new("", "namespaces")
 }
 
 #[cfg(test)]
@@ -323,16 +318,13 @@ mod tests {
 
     #[test]
     fn before_the_first_list_no_kind_that_was_asked_for_is_complete() {
-        let rule = |group, resource| KindRule::new(group, resource).unwrap();
+        let rule = GroupResource::new;
         let settings = Settings {
             kinds: [rule("", "pods"), rule("apps", "*")].into(),
             ..Settings::default()
         };
         let deployments = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
-        let kind = Kind {
-            group: deployments.group.clone(),
-            resource: deployments.plural.clone(),
-        };
+        let kind = GroupResource::new(&deployments.group, &deployments.plural);
         let facts = begun(&settings, &BTreeMap::from([(kind, deployments)]));
         let kinds: Vec<_> = facts.keys().map(ToString::to_string).collect();
         assert_eq!(kinds, ["namespaces", "pods", "deployments.apps"]);

@@ -119,7 +119,7 @@ impl Uninstall {
         };
         stream::iter(&todos)
             .for_each_concurrent(CONCURRENCY, async |todo| {
-                if patcher.unlabel(todo, &self.config.keys).await == Patched::Failed {
+                if patcher.unlabel(todo, &self.config.keys).await == Patched::failed {
                     tracing::warn!(kind = resource.kind, namespace = %todo.namespace, name = %todo.name, "labels could not be removed");
                 }
             })

@@ -161,43 +161,64 @@ pub struct Finding {
     pub reason: ConditionReason,
     /// Why, for people. Longer than the API server takes (32 KiB) is cut.
     pub message: String,
-    /// `metadata.generation` it was found for.
-    pub observed_generation: Option<i64>,
+}
+
+impl Finding {
+    /// The condition holds, and all is well.
+    pub fn holds(type_: ConditionType, message: impl Into<String>) -> Self {
+        Self {
+            type_,
+            status: Some(true),
+            reason: ConditionReason::Ok,
+            message: message.into(),
+        }
+    }
+
+    /// The condition does not hold.
+    pub fn fails(type_: ConditionType, reason: ConditionReason, message: impl Into<String>) -> Self {
+        Self {
+            status: Some(false),
+            reason,
+            ..Self::holds(type_, message)
+        }
+    }
+
+    /// Whether the condition holds is not known.
+    pub fn unknown(type_: ConditionType, reason: ConditionReason, message: impl Into<String>) -> Self {
+        Self {
+            status: None,
+            reason,
+            ..Self::holds(type_, message)
+        }
+    }
 }
 
 /// Longest message of a `metav1.Condition`, in bytes (API conventions).
 pub const MESSAGE_MAX: usize = 32_768;
 
-/// Sets `finding` in `conditions` and says whether anything changed, so that an unchanged status is not patched.
+/// Sets `finding`, made of the object's `generation`, in `conditions` and says whether anything changed, so that an
+/// unchanged status is not patched.
 ///
 /// `lastTransitionTime` becomes `now` only when the status changes (API conventions). Conditions of other types stay.
-pub fn set_condition(conditions: &mut Vec<Condition>, finding: Finding, now: &Time) -> bool {
-    let Finding {
-        type_,
-        status,
-        reason,
-        mut message,
-        observed_generation,
-    } = finding;
+pub fn set_condition(conditions: &mut Vec<Condition>, mut finding: Finding, generation: i64, now: &Time) -> bool {
+    let (type_, message) = (finding.type_.as_str(), &mut finding.message);
     message.truncate(message.floor_char_boundary(MESSAGE_MAX));
-    let status = match status {
+    let status = match finding.status {
         Some(true) => "True",
         Some(false) => "False",
         None => "Unknown",
     };
-    let existing = conditions
-        .iter_mut()
-        .find(|condition| condition.type_ == type_.as_str());
+    let existing = conditions.iter_mut().find(|condition| condition.type_ == type_);
     let last_transition_time = match &existing {
         Some(condition) if condition.status == status => condition.last_transition_time.clone(),
         _ => now.clone(),
     };
     let wanted = Condition {
-        type_: type_.as_str().to_owned(),
+        type_: type_.to_owned(),
         status: status.to_owned(),
-        reason: reason.as_str().to_owned(),
-        message,
-        observed_generation,
+        reason: finding.reason.as_str().to_owned(),
+        message: finding.message,
+        observed_generation: Some(generation),
         last_transition_time,
     };
     match existing {
@@ -211,13 +232,6 @@ pub fn set_condition(conditions: &mut Vec<Condition>, finding: Finding, now: &Ti
             true
         }
     }
-}
-
-/// Whether the condition is there with status `True`.
-pub fn is_true(conditions: &[Condition], type_: ConditionType) -> bool {
-    conditions
-        .iter()
-        .any(|condition| condition.type_ == type_.as_str() && condition.status == "True")
 }
 
 #[cfg(test)]
@@ -239,19 +253,18 @@ mod tests {
             status,
             reason,
             message: message.to_owned(),
-            observed_generation: Some(1),
         }
     }
 
     #[test]
     fn only_a_change_of_status_is_a_transition() {
         let mut conditions = Vec::new();
-        assert!(set_condition(&mut conditions, accepted(Some(false), "a"), &at(1)));
+        assert!(set_condition(&mut conditions, accepted(Some(false), "a"), 1, &at(1)));
         assert!(
-            !set_condition(&mut conditions, accepted(Some(false), "a"), &at(2)),
+            !set_condition(&mut conditions, accepted(Some(false), "a"), 1, &at(2)),
             "nothing changed"
         );
-        assert!(set_condition(&mut conditions, accepted(Some(false), "b"), &at(3)));
+        assert!(set_condition(&mut conditions, accepted(Some(false), "b"), 1, &at(3)));
         assert_eq!(
             (
                 conditions[0].last_transition_time.clone(),
@@ -259,8 +272,8 @@ mod tests {
             ),
             (at(1), "b")
         );
-        assert!(!is_true(&conditions, ConditionType::Accepted));
-        assert!(set_condition(&mut conditions, accepted(Some(true), ""), &at(4)));
+        assert_eq!(conditions[0].status, "False");
+        assert!(set_condition(&mut conditions, accepted(Some(true), ""), 1, &at(4)));
         assert_eq!(
             (
                 conditions[0].last_transition_time.clone(),
@@ -268,17 +281,17 @@ mod tests {
             ),
             (at(4), "Ok")
         );
-        assert!(is_true(&conditions, ConditionType::Accepted));
-        assert!(set_condition(&mut conditions, accepted(None, ""), &at(5)));
+        assert_eq!(conditions[0].status, "True");
+        assert!(set_condition(&mut conditions, accepted(None, ""), 1, &at(5)));
         assert_eq!((conditions.len(), conditions[0].status.as_str()), (1, "Unknown"));
     }
 
     #[test]
     fn conditions_of_others_stay() {
         let mut conditions = Vec::new();
-        set_condition(&mut conditions, accepted(Some(true), ""), &at(1));
+        set_condition(&mut conditions, accepted(Some(true), ""), 1, &at(1));
         conditions[0].type_ = "Theirs".to_owned();
-        set_condition(&mut conditions, accepted(Some(true), ""), &at(2));
+        set_condition(&mut conditions, accepted(Some(true), ""), 1, &at(2));
         assert_eq!(
             conditions
                 .iter()
@@ -294,6 +307,7 @@ mod tests {
         set_condition(
             &mut conditions,
             accepted(Some(false), &"ä€".repeat(MESSAGE_MAX)),
+            1,
             &at(1),
         );
         assert!(conditions[0].message.len() <= MESSAGE_MAX && conditions[0].message.len() > MESSAGE_MAX - 4);

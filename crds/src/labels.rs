@@ -32,6 +32,8 @@ pub fn system_namespace(namespace: &str) -> bool {
 pub const SECRET_CA: &str = "portolan-ca";
 /// Secrets on the hub: one bootstrap token each, named by this prefix and the token's id.
 pub const SECRET_BOOTSTRAP_PREFIX: &str = "portolan-bootstrap-";
+/// Type of those Secrets; others of a fitting name are no tokens.
+pub const SECRET_TYPE_BOOTSTRAP: &str = "ctrlmesh.kusionstack.io/bootstrap-token";
 /// ConfigMap on the hub: the root of the ledger. Names of its other ConfigMaps begin with it.
 pub const CONFIG_MAP_LEDGER: &str = "portolan-ledger";
 /// Secret on a member: the agent's key and certificate for the hub.
@@ -52,8 +54,6 @@ pub const POLICY_RESERVED: &str = "portolan-reserved-labels";
 pub const ROLE_IMPERSONATE: &str = "portolan-router-impersonate";
 /// ClusterRole on a member that names the users the router may act as.
 pub const ROLE_IMPERSONATE_USERS: &str = "portolan-router-impersonate-users";
-/// Lease on the hub that its replicas elect a leader by.
-pub const LEASE_HUB: &str = "portolan-hub";
 
 /// Label key of every ConfigMap of the ledger.
 pub const LABEL_LEDGER: &str = "ctrlmesh.kusionstack.io/ledger";
@@ -65,8 +65,6 @@ pub const MANAGER_HUB: &str = "portolan-hub";
 /// Field manager of statuses that the hub applies; its own, so that an apply of one never drops fields of the other.
 pub const MANAGER_HUB_STATUS: &str = "portolan-hub-status";
 
-/// Finalizer of a MemberCluster: the hub withdraws its shards and credentials before it goes.
-pub const FINALIZER_MEMBER: &str = "ctrlmesh.kusionstack.io/member";
 /// Finalizer of a ShardingConfig: its callers release what they own before it goes.
 pub const FINALIZER_SHARD: &str = "ctrlmesh.kusionstack.io/shard";
 
@@ -83,7 +81,6 @@ pub struct LabelKeys {
     namespace: String,
     control: String,
     cluster: String,
-    root: String,
 }
 
 impl LabelKeys {
@@ -102,7 +99,6 @@ impl LabelKeys {
             namespace: key("namespace"),
             control: key("control"),
             cluster: key("cluster"),
-            root: key("auto-sharding-root"),
             prefix: prefix.to_owned(),
         }
     }
@@ -136,11 +132,6 @@ impl LabelKeys {
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
-
-    /// Label on child ShardingConfigs: name of the root that made them.
-    pub fn root(&self) -> &str {
-        &self.root
-    }
 }
 
 impl Default for LabelKeys {
@@ -172,7 +163,7 @@ mod tests {
         assert!(
             keys.reserved()
                 .into_iter()
-                .chain([keys.cluster(), keys.root()])
+                .chain([keys.cluster()])
                 .all(crate::selector::is_label_key)
         );
     }

@@ -11,7 +11,6 @@ pub mod definitions;
 pub mod duration;
 pub mod labels;
 pub mod ledger;
-pub mod limits;
 pub mod names;
 #[cfg(feature = "schema")]
 mod schema;
@@ -24,8 +23,7 @@ pub use cluster::*;
 pub use condition::{ConditionReason, ConditionType, Finding, set_condition};
 pub use duration::Duration;
 pub use labels::{LabelKeys, system_namespace};
-pub use limits::effective_limit;
-pub use names::{ClusterName, NameError, ShardName, leader_election_name, lease_name};
+pub use names::{GroupResource, NameError, ShardName, leader_election_name, lease_name};
 pub use selector::{Operator, Requirement, Selector, SelectorError};
 pub use shard::{BucketAlgorithm, Bucketing};
 pub use sharding::*;

@@ -1,7 +1,7 @@
-//! Names that other programs rely on: validated newtypes, lease names, and which namespaces are system namespaces.
+//! Names that other programs rely on: of shards, of kinds, of leases, and what Kubernetes takes for a name.
 //!
-//! Everything here is pure. A `ClusterName` or `ShardName` that exists is valid; text from a user or from the wire goes
-//! through `FromStr` or serde, which refuse what Kubernetes would refuse.
+//! Everything here is pure. A `ShardName` that exists is valid; text from a user or from the wire goes through `FromStr` or
+//! serde, which refuse what Kubernetes would refuse.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +15,7 @@ pub const DNS_LABEL_MAX: usize = 63;
 pub const DNS_SUBDOMAIN_MAX: usize = 253;
 /// What stands between the operator's own lease name and the shard's name in the lease that is really held.
 pub const LEASE_SEPARATOR: &str = "---";
+
 /// A name that Kubernetes would refuse, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
@@ -54,61 +55,13 @@ fn is_label_body(text: &str) -> bool {
         && bytes.iter().all(|b| alphanumeric(*b) || *b == b'-')
 }
 
-/// Name of a MemberCluster: a DNS-1123 label, because it is one segment of `/clusters/<name>/…` and part of names
-/// of other objects.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ClusterName(String);
-
-impl ClusterName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+/// Refuses a name that is no DNS-1123 label. Names of MemberClusters are: one is a segment of `/clusters/<name>/…` and part
+/// of names of other objects.
+pub fn check_dns_label(text: &str) -> Result<(), NameError> {
+    if is_dns_label(text) {
+        return Ok(());
     }
-}
-
-impl FromStr for ClusterName {
-    type Err = NameError;
-
-    fn from_str(text: &str) -> Result<Self, NameError> {
-        Self::try_from(text.to_owned())
-    }
-}
-
-impl TryFrom<String> for ClusterName {
-    type Error = NameError;
-
-    fn try_from(text: String) -> Result<Self, NameError> {
-        if is_dns_label(&text) {
-            Ok(Self(text))
-        } else {
-            Err(NameError::Label(text))
-        }
-    }
-}
-
-impl From<ClusterName> for String {
-    fn from(name: ClusterName) -> Self {
-        name.0
-    }
-}
-
-impl AsRef<str> for ClusterName {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::borrow::Borrow<str> for ClusterName {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ClusterName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+    Err(NameError::Label(text.to_owned()))
 }
 
 /// Which shard: namespace and name of its ShardingConfig. Written `namespace/name`.
@@ -123,9 +76,7 @@ impl ShardName {
     /// Checks both parts: a DNS label and a DNS subdomain.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Result<Self, NameError> {
         let (namespace, name) = (namespace.into(), name.into());
-        if !is_dns_label(&namespace) {
-            return Err(NameError::Label(namespace));
-        }
+        check_dns_label(&namespace)?;
         if !is_dns_subdomain(&name) {
             return Err(NameError::Subdomain(name));
         }
@@ -172,6 +123,39 @@ impl fmt::Display for ShardName {
     }
 }
 
+/// What in place of an API group or a resource means all of them.
+pub const WILDCARD: &str = "*";
+
+/// A kind of objects by API group ("" is the core group) and plural name. Written as kubectl does: `pods`,
+/// `deployments.apps`. In a rule either may be `*`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupResource {
+    /// API group.
+    pub group: String,
+    /// Plural name.
+    pub resource: String,
+}
+
+impl GroupResource {
+    /// The kind `resource` of `group`.
+    pub fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
+        Self {
+            group: group.into(),
+            resource: resource.into(),
+        }
+    }
+}
+
+impl fmt::Display for GroupResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.resource)?;
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        write!(f, ".{}", self.group)
+    }
+}
+
 /// The Lease that a caller of `shard` really holds when it asks for `leader_election_name`.
 ///
 /// ```
@@ -211,15 +195,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cluster_names_are_dns_labels() {
+    fn labels_are_what_kubernetes_takes() {
         let long = "a".repeat(63);
         for good in ["east", "e", "1", "eu-west-1", &long] {
-            assert_eq!(good.parse::<ClusterName>().unwrap().as_str(), good);
+            assert_eq!(check_dns_label(good), Ok(()));
         }
         let too_long = "a".repeat(64);
         for bad in ["", "-a", "a-", "A", "a.b", "a_b", "a/b", "ä", "a b", "..", &too_long] {
-            assert!(bad.parse::<ClusterName>().is_err(), "{bad:?}");
-            assert!(serde_json::from_value::<ClusterName>(bad.into()).is_err(), "{bad:?}");
+            assert_eq!(check_dns_label(bad), Err(NameError::Label(bad.to_owned())));
         }
     }
 

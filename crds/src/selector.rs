@@ -15,10 +15,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use serde::{Deserialize, Serialize};
 
 pub use error::SelectorError;
 pub use operator::Operator;
@@ -37,10 +35,9 @@ pub use requirement::{LABEL_MAX, Requirement, is_label_key, is_label_value};
 /// # Ok::<(), portolan_crds::SelectorError>(())
 /// ```
 ///
-/// Serialized as the API server's query text. A selector that provably matches nothing is kept as such
+/// Printed as the API server's query text. A selector that provably matches nothing is kept as such
 /// ([`Selector::is_nothing`]) and prints as a contradiction, so that even a reader who does not ask gets nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Selector {
     /// `None` matches no labels at all.
     requirements: Option<Vec<Requirement>>,
@@ -158,27 +155,5 @@ impl fmt::Display for Selector {
             write!(f, "{comma}{requirement}")?;
         }
         Ok(())
-    }
-}
-
-impl FromStr for Selector {
-    type Err = SelectorError;
-
-    fn from_str(text: &str) -> Result<Self, SelectorError> {
-        Self::parse(text)
-    }
-}
-
-impl TryFrom<String> for Selector {
-    type Error = SelectorError;
-
-    fn try_from(text: String) -> Result<Self, SelectorError> {
-        Self::parse(&text)
-    }
-}
-
-impl From<Selector> for String {
-    fn from(selector: Selector) -> Self {
-        selector.to_string()
     }
 }

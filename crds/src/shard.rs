@@ -1,6 +1,6 @@
 //! Namespace → bucket. Agents label by it, the hub compiles by it, routers filter by it: they must agree to the bit.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,7 +12,7 @@ pub const MAX_BUCKETS: u16 = 1024;
 pub const LEGACY_BUCKETS: u16 = 32;
 
 /// How a namespace's name becomes a bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub enum BucketAlgorithm {
     /// xxh3-64 (seed 0) of the name's bytes, modulo the number of buckets.
     #[default]
@@ -43,16 +43,8 @@ pub enum BucketingError {
 /// assert!(rule.bucket_of("default") < 1024);
 /// # Ok::<(), portolan_crds::shard::BucketingError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "RawBucketing")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bucketing {
-    algorithm: BucketAlgorithm,
-    buckets: u16,
-}
-
-/// What is on the wire, before [`Bucketing::new`] has checked it.
-#[derive(Deserialize)]
-struct RawBucketing {
     algorithm: BucketAlgorithm,
     buckets: u16,
 }
@@ -102,14 +94,6 @@ impl Default for Bucketing {
             algorithm: BucketAlgorithm::Xxh3,
             buckets: DEFAULT_BUCKETS,
         }
-    }
-}
-
-impl TryFrom<RawBucketing> for Bucketing {
-    type Error = BucketingError;
-
-    fn try_from(raw: RawBucketing) -> Result<Self, BucketingError> {
-        Self::new(raw.algorithm, raw.buckets)
     }
 }
 
@@ -168,6 +152,6 @@ mod tests {
             Err(BucketingError::LegacySize(64))
         );
         assert!(Bucketing::new(BucketAlgorithm::Xxh3, 1024).is_ok());
-        assert!(serde_json::from_str::<Bucketing>(r#"{"algorithm":"Legacy","buckets":31}"#).is_err());
+        assert!(Bucketing::new(BucketAlgorithm::Legacy, 31).is_err());
     }
 }

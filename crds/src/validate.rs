@@ -16,7 +16,7 @@ pub use sharding::validate_sharding;
 
 use crate::condition::ConditionReason;
 
-/// What kind of problem a field has. The words of [`Reason::cause`] are apimachinery's.
+/// What kind of problem a field has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// The value cannot be served.
@@ -28,18 +28,6 @@ pub enum Reason {
     /// The field or value is understood, but this version does not serve it yet. Such an object is admitted and reported
     /// in its condition; an admission webhook warns and does not refuse.
     NotImplemented,
-}
-
-impl Reason {
-    /// The `reason` of a `StatusCause` (422 answers), as apimachinery's field errors have it.
-    pub const fn cause(self) -> &'static str {
-        match self {
-            Self::Invalid => "FieldValueInvalid",
-            Self::Required => "FieldValueRequired",
-            Self::Duplicate => "FieldValueDuplicate",
-            Self::NotImplemented => "FieldValueNotSupported",
-        }
-    }
 }
 
 /// One thing wrong with a spec.

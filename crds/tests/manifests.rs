@@ -6,9 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use portolan_crds::definitions::manifests;
-use portolan_crds::{
-    ConditionReason, Enforcement, ShardingConfig, accepted_reason, effective_limit, validate_sharding,
-};
+use portolan_crds::{ConditionReason, Enforcement, Selector, ShardingConfig, accepted_reason, validate_sharding};
 use serde::Deserialize;
 
 fn repository(path: &str) -> PathBuf {
@@ -102,7 +100,8 @@ fn the_original_example_keeps_its_meaning() {
     assert_eq!(accepted_reason(&found), ConditionReason::NotImplemented);
     assert_eq!(config.spec.enforcement(), Enforcement::Audit);
     assert_eq!(config.spec.primary_cluster(), None);
-    let limit = effective_limit(&config.spec, "", "pods").unwrap();
+    let limit = config.spec.limits[0].selector.as_ref();
+    let limit = Selector::from_label_selector(limit.unwrap()).unwrap();
     assert_eq!(
         limit.to_string(),
         "app=foo,ctrlmesh.kusionstack.io/namespace in (ns-a,ns-b)"
@@ -121,7 +120,10 @@ fn the_original_example_keeps_its_meaning() {
 #[test]
 fn an_accepted_spec_comes_back() {
     let config = example("original-shardingconfig.yaml");
-    let accepted = portolan_crds::AcceptedSpec::new(3, &config.spec).unwrap();
+    let accepted = portolan_crds::AcceptedSpec {
+        generation: 3,
+        spec: serde_json::to_value(&config.spec).unwrap(),
+    };
     let stored = serde_json::to_value(&accepted).unwrap();
     let read: portolan_crds::AcceptedSpec = serde_json::from_value(stored).unwrap();
     assert_eq!((read.generation, read.decode().unwrap()), (3, config.spec));

@@ -181,7 +181,7 @@ impl Acks {
     }
 
     fn wake(&self) {
-        self.changed.send_modify(|generation| *generation += 1);
+        self.changed.send_modify(|count| *count += 1);
     }
 }
 

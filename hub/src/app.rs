@@ -191,7 +191,7 @@ impl Parts {
         Ok(tls)
     }
 
-    fn services(&self, ca: Arc<CertificateAuthority>, pins: Pins) -> Services<Enroller, RouterService, AgentService> {
+    fn services(&self, ca: Arc<CertificateAuthority>, pins: Pins) -> Services {
         let sessions = Arc::<AgentSessions>::default();
         let vouched = Vouched::new(self.index.clone(), self.config.routers_of.iter().cloned());
         Services {

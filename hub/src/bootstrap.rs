@@ -11,14 +11,12 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::api::{Api, PostParams};
 use kube::{Client, Error as KubeError};
-use portolan_crds::labels::SECRET_BOOTSTRAP_PREFIX;
-use portolan_runtime::Secret;
+use portolan_crds::labels::{SECRET_BOOTSTRAP_PREFIX, SECRET_TYPE_BOOTSTRAP};
+use portolan_runtime::{Secret, hex};
 use portolan_wire::subscription::Subscription;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// Type of the Secrets; others of a fitting name are no tokens.
-pub(crate) const SECRET_TYPE: &str = "ctrlmesh.kusionstack.io/bootstrap-token";
 const ID_LENGTH: usize = 6;
 const SECRET_MIN: usize = 16;
 /// Nobody may make us hash more.
@@ -126,13 +124,7 @@ impl Tokens {
 
 /// What a token is spent on: hex SHA-256 of a SubjectPublicKeyInfo.
 pub(crate) fn key_hash(spki_der: &[u8]) -> String {
-    hex(&Sha256::digest(spki_der))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    hex(Sha256::digest(spki_der))
 }
 
 fn split(token: &str) -> Option<(&str, &str)> {
@@ -146,11 +138,11 @@ fn split(token: &str) -> Option<(&str, &str)> {
 }
 
 fn read(secret: KubeSecret, name: String, secret_half: &str, now: Timestamp) -> Result<Proof, TokenError> {
-    if secret.type_.as_deref() != Some(SECRET_TYPE) {
+    if secret.type_.as_deref() != Some(SECRET_TYPE_BOOTSTRAP) {
         return Err(TokenError::Unknown);
     }
     let data = secret.data.clone().unwrap_or_default();
-    let hash = Secret::new(hex(&Sha256::digest(secret_half.as_bytes())));
+    let hash = Secret::new(hex(Sha256::digest(secret_half)));
     if !hash.ct_eq(text(&data, "token-hash").unwrap_or_default()) {
         return Err(TokenError::Unknown);
     }
@@ -221,7 +213,7 @@ mod tests {
                 .map(|(key, value)| ((*key).to_owned(), (*value).to_owned())),
         );
         KubeSecret {
-            type_: Some(SECRET_TYPE.to_owned()),
+            type_: Some(SECRET_TYPE_BOOTSTRAP.to_owned()),
             data: Some(
                 data.into_iter()
                     .map(|(key, value)| (key, ByteString(value.into_bytes())))

@@ -1,7 +1,7 @@
 //! Facts → what every router and agent must know. Pure: no IO, no clock, no randomness; same facts, same hashes.
 //!
-//! Order of things: *draft* what each shard wants (`wanted`), *judge* the drafts by age against who holds what
-//! (`judge`), *settle* the ledger of (cluster, namespace) pairs (`ledger`); and, once that is stored, *print* resources
+//! Order of things: *draft* what each shard wants (`wanted`), *arbitrate* between the drafts by age against who
+//! holds what (`arbitrate`), *settle* the ledger of (cluster, namespace) pairs (`ledger`); and, once that is stored, *print* resources
 //! for the wire (`members`, `shards`, `callers`). The ledger is the only thing carried from one run to the next, beside
 //! the accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller:
 //! `distribute`.
@@ -17,8 +17,8 @@ use crate::facts::Facts;
 use crate::settings::Settings;
 
 mod agent_config;
+mod arbitrate;
 mod callers;
-mod judge;
 mod ledger;
 mod members;
 mod reference;
@@ -27,7 +27,7 @@ mod shards;
 mod tests;
 mod wanted;
 
-pub(crate) use judge::{Contested, Verdict};
+pub(crate) use arbitrate::{Contested, Verdict};
 pub(crate) use ledger::{Ledger, Released};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use wanted::{Wanted, WantedMember};
@@ -113,18 +113,18 @@ pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Ti
     let mut ledger = Ledger::clone(&before.ledger);
     ledger.free(released, now);
     ledger.drop_departures(now);
-    let judged = judge::judge(facts, before, &ledger);
-    ledger.settle(&judged.claims, run);
+    let outcome = arbitrate::arbitrate(facts, before, &ledger);
+    ledger.settle(&outcome.claims, run);
     ledger.forget(facts);
     let state = State {
         run,
         incarnation: before.incarnation.clone(),
-        accepted: judged.accepted,
+        accepted: outcome.accepted,
         ledger: Arc::new(ledger),
     };
     Decided {
         state,
-        verdicts: judged.verdicts,
+        verdicts: outcome.verdicts,
     }
 }
 

@@ -25,12 +25,12 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::bootstrap::{Grant, Proof, TokenError, Tokens};
-use crate::facts::{Member, Pin};
+use crate::facts::{MemberObject, Pin};
 use crate::index::Index;
 use crate::jwks;
 use crate::metrics::{EnrollOutcome, Metrics};
+use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
-use crate::server::Peer;
 use crate::standing::{for_log, not_pinned, pin_or_note, standing};
 use crate::stream::AgentSessions;
 use crate::vouched::Vouched;
@@ -208,7 +208,7 @@ impl Enroller {
     }
 
     /// The MemberCluster once it is accepted; waits a little, as it is often made in the same breath. Else why not.
-    async fn accepted(&self, cluster: &str) -> Result<Member, String> {
+    async fn accepted(&self, cluster: &str) -> Result<MemberObject, String> {
         let mut changes = self.index.compile_changes();
         let deadline = Instant::now() + ACCEPT_WAIT;
         loop {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use portolan_crds::{
-    ConditionReason, MemberClusterSpec, MemberClusterStatus, Problem, ShardName, ShardingConfigSpec,
+    ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, ShardName, ShardingConfigSpec,
     ShardingConfigStatus,
 };
 use portolan_runtime::Secret;
@@ -18,7 +18,7 @@ use portolan_wire::v1;
 /// All facts. Keys of members, agents and pins are names of member clusters.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Facts {
-    pub(crate) members: BTreeMap<String, Member>,
+    pub(crate) members: BTreeMap<String, MemberObject>,
     pub(crate) shards: BTreeMap<ShardName, ShardObject>,
     pub(crate) pins: BTreeMap<String, Pin>,
     pub(crate) agents: BTreeMap<String, AgentReport>,
@@ -28,7 +28,7 @@ pub(crate) struct Facts {
 
 /// A MemberCluster object.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Member {
+pub(crate) struct MemberObject {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) labels: BTreeMap<String, String>,
@@ -50,7 +50,7 @@ pub(crate) struct ShardObject {
     /// It was deleted, and stays until routers have let go of what it has: it wants nothing any more.
     pub(crate) deleting: bool,
     /// It has the hub's finalizer.
-    pub(crate) held: bool,
+    pub(crate) has_finalizer: bool,
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
     pub(crate) status: ShardingConfigStatus,
@@ -81,7 +81,7 @@ pub(crate) struct AgentReport {
     pub(crate) version: String,
     pub(crate) kubernetes_version: String,
     pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
-    pub(crate) coverage: Option<BTreeMap<Kind, Coverage>>,
+    pub(crate) coverage: Option<BTreeMap<GroupResource, Coverage>>,
     /// By Pod uid.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
     pub(crate) token: Option<Token>,
@@ -94,13 +94,6 @@ pub(crate) struct Namespace {
     pub(crate) uid: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) terminating: bool,
-}
-
-/// A kind of objects that agents label.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Kind {
-    pub(crate) group: String,
-    pub(crate) resource: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -147,7 +140,7 @@ pub(crate) struct Heartbeat {
 
 impl Facts {
     /// The pin of `cluster`, if it belongs to the MemberCluster that has this name now and that is accepted.
-    pub(crate) fn joined(&self, cluster: &str) -> Option<(&Member, &Pin)> {
+    pub(crate) fn joined(&self, cluster: &str) -> Option<(&MemberObject, &Pin)> {
         let member = self.members.get(cluster).filter(|member| member.accept)?;
         let pin = self.pins.get(cluster).filter(|pin| pin.member_uid == member.uid)?;
         Some((member, pin))
@@ -156,23 +149,5 @@ impl Facts {
     /// The last known inventory of a member; `None` while its agent has not reported one to this process.
     pub(crate) fn inventory(&self, cluster: &str) -> Option<&BTreeMap<String, Namespace>> {
         self.agents.get(cluster)?.namespaces.as_ref()
-    }
-}
-
-impl From<v1::KindRef> for Kind {
-    fn from(kind: v1::KindRef) -> Self {
-        Self {
-            group: kind.group,
-            resource: kind.resource,
-        }
-    }
-}
-
-impl From<&Kind> for v1::KindRef {
-    fn from(kind: &Kind) -> Self {
-        Self {
-            group: kind.group.clone(),
-            resource: kind.resource.clone(),
-        }
     }
 }

@@ -76,7 +76,7 @@ impl Finalizers {
 fn due(facts: &Facts, world: &World) -> Vec<(ShardName, Step)> {
     let accepted = |name: &ShardName, uid: &str| world.state.accepted.get(name).is_some_and(|one| one.uid == uid);
     let shards = facts.shards.iter().filter_map(|(name, object)| {
-        let step = match (object.deleting, object.held) {
+        let step = match (object.deleting, object.has_finalizer) {
             (false, false) if accepted(name, &object.uid) => Step::Add,
             (true, true) if !world.state.ledger.is_owner(name) => Step::Remove,
             _ => return None,

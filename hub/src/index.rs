@@ -74,10 +74,10 @@ impl Index {
     pub(crate) fn write(&self, apply: impl FnOnce(&mut Facts) -> Change) {
         let change = apply(&mut self.facts.write());
         if change >= Change::Compile {
-            self.compile.send_modify(|generation| *generation += 1);
+            self.compile.send_modify(|count| *count += 1);
         }
         if change >= Change::Status {
-            self.status.send_modify(|generation| *generation += 1);
+            self.status.send_modify(|count| *count += 1);
         }
     }
 
@@ -201,7 +201,7 @@ impl Facts {
     }
 }
 
-fn same_but_status(before: &crate::facts::Member, after: &crate::facts::Member) -> bool {
+fn same_but_status(before: &crate::facts::MemberObject, after: &crate::facts::MemberObject) -> bool {
     before.uid == after.uid
         && before.generation == after.generation
         && before.labels == after.labels

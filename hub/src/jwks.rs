@@ -7,6 +7,7 @@
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use portolan_runtime::hex;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -107,11 +108,7 @@ fn thumbprint(key: &Value) -> Option<String> {
         hash.update(format!("{}\0", number.len()));
         hash.update(&number);
     }
-    Some(
-        hash.finalize()
-            .iter()
-            .fold(String::new(), |text, byte| format!("{text}{byte:02x}")),
-    )
+    Some(hex(hash.finalize()))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod index;
 mod jwks;
 mod ledger;
 mod metrics;
+mod peer;
 mod pins;
 mod server;
 mod settings;

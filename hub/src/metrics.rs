@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use portolan_runtime::metrics::count;
+use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -42,30 +43,8 @@ pub(crate) enum Answer {
     Nack,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: EnrollOutcome,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfProgram {
-    program: Program,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfWatch {
-    watched: Watched,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAnswer {
-    answer: Answer,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfCluster {
-    cluster: String,
-}
+/// Series by the one label that they have.
+type By<L, M> = Family<[(&'static str, L); 1], M>;
 
 /// Writes of one kind to objects of the hub's API server. Clones are the same counters.
 #[derive(Debug, Clone, Default)]
@@ -77,10 +56,10 @@ pub(crate) struct WriteCounters {
 /// Everything the hub counts. Clones are the same counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    enrollments: Family<Outcome, Counter>,
-    streams: Family<OfProgram, Gauge>,
-    watch_errors: Family<OfWatch, Counter>,
-    answers: Family<OfAnswer, Counter>,
+    enrollments: By<EnrollOutcome, Counter>,
+    streams: By<Program, Gauge>,
+    watch_errors: By<Watched, Counter>,
+    answers: By<Answer, Counter>,
     compile_seconds: Histogram,
     resources: Gauge,
     pub(crate) statuses: WriteCounters,
@@ -88,9 +67,9 @@ pub(crate) struct Metrics {
     /// Until what failed is written, nothing is granted.
     pub(crate) ledger: WriteCounters,
     ack_seconds: Histogram,
-    held_members: Family<OfCluster, Gauge>,
+    unreached_members: By<String, Gauge>,
     /// Those with a series now. A lock, because clones share the series.
-    held_names: Arc<Mutex<BTreeSet<String>>>,
+    unreached_names: Arc<Mutex<BTreeSet<String>>>,
     shadowed: Gauge,
     awaited: Gauge,
 }
@@ -110,8 +89,8 @@ impl Default for Metrics {
             finalizers: WriteCounters::default(),
             ledger: WriteCounters::default(),
             ack_seconds: Histogram::new(buckets()),
-            held_members: Family::default(),
-            held_names: Arc::default(),
+            unreached_members: Family::default(),
+            unreached_names: Arc::default(),
             shadowed: Gauge::default(),
             awaited: Gauge::default(),
         }
@@ -120,22 +99,13 @@ impl Default for Metrics {
 
 impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "enrollments",
-            "Requests for a certificate by outcome",
-            self.enrollments.clone(),
-        );
+        let help = "Requests for a certificate by outcome";
+        registry.register("enrollments", help, self.enrollments.clone());
         registry.register("streams", "Open streams by program", self.streams.clone());
-        registry.register(
-            "watch_errors",
-            "Errors of watches on the hub's API server",
-            self.watch_errors.clone(),
-        );
-        registry.register(
-            "transactions",
-            "Transactions by the router's answer",
-            self.answers.clone(),
-        );
+        let help = "Errors of watches on the hub's API server";
+        registry.register("watch_errors", help, self.watch_errors.clone());
+        let help = "Transactions by the router's answer";
+        registry.register("transactions", help, self.answers.clone());
         let help = "Time to compile all facts";
         registry.register_with_unit("compile", help, Unit::Seconds, self.compile_seconds.clone());
         registry.register("resources", "Resources that routers must hold", self.resources.clone());
@@ -144,12 +114,8 @@ impl Metrics {
         self.ledger.register("ledger", registry);
         let help = "Time from a commit to the router's answer";
         registry.register_with_unit("ack", help, Unit::Seconds, self.ack_seconds.clone());
-        self.register_conditions(registry);
-    }
-
-    fn register_conditions(&self, registry: &mut Registry) {
         let help = "1 for each member that a connected router does not get through to: its objects are held";
-        registry.register("held_members", help, self.held_members.clone());
+        registry.register("held_members", help, self.unreached_members.clone());
         let help = "Namespaces that shards ask for and have in another member already";
         registry.register("shadowed_namespaces", help, self.shadowed.clone());
         let help = "Pairs of cluster and namespace that shards wait for until their last owner has let go";
@@ -157,42 +123,43 @@ impl Metrics {
     }
 
     /// The state that conditions of shards tell in words.
-    pub(crate) fn observe(&self, held: BTreeSet<String>, shadowed: usize, awaited: usize) {
-        let mut names = self.held_names.lock();
-        for cluster in names.difference(&held).cloned() {
-            self.held_members.remove(&OfCluster { cluster });
+    pub(crate) fn observe(&self, unreached: BTreeSet<String>, shadowed: usize, awaited: usize) {
+        let mut names = self.unreached_names.lock();
+        for cluster in names.difference(&unreached) {
+            self.unreached_members.remove(&[("cluster", cluster.clone())]);
         }
-        for cluster in held.iter().cloned() {
-            self.held_members.get_or_create(&OfCluster { cluster }).set(1);
+        for cluster in &unreached {
+            let series = [("cluster", cluster.clone())];
+            self.unreached_members.get_or_create(&series).set(1);
         }
-        *names = held;
-        self.shadowed.set(i64::try_from(shadowed).unwrap_or(i64::MAX));
-        self.awaited.set(i64::try_from(awaited).unwrap_or(i64::MAX));
+        *names = unreached;
+        self.shadowed.set(count(shadowed));
+        self.awaited.set(count(awaited));
     }
 
     pub(crate) fn enrolled(&self, outcome: EnrollOutcome) {
-        self.enrollments.get_or_create(&Outcome { outcome }).inc();
+        self.enrollments.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a stream until the guard is dropped.
     pub(crate) fn stream(&self, program: Program) -> StreamGuard {
-        let gauge = self.streams.get_or_create_owned(&OfProgram { program });
+        let gauge = self.streams.get_or_create_owned(&[("program", program)]);
         gauge.inc();
         StreamGuard(gauge)
     }
 
     pub(crate) fn watch_failed(&self, watched: Watched) {
-        self.watch_errors.get_or_create(&OfWatch { watched }).inc();
+        self.watch_errors.get_or_create(&[("watched", watched)]).inc();
     }
 
     pub(crate) fn answered(&self, answer: Answer, seconds: f64) {
-        self.answers.get_or_create(&OfAnswer { answer }).inc();
+        self.answers.get_or_create(&[("answer", answer)]).inc();
         self.ack_seconds.observe(seconds);
     }
 
     pub(crate) fn compiled(&self, seconds: f64, resources: usize) {
         self.compile_seconds.observe(seconds);
-        self.resources.set(i64::try_from(resources).unwrap_or(i64::MAX));
+        self.resources.set(count(resources));
     }
 }
 

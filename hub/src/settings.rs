@@ -2,11 +2,8 @@
 //!
 //! Pure. `args` builds it from flags, `compile` prints it into what is sent.
 
-use portolan_crds::{BucketAlgorithm, Bucketing, LabelKeys};
-use portolan_wire::v1;
+use portolan_crds::{Bucketing, GroupResource, LabelKeys};
 use thiserror::Error;
-
-use crate::facts::Kind;
 
 /// Kinds that agents label unless told otherwise: namespaced built-in kinds that operators commonly watch. Not among
 /// them: Secrets (an agent would have to read them all), Events and Leases (short-lived and many), EndpointSlices (they
@@ -21,7 +18,7 @@ pub(crate) const DEFAULT_LABEL_KINDS: &str = "pods,services,configmaps,serviceac
 pub(crate) struct Settings {
     pub(crate) keys: LabelKeys,
     pub(crate) bucketing: Bucketing,
-    pub(crate) label_kinds: Vec<Kind>,
+    pub(crate) label_kinds: Vec<GroupResource>,
 }
 
 impl Default for Settings {
@@ -34,32 +31,18 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// The rule of buckets as agents and routers are told it.
-    pub(crate) fn wire_bucketing(&self) -> v1::Bucketing {
-        let algorithm = match self.bucketing.algorithm() {
-            BucketAlgorithm::Xxh3 => v1::BucketAlgorithm::Xxh3,
-            BucketAlgorithm::Legacy => v1::BucketAlgorithm::Legacy,
-        };
-        v1::Bucketing {
-            algorithm: algorithm.into(),
-            buckets: u32::from(self.bucketing.buckets()),
-        }
-    }
-}
-
 /// A kind that cannot be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no kind: write resource or resource.group, as in pods or deployments.apps; * stands for all")]
 pub(crate) struct KindError(String);
 
 /// Reads `pods,deployments.apps,*.example.com,*`, as kubectl writes resources. A lone `*` is everything.
-pub(crate) fn parse_kinds(text: &str) -> Result<Vec<Kind>, KindError> {
+pub(crate) fn parse_kinds(text: &str) -> Result<Vec<GroupResource>, KindError> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
     words.map(parse_kind).collect()
 }
 
-fn parse_kind(word: &str) -> Result<Kind, KindError> {
+fn parse_kind(word: &str) -> Result<GroupResource, KindError> {
     let (resource, group) = word
         .split_once('.')
         .unwrap_or((word, if word == "*" { "*" } else { "" }));
@@ -72,10 +55,7 @@ fn parse_kind(word: &str) -> Result<Kind, KindError> {
     if resource.is_empty() || word.ends_with('.') || !plain(resource, "-") || !plain(group, "-.") {
         return Err(KindError(word.to_owned()));
     }
-    Ok(Kind {
-        group: group.to_owned(),
-        resource: resource.to_owned(),
-    })
+    Ok(GroupResource::new(group, resource))
 }
 
 #[cfg(test)]
@@ -84,10 +64,7 @@ mod tests {
 
     #[test]
     fn kinds_are_written_as_kubectl_does() {
-        let kind = |group: &str, resource: &str| Kind {
-            group: group.into(),
-            resource: resource.into(),
-        };
+        let kind = GroupResource::new;
         let read = parse_kinds("pods, deployments.apps,*.example.com,*,").unwrap();
         assert_eq!(
             read,

@@ -16,14 +16,16 @@ use portolan_crds::{MemberCluster, MemberClusterStatus, ShardName, ShardingConfi
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::acks::Acks;
+use crate::acks::{Acks, RouterState};
+use crate::compile::World;
 use crate::distribute::Worlds;
+use crate::facts::Facts;
 use crate::index::Index;
 use crate::metrics::Metrics;
 use crate::writer::Writer;
 
 mod callers;
-mod found;
+mod finding;
 mod member;
 mod reach;
 mod resolved;
@@ -37,6 +39,18 @@ const TICK: Duration = Duration::from_secs(1);
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
 /// What we wrote counts as the object's status until the watch has had time to bring it back.
 const TRUST_WRITTEN: Duration = Duration::from_secs(5);
+
+/// All routers by name.
+type Routers = BTreeMap<String, RouterState>;
+
+/// What statuses are made of.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    facts: &'a Facts,
+    world: &'a World,
+    routers: &'a Routers,
+    now: Timestamp,
+}
 
 /// The writer.
 pub(crate) struct StatusWriter {
@@ -100,9 +114,8 @@ impl StatusWriter {
 
     /// What conditions name, as figures.
     fn observe(&self, worlds: &Worlds, metrics: &Metrics) {
-        let held: BTreeSet<String> = self
-            .acks
-            .read(|routers| reach::held(routers).into_keys().map(str::to_owned).collect());
+        let unreached = |routers: &Routers| reach::unreached(routers).into_keys().map(str::to_owned).collect();
+        let unreached: BTreeSet<String> = self.acks.read(unreached);
         let published = worlds.borrow();
         let verdicts = published.iter().flat_map(|published| published.world.shards.values());
         let (shadowed, awaited) = verdicts.fold((0, 0), |(shadowed, awaited), verdict| {
@@ -110,7 +123,7 @@ impl StatusWriter {
             let here: usize = members.map(|member| member.shadowed.len()).sum();
             (shadowed + here, awaited + verdict.awaited.len())
         });
-        metrics.observe(held, shadowed, awaited);
+        metrics.observe(unreached, shadowed, awaited);
     }
 
     /// Statuses that are worth a write now, with the uid of the object that each is about.
@@ -118,17 +131,24 @@ impl StatusWriter {
         let Some(world) = worlds.borrow().as_ref().map(|published| published.world.clone()) else {
             return Vec::new();
         };
-        let routers = self.acks.read(Clone::clone);
+        let routers = &self.acks.read(Clone::clone);
         let now = Timestamp::now();
         let wanted: Vec<_> = self.index.read(|facts| {
+            let world = &*world;
+            let sources = Sources {
+                facts,
+                world,
+                routers,
+                now,
+            };
             let members = facts.members.iter().map(|(cluster, object)| {
-                let wanted = member::status(facts, (cluster, object), &routers, now);
+                let wanted = member::status(sources, cluster, object);
                 let observed = Status::Member(Box::new(object.status.clone()));
                 let named = (Object::Member(cluster.clone()), object.uid.clone());
                 (named, Status::Member(Box::new(wanted)), observed)
             });
             let shards = facts.shards.iter().filter_map(|(name, object)| {
-                let wanted = shard::status(facts, &world, (name, object), &routers, now)?;
+                let wanted = shard::status(sources, name, object)?;
                 let observed = Status::Shard(Box::new(object.status.clone()));
                 let named = (Object::Shard(name.clone()), object.uid.clone());
                 Some((named, Status::Shard(Box::new(wanted)), observed))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::Stream;
 use portolan_wire::protocol::{Spoken, negotiate};
 use portolan_wire::v1;
+use tokio::sync::mpsc;
 use tonic::Status;
 
 mod agents;
@@ -22,6 +23,9 @@ mod transaction;
 pub(crate) use agents::AgentService;
 pub(crate) use reviews::AgentSessions;
 pub(crate) use routers::RouterService;
+
+/// What goes to one peer.
+type Outbound<T> = mpsc::Sender<Result<T, Status>>;
 
 /// The first message must come within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,6 +49,20 @@ async fn first<T>(inbound: &mut (impl Stream<Item = Result<T, Status>> + Unpin))
         Ok(None) => Err(Status::invalid_argument("the stream ended before its hello")),
         Err(_) => Err(Status::deadline_exceeded("no hello came in time")),
     }
+}
+
+/// Sends, or says why the stream is to be ended. `peer`: the word for who takes nothing.
+async fn send<T>(outbound: &Outbound<T>, peer: &str, message: T) -> Result<(), Status> {
+    match tokio::time::timeout(SEND_TIMEOUT, outbound.send(Ok(message))).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Status::cancelled(format!("the {peer}'s end of the stream is gone"))),
+        Err(_) => Err(Status::deadline_exceeded(format!("the {peer} takes nothing"))),
+    }
+}
+
+/// Ends a stream, saying why.
+async fn end<T>(outbound: &Outbound<T>, status: Status) {
+    let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Err(status))).await;
 }
 
 /// The answer to a Hello that tells these revisions of the protocol.

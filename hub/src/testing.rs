@@ -2,15 +2,12 @@
 //! store of objects. What a real API server does is tested in `tests/`.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{ApiResource, DynamicObject};
-use kube::client::Body;
 use parking_lot::Mutex;
 use portolan_crds::MemberCluster;
 use portolan_runtime::pki::{self, CertificateAuthority, Issued, LeafSpec, Usage};
@@ -23,17 +20,17 @@ use portolan_wire::v1;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
 use portolan_wire::v1::router_control_client::RouterControlClient;
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
 
 use crate::access::Access;
 use crate::acks::Acks;
-use crate::bootstrap::{SECRET_TYPE, Tokens};
+use crate::bootstrap::Tokens;
 use crate::ca;
 use crate::compile::{Accepted, State};
 use crate::distribute::{Distributor, Published};
@@ -47,14 +44,18 @@ use crate::settings::Settings;
 use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
 
+mod api;
+mod ends;
+
+pub(crate) use api::{Objects, SharedFaults, faulty_api, scripted_api};
+pub(crate) use ends::{Received, TestAgent, TestRouter};
+
 /// Everything in tests happens at once or never.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const NAMESPACE: &str = "portolan-system";
 /// A bundle as far as validation looks: PEM of SEQUENCE { INTEGER 1 }, in base64.
 pub(crate) const CA_BUNDLE: &str =
     "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BTUNBUUU9Ci0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K";
-
-pub(crate) type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 
 /// The running hub.
 pub(crate) struct TestHub {
@@ -127,7 +128,7 @@ impl TestHub {
         hub
     }
 
-    fn services(&self, client: &Client) -> Services<Enroller, RouterService, AgentService> {
+    fn services(&self, client: &Client) -> Services {
         let pins = Pins::new(client.clone(), NAMESPACE, self.index.clone());
         let vouched = Vouched::new(self.index.clone(), ["east".to_owned(), "west".to_owned()]);
         Services {
@@ -173,12 +174,10 @@ impl TestHub {
     pub(crate) fn token(&self, kind: &str, name: &str, expires: &str) -> String {
         let id = format!("tok{:03}", self.objects.lock().len());
         let half = "0123456789abcdef0123456789abcdef";
-        let hash = Sha256::digest(half.as_bytes())
-            .iter()
-            .fold(String::new(), |t, b| format!("{t}{b:02x}"));
+        let hash = portolan_runtime::hex(Sha256::digest(half));
         let encode = |text: &str| base64::Engine::encode(&base64::prelude::BASE64_STANDARD, text);
         let object = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
+            "apiVersion": "v1", "kind": "Secret", "type": portolan_crds::labels::SECRET_TYPE_BOOTSTRAP,
             "metadata": {"name": format!("portolan-bootstrap-{id}"), "namespace": NAMESPACE, "resourceVersion": "1"},
             "data": {
                 "kind": encode(kind), "name": encode(name), "token-hash": encode(&hash), "expires": encode(expires),
@@ -350,78 +349,6 @@ pub(crate) async fn distributor(
     (distributor, stored)
 }
 
-/// An agent's end of a stream.
-pub(crate) struct TestAgent {
-    pub(crate) outbox: mpsc::Sender<v1::AgentMessage>,
-    updates: Streaming<v1::AgentUpdate>,
-}
-
-impl TestAgent {
-    pub(crate) async fn say(&self, kind: v1::agent_message::Kind) {
-        self.outbox.send(v1::AgentMessage { kind: Some(kind) }).await.unwrap();
-    }
-
-    pub(crate) async fn hear(&mut self) -> Result<v1::agent_update::Kind, Status> {
-        let update = tokio::time::timeout(PATIENCE, self.updates.message())
-            .await
-            .expect("an update in time")?;
-        Ok(update
-            .expect("a stream that goes on")
-            .kind
-            .expect("an update of some kind"))
-    }
-}
-
-/// A router's end of a stream.
-pub(crate) struct TestRouter {
-    pub(crate) outbox: mpsc::Sender<v1::RouterMessage>,
-    updates: Streaming<v1::RouterUpdate>,
-}
-
-/// What came up to a commit.
-#[derive(Debug, Default)]
-pub(crate) struct Received {
-    pub(crate) nonce: u64,
-    pub(crate) upserted: Vec<v1::Resource>,
-    pub(crate) removed: Vec<v1::ResourceRef>,
-}
-
-impl TestRouter {
-    pub(crate) async fn say(&self, kind: v1::router_message::Kind) {
-        self.outbox.send(v1::RouterMessage { kind: Some(kind) }).await.unwrap();
-    }
-
-    pub(crate) async fn hear(&mut self) -> Result<v1::router_update::Kind, Status> {
-        let update = tokio::time::timeout(PATIENCE, self.updates.message())
-            .await
-            .expect("an update in time")?;
-        Ok(update
-            .expect("a stream that goes on")
-            .kind
-            .expect("an update of some kind"))
-    }
-
-    /// One transaction, not answered.
-    pub(crate) async fn transaction(&mut self) -> Received {
-        let mut received = Received::default();
-        loop {
-            match self.hear().await.unwrap() {
-                v1::router_update::Kind::Resource(resource) => received.upserted.push(resource),
-                v1::router_update::Kind::Removed(name) => received.removed.push(name),
-                v1::router_update::Kind::Commit(commit) => {
-                    received.nonce = commit.nonce;
-                    return received;
-                }
-                v1::router_update::Kind::AccessDecision(_) | v1::router_update::Kind::Welcome(_) => {}
-            }
-        }
-    }
-
-    pub(crate) async fn ack(&self, nonce: u64) {
-        self.say(v1::router_message::Kind::Ack(v1::Ack { nonce })).await;
-    }
-}
-
 /// A key and a CSR in DER.
 pub(crate) fn key_and_csr() -> (Secret<String>, Vec<u8>) {
     let key = pki::new_private_key().unwrap();
@@ -455,122 +382,5 @@ pub(crate) fn hello_of(cluster: &str) -> v1::AgentHello {
         kubernetes_version: facts.kubernetes_version,
         jwks: facts.jwks,
         ..v1::AgentHello::default()
-    }
-}
-
-/// What goes wrong with requests, and with writes.
-#[derive(Debug, Default)]
-pub(crate) struct Faults {
-    /// Of the write after so many others the answer is lost.
-    pub(crate) lost_after: Option<usize>,
-    /// None is carried out.
-    pub(crate) refused: bool,
-    /// Before the next write of the object at this path, another client puts this into its data.
-    pub(crate) overtaken: Option<(String, Value)>,
-    /// Nothing is answered in time.
-    pub(crate) away: bool,
-}
-
-pub(crate) type SharedFaults = Arc<Mutex<Faults>>;
-
-/// Objects by path; resourceVersions that count and are checked; SubjectAccessReviews that know one user.
-pub(crate) fn scripted_api(objects: Objects) -> Client {
-    faulty_api(objects, SharedFaults::default())
-}
-
-/// The same, with faults.
-pub(crate) fn faulty_api(objects: Objects, faults: SharedFaults) -> Client {
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (objects, faults) = (objects.clone(), faults.clone());
-        async move {
-            let (head, body) = request.into_parts();
-            let body = body
-                .collect()
-                .await
-                .map(http_body_util::Collected::to_bytes)
-                .unwrap_or_default();
-            let body = serde_json::from_slice(&body).unwrap_or_default();
-            if faults.lock().away {
-                std::future::pending::<()>().await;
-            }
-            let is_write = head.method != http::Method::GET;
-            let mut faults = faults.lock();
-            if let Some((path, data)) = faults
-                .overtaken
-                .take_if(|(path, _)| is_write && head.uri.path() == path.as_str())
-                && let Some(object) = objects.lock().get_mut(&path)
-            {
-                object["data"] = data;
-                object["metadata"]["resourceVersion"] = json!("1000");
-            }
-            let lost = is_write && faults.lost_after == Some(0);
-            faults.lost_after = faults.lost_after.and_then(|left| left.checked_sub(is_write.into()));
-            let failure = json!({"kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError"});
-            let (code, answer) = if is_write && faults.refused {
-                (500, failure.clone())
-            } else {
-                answer(&objects, &head, body)
-            };
-            let (code, answer) = if lost { (500, failure) } else { (code, answer) };
-            let answer = http::Response::builder()
-                .status(code)
-                .body(Body::from(answer.to_string().into_bytes()));
-            Ok::<_, Infallible>(answer.unwrap())
-        }
-    });
-    Client::new(service, "default")
-}
-
-fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u16, Value) {
-    let path = head.uri.path().to_owned();
-    let refuse = |code: u16, reason: &str| {
-        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": reason});
-        (code, status)
-    };
-    if path.ends_with("/subjectaccessreviews") {
-        body["status"] = json!({"allowed": body["spec"]["user"] == "ada", "reason": "scripted"});
-        return (201, body);
-    }
-    let mut objects = objects.lock();
-    match head.method.as_str() {
-        "GET" if path.ends_with("/configmaps") => {
-            let of_folder = objects.iter().filter(|(name, _)| name.starts_with(&path));
-            let items: Vec<_> = of_folder.map(|(_, object)| object.clone()).collect();
-            let list = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
-            (200, list)
-        }
-        "GET" => objects
-            .get(&path)
-            .map_or_else(|| refuse(404, "NotFound"), |object| (200, object.clone())),
-        "DELETE" => match objects.remove(&path) {
-            Some(_) => (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
-            None => refuse(404, "NotFound"),
-        },
-        "POST" => {
-            let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
-            if objects.contains_key(&path) {
-                return refuse(409, "AlreadyExists");
-            }
-            body["metadata"]["resourceVersion"] = json!("1");
-            objects.insert(path, body.clone());
-            (201, body)
-        }
-        "PUT" => {
-            let Some(present) = objects.get(&path) else {
-                return refuse(404, "NotFound");
-            };
-            let version = |object: &Value| {
-                object["metadata"]["resourceVersion"]
-                    .as_str()
-                    .and_then(|v| v.parse::<u64>().ok())
-            };
-            if version(&body) != version(present) {
-                return refuse(409, "Conflict");
-            }
-            body["metadata"]["resourceVersion"] = json!((version(&body).unwrap_or_default() + 1).to_string());
-            objects.insert(path, body.clone());
-            (200, body)
-        }
-        _ => refuse(405, "MethodNotAllowed"),
     }
 }

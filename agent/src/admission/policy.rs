@@ -10,16 +10,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, POLICY_LABELS, POLICY_RESERVED};
 use serde_json::{Value, json};
-
-use crate::kinds::Kind;
 
 /// What the policies are made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PolicyInput {
     pub(crate) keys: LabelKeys,
-    pub(crate) kinds: BTreeSet<Kind>,
+    pub(crate) kinds: BTreeSet<GroupResource>,
     /// Users whose writes the policies let through: the agent.
     pub(crate) agents: BTreeSet<String>,
 }
@@ -134,7 +133,7 @@ fn variable(name: &str, expression: &str) -> Value {
 }
 
 /// Namespaces and the labelled kinds, and nothing else: no other write of the member meets our policies.
-fn constraints(kinds: &BTreeSet<Kind>) -> Value {
+fn constraints(kinds: &BTreeSet<GroupResource>) -> Value {
     let mut groups = BTreeMap::<&str, BTreeSet<&str>>::from([("", BTreeSet::from(["namespaces"]))]);
     for kind in kinds {
         groups.entry(&kind.group).or_default().insert(&kind.resource);
@@ -174,10 +173,7 @@ mod tests {
     use super::*;
 
     fn input() -> PolicyInput {
-        let kind = |group: &str, resource: &str| Kind {
-            group: group.into(),
-            resource: resource.into(),
-        };
+        let kind = GroupResource::new;
         PolicyInput {
             keys: LabelKeys::default(),
             kinds: [kind("", "pods"), kind("apps", "deployments"), kind("", "services")].into(),

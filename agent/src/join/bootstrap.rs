@@ -1,13 +1,12 @@
 //! What a join begins with: hub address, hub CA and bootstrap token, from flags or from the Secret that `portolanctl
 //! join` leaves in the member. Caller: `join`.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::{Api, Client};
 use portolan_crds::labels::SECRET_AGENT_BOOTSTRAP;
-use portolan_runtime::{Secret, files};
+use portolan_runtime::{Secret, files, hex};
 use sha2::{Digest, Sha256};
 
 use super::JoinError;
@@ -68,12 +67,7 @@ impl Bootstrap {
 
     /// Tells one join from another without keeping the token.
     pub(super) fn hash(&self) -> String {
-        let digest = Sha256::digest(self.token.expose());
-        digest.iter().fold(String::new(), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(Sha256::digest(self.token.expose()))
     }
 
     pub(super) fn is_of_ca(&self, ca_pem: &str) -> bool {

@@ -13,6 +13,7 @@ use kube::Api;
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
+use portolan_crds::GroupResource;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at, sleep_until};
 
@@ -21,7 +22,6 @@ use super::patch::Patcher;
 use super::{Told, coverage_of};
 use crate::admission::Covered;
 use crate::explain::watch_broke;
-use crate::kinds::Kind;
 use crate::label::Labeling;
 use crate::member::watch_config;
 use crate::metrics::{Patched, SweepGauges, Watched};
@@ -36,7 +36,7 @@ const RETRY_FAILED: Duration = Duration::from_secs(15);
 
 /// One kind's sweep.
 pub(crate) struct KindSweep {
-    pub(crate) kind: Kind,
+    pub(crate) kind: GroupResource,
     pub(crate) labeling: Labeling,
     pub(crate) patcher: Patcher,
     pub(crate) coverage: Arc<CoverageFacts>,
@@ -75,7 +75,7 @@ impl KindSweep {
             tokio::select! {
                 event = events.next() => match event {
                     Some(Ok(event)) => self.take(inventory, event),
-                    Some(Err(error)) => watch_broke(&self.patcher.metrics, Watched::Objects, &self.kind, &error),
+                    Some(Err(error)) => watch_broke(&self.patcher.metrics, Watched::objects, &self.kind, &error),
                     None => return,
                 },
                 Some(failed) = patches.next() => match failed {
@@ -121,7 +121,7 @@ impl KindSweep {
         let (patcher, labeling) = (self.patcher.clone(), self.labeling.clone());
         let labelled = async move {
             let labels = labeling.wanted(&todo.namespace)?;
-            (patcher.label(&todo, &labels).await == Patched::Failed).then_some(todo)
+            (patcher.label(&todo, &labels).await == Patched::failed).then_some(todo)
         };
         labelled.boxed()
     }

@@ -36,7 +36,7 @@ pub(crate) struct Patcher {
 }
 
 impl Patcher {
-    /// Writes `labels`. [`Patched::Failed`] after some tries: it may be possible later.
+    /// Writes `labels`. [`Patched::failed`] after some tries: it may be possible later.
     pub(crate) async fn label(&self, todo: &Todo, labels: &BTreeMap<String, String>) -> Patched {
         let body = json!({
             "apiVersion": self.resource.api_version,
@@ -47,7 +47,7 @@ impl Patcher {
             .await
     }
 
-    /// Removes the labels under `keys`. [`Patched::Failed`] after some tries: it may be possible later.
+    /// Removes the labels under `keys`. [`Patched::failed`] after some tries: it may be possible later.
     pub(crate) async fn unlabel(&self, todo: &Todo, keys: &LabelKeys) -> Patched {
         let labels: BTreeMap<&str, Value> = keys.reserved().into_iter().map(|key| (key, Value::Null)).collect();
         // A uid that is not the object's makes the API server refuse the patch.
@@ -68,10 +68,10 @@ impl Patcher {
             let outcome = outcome_of(answer.map(drop));
             self.metrics.patched(outcome.0);
             match outcome {
-                (Patched::Failed, Some(error)) => {
+                (Patched::failed, Some(error)) => {
                     tracing::debug!(kind = self.resource.kind, namespace = %todo.namespace, name = %todo.name, %error, "labels not written yet");
                     if backoff.attempt() + 1 >= TRIES {
-                        return Patched::Failed;
+                        return Patched::failed;
                     }
                     backoff.sleep().await;
                 }
@@ -95,13 +95,13 @@ impl Patcher {
 /// What the answer means, and the error where a person might want to know it.
 fn outcome_of(answer: Result<(), CallError>) -> (Patched, Option<CallError>) {
     let Err(error) = answer else {
-        return (Patched::Labelled, None);
+        return (Patched::labelled, None);
     };
     match error.status() {
         // 409: another object has the name now, or concurrent writes won, and then their event brings it back here.
-        Some(404 | 409 | 410) => (Patched::Gone, None),
-        Some(400 | 403 | 405 | 413 | 415 | 422) => (Patched::Refused, Some(error)),
-        _ => (Patched::Failed, Some(error)),
+        Some(404 | 409 | 410) => (Patched::gone, None),
+        Some(400 | 403 | 405 | 413 | 415 | 422) => (Patched::refused, Some(error)),
+        _ => (Patched::failed, Some(error)),
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
         };
         let labels = BTreeMap::new();
         let labelled = tokio::time::timeout(Duration::from_mins(1), patcher.label(&todo, &labels)).await;
-        assert_eq!(labelled, Ok(Patched::Failed));
+        assert_eq!(labelled, Ok(Patched::failed));
     }
 
     #[test]
@@ -137,16 +137,16 @@ mod tests {
             let status = Status::failure("no", "Reason").with_code(code);
             outcome_of(Err(CallError::Kube(kube::Error::Api(Box::new(status))))).0
         };
-        assert_eq!(outcome_of(Ok(())).0, Patched::Labelled);
-        assert_eq!(outcome_of(Err(CallError::Timeout(CALL_TIMEOUT))).0, Patched::Failed);
+        assert_eq!(outcome_of(Ok(())).0, Patched::labelled);
+        assert_eq!(outcome_of(Err(CallError::Timeout(CALL_TIMEOUT))).0, Patched::failed);
         for (code, outcome) in [
-            (404, Patched::Gone),
-            (409, Patched::Gone),
-            (422, Patched::Refused),
-            (403, Patched::Refused),
-            (429, Patched::Failed),
-            (500, Patched::Failed),
-            (503, Patched::Failed),
+            (404, Patched::gone),
+            (409, Patched::gone),
+            (422, Patched::refused),
+            (403, Patched::refused),
+            (429, Patched::failed),
+            (500, Patched::failed),
+            (503, Patched::failed),
         ] {
             assert_eq!(failed(code), outcome, "{code}");
         }

@@ -32,7 +32,7 @@ pub struct Pair {
     /// `None`: free.
     pub owner: Option<ShardName>,
     /// Number of owners it has had.
-    pub generation: u64,
+    pub owner_count: u64,
     /// View revision at which it entered its owner's shard, or that of the last one while it is free.
     pub view_revision: u64,
     /// Its owner no longer wants it, but some router may still let the owner's callers write.
@@ -93,7 +93,7 @@ struct Written {
     slot: Slot,
     dropped_up_to: u64,
     shards: Vec<ShardName>,
-    /// Namespace → shard, generation, view revision, whether it is being released.
+    /// Namespace → shard, number of owners, view revision, whether it is being released.
     pairs: BTreeMap<String, (Option<usize>, u64, u64, bool)>,
     /// Shard, namespace, view revision, Unix seconds.
     departures: Vec<(usize, String, u64, i64)>,
@@ -108,7 +108,7 @@ impl From<Chunk> for Written {
         let place = |shard: &ShardName| shards.binary_search(shard).expect("all shards are listed");
         let pair = |pair: &Pair| {
             let owner = pair.owner.as_ref().map(place);
-            (owner, pair.generation, pair.view_revision, pair.releasing)
+            (owner, pair.owner_count, pair.view_revision, pair.releasing)
         };
         let pairs = chunk.pairs.iter();
         let pairs = pairs.map(|(namespace, one)| (namespace.clone(), pair(one))).collect();
@@ -140,10 +140,10 @@ impl TryFrom<Written> for Chunk {
             dropped_up_to: written.dropped_up_to,
             ..Self::new(&written.cluster, written.slot)
         };
-        for (namespace, (owner, generation, view_revision, releasing)) in written.pairs {
+        for (namespace, (owner, owner_count, view_revision, releasing)) in written.pairs {
             let pair = Pair {
                 owner: owner.map(shard).transpose()?,
-                generation,
+                owner_count,
                 view_revision,
                 releasing,
             };

@@ -24,9 +24,9 @@ fn arbitrary_chunk() -> impl Strategy<Value = Chunk> {
     let departures = prop::collection::btree_map("[a-z]{1,8}", departure, 1..5);
     let departures = prop::collection::btree_map("[a-c]", departures, 0..3);
     (pairs, departures, any::<u64>()).prop_map(|(pairs, departures, dropped_up_to)| {
-        let pair = |(owner, generation, view_revision, releasing)| Pair {
+        let pair = |(owner, owner_count, view_revision, releasing)| Pair {
             owner,
-            generation,
+            owner_count,
             view_revision,
             releasing,
         };
@@ -94,7 +94,7 @@ fn chunks_of_the_longest_names_are_bounded() {
         let owner = ShardName::new("n".repeat(63), format!("{}-{}", "s".repeat(200), index % 5000)).unwrap();
         let pair = Pair {
             owner: Some(owner),
-            generation: u64::from(u32::MAX),
+            owner_count: u64::from(u32::MAX),
             view_revision: 9_999_999_999,
             releasing: false,
         };

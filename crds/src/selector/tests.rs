@@ -213,15 +213,6 @@ fn reads_label_selectors() {
     assert!(Selector::from_label_selector(&LabelSelector::default()).is_ok_and(|selector| selector.is_everything()));
 }
 
-#[test]
-fn serializes_as_text() {
-    let selector = parse("b notin (x,y),a");
-    let json = serde_json::to_string(&selector).unwrap();
-    assert_eq!(json, r#""a,b notin (x,y)""#);
-    assert_eq!(serde_json::from_str::<Selector>(&json).unwrap(), selector);
-    assert!(serde_json::from_str::<Selector>(r#""a=(""#).is_err());
-}
-
 /// Few keys and values, so that requirements meet.
 fn requirement() -> impl Strategy<Value = Requirement> {
     let operator = prop::sample::select(vec![

@@ -127,14 +127,6 @@ pub struct AcceptedSpec {
 }
 
 impl AcceptedSpec {
-    /// Keeps `spec` of `generation`.
-    pub fn new(generation: i64, spec: &ShardingConfigSpec) -> Result<Self, serde_json::Error> {
-        Ok(Self {
-            generation,
-            spec: serde_json::to_value(spec)?,
-        })
-    }
-
     /// The spec, as far as this version understands it.
     pub fn decode(&self) -> Result<ShardingConfigSpec, serde_json::Error> {
         ShardingConfigSpec::deserialize(&self.spec)

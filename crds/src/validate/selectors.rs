@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Problems;
-use crate::limits::WILDCARD;
-use crate::names::{is_dns_label, is_dns_subdomain};
+use crate::names::{WILDCARD, is_dns_label, is_dns_subdomain};
 use crate::selector::Selector;
 use crate::sharding::{ObjectLimiter, ResourceGroup};
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels;
+use portolan_runtime::hex;
 use portolan_wire::subscription::Subscription;
 use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
@@ -16,7 +17,6 @@ use sha2::{Digest as _, Sha256};
 use crate::cli::RouterTokenArgs;
 use crate::connect::connect;
 
-const SECRET_TYPE: &str = "ctrlmesh.kusionstack.io/bootstrap-token";
 const ID_LENGTH: usize = 6;
 /// 32 characters of 36 are 165 bits.
 const SECRET_LENGTH: usize = 32;
@@ -41,7 +41,7 @@ pub(crate) enum Subject<'a> {
 pub(crate) async fn create(hub: &Client, subject: &Subject<'_>, ttl: Duration) -> anyhow::Result<String> {
     let (id, secret) = (random(ID_LENGTH), random(SECRET_LENGTH));
     let mut data = BTreeMap::from([
-        ("token-hash".to_owned(), hex(&Sha256::digest(secret.as_bytes()))),
+        ("token-hash".to_owned(), hex(Sha256::digest(&secret))),
         ("expires".to_owned(), (Timestamp::now() + ttl).to_string()),
     ]);
     let name = match subject {
@@ -67,7 +67,7 @@ pub(crate) async fn create(hub: &Client, subject: &Subject<'_>, ttl: Duration) -
             namespace: Some(labels::SYSTEM_NAMESPACE.into()),
             ..Default::default()
         },
-        type_: Some(SECRET_TYPE.into()),
+        type_: Some(labels::SECRET_TYPE_BOOTSTRAP.into()),
         string_data: Some(data),
         ..Default::default()
     };
@@ -82,7 +82,7 @@ pub(crate) async fn create(hub: &Client, subject: &Subject<'_>, ttl: Duration) -
 
 async fn delete_expired(secrets: &Api<Secret>) -> kube::Result<()> {
     let now = Timestamp::now();
-    let tokens = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
+    let tokens = ListParams::default().fields(&format!("type={}", labels::SECRET_TYPE_BOOTSTRAP));
     for token in secrets
         .list(&tokens)
         .await?
@@ -104,7 +104,7 @@ async fn delete_expired(secrets: &Api<Secret>) -> kube::Result<()> {
 fn is_over(token: &Secret, now: Timestamp) -> bool {
     let expires = token.data.as_ref().and_then(|data| data.get("expires"));
     let expires = expires.and_then(|text| str::from_utf8(&text.0).ok()?.parse::<Timestamp>().ok());
-    token.type_.as_deref() == Some(SECRET_TYPE)
+    token.type_.as_deref() == Some(labels::SECRET_TYPE_BOOTSTRAP)
         && token.name_any().starts_with(labels::SECRET_BOOTSTRAP_PREFIX)
         && expires.is_some_and(|expires| now.duration_since(expires) > KEPT_EXPIRED)
 }
@@ -146,14 +146,6 @@ fn random(length: usize) -> String {
         .collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -169,9 +161,9 @@ mod tests {
             json!({"metadata": {"name": name}, "type": type_, "data": {"expires": expires}})
         };
         let items = [
-            token("long", SECRET_TYPE, -25),
-            token("just", SECRET_TYPE, -23),
-            token("good", SECRET_TYPE, 1),
+            token("long", labels::SECRET_TYPE_BOOTSTRAP, -25),
+            token("just", labels::SECRET_TYPE_BOOTSTRAP, -23),
+            token("good", labels::SECRET_TYPE_BOOTSTRAP, 1),
             token("other", "Opaque", -25),
         ];
         let deleted = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));

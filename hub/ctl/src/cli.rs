@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use portolan_crds::ShardName;
 use portolan_crds::duration::parse_duration;
+use portolan_crds::names::check_dns_label;
 use portolan_wire::subscription::CallerPod;
+use serde::Serialize;
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///
@@ -104,8 +106,13 @@ pub(crate) enum Output {
 }
 
 impl OutputArgs {
-    pub(crate) fn is_json(self) -> bool {
-        self.output == Output::Json
+    /// Prints `answer`, for people as `table` writes it.
+    pub(crate) fn print<T: Serialize>(self, answer: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+        match self.output {
+            Output::Table => print!("{}", table(answer)),
+            Output::Json => println!("{}", serde_json::to_string_pretty(answer)?),
+        }
+        Ok(())
     }
 }
 
@@ -385,8 +392,8 @@ fn parse_member(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text
         .split_once('=')
         .ok_or_else(|| format!("{text:?} is not NAME=FILE"))?;
-    let name: portolan_crds::ClusterName = name.parse().map_err(|error| format!("{error}"))?;
-    Ok((name.to_string(), PathBuf::from(file)))
+    check_dns_label(name).map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), PathBuf::from(file)))
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
 //! From a kubeconfig to a client and to what a MemberCluster says of its endpoint. Called by every command.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt as _};
+use serde::de::DeserializeOwned;
 
 /// A cluster that does not answer within this is reported, not waited for.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,6 +74,30 @@ pub(crate) async fn connect(what: &str, file: Option<&Path>) -> anyhow::Result<C
         }),
         Ok(Err(error)) => Err(anyhow!(error)).with_context(|| format!("{what} at {url} does not answer")),
         Err(_) => bail!("{what} at {url} does not answer within {} s", CONNECT_TIMEOUT.as_secs()),
+    }
+}
+
+/// All objects of a kind, in all namespaces.
+pub(crate) async fn list<K>(client: &Client) -> anyhow::Result<Vec<K>>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let listed = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
+    Ok(listed.with_context(|| format!("cannot list {}s", K::kind(&())))?.items)
+}
+
+/// One client for each kubeconfig that is used again and again.
+#[derive(Default)]
+pub(crate) struct Clients(pub(crate) HashMap<PathBuf, Client>);
+
+impl Clients {
+    pub(crate) async fn of(&mut self, what: &str, kubeconfig: &Path) -> anyhow::Result<Client> {
+        if let Some(client) = self.0.get(kubeconfig) {
+            return Ok(client.clone());
+        }
+        let client = connect(what, Some(kubeconfig)).await?.client;
+        self.0.insert(kubeconfig.to_owned(), client.clone());
+        Ok(client)
     }
 }
 

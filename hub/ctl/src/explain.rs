@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::admin::encode;
 use crate::cli::ExplainArgs;
-use crate::router::ask;
+use crate::router::{ask, words};
 
 pub(crate) async fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let question = format!(
@@ -16,12 +16,7 @@ pub(crate) async fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         encode(&args.caller)
     );
     let answer = ask(&args.router, &question).await?;
-    if args.output.is_json() {
-        println!("{}", serde_json::to_string_pretty(&answer)?);
-    } else {
-        print!("{}", report(&answer));
-    }
-    Ok(())
+    args.output.print(&answer, report)
 }
 
 fn report(answer: &Value) -> String {
@@ -170,11 +165,6 @@ fn asked(leg: &Value) -> String {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or("-").to_owned()
-}
-
-fn words(values: &Value) -> String {
-    let values: Vec<_> = values.as_array().into_iter().flatten().map(text).collect();
-    values.join(", ")
 }
 
 #[cfg(test)]

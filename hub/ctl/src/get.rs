@@ -1,17 +1,18 @@
 //! `portolanctl get clusters|shards|callers`: what the hub decided, from the status of its objects. Kinds are a router's to
 //! tell, see `kinds`.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::{BreakerState, CallersStatus, ConditionReason, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig};
+use portolan_crds::{
+    BreakerState, CallerReplica, CallersStatus, ConditionReason, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig,
+};
 use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat};
-use crate::connect::connect;
+use crate::connect::{connect, list};
 use crate::dev::fleet::Fleet;
 use crate::kinds;
 use crate::table::Table;
@@ -20,16 +21,20 @@ use crate::table::Table;
 const NAMES_SHOWN: usize = 6;
 
 pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
-    if args.what == GetWhat::Kinds {
-        return kinds::run(&args.router, args.output).await;
-    }
-    let hub = connect("the hub", hub_kubeconfig(args)?.as_deref()).await?;
-    let json = args.output.is_json();
+    let hub = async || -> anyhow::Result<Client> {
+        let hub = connect("the hub", hub_kubeconfig(args)?.as_deref()).await?;
+        Ok(hub.client)
+    };
     match args.what {
-        GetWhat::Clusters => clusters(&hub.client, json).await,
-        GetWhat::Shards => shards(&hub.client, json).await,
-        GetWhat::Callers => callers(&hub.client, json).await,
-        GetWhat::Kinds => Ok(()),
+        GetWhat::Clusters => args
+            .output
+            .print(&list::<MemberCluster>(&hub().await?).await?, clusters),
+        GetWhat::Shards => args.output.print(&list::<ShardingConfig>(&hub().await?).await?, shards),
+        GetWhat::Callers => {
+            let configs = list(&hub().await?).await?;
+            args.output.print(&callers_of(&configs), |all| callers(all, &configs))
+        }
+        GetWhat::Kinds => kinds::run(&args.router, args.output).await,
     }
 }
 
@@ -42,16 +47,7 @@ fn hub_kubeconfig(args: &GetArgs) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-async fn clusters(hub: &Client, json: bool) -> anyhow::Result<()> {
-    let api: Api<MemberCluster> = Api::all(hub.clone());
-    let clusters = api
-        .list(&ListParams::default())
-        .await
-        .context("cannot list MemberClusters")?
-        .items;
-    if json {
-        return print_json(&clusters);
-    }
+fn clusters(clusters: &Vec<MemberCluster>) -> String {
     let mut table = Table::new(&[
         "NAME",
         "ACCEPTED",
@@ -64,19 +60,17 @@ async fn clusters(hub: &Client, json: bool) -> anyhow::Result<()> {
         "NAMESPACES",
         "BREAKERS",
     ]);
-    for cluster in &clusters {
+    let mut notes = String::new();
+    for cluster in clusters {
         table.row(cluster_row(cluster));
+        let conditions = cluster.status.iter().flat_map(|status| &status.conditions).cloned();
+        explain_false(
+            &mut notes,
+            &format!("MemberCluster {}", cluster.name_any()),
+            &conditions.collect::<Vec<_>>(),
+        );
     }
-    table.print();
-    for cluster in &clusters {
-        let conditions = cluster
-            .status
-            .as_ref()
-            .map(|status| status.conditions.as_slice())
-            .unwrap_or_default();
-        explain_false("MemberCluster", &cluster.name_any(), conditions);
-    }
-    Ok(())
+    format!("{table}{notes}")
 }
 
 fn cluster_row(cluster: &MemberCluster) -> Vec<String> {
@@ -110,11 +104,7 @@ fn cluster_row(cluster: &MemberCluster) -> Vec<String> {
     ]
 }
 
-async fn shards(hub: &Client, json: bool) -> anyhow::Result<()> {
-    let configs = list_shards(hub).await?;
-    if json {
-        return print_json(&configs);
-    }
+fn shards(configs: &Vec<ShardingConfig>) -> String {
     let mut table = Table::new(&[
         "NAMESPACE",
         "NAME",
@@ -127,19 +117,17 @@ async fn shards(hub: &Client, json: bool) -> anyhow::Result<()> {
         "CLUSTER",
         "OWNS",
     ]);
-    for row in configs.iter().flat_map(shard_rows) {
-        table.row(row);
-    }
-    table.print();
-    for config in &configs {
-        let name = format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any());
+    let mut notes = String::new();
+    for config in configs {
+        shard_rows(config).into_iter().for_each(|row| table.row(row));
+        let conditions = config.status.iter().flat_map(|status| &status.conditions).cloned();
         explain_false(
-            "ShardingConfig",
-            &name,
-            &config.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default(),
+            &mut notes,
+            &format!("ShardingConfig {}", name_of(config)),
+            &conditions.collect::<Vec<_>>(),
         );
     }
-    Ok(())
+    format!("{table}{notes}")
 }
 
 /// One row for each cluster of the shard; what is about the shard stands in the first.
@@ -177,52 +165,53 @@ fn shard_rows(config: &ShardingConfig) -> Vec<Vec<String>> {
     rows.collect()
 }
 
-async fn callers(hub: &Client, json: bool) -> anyhow::Result<()> {
-    let configs = list_shards(hub).await?;
+/// A caller, and whose it is.
+#[derive(Serialize)]
+struct Caller<'a> {
+    #[serde(flatten)]
+    replica: &'a CallerReplica,
+    shard: String,
+}
+
+fn callers_of(configs: &[ShardingConfig]) -> Vec<Caller<'_>> {
+    let of_config = |config| {
+        let shard = name_of(config);
+        let callers = config.status.iter().flat_map(|status| &status.callers);
+        let replicas = callers.flat_map(|callers| &callers.replicas);
+        replicas.map(move |replica| Caller {
+            replica,
+            shard: shard.clone(),
+        })
+    };
+    configs.iter().flat_map(of_config).collect()
+}
+
+fn callers(callers: &[Caller<'_>], configs: &[ShardingConfig]) -> String {
     let mut table = Table::new(&["CALLER", "SHARD", "UID", "VERSION", "REJECTED"]);
-    let mut all = Vec::new();
-    for config in &configs {
-        let shard = format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any());
-        for replica in config
-            .status
-            .iter()
-            .flat_map(|status| &status.callers)
-            .flat_map(|callers| &callers.replicas)
-        {
-            let mut value = serde_json::to_value(replica)?;
-            value["shard"] = shard.clone().into();
-            let text = |key: &str| value[key].as_str().map_or_else(String::new, ToOwned::to_owned);
-            let caller = format!("{}/{}/{}", text("cluster"), text("namespace"), text("pod"));
-            table.row(vec![caller, shard.clone(), text("uid"), text("version"), text("nack")]);
-            all.push(value);
-        }
+    for Caller { replica, shard } in callers {
+        let caller = format!("{}/{}/{}", replica.cluster, replica.namespace, replica.pod);
+        let (version, nack) = (replica.version.clone(), replica.nack.clone());
+        let (version, nack) = (version.unwrap_or_default(), nack.unwrap_or_default());
+        table.row(vec![caller, shard.clone(), replica.uid.clone(), version, nack]);
     }
-    if json {
-        return print_json(&all);
-    }
-    table.print();
-    for config in &configs {
+    let mut notes = String::new();
+    for config in configs {
         let callers = config.status.as_ref().and_then(|status| status.callers.as_ref());
         let named = |callers: &CallersStatus| i64::try_from(callers.replicas.len()).unwrap_or(i64::MAX);
         let unnamed = callers.map_or(0, |callers| callers.total - named(callers));
         if unnamed > 0 {
-            println!(
-                "{unnamed} more callers of {}/{}: a status names {STATUS_REPLICAS_MAX}, those that are not current first",
-                config.namespace().unwrap_or_default(),
-                config.name_any()
+            let shard = name_of(config);
+            let _ = writeln!(
+                notes,
+                "{unnamed} more callers of {shard}: a status names {STATUS_REPLICAS_MAX}, those that are not current first"
             );
         }
     }
-    Ok(())
+    format!("{table}{notes}")
 }
 
-async fn list_shards(hub: &Client) -> anyhow::Result<Vec<ShardingConfig>> {
-    let api: Api<ShardingConfig> = Api::all(hub.clone());
-    Ok(api
-        .list(&ListParams::default())
-        .await
-        .context("cannot list ShardingConfigs")?
-        .items)
+fn name_of(config: &ShardingConfig) -> String {
+    format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any())
 }
 
 fn condition(conditions: &[Condition], type_: &str) -> String {
@@ -233,12 +222,16 @@ fn condition(conditions: &[Condition], type_: &str) -> String {
 }
 
 /// Under the table: why a condition does not hold, in the hub's words.
-fn explain_false(kind: &str, name: &str, conditions: &[Condition]) {
+fn explain_false(notes: &mut String, object: &str, conditions: &[Condition]) {
     for condition in worth_telling(conditions) {
-        println!(
-            "{kind} {name}: {}={} {}: {}",
-            condition.type_, condition.status, condition.reason, condition.message
-        );
+        let Condition {
+            type_,
+            status,
+            reason,
+            message,
+            ..
+        } = condition;
+        let _ = writeln!(notes, "{object}: {type_}={status} {reason}: {message}");
     }
 }
 
@@ -263,11 +256,6 @@ fn short_list(names: &[String], all: usize) -> String {
         Some(rest) if rest > 0 => format!("{shown} and {rest} more"),
         _ => shown,
     }
-}
-
-fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
 }
 
 #[cfg(test)]

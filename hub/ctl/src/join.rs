@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels::SECRET_AGENT_BOOTSTRAP;
-use portolan_crds::{ClusterName, Endpoint, MemberCluster, MemberClusterSpec, labels, validate_member};
+use portolan_crds::names::check_dns_label;
+use portolan_crds::{Endpoint, MemberCluster, MemberClusterSpec, labels, validate, validate_member};
 use serde_json::{Value, json};
 
 use crate::apply::{self, MANAGER};
@@ -93,7 +94,7 @@ impl Join<'_> {
     }
 
     fn spec(&self, member: &Cluster) -> anyhow::Result<MemberClusterSpec> {
-        let _: ClusterName = self.name.parse().context("the member's name")?;
+        check_dns_label(self.name).context("the member's name")?;
         if self
             .hub_address
             .rsplit_once(':')
@@ -117,16 +118,15 @@ impl Join<'_> {
             ca_bundle: Some(ByteString(member.ca_pem.clone().into_bytes())),
             ..Default::default()
         };
-        match validate_member(self.name, &spec).as_slice() {
-            [] => Ok(spec),
-            problems => {
-                let texts: Vec<String> = problems
-                    .iter()
-                    .map(|problem| format!("{}: {}", problem.field, problem.message))
-                    .collect();
-                bail!("MemberCluster {} would be refused: {}", self.name, texts.join("; "))
-            }
+        let problems = validate_member(self.name, &spec);
+        if !problems.is_empty() {
+            bail!(
+                "MemberCluster {} would be refused: {}",
+                self.name,
+                validate::summary(&problems)
+            );
         }
+        Ok(spec)
     }
 
     /// The name is free or this cluster's own, and the cluster has no other name. The hub pins the same when the agent comes.

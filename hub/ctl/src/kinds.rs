@@ -6,17 +6,12 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::cli::{OutputArgs, RouterArgs};
-use crate::router::ask;
+use crate::router::{ask, kind_of, text, words};
 use crate::table::Table;
 
 pub(crate) async fn run(router: &RouterArgs, output: OutputArgs) -> anyhow::Result<()> {
     let answer = ask(router, "/kinds").await?;
-    if output.is_json() {
-        println!("{}", serde_json::to_string_pretty(&answer)?);
-    } else {
-        print!("{}", report(&answer));
-    }
-    Ok(())
+    output.print(&answer, report)
 }
 
 fn report(answer: &Value) -> String {
@@ -51,10 +46,7 @@ fn row(shard: &str, kind: &Value) -> Vec<String> {
     let offered = words(&kind["offered"]);
     vec![
         shard.to_owned(),
-        match text(&kind["group"]).as_str() {
-            "" => text(&kind["resource"]),
-            group => format!("{}.{group}", text(&kind["resource"])),
-        },
+        kind_of(kind),
         served.join(", "),
         words(&kind["missing"]),
         if offered.is_empty() {
@@ -63,15 +55,6 @@ fn row(shard: &str, kind: &Value) -> Vec<String> {
             offered
         },
     ]
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-fn words(value: &Value) -> String {
-    let words = value.as_array().into_iter().flatten().filter_map(Value::as_str);
-    words.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

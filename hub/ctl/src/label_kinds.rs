@@ -8,7 +8,7 @@ use anyhow::bail;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Client;
 use kube::api::Api;
-use portolan_crds::limits::WILDCARD;
+use portolan_crds::names::WILDCARD;
 use portolan_crds::{ShardingConfig, labels};
 
 use crate::grant::{managed, put, role_ref, service_account, widen};

@@ -2,6 +2,8 @@
 //!
 //! `found` reads records; `adopt` makes new ones where they are lost, of what `claims` finds out (pure).
 
+use std::fmt::Write as _;
+
 use crate::cli::{LedgerCommand, LedgerShowArgs};
 use crate::connect::connect;
 use crate::table::Table;
@@ -22,12 +24,12 @@ pub(crate) async fn run(command: &LedgerCommand) -> anyhow::Result<()> {
 async fn show(args: &LedgerShowArgs) -> anyhow::Result<()> {
     let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
     let found = Found::read(&hub.client).await?;
-    if args.output.is_json() {
-        println!("{}", serde_json::to_string_pretty(&found.records)?);
-        return Ok(());
-    }
-    match found.root() {
-        Some((record, root)) => println!(
+    args.output.print(&found.records, |_| report(&found))
+}
+
+fn report(found: &Found) -> String {
+    let head = match found.root() {
+        Some((record, root)) => format!(
             "incarnation {}, term {}, view revision {}{}",
             root.incarnation,
             record.term,
@@ -38,8 +40,8 @@ async fn show(args: &LedgerShowArgs) -> anyhow::Result<()> {
                 ""
             }
         ),
-        None => println!("there is no ledger"),
-    }
+        None => "there is no ledger".to_owned(),
+    };
     let mut table = Table::new(&["CLUSTER", "NAMESPACE", "SHARD", "SINCE", "STATE"]);
     for chunk in found.chunks() {
         for (namespace, pair) in &chunk.pairs {
@@ -59,9 +61,9 @@ async fn show(args: &LedgerShowArgs) -> anyhow::Result<()> {
             table.row(cells.map(str::to_owned).into());
         }
     }
-    table.print();
+    let mut notes = String::new();
     for (name, reason) in &found.damaged {
-        println!("ConfigMap {name}: {reason}");
+        let _ = writeln!(notes, "ConfigMap {name}: {reason}");
     }
-    Ok(())
+    format!("{head}\n{table}{notes}")
 }

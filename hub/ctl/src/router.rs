@@ -1,6 +1,7 @@
-//! Asks the admin server of a router. Called by `explain`, `watch_state` and `kinds`.
+//! Asks the admin server of a router, and reads what it answers. Called by `explain`, `watch_state` and `kinds`.
 
 use anyhow::{Context as _, bail};
+use portolan_crds::GroupResource;
 use serde_json::Value;
 
 use crate::admin;
@@ -25,4 +26,20 @@ pub(crate) async fn ask(router: &RouterArgs, path_and_query: &str) -> anyhow::Re
         );
     }
     Ok(answer)
+}
+
+/// A text of an answer; empty if there is none.
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A list of texts of an answer, in one line.
+pub(crate) fn words(values: &Value) -> String {
+    let words = values.as_array().into_iter().flatten().filter_map(Value::as_str);
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// The kind that an answer names by `group` and `resource`, as kubectl writes it.
+pub(crate) fn kind_of(answer: &Value) -> String {
+    GroupResource::new(text(&answer["group"]), text(&answer["resource"])).to_string()
 }

@@ -18,10 +18,6 @@ impl Table {
             .map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
         self.rows.push(filled.collect());
     }
-
-    pub(crate) fn print(&self) {
-        print!("{self}");
-    }
 }
 
 impl std::fmt::Display for Table {

@@ -7,7 +7,7 @@ use portolan_crds::duration::format_duration;
 use serde_json::Value;
 
 use crate::cli::WatchStateArgs;
-use crate::router::ask;
+use crate::router::{ask, kind_of, text};
 use crate::table::Table;
 
 /// Columns that are about the watch and not about one leg of it.
@@ -15,12 +15,7 @@ const OF_WATCH: usize = 6;
 
 pub(crate) async fn run(args: &WatchStateArgs) -> anyhow::Result<()> {
     let answer = ask(&args.router, "/watches").await?;
-    if args.output.is_json() {
-        println!("{}", serde_json::to_string_pretty(&answer)?);
-    } else {
-        print!("{}", report(&answer));
-    }
-    Ok(())
+    args.output.print(&answer, report)
 }
 
 fn report(answer: &Value) -> String {
@@ -46,11 +41,7 @@ fn report(answer: &Value) -> String {
 }
 
 fn of_watch(watch: &Value) -> Vec<String> {
-    let group = text(&watch["group"]);
-    let mut resource = text(&watch["resource"]);
-    if !group.is_empty() {
-        resource = format!("{resource}.{group}");
-    }
+    let mut resource = kind_of(watch);
     for (flag, part) in [("-n", &watch["namespace"]), ("name", &watch["name"])] {
         if let Some(part) = part.as_str() {
             resource = format!("{resource} {flag} {part}");
@@ -74,10 +65,6 @@ fn of_leg(leg: &Value) -> [String; 5] {
         seconds(&leg["lagSeconds"]),
         leg["restarts"].to_string(),
     ]
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Whole seconds, as people write them.

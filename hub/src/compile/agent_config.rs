@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_crds::ShardName;
+use portolan_crds::{GroupResource, ShardName};
 use portolan_wire::v1;
 
 use super::Accepted;
 use super::callers::{caller_selector, runs_in};
-use crate::facts::{Facts, Kind};
+use crate::facts::Facts;
 use crate::settings::Settings;
 
 /// One configuration for each accepted member.
@@ -16,13 +16,13 @@ pub(super) fn print(
     settings: &Settings,
     accepted: &BTreeMap<ShardName, Accepted>,
 ) -> BTreeMap<String, v1::AgentConfig> {
-    let kinds: Vec<_> = kinds(settings, accepted).iter().map(v1::KindRef::from).collect();
+    let kinds: Vec<_> = kinds(settings, accepted).into_iter().map(v1::KindRef::from).collect();
     let members = facts.members.iter().filter(|(_, member)| member.accept);
     members
         .map(|(cluster, _)| {
             let config = v1::AgentConfig {
                 label_prefix: settings.keys.prefix().to_owned(),
-                bucketing: Some(settings.wire_bucketing()),
+                bucketing: Some(settings.bucketing.into()),
                 labelled_kinds: kinds.clone(),
                 caller_selectors: selectors(cluster, accepted),
             };
@@ -32,15 +32,13 @@ pub(super) fn print(
 }
 
 /// The configured kinds and those that limits in force name, without repetition.
-fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTreeSet<Kind> {
+fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTreeSet<GroupResource> {
     let limits = accepted.values().flat_map(|accepted| &accepted.spec.limits);
     let named = limits.flat_map(|limit| &limit.relate_resources).flat_map(|rule| {
         rule.api_groups.iter().flat_map(|group| {
-            rule.resources.iter().map(|resource| Kind {
-                group: group.clone(),
-                // Subresources have no labels of their own.
-                resource: resource.split('/').next().unwrap_or(resource).to_owned(),
-            })
+            // Subresources have no labels of their own.
+            let resources = rule.resources.iter().filter_map(|resource| resource.split('/').next());
+            resources.map(move |resource| GroupResource::new(group, resource))
         })
     });
     settings.label_kinds.iter().cloned().chain(named).collect()

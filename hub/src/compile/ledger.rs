@@ -2,7 +2,7 @@
 //!
 //! A pair is *held*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
 //! write) or *free*. Only a free pair can be claimed by another shard. Each change of ownership, entering or leaving,
-//! takes the next *view revision*; what left is kept for a day. Callers: `judge` asks, `compile` moves it on.
+//! takes the next *view revision*; what left is kept for a day. Callers: `arbitrate` asks, `compile` moves it on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
     /// `None`: free.
     pub(crate) owner: Option<ShardName>,
     /// Number of owners it has had.
-    pub(crate) generation: u64,
+    pub(crate) owner_count: u64,
     /// View revision at which it entered its owner's shard, or that of the last one while it is free.
     pub(crate) view_revision: u64,
     /// The run in which its owner stopped wanting it.
@@ -137,10 +137,10 @@ impl Ledger {
     }
 
     /// Namespaces of `cluster` that `shard` holds, releasing ones excepted.
-    pub(super) fn held_in(&self, cluster: &str, shard: &ShardName) -> impl Iterator<Item = &str> {
-        let held = |entry: &Entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none();
+    pub(super) fn owned_in(&self, cluster: &str, shard: &ShardName) -> impl Iterator<Item = &str> {
+        let owned = |entry: &Entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none();
         self.in_cluster(cluster)
-            .filter(move |(_, entry)| held(entry))
+            .filter(move |(_, entry)| owned(entry))
             .map(|(namespace, _)| namespace)
     }
 
@@ -233,18 +233,18 @@ impl Ledger {
         let namespaces = self.pairs.entry(cluster.to_owned()).or_default();
         let entry = namespaces.entry(namespace.to_owned()).or_insert(Entry {
             owner: None,
-            generation: 0,
+            owner_count: 0,
             view_revision: 0,
             releasing_since: None,
         });
         match &entry.owner {
-            // `judge` lets nobody claim what another shard holds, nor take back what another one waits for.
+            // `arbitrate` lets nobody claim what another shard holds, nor take back what another one waits for.
             Some(owner) if owner != shard => return,
             Some(_) => {}
             None => {
                 self.view_revision += 1;
                 entry.owner = Some(shard.clone());
-                entry.generation += 1;
+                entry.owner_count += 1;
                 entry.view_revision = self.view_revision;
             }
         }

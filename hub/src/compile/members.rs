@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use portolan_crds::MemberClusterSpec;
 use portolan_crds::labels::GATEWAY_ACCOUNT;
+use portolan_crds::{GroupResource, MemberClusterSpec};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::{Compiled, Ref, World};
-use crate::facts::{AgentReport, Facts, Member, Pin};
+use crate::facts::{AgentReport, Coverage, Facts, MemberObject, Pin};
 use crate::jwks;
 
 /// Adds what routers must know of each joined member, and says what of which members is not known yet.
@@ -20,7 +20,7 @@ pub(super) fn print(world: &mut World, facts: &Facts) {
             continue;
         };
         let agent = facts.agents.get(cluster);
-        let identity = identity(cluster, (member, pin), agent, &shared);
+        let identity = identity(cluster, member, pin, agent, &shared);
         world.resources.insert(Ref::Identity(cluster.clone()), identity);
         for (name, compiled) in [
             (Ref::Target(cluster.clone()), target(cluster, member, pin)),
@@ -59,7 +59,7 @@ fn shared_keys(facts: &Facts) -> BTreeSet<String> {
 }
 
 /// `None` until a spec without problems says the way.
-fn target(cluster: &str, member: &Member, pin: &Pin) -> Option<Compiled> {
+fn target(cluster: &str, member: &MemberObject, pin: &Pin) -> Option<Compiled> {
     let spec = member.in_force.as_ref().filter(|spec| !spec.endpoints.is_empty())?;
     let ca_bundle = spec.ca_bundle.as_ref();
     Some(Compiled::new(Body::Target(v1::Target {
@@ -77,7 +77,8 @@ fn target(cluster: &str, member: &Member, pin: &Pin) -> Option<Compiled> {
 /// While the agent has not told whom it allows, what the status says it allowed last is for routers that know nothing.
 fn identity(
     cluster: &str,
-    (member, pin): (&Member, &Pin),
+    member: &MemberObject,
+    pin: &Pin,
     agent: Option<&AgentReport>,
     shared: &BTreeSet<String>,
 ) -> Compiled {
@@ -99,7 +100,8 @@ fn identity(
 
 /// `None` until the agent has told.
 fn coverage(cluster: &str, agent: &AgentReport) -> Option<Compiled> {
-    let kinds = agent.coverage.as_ref()?.iter().map(kind_coverage);
+    let kinds = agent.coverage.as_ref()?.iter();
+    let kinds = kinds.map(|(kind, coverage)| kind_coverage(kind, coverage));
     Some(Compiled::new(Body::Coverage(v1::Coverage {
         cluster: cluster.to_owned(),
         kinds: kinds.collect(),
@@ -144,7 +146,7 @@ fn breaker(breaker: &portolan_crds::Breaker) -> v1::Breaker {
     }
 }
 
-fn kind_coverage((kind, coverage): (&crate::facts::Kind, &crate::facts::Coverage)) -> v1::KindCoverage {
+fn kind_coverage(kind: &GroupResource, coverage: &Coverage) -> v1::KindCoverage {
     let coverage = coverage.told();
     v1::KindCoverage {
         group: kind.group.clone(),

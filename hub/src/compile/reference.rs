@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use portolan_crds::ShardName;
 use portolan_crds::labels::GATEWAY_ACCOUNT;
+use portolan_runtime::hex;
 use portolan_wire::v1;
 use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
@@ -147,10 +148,7 @@ impl Compiled {
 fn version(body: &Body) -> String {
     let mut bytes = Vec::with_capacity(body.encoded_len());
     body.encode(&mut bytes);
-    let digest = Sha256::digest(&bytes);
-    digest[..VERSION_BYTES]
-        .iter()
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    hex(&Sha256::digest(&bytes)[..VERSION_BYTES])
 }
 
 #[cfg(test)]

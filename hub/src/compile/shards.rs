@@ -24,7 +24,7 @@ pub(super) fn print(world: &mut World, facts: &Facts, settings: &Settings) {
                 of_shard.entry(cluster).or_default();
             }
         }
-        let body = Body::Shard(shard(settings, (name, accepted), members));
+        let body = Body::Shard(shard(settings, name, accepted, members));
         resources.push((Ref::Shard(name.clone()), Compiled::new(body)));
     }
     for (name, clusters) in owned {
@@ -33,7 +33,7 @@ pub(super) fn print(world: &mut World, facts: &Facts, settings: &Settings) {
                 cluster: cluster.to_owned(),
                 shard: name.clone(),
             };
-            let body = Body::Ownership(ownership(&world.state, (cluster, name), namespaces));
+            let body = Body::Ownership(ownership(&world.state, cluster, name, namespaces));
             resources.push((reference, Compiled::new(body)));
         }
     }
@@ -55,7 +55,7 @@ fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
             let grants = owned.entry(owner).or_default().entry(cluster).or_default();
             grants.push(v1::NamespaceGrant {
                 namespace: namespace.to_owned(),
-                generation: entry.generation,
+                generation: entry.owner_count,
                 state: state.into(),
                 view_revision: entry.view_revision,
             });
@@ -64,7 +64,7 @@ fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
     owned
 }
 
-fn ownership(state: &State, (cluster, name): (&str, &ShardName), namespaces: Vec<v1::NamespaceGrant>) -> v1::Ownership {
+fn ownership(state: &State, cluster: &str, name: &ShardName, namespaces: Vec<v1::NamespaceGrant>) -> v1::Ownership {
     let ledger = &state.ledger;
     let departed = ledger
         .departures(cluster, name)
@@ -110,11 +110,19 @@ fn members<'a>(wanted: &'a Wanted, owned: &mut Owned<'a>) -> Vec<v1::ShardMember
     ordered.into_iter().chain(left).map(member).collect()
 }
 
-fn shard(settings: &Settings, (name, accepted): (&ShardName, &Accepted), members: Vec<v1::ShardMember>) -> v1::Shard {
+fn shard(settings: &Settings, name: &ShardName, accepted: &Accepted, members: Vec<v1::ShardMember>) -> v1::Shard {
     let spec = &accepted.spec;
     let enforcement = match spec.enforcement() {
         Enforcement::Enforce => v1::Enforcement::Enforce,
         Enforcement::Audit => v1::Enforcement::Audit,
+    };
+    let unavailable = match spec.unavailable {
+        Unavailable::Hold => v1::Unavailable::Hold,
+        Unavailable::PartialStart => v1::Unavailable::PartialStart,
+    };
+    let write_fence = match spec.write_fence {
+        WriteFence::Enabled => v1::WriteFence::Enabled,
+        WriteFence::Disabled => v1::WriteFence::Disabled,
     };
     v1::Shard {
         name: name.to_string(),
@@ -126,22 +134,9 @@ fn shard(settings: &Settings, (name, accepted): (&ShardName, &Accepted), members
         members,
         limits: spec.limits.iter().filter_map(limit).collect(),
         label_prefix: settings.keys.prefix().to_owned(),
-        bucketing: Some(settings.wire_bucketing()),
-        unavailable: unavailable(spec.unavailable).into(),
-        write_fence: write_fence(spec.write_fence).into(),
-    }
-}
-fn unavailable(unavailable: Unavailable) -> v1::Unavailable {
-    match unavailable {
-        Unavailable::Hold => v1::Unavailable::Hold,
-        Unavailable::PartialStart => v1::Unavailable::PartialStart,
-    }
-}
-
-fn write_fence(fence: WriteFence) -> v1::WriteFence {
-    match fence {
-        WriteFence::Enabled => v1::WriteFence::Enabled,
-        WriteFence::Disabled => v1::WriteFence::Disabled,
+        bucketing: Some(settings.bucketing.into()),
+        unavailable: unavailable.into(),
+        write_fence: write_fence.into(),
     }
 }
 
@@ -153,7 +148,7 @@ fn limit(limit: &ObjectLimiter) -> Option<v1::Limit> {
         resources: resources.to_vec(),
     };
     let resources = if limit.relate_resources.is_empty() {
-        let all = [portolan_crds::limits::WILDCARD.to_owned()];
+        let all = [portolan_crds::names::WILDCARD.to_owned()];
         vec![rule(&all, &all)]
     } else {
         limit

@@ -1,6 +1,6 @@
 //! Which (cluster, namespace) pairs a spec asks for, given the members and their last known inventories.
 //!
-//! Decides nothing about other shards: that is `judge`.
+//! Decides nothing about other shards: that is `arbitrate`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,8 @@ impl Wanted {
 /// What `spec` of `shard` asks for. `homes`: of `ledger`.
 pub(super) fn wanted(
     facts: &Facts,
-    (ledger, homes): (&Ledger, &Homes<'_>),
+    ledger: &Ledger,
+    homes: &Homes<'_>,
     shard: &ShardName,
     spec: &ShardingConfigSpec,
 ) -> Wanted {
@@ -57,7 +58,7 @@ pub(super) fn wanted(
     };
     for entry in &spec.clusters {
         for cluster in clusters_of(facts, entry) {
-            let found = in_member(facts, ledger, (shard, cluster), entry);
+            let found = in_member(facts, ledger, shard, cluster, entry);
             match wanted.members.iter_mut().find(|member| member.cluster == cluster) {
                 Some(member) => member.merge(found),
                 None => wanted.members.push(found),
@@ -86,12 +87,7 @@ fn clusters_of<'a>(facts: &'a Facts, entry: &ClusterEntry) -> Vec<&'a str> {
     members.map(|(name, _)| name.as_str()).collect()
 }
 
-fn in_member(
-    facts: &Facts,
-    ledger: &Ledger,
-    (shard, cluster): (&ShardName, &str),
-    entry: &ClusterEntry,
-) -> WantedMember {
+fn in_member(facts: &Facts, ledger: &Ledger, shard: &ShardName, cluster: &str, entry: &ClusterEntry) -> WantedMember {
     let inventory = facts.inventory(cluster);
     let mut member = WantedMember {
         cluster: cluster.to_owned(),
@@ -119,7 +115,7 @@ fn in_member(
         member.unreported = true;
         member
             .namespaces
-            .extend(ledger.held_in(cluster, shard).map(str::to_owned));
+            .extend(ledger.owned_in(cluster, shard).map(str::to_owned));
     }
     member
 }

@@ -17,7 +17,7 @@ fn name() -> ShardName {
 }
 
 /// A shard of one namespace, as it stands on the hub.
-fn object(deleting: bool, held: bool) -> DynamicObject {
+fn object(deleting: bool, has_finalizer: bool) -> DynamicObject {
     let spec = json!({"selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": [{"name": "east", "namespaces": ["ns-a"]}]});
     let resource = ApiResource::erase::<ShardingConfig>(&());
     let mut object = DynamicObject::new("a", &resource)
@@ -25,21 +25,21 @@ fn object(deleting: bool, held: bool) -> DynamicObject {
         .data(json!({"spec": spec}));
     object.metadata.uid = Some("uid".to_owned());
     object.metadata.generation = Some(1);
-    object.metadata.finalizers = held.then(|| vec![FINALIZER_SHARD.to_owned()]);
+    object.metadata.finalizers = has_finalizer.then(|| vec![FINALIZER_SHARD.to_owned()]);
     object.metadata.deletion_timestamp =
         deleting.then(|| serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
     object
 }
 
-fn due_of(deleting: bool, held: bool, owner: bool) -> Option<Step> {
+fn due_of(deleting: bool, has_finalizer: bool, owner: bool) -> Option<Step> {
     let mut facts = Facts::default();
-    assert_eq!(facts.apply_shard(&object(deleting, held)), Change::Compile);
+    assert_eq!(facts.apply_shard(&object(deleting, has_finalizer)), Change::Compile);
     let mut state = State::default();
     if owner {
         let mut chunk = Chunk::new("east", Slot::WHOLE);
         let pair = Pair {
             owner: Some(name()),
-            generation: 1,
+            owner_count: 1,
             view_revision: 1,
             releasing: deleting,
         };
@@ -61,7 +61,7 @@ fn due_of(deleting: bool, held: bool, owner: bool) -> Option<Step> {
 
 #[test]
 fn an_accepted_shard_is_held_until_nothing_is_its_any_more() {
-    for (deleting, held, owner, step) in [
+    for (deleting, has_finalizer, owner, step) in [
         (false, false, true, Some(Step::Add)),
         (false, true, true, None),
         (false, false, false, None),
@@ -69,7 +69,11 @@ fn an_accepted_shard_is_held_until_nothing_is_its_any_more() {
         (true, true, false, Some(Step::Remove)),
         (true, false, true, None),
     ] {
-        assert_eq!(due_of(deleting, held, owner), step, "{deleting} {held} {owner}");
+        assert_eq!(
+            due_of(deleting, has_finalizer, owner),
+            step,
+            "{deleting} {has_finalizer} {owner}"
+        );
     }
 }
 

@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use portolan_crds::GroupResource;
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 
 use super::Change;
 use super::bounds::{OutOfBounds, check, cut};
 use super::report::Report;
-use crate::facts::{AgentReport, Coverage, Facts, Heartbeat, Kind, Namespace, Token};
+use crate::facts::{AgentReport, Coverage, Facts, Heartbeat, Namespace, Token};
 
 impl Facts {
     /// A stream begins: what earlier ones reported stays until it is replaced.
@@ -99,9 +100,9 @@ impl AgentReport {
                 rule: fact.rule,
                 at_admission: fact.at_admission,
             };
-            Some((Kind::from(fact.kind?), coverage))
+            Some((GroupResource::from(fact.kind?), coverage))
         });
-        let removed = delta.removed.into_iter().map(Kind::from);
+        let removed = delta.removed.into_iter().map(GroupResource::from);
         let before = self.coverage.as_ref().map(told);
         match fold(&mut self.coverage, delta.reset, upserted, removed) {
             Change::Compile if before == self.coverage.as_ref().map(told) => Change::Status,
@@ -116,7 +117,7 @@ impl AgentReport {
 }
 
 /// As routers see it.
-fn told(coverage: &BTreeMap<Kind, Coverage>) -> BTreeMap<Kind, Coverage> {
+fn told(coverage: &BTreeMap<GroupResource, Coverage>) -> BTreeMap<GroupResource, Coverage> {
     coverage
         .iter()
         .map(|(kind, known)| (kind.clone(), known.told()))

@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use portolan_crds::GroupResource;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_wire::v1;
 use prost::Message as _;
 use thiserror::Error;
 
 use super::report::Report;
-use crate::facts::{AgentReport, Kind};
+use crate::facts::AgentReport;
 
 /// Five times what Kubernetes is tested with.
 const MAX_NAMESPACES: usize = 50_000;
@@ -126,9 +127,9 @@ fn coverage(known: &AgentReport, delta: &v1::CoverageDelta) -> Result<(), OutOfB
             is_text,
         )?;
     }
-    let kinds = |refs: Vec<&v1::KindRef>| -> BTreeSet<Kind> { refs.into_iter().cloned().map(Kind::from).collect() };
-    let upserted = kinds(delta.upserted.iter().filter_map(|fact| fact.kind.as_ref()).collect());
-    let removed = kinds(delta.removed.iter().collect());
+    let upserted = delta.upserted.iter().filter_map(|fact| fact.kind.clone());
+    let upserted: BTreeSet<_> = upserted.map(GroupResource::from).collect();
+    let removed: BTreeSet<_> = delta.removed.iter().cloned().map(GroupResource::from).collect();
     let subject = Subject {
         name: "kinds",
         max: MAX_KINDS,

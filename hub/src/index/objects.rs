@@ -9,10 +9,10 @@ use portolan_crds::labels::FINALIZER_SHARD;
 use portolan_crds::{MemberClusterSpec, Problem, Reason, ShardName, ShardingConfigSpec, validate_member};
 use serde::de::DeserializeOwned;
 
-use crate::facts::{Member, ShardObject};
+use crate::facts::{MemberObject, ShardObject};
 
 /// Reads a MemberCluster. `before`: the entry it replaces, whose good spec stays in force if this one is bad.
-pub(crate) fn member_from(object: &DynamicObject, before: Option<&Member>) -> Member {
+pub(crate) fn member_from(object: &DynamicObject, before: Option<&MemberObject>) -> MemberObject {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let uid = object.metadata.uid.clone().unwrap_or_default();
     let generation = object.metadata.generation.unwrap_or_default();
@@ -25,7 +25,7 @@ pub(crate) fn member_from(object: &DynamicObject, before: Option<&Member>) -> Me
         Err(message) => (None, vec![unreadable(message)]),
     };
     let good = spec.filter(|_| problems.is_empty());
-    Member {
+    MemberObject {
         accept: object.data["spec"]["accept"].as_bool().unwrap_or_default(),
         labels: object.metadata.labels.clone().unwrap_or_default(),
         in_force: good.or_else(|| before.and_then(|before| before.in_force.clone())),
@@ -48,7 +48,7 @@ pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObje
             .as_ref()
             .map_or(Timestamp::MIN, |time| time.0),
         deleting: metadata.deletion_timestamp.is_some(),
-        held: has_finalizer(object),
+        has_finalizer: has_finalizer(object),
         spec: section::<ShardingConfigSpec>(object, "spec").map(Arc::new),
         status: section(object, "status").unwrap_or_default(),
     };

@@ -60,14 +60,14 @@ pub(super) fn import(facts: &Facts, incarnation: &str) -> Result<State, ImportEr
                 .or_insert_with(|| Chunk::new(&cluster.name, Slot::WHOLE));
             for namespace in &cluster.namespaces {
                 let told = cluster.generations.get(namespace);
-                let generation = told.and_then(|told| u64::try_from(*told).ok()).unwrap_or(1);
+                let owner_count = told.and_then(|told| u64::try_from(*told).ok()).unwrap_or(1);
                 // Of several that say so, the last owner has it: the other status was not written any more.
                 let known = chunk.pairs.get(namespace);
-                if known.is_none_or(|known| known.generation < generation) {
+                if known.is_none_or(|known| known.owner_count < owner_count) {
                     view_revision += 1;
                     let pair = Pair {
                         owner: Some(name.clone()),
-                        generation,
+                        owner_count,
                         view_revision,
                         releasing: false,
                     };

@@ -38,8 +38,6 @@ const BYTES_PER_SECOND: u32 = 256 * 1024;
 const BURST: Duration = Duration::from_mins(1);
 /// ConfigMaps of one page of the list at the start: some six megabytes.
 const PAGE: u32 = 100;
-/// Random bytes of an incarnation.
-const INCARNATION_BYTES: usize = 16;
 
 /// Why the ledger cannot be read or written.
 #[derive(Debug, Error)]
@@ -488,8 +486,5 @@ fn damaged(name: &str, reason: impl std::fmt::Display) -> LedgerError {
 
 /// A new name of a ledger's life, or its key.
 pub(crate) fn incarnation() -> String {
-    let bytes: [u8; INCARNATION_BYTES] = rand::random();
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    format!("{:032x}", rand::random::<u128>())
 }

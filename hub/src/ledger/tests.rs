@@ -28,7 +28,7 @@ fn shard(name: &str) -> ShardName {
 fn pair(owner: &str, view_revision: u64) -> Pair {
     Pair {
         owner: Some(shard(owner)),
-        generation: 1,
+        owner_count: 1,
         view_revision,
         releasing: false,
     }

@@ -4,21 +4,22 @@
 //! A Pod that several shards select is served by none (`docs/semantics.md#identity`). Both may be right by themselves, and
 //! the Pod may come long after either: so no spec is refused for it, but the status of each tells.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use portolan_crds::{
-    CallerReplica, CallersStatus, ConditionReason, ConditionType, STATUS_REPLICAS_MAX, ShardName, ShardingConfigSpec,
+    CallerReplica, CallersStatus, ConditionReason, ConditionType, Finding, STATUS_REPLICAS_MAX, ShardName,
+    ShardingConfigSpec,
 };
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::{CallerView, ResourceKind};
 
-use super::found::{Found, NOTHING_IN_FORCE};
-use super::named;
+use super::finding::nothing_in_force;
+use super::{Routers, named};
 use crate::acks::RouterState;
 use crate::compile::{Ref, World};
 
-type Routers = BTreeMap<String, RouterState>;
+const TYPE: ConditionType = ConditionType::Distributed;
 
 /// How far the callers have come. A caller is current when every connected router serves it by its present view, and by
 /// what its shard is and owns at present.
@@ -130,9 +131,8 @@ fn views<'a>(world: &'a World, name: &ShardName) -> impl Iterator<Item = (&'a Re
 
 fn replica(view: &Ref, version: &String, body: &CallerView, served: &[Served<'_>]) -> (bool, CallerReplica) {
     let is_told = |served: &Served<'_>| served.router.held.get(view) == Some(version);
-    let is_present = |served: &Served<'_>| served.present && is_told(served);
     let served: Vec<_> = served.iter().filter(|served| serves(served.router, body)).collect();
-    let is_present = |served: &&Served<'_>| is_present(served);
+    let is_present = |served: &&Served<'_>| served.present && is_told(served);
     let everywhere = !served.is_empty() && served.iter().all(is_present);
     // Of several routers the one that lags is told of.
     let lagging = served.iter().find(|served| !is_present(served)).or(served.first());
@@ -186,20 +186,16 @@ fn shared(world: &World, name: &ShardName) -> Option<String> {
     })
 }
 
-pub(super) fn distributed(world: &World, name: &ShardName, callers: &CallersStatus, routers: &Routers) -> Found {
-    let found = match (world.state.accepted.get(name), shared(world, name)) {
-        (None, _) => (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned()),
-        (Some(_), Some(shared)) => {
-            let message = format!("{}; {shared}", progress(callers));
-            (Some(false), ConditionReason::CallersInSeveralShards, message)
-        }
-        (Some(accepted), None) => judged(
-            callers,
-            connected(routers, name).count(),
-            &silent_homes(world, &accepted.spec),
-        ),
+pub(super) fn distributed(world: &World, name: &ShardName, callers: &CallersStatus, routers: &Routers) -> Finding {
+    let Some(accepted) = world.state.accepted.get(name) else {
+        return nothing_in_force(TYPE);
     };
-    (ConditionType::Distributed, found)
+    if let Some(shared) = shared(world, name) {
+        let message = format!("{}; {shared}", progress(callers));
+        return Finding::fails(TYPE, ConditionReason::CallersInSeveralShards, message);
+    }
+    let silent = silent_homes(world, &accepted.spec);
+    served(callers, connected(routers, name).count(), &silent)
 }
 
 fn progress(callers: &CallersStatus) -> String {
@@ -217,44 +213,39 @@ fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str>
         .collect()
 }
 
-/// Of callers that are in no other shard. `silent`: see [`silent_homes`].
-fn judged(callers: &CallersStatus, connected: usize, silent: &[&str]) -> (Option<bool>, ConditionReason, String) {
-    let refused = callers
-        .replicas
-        .iter()
-        .find_map(|replica| Some((replica, replica.nack.as_ref()?)));
+/// How far callers that are in no other shard are served. `silent`: see [`silent_homes`].
+fn served(callers: &CallersStatus, connected: usize, silent: &[&str]) -> Finding {
+    let mut refused = callers.replicas.iter();
+    let refused = refused.find_map(|replica| Some((replica, replica.nack.as_ref()?)));
     let progress = progress(callers);
     if let Some((replica, reason)) = refused {
         let message = format!(
             "{progress}; a router refused that of Pod {}/{} in {}: {reason}",
             replica.namespace, replica.pod, replica.cluster
         );
-        (Some(false), ConditionReason::Rejected, message)
+        Finding::fails(TYPE, ConditionReason::Rejected, message)
     } else if callers.total == 0 && !silent.is_empty() {
         let message = format!(
             "the agent of {} has not reported its Pods since the hub started: routers go on with the callers they have",
             silent.join(", ")
         );
-        (None, ConditionReason::WaitingForAgent, message)
+        Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message)
     } else if callers.total == 0 {
         let message = "no running Pod in this namespace of the caller clusters matches spec.selector";
-        (Some(false), ConditionReason::NoCallers, message.to_owned())
+        Finding::fails(TYPE, ConditionReason::NoCallers, message)
     } else if connected == 0 {
         let message = format!("{progress}: no router is connected to the hub");
-        (Some(false), ConditionReason::Progressing, message)
+        Finding::fails(TYPE, ConditionReason::Progressing, message)
     } else if callers.current < callers.total {
-        (Some(false), ConditionReason::Progressing, progress)
+        Finding::fails(TYPE, ConditionReason::Progressing, progress)
     } else {
-        (
-            Some(true),
-            ConditionReason::Ok,
-            format!("{progress}, on {connected} routers"),
-        )
+        Finding::holds(TYPE, format!("{progress}, on {connected} routers"))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use portolan_wire::v1;
@@ -342,17 +333,13 @@ mod tests {
     }
 
     /// What the shard tells while one router holds these versions.
-    fn told(
-        world: &World,
-        name: &str,
-        held: &[(&str, &str)],
-    ) -> (CallersStatus, (Option<bool>, ConditionReason, String)) {
+    fn told(world: &World, name: &str, held: &[(&str, &str)]) -> (CallersStatus, Finding) {
         let acks = Acks::default();
         acks.connected("gateway", RouterState::new(1, holding(held)));
         acks.read(|routers| {
             let name = shard_name(name);
             let callers = callers(world, &name, routers);
-            let (_, found) = distributed(world, &name, &callers, routers);
+            let found = distributed(world, &name, &callers, routers);
             (callers, found)
         })
     }
@@ -386,10 +373,13 @@ mod tests {
     fn a_pod_in_two_shards_is_told_of_by_both() {
         let world = world(&[("own", &["a"]), ("both", &["a", "b"])]);
         for (name, other, progress) in [("a", "b", "1 of 2"), ("b", "a", "0 of 1")] {
-            let (callers, (holds, reason, message)) = told(&world, name, &[("own", "2"), ("both", "2")]);
-            assert_eq!((holds, reason), (Some(false), ConditionReason::CallersInSeveralShards));
+            let (callers, found) = told(&world, name, &[("own", "2"), ("both", "2")]);
             assert_eq!(
-                message,
+                (found.status, found.reason),
+                (Some(false), ConditionReason::CallersInSeveralShards)
+            );
+            assert_eq!(
+                found.message,
                 format!(
                     "{progress} callers are served by the present version; routers answer 403 to Pod ops/both in east: \
                      also selected by ShardingConfig ops/{other}, and a Pod must belong to one shard; narrow \
@@ -408,20 +398,20 @@ mod tests {
     fn shards_with_pods_of_their_own_say_nothing_of_each_other() {
         let world = world(&[("one", &["a"]), ("other", &["b"])]);
         for name in ["a", "b"] {
-            let (callers, (holds, reason, _)) = told(&world, name, &[("one", "2"), ("other", "2")]);
+            let (callers, found) = told(&world, name, &[("one", "2"), ("other", "2")]);
             assert_eq!((callers.current, callers.total), (1, 1));
-            assert_eq!((holds, reason), (Some(true), ConditionReason::Ok));
+            assert_eq!((found.status, found.reason), (Some(true), ConditionReason::Ok));
         }
     }
 
     #[test]
     fn a_router_that_has_not_heard_of_the_second_shard_serves_by_the_earlier_view() {
-        let (callers, (_, reason, _)) = told(&world(&[("both", &["a", "b"])]), "a", &[("both", "1")]);
+        let (callers, found) = told(&world(&[("both", &["a", "b"])]), "a", &[("both", "1")]);
         assert_eq!(
             (callers.current, callers.replicas[0].version.as_deref()),
             (0, Some("s2"))
         );
-        assert_eq!(reason, ConditionReason::CallersInSeveralShards);
+        assert_eq!(found.reason, ConditionReason::CallersInSeveralShards);
     }
 
     #[test]
@@ -431,7 +421,7 @@ mod tests {
             .collect();
         let both: &[&str] = &["a", "b"];
         let pods: Vec<_> = pods.iter().map(|pod| (pod.as_str(), both)).collect();
-        let (callers, (_, _, message)) = told(&world(&pods), "a", &[]);
+        let (callers, Finding { message, .. }) = told(&world(&pods), "a", &[]);
         assert_eq!(callers.replicas.len(), STATUS_REPLICAS_MAX);
         assert!(message.contains("ops/p-009 in east and 240 more: also"), "{message}");
         assert!(!message.contains("p-010"), "{message}");

@@ -3,21 +3,18 @@
 //! Figures of which the agent has told nothing to this process are kept as they were observed, so that a restart of the
 //! hub does not blank them.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::{
     BreakerState, BreakerStatus, ConditionReason, ConditionType, Finding, MemberClusterStatus, TrafficClass,
-    accepted_reason, set_condition, validate,
+    accepted_reason, validate,
 };
 use portolan_wire::v1;
 
-use super::found::Found;
-use super::named;
-use crate::acks::RouterState;
+use super::finding::{set, whole_seconds};
+use super::{Routers, Sources, named};
 use crate::compile::Ref;
-use crate::facts::{AgentReport, Facts, Member};
+use crate::facts::{AgentReport, Facts, MemberObject};
 
 /// Three heartbeats of five seconds that did not come.
 const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
@@ -25,46 +22,29 @@ const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// An agent's longest wait between two tries, and some more.
 const AGENT_RETURNS_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 
-type Routers = BTreeMap<String, RouterState>;
-
 /// The status that the member ought to have.
-pub(super) fn status(
-    facts: &Facts,
-    (cluster, member): (&str, &Member),
-    routers: &Routers,
-    now: Timestamp,
-) -> MemberClusterStatus {
+pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject) -> MemberClusterStatus {
+    let Sources {
+        facts, routers, now, ..
+    } = sources;
     let agent = facts.agents.get(cluster);
     let mut status = member.status.clone();
     status.observed_generation = Some(member.generation);
     figures(&mut status, agent);
     status.cluster_uid = facts.joined(cluster).map(|(_, pin)| pin.cluster_uid.clone());
     status.breakers = breakers(cluster, routers);
-    let findings = [
+    let mut findings = vec![
         accepted(member),
         joined(facts, cluster, agent),
         available(&status, agent, now, refused_target(cluster, routers)),
         credentials(agent, now),
         labels(agent),
     ];
-    let returning = agent.is_none() && may_return(&status, now);
-    for (type_, (holds, reason, message)) in findings {
-        let known = status
-            .conditions
-            .iter()
-            .any(|condition| condition.type_ == type_.as_str());
-        if returning && known && holds.is_none() {
-            continue;
-        }
-        let finding = Finding {
-            type_,
-            status: holds,
-            reason,
-            message,
-            observed_generation: Some(member.generation),
-        };
-        set_condition(&mut status.conditions, finding, &whole_seconds(now));
+    if agent.is_none() && may_return(&status, now) {
+        let is_known = |type_: &str| status.conditions.iter().any(|known| known.type_ == type_);
+        findings.retain(|finding| finding.status.is_some() || !is_known(finding.type_.as_str()));
     }
+    set(&mut status.conditions, findings, member.generation, now);
     status
 }
 
@@ -72,11 +52,6 @@ pub(super) fn status(
 fn may_return(status: &MemberClusterStatus, now: Timestamp) -> bool {
     let last = status.last_heartbeat.as_ref();
     last.is_some_and(|last| now.duration_since(last.0) <= AGENT_RETURNS_WITHIN)
-}
-
-/// The API server keeps whole seconds; anything finer would look like a change when it comes back.
-pub(super) fn whole_seconds(time: Timestamp) -> Time {
-    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
 fn unix(seconds: i64) -> Option<Time> {
@@ -141,51 +116,43 @@ fn breaker_status(router: &str, breaker: &v1::BreakerState) -> Option<BreakerSta
     })
 }
 
-fn accepted(member: &Member) -> Found {
-    let found = if !member.accept {
+fn accepted(member: &MemberObject) -> Finding {
+    const TYPE: ConditionType = ConditionType::Accepted;
+    if !member.accept {
         let message = "spec.accept is false: set it to true to let this cluster join";
-        (Some(false), ConditionReason::NotAccepted, message.to_owned())
+        Finding::fails(TYPE, ConditionReason::NotAccepted, message)
     } else if member.problems.is_empty() {
-        (
-            Some(true),
-            ConditionReason::Ok,
-            "the spec is valid and in force".to_owned(),
-        )
+        Finding::holds(TYPE, "the spec is valid and in force")
     } else {
         let reason = accepted_reason(&member.problems);
-        (Some(false), reason, validate::summary(&member.problems))
-    };
-    (ConditionType::Accepted, found)
+        Finding::fails(TYPE, reason, validate::summary(&member.problems))
+    }
 }
 
-fn joined(facts: &Facts, cluster: &str, agent: Option<&AgentReport>) -> Found {
+fn joined(facts: &Facts, cluster: &str, agent: Option<&AgentReport>) -> Finding {
+    const TYPE: ConditionType = ConditionType::Joined;
     let refusal = facts.join_refusals.get(cluster);
     let connected = agent.is_some_and(|agent| agent.connected);
-    let found = match (facts.joined(cluster), refusal) {
-        (Some((_, pin)), None) => {
-            let message = format!("pinned to the cluster with UID {}", pin.cluster_uid);
-            (Some(true), ConditionReason::Ok, message)
-        }
+    match (facts.joined(cluster), refusal) {
+        (Some((_, pin)), None) => Finding::holds(TYPE, format!("pinned to the cluster with UID {}", pin.cluster_uid)),
         (Some(_), Some((_, refusal))) if connected => {
-            let message = format!("joined; another attempt to join was refused: {refusal}");
-            (Some(true), ConditionReason::Ok, message)
+            Finding::holds(TYPE, format!("joined; another attempt to join was refused: {refusal}"))
         }
-        (_, Some((reason, refusal))) => (Some(false), *reason, refusal.clone()),
+        (_, Some((reason, refusal))) => Finding::fails(TYPE, *reason, refusal.clone()),
         (None, None) => {
             let message =
                 format!("no agent has joined as {cluster}: after portolanctl join, start portolan-agent there");
-            (Some(false), ConditionReason::WaitingForAgent, message)
+            Finding::fails(TYPE, ConditionReason::WaitingForAgent, message)
         }
-    };
-    (ConditionType::Joined, found)
+    }
 }
 
 /// What a router says that cannot use the member's target at all.
 fn refused_target(cluster: &str, routers: &Routers) -> Option<String> {
     let target = Ref::Target(cluster.to_owned());
     let connected = routers.iter().filter(|(_, router)| router.left.is_none());
-    let refusals = connected.filter_map(|(name, router)| Some((name, &router.rejected.get(&target)?.1)));
-    let (name, reason) = refusals.into_iter().next()?;
+    let mut refusals = connected.filter_map(|(name, router)| Some((name, &router.rejected.get(&target)?.1)));
+    let (name, reason) = refusals.next()?;
     Some(format!(
         "router {name} cannot use the spec: {reason}; it goes on with the last one that it could, if any"
     ))
@@ -196,43 +163,35 @@ fn available(
     agent: Option<&AgentReport>,
     now: Timestamp,
     refused: Option<String>,
-) -> Found {
+) -> Finding {
+    const TYPE: ConditionType = ConditionType::Available;
     if let Some(message) = refused {
-        return (
-            ConditionType::Available,
-            (Some(false), ConditionReason::Rejected, message),
-        );
+        return Finding::fails(TYPE, ConditionReason::Rejected, message);
     }
     let heartbeat = agent.and_then(|agent| agent.heartbeat.as_ref());
-    let last = status.last_heartbeat.as_ref();
     let fresh = heartbeat.filter(|beat| now.duration_since(beat.at) <= HEARTBEAT_LOST_AFTER);
-    let found = match (fresh, last) {
+    match (fresh, &status.last_heartbeat) {
         (Some(beat), _) if !beat.api_ready => {
             let message = format!("the agent reports that the API server is not ready: {}", beat.message);
-            (Some(false), ConditionReason::ApiServerNotReady, message)
+            Finding::fails(TYPE, ConditionReason::ApiServerNotReady, message)
         }
-        (Some(_), _) => {
-            let ready = || {
-                let message = "the agent reports a ready API server";
-                (Some(true), ConditionReason::Ok, message.to_owned())
-            };
-            let unreachable = unreachable(&status.breakers);
-            unreachable.map_or_else(ready, |message| (Some(false), ConditionReason::Unreachable, message))
-        }
+        (Some(_), _) => match unreachable(&status.breakers) {
+            Some(message) => Finding::fails(TYPE, ConditionReason::Unreachable, message),
+            None => Finding::holds(TYPE, "the agent reports a ready API server"),
+        },
         (None, Some(last)) => {
             let message = format!(
                 "the agent was last heard at {}: routers go on with what they have; look at the agent in {} there",
                 last.0,
                 portolan_crds::labels::SYSTEM_NAMESPACE
             );
-            (None, ConditionReason::HeartbeatLost, message)
+            Finding::unknown(TYPE, ConditionReason::HeartbeatLost, message)
         }
         (None, None) => {
             let message = "the agent has not been heard yet";
-            (None, ConditionReason::WaitingForAgent, message.to_owned())
+            Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message)
         }
-    };
-    (ConditionType::Available, found)
+    }
 }
 
 /// What routers say who do not get through, whatever the agent says.
@@ -249,74 +208,59 @@ fn unreachable(breakers: &[BreakerStatus]) -> Option<String> {
     ))
 }
 
-fn credentials(agent: Option<&AgentReport>, now: Timestamp) -> Found {
-    let token = agent.and_then(|agent| agent.token.as_ref());
-    let found = match token {
-        None => {
-            let message = "the agent has minted no token since the hub started";
-            (None, ConditionReason::WaitingForAgent, message.to_owned())
-        }
-        Some(token) if token.expires_unix_seconds <= now.as_second() => {
-            let message = "the routers' token has expired: the agent must reach its API server to renew it";
-            (Some(false), ConditionReason::TokenExpired, message.to_owned())
-        }
-        Some(_) => {
-            let allowed = agent.and_then(|agent| agent.allowed.as_ref());
-            match allowed.filter(|allowed| allowed.service_accounts.is_empty() && allowed.users.is_empty()) {
-                Some(_) => {
-                    let message = "the routers have a token, but this cluster lets them act as nobody: \
-                                   run portolanctl allow";
-                    (Some(true), ConditionReason::NothingAllowed, message.to_owned())
-                }
-                None => (Some(true), ConditionReason::Ok, "the routers have a token".to_owned()),
-            }
-        }
+fn credentials(agent: Option<&AgentReport>, now: Timestamp) -> Finding {
+    const TYPE: ConditionType = ConditionType::CredentialsReady;
+    let Some((agent, token)) = agent.and_then(|agent| Some((agent, agent.token.as_ref()?))) else {
+        let message = "the agent has minted no token since the hub started";
+        return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
     };
-    (ConditionType::CredentialsReady, found)
+    if token.expires_unix_seconds <= now.as_second() {
+        let message = "the routers' token has expired: the agent must reach its API server to renew it";
+        return Finding::fails(TYPE, ConditionReason::TokenExpired, message);
+    }
+    let nobody = |allowed: &v1::Allowed| allowed.service_accounts.is_empty() && allowed.users.is_empty();
+    if agent.allowed.as_ref().is_some_and(nobody) {
+        let message = "the routers have a token, but this cluster lets them act as nobody: run portolanctl allow";
+        let reason = ConditionReason::NothingAllowed;
+        return Finding {
+            reason,
+            ..Finding::holds(TYPE, message)
+        };
+    }
+    Finding::holds(TYPE, "the routers have a token")
 }
 
-fn labels(agent: Option<&AgentReport>) -> Found {
-    let found = match agent.and_then(|agent| agent.coverage.as_ref()) {
-        None => {
-            let message = "the agent has not reported on labels since the hub started";
-            (None, ConditionReason::WaitingForAgent, message.to_owned())
-        }
-        Some(coverage) => {
-            let missing = coverage.iter().filter(|(_, coverage)| !coverage.complete);
-            let missing: Vec<_> = missing
-                .map(|(kind, _)| match kind.group.as_str() {
-                    "" => kind.resource.clone(),
-                    group => format!("{}.{group}", kind.resource),
-                })
-                .collect();
-            if coverage.is_empty() {
-                let message = "the agent is finding out which kinds there are";
-                (Some(false), ConditionReason::Labelling, message.to_owned())
-            } else if missing.is_empty() {
-                let message = "every object has its labels";
-                (Some(true), ConditionReason::Ok, message.to_owned())
-            } else {
-                let message = format!("being labelled: {}", named(missing.iter().map(String::as_str)));
-                (Some(false), ConditionReason::Labelling, message)
-            }
-        }
+fn labels(agent: Option<&AgentReport>) -> Finding {
+    const TYPE: ConditionType = ConditionType::LabelsSynced;
+    let Some(coverage) = agent.and_then(|agent| agent.coverage.as_ref()) else {
+        let message = "the agent has not reported on labels since the hub started";
+        return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
     };
-    (ConditionType::LabelsSynced, found)
+    let missing = coverage.iter().filter(|(_, coverage)| !coverage.complete);
+    let missing: Vec<_> = missing.map(|(kind, _)| kind.to_string()).collect();
+    if coverage.is_empty() {
+        let message = "the agent is finding out which kinds there are";
+        Finding::fails(TYPE, ConditionReason::Labelling, message)
+    } else if missing.is_empty() {
+        Finding::holds(TYPE, "every object has its labels")
+    } else {
+        let message = format!("being labelled: {}", named(missing.iter().map(String::as_str)));
+        Finding::fails(TYPE, ConditionReason::Labelling, message)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use portolan_crds::GroupResource;
+
     use super::*;
-    use crate::facts::{Coverage, Kind};
+    use crate::facts::Coverage;
 
     #[test]
     fn labels_are_synced_when_every_kind_says_so_and_there_is_one() {
         let coverage = |complete: &[bool]| {
             let kinds = complete.iter().enumerate().map(|(number, complete)| {
-                let kind = Kind {
-                    group: String::new(),
-                    resource: number.to_string(),
-                };
+                let kind = GroupResource::new("", number.to_string());
                 let coverage = Coverage {
                     complete: *complete,
                     ..Coverage::default()
@@ -335,7 +279,7 @@ mod tests {
                 coverage,
                 ..AgentReport::default()
             };
-            assert_eq!(labels(Some(&agent)).1.0, holds);
+            assert_eq!(labels(Some(&agent)).status, holds);
         }
     }
 }

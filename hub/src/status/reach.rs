@@ -5,48 +5,50 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_crds::{ConditionReason, ConditionType, ShardName, Unavailable};
+use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Unavailable};
 use portolan_wire::v1;
 
-use super::found::{Found, NOTHING_IN_FORCE};
-use super::named;
-use crate::acks::RouterState;
+use super::finding::nothing_in_force;
+use super::{Routers, named};
 use crate::compile::{Accepted, Ref, Verdict, World};
 
-type Routers = BTreeMap<String, RouterState>;
+const TYPE: ConditionType = ConditionType::MembersReachable;
 
 /// By member: the connected routers that do not get through, and why.
-pub(super) fn held(routers: &Routers) -> BTreeMap<&str, BTreeMap<&str, &str>> {
-    let mut held = BTreeMap::<&str, BTreeMap<&str, &str>>::new();
+type Unreached<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a str>>;
+
+/// Members that some connected router does not get through to.
+pub(super) fn unreached(routers: &Routers) -> Unreached<'_> {
+    let mut unreached = Unreached::new();
     for (router, state) in routers.iter().filter(|(_, state)| state.left.is_none()) {
-        for breaker in state.breakers.iter().filter(|breaker| holds(breaker)) {
-            let of_member = held.entry(&breaker.cluster).or_default();
+        for breaker in state.breakers.iter().filter(|breaker| cuts_off(breaker)) {
+            let of_member = unreached.entry(&breaker.cluster).or_default();
             of_member.entry(router).or_insert(&breaker.reason);
         }
     }
-    held
+    unreached
 }
 
 /// A shell that cannot be opened holds no objects back.
-fn holds(breaker: &v1::BreakerState) -> bool {
+fn cuts_off(breaker: &v1::BreakerState) -> bool {
     breaker.traffic_class != "upgrade" && matches!(breaker.state.as_str(), "open" | "half-open")
 }
 
 pub(super) fn members_reachable(
     world: &World,
-    (name, verdict): (&ShardName, &Verdict),
+    name: &ShardName,
+    verdict: &Verdict,
     accepted: Option<&Accepted>,
     routers: &Routers,
-) -> Found {
-    let found = match accepted {
-        None => (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned()),
-        Some(_) if routers.values().all(|router| router.left.is_some()) => {
-            let message = "no router is connected to the hub that could tell";
-            (None, ConditionReason::WaitingForRouter, message.to_owned())
-        }
-        Some(accepted) => judged(&members(world, name, verdict, accepted), accepted, &held(routers)),
+) -> Finding {
+    let Some(accepted) = accepted else {
+        return nothing_in_force(TYPE);
     };
-    (ConditionType::MembersReachable, found)
+    if routers.values().all(|router| router.left.is_some()) {
+        let message = "no router is connected to the hub that could tell";
+        return Finding::unknown(TYPE, ConditionReason::WaitingForRouter, message);
+    }
+    reachable(&members(world, name, verdict, accepted), accepted, &unreached(routers))
 }
 
 /// The members of the shard and the primary cluster; without `clusters`, where its callers run.
@@ -65,15 +67,11 @@ fn members<'a>(world: &'a World, name: &ShardName, verdict: &'a Verdict, accepte
     members
 }
 
-fn judged(
-    members: &BTreeSet<&str>,
-    accepted: &Accepted,
-    held: &BTreeMap<&str, BTreeMap<&str, &str>>,
-) -> (Option<bool>, ConditionReason, String) {
+fn reachable(members: &BTreeSet<&str>, accepted: &Accepted, unreached: &Unreached<'_>) -> Finding {
     let cut_off: Vec<_> = members
         .iter()
         .filter_map(|member| {
-            let routers = held.get(member)?;
+            let routers = unreached.get(member)?;
             let (_, reason) = routers.iter().next()?;
             let names = routers.keys().copied().collect::<Vec<_>>().join(", ");
             Some(format!("{member} (router {names}: {reason})"))
@@ -81,7 +79,7 @@ fn judged(
         .collect();
     if cut_off.is_empty() {
         let message = format!("routers get through to {}", named(members.iter().copied()));
-        return (Some(true), ConditionReason::Ok, message);
+        return Finding::holds(TYPE, message);
     }
     let lists = match accepted.spec.unavailable {
         Unavailable::Hold => "lists over it answer 429",
@@ -92,12 +90,13 @@ fn judged(
          go on without its events, and {lists}",
         named(cut_off.iter().map(String::as_str))
     );
-    (Some(false), ConditionReason::Unreachable, message)
+    Finding::fails(TYPE, ConditionReason::Unreachable, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acks::RouterState;
 
     fn router(breakers: &[(&str, &str, &str)], connected: bool) -> RouterState {
         let breaker = |(cluster, class, state): &(&str, &str, &str)| v1::BreakerState {
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_held_while_a_connected_router_does_not_get_through() {
+    fn a_member_is_unreached_while_a_connected_router_does_not_get_through() {
         let routers = Routers::from([
             ("gone".to_owned(), router(&[("east", "unary", "open")], false)),
             (
@@ -125,7 +124,7 @@ mod tests {
             ("well".to_owned(), router(&[("west", "unary", "closed")], true)),
         ]);
         let expected = BTreeMap::from([("west", BTreeMap::from([("here", "watch half-open")]))]);
-        assert_eq!(held(&routers), expected);
+        assert_eq!(unreached(&routers), expected);
     }
 
     #[test]
@@ -142,14 +141,18 @@ mod tests {
                 spec: std::sync::Arc::default(),
             };
             std::sync::Arc::make_mut(&mut accepted.spec).unavailable = unavailable;
-            let (holds, reason, message) = judged(&members, &accepted, &held(&routers));
-            assert_eq!((holds, reason), (Some(false), ConditionReason::Unreachable));
+            let found = reachable(&members, &accepted, &unreached(&routers));
+            assert_eq!(
+                (found.status, found.reason),
+                (Some(false), ConditionReason::Unreachable)
+            );
+            let message = found.message;
             assert!(
                 message.contains("west (router r: unary open)") && message.contains(lists),
                 "{message}"
             );
-            let (holds, ..) = judged(&members, &accepted, &BTreeMap::new());
-            assert_eq!(holds, Some(true));
+            let found = reachable(&members, &accepted, &BTreeMap::new());
+            assert_eq!(found.status, Some(true));
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use portolan_crds::{ConditionReason, ConditionType};
+use portolan_crds::{ConditionReason, ConditionType, Finding};
 
-use super::found::{Found, NOTHING_IN_FORCE};
+use super::finding::nothing_in_force;
 use super::named;
 use crate::compile::{Verdict, WantedMember};
 use crate::facts::Facts;
 
-pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Found {
+pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Finding {
+    const TYPE: ConditionType = ConditionType::NamespacesResolved;
     let members = &verdict.wanted.members;
     let strangers = members.iter().map(|member| member.cluster.as_str());
     let strangers: Vec<_> = strangers.filter(|cluster| facts.joined(cluster).is_none()).collect();
@@ -26,43 +27,35 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Foun
         .filter(|member| member.unreported)
         .map(|member| member.cluster.as_str())
         .collect();
-    let found = if !in_force {
-        (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned())
+    if !in_force {
+        nothing_in_force(TYPE)
     } else if !verdict.wanted.unknown_clusters.is_empty() {
-        (
-            Some(false),
-            ConditionReason::UnknownCluster,
-            verdict.wanted.unknown_clusters.join("; "),
-        )
+        let message = verdict.wanted.unknown_clusters.join("; ");
+        Finding::fails(TYPE, ConditionReason::UnknownCluster, message)
     } else if !strangers.is_empty() {
         let message = format!(
             "MemberCluster {} has not joined, or is not accepted: nothing is served from there",
             strangers.join(", ")
         );
-        (Some(false), ConditionReason::ClusterNotJoined, message)
+        Finding::fails(TYPE, ConditionReason::ClusterNotJoined, message)
     } else if !shadowed.is_empty() {
         let message = format!(
             "{} exist too, but the namespace of that name is served from another cluster: from where it was first, \
              else from the earlier in spec.clusters",
             list(&shadowed)
         );
-        (Some(false), ConditionReason::Shadowed, message)
+        Finding::fails(TYPE, ConditionReason::Shadowed, message)
     } else if !absent.is_empty() {
         let message = format!(
             "{} do not exist yet: create them, or correct spec.clusters[].namespaces",
             list(&absent)
         );
-        (Some(false), ConditionReason::NamespaceMissing, message)
+        Finding::fails(TYPE, ConditionReason::NamespaceMissing, message)
     } else if !unreported.is_empty() {
         let message = format!("the inventory of {} has not been reported yet", unreported.join(", "));
-        (None, ConditionReason::WaitingForAgent, message)
+        Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message)
     } else {
         let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
-        (
-            Some(true),
-            ConditionReason::Ok,
-            format!("{count} namespaces in {} clusters", members.len()),
-        )
-    };
-    (ConditionType::NamespacesResolved, found)
+        Finding::holds(TYPE, format!("{count} namespaces in {} clusters", members.len()))
+    }
 }

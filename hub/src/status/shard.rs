@@ -2,93 +2,52 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use portolan_crds::{
-    ClusterShardStatus, ConditionReason, ConditionType, Finding, STATUS_NAMESPACES_MAX, ShardName,
-    ShardingConfigStatus, set_condition,
+    ClusterShardStatus, ConditionReason, ConditionType, Finding, STATUS_NAMESPACES_MAX, ShardName, ShardingConfigStatus,
 };
 
-use super::found::{Found, NOTHING_IN_FORCE};
-use super::member::whole_seconds;
+use super::finding::{nothing_in_force, set};
 use super::resolved::resolved;
-use super::{callers, named, reach};
-use crate::acks::RouterState;
+use super::{Sources, callers, named, reach};
 use crate::compile::{Contested, Verdict, World};
 use crate::facts::{Facts, ShardObject};
 
-type Routers = BTreeMap<String, RouterState>;
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
-pub(super) fn status(
-    facts: &Facts,
-    world: &World,
-    (name, object): (&ShardName, &ShardObject),
-    routers: &Routers,
-    now: Timestamp,
-) -> Option<ShardingConfigStatus> {
-    if object.deleting {
-        return Some(leaving(facts, world, (name, object), now));
-    }
-    let verdict = world
-        .shards
-        .get(name)
-        .filter(|verdict| verdict.generation == object.generation)?;
-    let accepted = world.state.accepted.get(name);
-    let callers = callers::callers(world, name, routers);
+pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObject) -> Option<ShardingConfigStatus> {
+    let Sources {
+        world, routers, now, ..
+    } = sources;
     let mut status = ShardingConfigStatus {
         observed_generation: Some(object.generation),
         conditions: object.status.conditions.clone(),
-        children: Vec::new(),
-        clusters: clusters(facts, world, name, verdict),
-        callers: None,
         view_revision: Some(view_revision(world, name)),
-        accepted: None,
+        ..ShardingConfigStatus::default()
     };
+    if object.deleting {
+        status.clusters = clusters(sources.facts, world, name, &Verdict::default());
+        let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
+        let leaving = Finding::fails(ConditionType::Complete, ConditionReason::HandoverPending, message);
+        set(&mut status.conditions, [leaving], object.generation, now);
+        return Some(status);
+    }
+    let verdict = world.shards.get(name)?;
+    if verdict.generation != object.generation {
+        return None;
+    }
+    let accepted = world.state.accepted.get(name);
+    let callers = callers::callers(world, name, routers);
     let findings = [
         is_accepted(verdict, accepted.is_some()),
         callers::distributed(world, name, &callers, routers),
         complete(verdict, accepted.is_some()),
         disjoint(verdict),
-        resolved(facts, verdict, accepted.is_some()),
-        reach::members_reachable(world, (name, verdict), accepted, routers),
+        resolved(sources.facts, verdict, accepted.is_some()),
+        reach::members_reachable(world, name, verdict, accepted, routers),
     ];
+    status.clusters = clusters(sources.facts, world, name, verdict);
     status.callers = Some(callers);
-    for (type_, (holds, reason, message)) in findings {
-        let finding = Finding {
-            type_,
-            status: holds,
-            reason,
-            message,
-            observed_generation: Some(object.generation),
-        };
-        set_condition(&mut status.conditions, finding, &whole_seconds(now));
-    }
+    set(&mut status.conditions, findings, object.generation, now);
     Some(status)
-}
-
-/// Of a shard that was deleted and waits for routers.
-fn leaving(
-    facts: &Facts,
-    world: &World,
-    (name, object): (&ShardName, &ShardObject),
-    now: Timestamp,
-) -> ShardingConfigStatus {
-    let mut status = ShardingConfigStatus {
-        observed_generation: Some(object.generation),
-        clusters: clusters(facts, world, name, &Verdict::default()),
-        conditions: object.status.conditions.clone(),
-        view_revision: Some(view_revision(world, name)),
-        ..ShardingConfigStatus::default()
-    };
-    let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
-    let finding = Finding {
-        type_: ConditionType::Complete,
-        status: Some(false),
-        reason: ConditionReason::HandoverPending,
-        message: message.to_owned(),
-        observed_generation: Some(object.generation),
-    };
-    set_condition(&mut status.conditions, finding, &whole_seconds(now));
-    status
 }
 
 fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
@@ -136,44 +95,37 @@ fn view_revision(world: &World, name: &ShardName) -> i64 {
     i64::try_from(revisions.max().unwrap_or_default()).unwrap_or(i64::MAX)
 }
 
-fn is_accepted(verdict: &Verdict, in_force: bool) -> Found {
-    let found = match &verdict.refusal {
-        None => (
-            Some(true),
-            ConditionReason::Ok,
-            "the spec is valid and in force".to_owned(),
-        ),
-        Some(refusal) => {
-            let rest = if in_force {
-                "the last accepted spec stays in force"
-            } else {
-                "nothing is in force"
-            };
-            (Some(false), refusal.reason, format!("{}; {rest}", refusal.message))
-        }
+fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
+    const TYPE: ConditionType = ConditionType::Accepted;
+    let Some(refusal) = &verdict.refusal else {
+        return Finding::holds(TYPE, "the spec is valid and in force");
     };
-    (ConditionType::Accepted, found)
+    let rest = if in_force {
+        "the last accepted spec stays in force"
+    } else {
+        "nothing is in force"
+    };
+    Finding::fails(TYPE, refusal.reason, format!("{}; {rest}", refusal.message))
 }
 
 /// Whether the shard has what it asks for. What others go on wanting is `Disjoint`'s to tell.
-fn complete(verdict: &Verdict, in_force: bool) -> Found {
-    let found = if !in_force {
-        (None, ConditionReason::Invalid, NOTHING_IN_FORCE.to_owned())
+fn complete(verdict: &Verdict, in_force: bool) -> Finding {
+    const TYPE: ConditionType = ConditionType::Complete;
+    if !in_force {
+        nothing_in_force(TYPE)
     } else if !verdict.awaited.is_empty() {
         let message = format!(
             "waiting for {}: granted here without further action once every router has let go of them there; all else \
              is in force",
             contested(&verdict.awaited)
         );
-        (Some(false), ConditionReason::HandoverPending, message)
+        Finding::fails(TYPE, ConditionReason::HandoverPending, message)
     } else if verdict.refusal.is_none() && !verdict.conflicts.is_empty() {
         let message = format!("other shards have {}", contested(&verdict.conflicts));
-        (Some(false), ConditionReason::Overlap, message)
+        Finding::fails(TYPE, ConditionReason::Overlap, message)
     } else {
-        let message = "the shard has every namespace that it asks for";
-        (Some(true), ConditionReason::Ok, message.to_owned())
-    };
-    (ConditionType::Complete, found)
+        Finding::holds(TYPE, "the shard has every namespace that it asks for")
+    }
 }
 
 fn contested(pairs: &[Contested]) -> String {
@@ -181,13 +133,11 @@ fn contested(pairs: &[Contested]) -> String {
     named(pairs.iter().map(String::as_str))
 }
 
-fn disjoint(verdict: &Verdict) -> Found {
-    let found = if verdict.conflicts.is_empty() {
-        let message = "no pair of cluster and namespace is another shard's";
-        (Some(true), ConditionReason::Ok, message.to_owned())
-    } else {
-        let message = format!("owned by other shards: {}", contested(&verdict.conflicts));
-        (Some(false), ConditionReason::Overlap, message)
-    };
-    (ConditionType::Disjoint, found)
+fn disjoint(verdict: &Verdict) -> Finding {
+    const TYPE: ConditionType = ConditionType::Disjoint;
+    if verdict.conflicts.is_empty() {
+        return Finding::holds(TYPE, "no pair of cluster and namespace is another shard's");
+    }
+    let message = format!("owned by other shards: {}", contested(&verdict.conflicts));
+    Finding::fails(TYPE, ConditionReason::Overlap, message)
 }

@@ -19,17 +19,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::reviews::{AgentSessions, Question, Registered};
-use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
+use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::distribute::Worlds;
 use crate::facts::Pin;
 use crate::index::{Index, OutOfBounds, Report};
 use crate::jwks;
 use crate::metrics::{Metrics, Program};
+use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
-use crate::server::Peer;
 use crate::standing::pin_or_note;
-
-type Outbound = mpsc::Sender<Result<v1::AgentUpdate, Status>>;
 
 /// The service. Clones share everything.
 #[derive(Clone)]
@@ -72,7 +70,7 @@ impl AgentControl for AgentService {
         let _ = outbound.try_send(Ok(v1::AgentUpdate {
             kind: Some(Told::Welcome(welcome)),
         }));
-        let session = Session {
+        let session = AgentSession {
             service: self.clone(),
             cluster,
             epoch,
@@ -134,17 +132,17 @@ impl AgentService {
     }
 }
 
-struct Session {
+struct AgentSession {
     service: AgentService,
     cluster: String,
     epoch: u64,
-    outbound: Outbound,
+    outbound: Outbound<v1::AgentUpdate>,
     /// Questions that the agent has not answered. Bounded by their queue: one is removed before the next is asked.
     reviews: BTreeMap<u64, oneshot::Sender<v1::TokenReviewed>>,
     next_review: u64,
 }
 
-impl Session {
+impl AgentSession {
     async fn serve(mut self, inbound: Streaming<v1::AgentMessage>, registered: Registered) {
         let _stream = self.service.metrics.stream(Program::Agent);
         let Err(status) = self.run(inbound, registered).await;
@@ -155,7 +153,7 @@ impl Session {
             .index
             .report(&self.cluster, self.epoch, Report::Disconnected);
         tracing::info!(cluster = self.cluster, reason = status.message(), "agent disconnected");
-        let _ = tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Err(status))).await;
+        end(&self.outbound, status).await;
     }
 
     async fn run(
@@ -209,12 +207,7 @@ impl Session {
     }
 
     async fn send(&self, kind: Told) -> Result<(), Status> {
-        let message = v1::AgentUpdate { kind: Some(kind) };
-        match tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Ok(message))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Status::cancelled("the agent's end of the stream is gone")),
-            Err(_) => Err(Status::deadline_exceeded("the agent takes nothing")),
-        }
+        send(&self.outbound, "agent", v1::AgentUpdate { kind: Some(kind) }).await
     }
 
     async fn ask(&mut self, question: Question) -> Result<(), Status> {

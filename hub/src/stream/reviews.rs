@@ -47,11 +47,12 @@ pub(super) struct Registered {
 #[derive(Debug, Default)]
 pub(crate) struct AgentSessions {
     // A mutex: held for one map operation.
-    sessions: Mutex<BTreeMap<String, Session>>,
+    sessions: Mutex<BTreeMap<String, Entry>>,
 }
 
+/// The session of one agent.
 #[derive(Debug)]
-struct Session {
+struct Entry {
     epoch: u64,
     questions: mpsc::Sender<Question>,
     replaced: CancellationToken,
@@ -61,7 +62,7 @@ impl AgentSessions {
     pub(super) fn register(&self, cluster: &str, epoch: u64) -> Registered {
         let (sender, questions) = mpsc::channel(WAITING);
         let replaced = CancellationToken::new();
-        let session = Session {
+        let session = Entry {
             epoch,
             questions: sender,
             replaced: replaced.clone(),

@@ -22,13 +22,13 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::scope::Scope;
 use super::transaction::{Holding, Transaction};
-use super::{OUTBOUND, SEND_TIMEOUT, first, next_epoch, welcome};
+use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::access::Access;
 use crate::acks::{Acks, RouterState, Seen};
 use crate::compile::{Ref, World};
 use crate::distribute::{Published, Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
-use crate::server::Peer;
+use crate::peer::Peer;
 use crate::vouched::Vouched;
 
 /// A router that does not answer a transaction by then is not following; its stream is ended, and it comes back.
@@ -42,8 +42,6 @@ const MAX_REASON_BYTES: usize = 1024;
 /// Questions of one router under way; more are refused, so that one router cannot use up the memory or all of the bound
 /// that routers share.
 const MAX_REVIEWS: usize = 32;
-
-type Outbound = mpsc::Sender<Result<v1::RouterUpdate, Status>>;
 
 /// The service. Clones share everything.
 #[derive(Clone)]
@@ -87,7 +85,7 @@ impl RouterControl for RouterService {
         let _ = outbound.try_send(Ok(v1::RouterUpdate {
             kind: Some(Told::Welcome(welcome)),
         }));
-        let session = Session::begin(self, router, (hello, subscription), outbound).await?;
+        let session = RouterSession::begin(self, router, hello, subscription, outbound).await?;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
@@ -158,11 +156,11 @@ struct Pending {
     sent: Instant,
 }
 
-struct Session {
+struct RouterSession {
     service: RouterService,
     router: String,
     epoch: u64,
-    outbound: Outbound,
+    outbound: Outbound<v1::RouterUpdate>,
     subscription: Subscription,
     holding: Holding,
     pending: Option<Pending>,
@@ -170,12 +168,13 @@ struct Session {
     reviews: Arc<Semaphore>,
 }
 
-impl Session {
+impl RouterSession {
     async fn begin(
         service: &RouterService,
         router: String,
-        (hello, subscription): (v1::RouterHello, Subscription),
-        outbound: Outbound,
+        hello: v1::RouterHello,
+        subscription: Subscription,
+        outbound: Outbound<v1::RouterUpdate>,
     ) -> Result<Self, Status> {
         let known = hello
             .known
@@ -248,7 +247,9 @@ impl Session {
                 }
                 () = async { drop(none.wait_for(Option::is_none).await) } => return Err(self.end(not_the_hub()).await),
                 () = tokio::time::sleep_until(answer_by), if !idle => {
-                    return Err(self.end(Status::deadline_exceeded("a transaction was not answered in time")).await);
+                    let status = Status::deadline_exceeded("a transaction was not answered in time");
+                    end(&self.outbound, status.clone()).await;
+                    return Err(status);
                 }
             }
         }
@@ -277,7 +278,7 @@ impl Session {
             .acks
             .update(&self.router, self.epoch, |state| state.offered = offered);
         for message in transaction.messages(self.nonce, &traceparent) {
-            self.send(message).await?;
+            send(&self.outbound, "router", message).await?;
         }
         self.pending = Some(Pending {
             nonce: self.nonce,
@@ -285,20 +286,6 @@ impl Session {
             sent: Instant::now(),
         });
         Ok(())
-    }
-
-    async fn send(&self, message: v1::RouterUpdate) -> Result<(), Status> {
-        let sent = tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Ok(message))).await;
-        match sent {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Status::cancelled("the router's end of the stream is gone")),
-            Err(_) => Err(Status::deadline_exceeded("the router takes nothing")),
-        }
-    }
-
-    async fn end(&self, status: Status) -> Status {
-        let _ = tokio::time::timeout(SEND_TIMEOUT, self.outbound.send(Err(status.clone()))).await;
-        status
     }
 
     fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
@@ -396,7 +383,7 @@ impl Session {
         let (access, outbound) = (self.service.access.clone(), self.outbound.clone());
         self.service.tasks.spawn("access-review", async move {
             let kind = Some(Told::AccessDecision(access.review(review).await));
-            let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Ok(v1::RouterUpdate { kind }))).await;
+            let _ = send(&outbound, "router", v1::RouterUpdate { kind }).await;
             drop(permit);
         });
     }

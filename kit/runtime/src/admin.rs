@@ -5,7 +5,7 @@
 //! Not here: what the pages say. Callers: `app.rs` of every program.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,14 +45,6 @@ pub struct AdminArgs {
     /// Serve everything on the admin server to other machines too, not only /livez, /readyz and /metrics
     #[arg(long, env = "PORTOLAN_ADMIN_REMOTE", value_parser = BoolishValueParser::new())]
     pub admin_remote: bool,
-}
-
-impl AdminArgs {
-    /// The address given, or all interfaces on the program's own default port: the kubelet probes from outside.
-    pub fn bind_or(&self, default_port: u16) -> SocketAddr {
-        self.admin_bind
-            .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), default_port))
-    }
 }
 
 /// The admin address cannot be had.
@@ -146,9 +138,13 @@ impl Bound {
         let (local, public) = pages::routers(pages);
         tracing::info!(address = %self.addr, "admin server listening");
         let connections = tasks.clone();
-        let serve = move |stream, peer: SocketAddr| {
+        let serve = move |stream, peer: SocketAddr, permit| {
             let router = if is_local(peer.ip()) { &local } else { &public }.clone();
-            serve_connection(stream, router, connections.token())
+            let connection = serve_connection(stream, router, connections.token());
+            async move {
+                connection.await;
+                drop(permit);
+            }
         };
         let limit = Limit {
             task: "admin-connection",

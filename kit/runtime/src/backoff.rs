@@ -4,25 +4,24 @@
 //! outage. Not a retry policy: whether to try again is the caller's decision. Callers: watch and stream loops
 //! of hub, router and agent, the TLS file watcher, the span exporter.
 
+use std::error::Error;
 use std::time::Duration;
 
 use rand::{Rng, RngExt};
 use tokio::time::Instant;
 
+use crate::Chain;
+
 /// Ceiling of the first wait.
 pub const DEFAULT_BASE: Duration = Duration::from_millis(200);
 /// Ceiling that no wait exceeds.
 pub const DEFAULT_MAX: Duration = Duration::from_secs(30);
-/// Growth of the ceiling from one wait to the next.
-pub const DEFAULT_FACTOR: f64 = 2.0;
 
 /// State of one retry loop. Not shared: one per loop.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     base: Duration,
     max: Duration,
-    factor: f64,
-    stable_after: Duration,
     attempt: u32,
     last_wait_ended: Option<Instant>,
 }
@@ -39,23 +38,9 @@ impl Backoff {
         Self {
             base,
             max,
-            factor: DEFAULT_FACTOR,
-            stable_after: max,
             attempt: 0,
             last_wait_ended: None,
         }
-    }
-
-    /// Growth per attempt; values below 1 are taken as 1.
-    pub fn factor(mut self, factor: f64) -> Self {
-        self.factor = factor.max(1.0);
-        self
-    }
-
-    /// How long an attempt must have lasted for the next failure to start from `base` again.
-    pub fn stable_after(mut self, period: Duration) -> Self {
-        self.stable_after = period;
-        self
     }
 
     /// The next wait: uniform in `0..=ceiling`, and the ceiling grows. Reads no clock.
@@ -68,10 +53,7 @@ impl Backoff {
     /// Waits for [`Self::next`]. Starts over by itself when the attempt since the last wait was stable.
     /// Safe to cancel: the attempt stays counted.
     pub async fn sleep(&mut self) {
-        if self
-            .last_wait_ended
-            .is_some_and(|ended| ended.elapsed() >= self.stable_after)
-        {
+        if self.last_wait_ended.is_some_and(|ended| ended.elapsed() >= self.max) {
             self.reset();
         }
         let wait = self.next(&mut rand::rng());
@@ -91,10 +73,23 @@ impl Backoff {
     }
 
     fn ceiling(&self) -> Duration {
-        let exponent = i32::try_from(self.attempt).unwrap_or(i32::MAX);
-        let seconds = self.base.as_secs_f64() * self.factor.powi(exponent);
-        // An overflow to infinity fails the conversion and means "more than max".
-        Duration::try_from_secs_f64(seconds).map_or(self.max, |wait| wait.min(self.max))
+        let doubled = 2_u32.checked_pow(self.attempt).unwrap_or(u32::MAX);
+        self.base.saturating_mul(doubled).min(self.max)
+    }
+}
+
+/// Tries at the default pace until it works; each failure is warned of: "cannot `what` yet".
+pub async fn until_ok<T, E: Error + 'static, F>(what: &str, attempt: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut backoff = Backoff::default();
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot {what} yet"),
+        }
+        backoff.sleep().await;
     }
 }
 
@@ -130,7 +125,7 @@ mod tests {
 
     #[test]
     fn never_overflows() {
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5)).factor(1e9);
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
         backoff.attempt = u32::MAX;
         assert!(backoff.next(&mut StdRng::seed_from_u64(1)) <= Duration::from_secs(5));
         assert_eq!(backoff.attempt(), u32::MAX);

@@ -42,6 +42,7 @@ pub mod admin;
 pub mod backoff;
 mod chain;
 pub mod files;
+mod hex;
 pub mod metrics;
 pub mod pki;
 pub mod program;
@@ -53,6 +54,7 @@ pub mod tls;
 
 pub use backoff::Backoff;
 pub use chain::Chain;
+pub use hex::hex;
 pub use readiness::{Readiness, ReadyHandle};
 pub use secret::Secret;
 pub use tasks::Tasks;

@@ -124,41 +124,26 @@ struct Process {
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let start = self.start.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        gauge(
-            &mut encoder,
-            "process_start_time",
-            "Start of the process since the Unix epoch",
-            (Unit::Seconds, start),
-        )?;
+        let help = "Start of the process since the Unix epoch";
+        gauge(&mut encoder, "process_start_time", help, Some(&Unit::Seconds), start)?;
         if let Some(bytes) = resident_bytes() {
-            gauge(
-                &mut encoder,
-                "process_resident_memory",
-                "Resident memory size",
-                (Unit::Bytes, bytes),
-            )?;
+            let help = "Resident memory size";
+            gauge(&mut encoder, "process_resident_memory", help, Some(&Unit::Bytes), bytes)?;
         }
         if let Some(open) = open_descriptors() {
-            let metric = ConstGauge::new(open);
             let help = "Number of open file descriptors";
-            metric.encode(encoder.encode_descriptor("process_open_fds", help, None, metric_type(&metric))?)?;
+            gauge(&mut encoder, "process_open_fds", help, None, open)?;
         }
         Ok(())
     }
 }
 
-fn gauge(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    (unit, value): (Unit, f64),
-) -> Result<(), fmt::Error> {
+fn gauge<N>(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, unit: Option<&Unit>, value: N) -> fmt::Result
+where
+    ConstGauge<N>: EncodeMetric,
+{
     let metric = ConstGauge::new(value);
-    metric.encode(encoder.encode_descriptor(name, help, Some(&unit), metric_type(&metric))?)
-}
-
-fn metric_type(metric: &impl EncodeMetric) -> prometheus_client::metrics::MetricType {
-    metric.metric_type()
+    metric.encode(encoder.encode_descriptor(name, help, unit, metric.metric_type())?)
 }
 
 /// From `/proc`, as nothing portable tells; absent elsewhere.

@@ -15,7 +15,6 @@ use rcgen::{
 };
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use sha2::{Digest, Sha256};
 use thiserror::Error;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -337,20 +336,6 @@ pub fn subject_of(cert_der: &[u8]) -> Result<Subject, PkiError> {
         }
     }
     Ok(subject)
-}
-
-/// `sha256:<hex>` of the SubjectPublicKeyInfo of the first certificate: what `kubeadm join
-/// --discovery-token-ca-cert-hash` takes.
-pub fn fingerprint(ca_pem: &str) -> Result<String, PkiError> {
-    fingerprint_der(&first_certificate(ca_pem)?)
-}
-
-/// As [`fingerprint`], of a DER certificate.
-pub fn fingerprint_der(cert_der: &[u8]) -> Result<String, PkiError> {
-    let digest = Sha256::digest(parse(cert_der)?.public_key().raw);
-    Ok(digest
-        .iter()
-        .fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}")))
 }
 
 /// The key of a CSR whose signature proves that the sender has the private half. Nothing else of it is read, so

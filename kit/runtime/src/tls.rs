@@ -14,12 +14,11 @@ use thiserror::Error;
 
 mod identity;
 mod incoming;
-mod pin;
 mod reload;
 mod trust;
 
 pub use identity::{Identity, IdentityStore};
-pub use incoming::TlsIncoming;
+pub use incoming::{TlsConnection, TlsIncoming};
 pub use reload::{CaFile, DEFAULT_RELOAD_PERIOD, IdentityFiles};
 pub use trust::{ClientAuth, TrustStore};
 
@@ -50,9 +49,6 @@ pub enum TlsError {
     /// The CA bundle has a certificate that cannot be used.
     #[error("the CA bundle holds a certificate that cannot be used")]
     Roots(#[source] rustls::Error),
-    /// A fingerprint that is none.
-    #[error("{0:?} is no fingerprint; expected sha256:<64 hex digits>")]
-    Fingerprint(String),
     /// No protocol version or cipher is left.
     #[error("the TLS configuration is not possible")]
     Config(#[source] rustls::Error),
@@ -62,22 +58,6 @@ pub enum TlsError {
     /// A file that cannot be read.
     #[error(transparent)]
     File(#[from] crate::files::FileError),
-}
-
-/// Whom a client trusts as server.
-#[derive(Debug, Clone)]
-pub enum ServerTrust {
-    /// Servers whose certificate chains to this bundle and bears the name asked for.
-    Roots(Arc<TrustStore>),
-    /// Servers that send a CA with this `pki::fingerprint` in their chain, and chain to it: for the first contact
-    /// of an enrolment, when nothing but the fingerprint is known. The name is checked too.
-    Fingerprint(String),
-}
-
-impl From<Arc<TrustStore>> for ServerTrust {
-    fn from(store: Arc<TrustStore>) -> Self {
-        Self::Roots(store)
-    }
 }
 
 /// Installs aws-lc-rs as the process's only crypto provider. First call of `main`; later calls do nothing.
@@ -114,19 +94,17 @@ pub fn server_config(
 
 /// A client that reads trust and identity on each handshake. An empty identity store offers no certificate.
 pub fn client_config(
-    trust: impl Into<ServerTrust>,
+    trust: Arc<TrustStore>,
     identity: Option<Arc<IdentityStore>>,
     alpn: &[&[u8]],
 ) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Config)?;
-    let verifier = match trust.into() {
-        ServerTrust::Roots(store) => store.server_verifier(),
-        ServerTrust::Fingerprint(fingerprint) => pin::verifier(&fingerprint)?,
-    };
-    // "dangerous" is rustls' word for a verifier of one's own; ours delegate to webpki's.
-    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    // "dangerous" is rustls' word for a verifier of one's own; ours delegates to webpki's.
+    let builder = builder
+        .dangerous()
+        .with_custom_certificate_verifier(trust.server_verifier());
     let mut config = match identity {
         Some(identity) => builder.with_client_cert_resolver(Arc::new(StoreResolver(identity))),
         None => builder.with_no_client_auth(),

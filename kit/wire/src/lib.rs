@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod client;
+mod convert;
 pub mod identity;
 pub mod protocol;
 mod resource;

@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use portolan_runtime::pki::CertificateAuthority;
-use portolan_runtime::tls::{ALPN_HTTP1, ServerTrust};
+use portolan_runtime::tls::ALPN_HTTP1;
 use portolan_runtime::{TelemetryArgs, telemetry};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
@@ -111,7 +111,7 @@ impl World {
 
     async fn connect(&self) -> TlsStream<TcpStream> {
         let trust = TrustStore::from_pem(self.authority.pem()).unwrap();
-        let tls = tls::client_config(ServerTrust::Roots(trust), None, ALPN_HTTP1).unwrap();
+        let tls = tls::client_config(trust, None, ALPN_HTTP1).unwrap();
         let stream = TcpStream::connect(self.router.addresses.bind).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
         TlsConnector::from(tls).connect(name, stream).await.unwrap()

@@ -95,7 +95,8 @@ async fn examples_apply_unchanged(hub: &Cluster, client: &Client) {
     }
     let original = configs.get("sharding-demo").await.unwrap().spec;
     assert_eq!(original.webhook.as_ref().map(|webhook| webhook.port), Some(9443));
-    let limit = portolan_crds::effective_limit(&original, "", "services").unwrap();
+    let limit = original.limits[0].selector.as_ref().unwrap();
+    let limit = portolan_crds::Selector::from_label_selector(limit).unwrap();
     assert_eq!(
         limit.to_string(),
         "app=foo,ctrlmesh.kusionstack.io/namespace in (ns-a,ns-b)"

@@ -2,7 +2,6 @@
 //!
 //! A cluster that cannot be reached does not keep the rest from being undone; it is named at the end.
 
-use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,8 @@ use serde_json::json;
 
 use crate::apply;
 use crate::cli::DevDownArgs;
-use crate::connect::connect;
-use crate::dev::fleet::{Fleet, Member};
+use crate::connect::Clients;
+use crate::dev::fleet::{Fleet, FleetMember};
 use crate::dev::programs::{find, text};
 
 /// For what was deleted to be gone. A namespace with finalizers of others in it may take for ever.
@@ -64,7 +63,7 @@ async fn take_back(fleet: &Fleet) -> anyhow::Result<()> {
 
 /// ShardingConfigs wait for the hub before they go, and it runs no more; neither does any router that could still grant.
 async fn let_go(fleet: &Fleet) -> anyhow::Result<()> {
-    let client = client_of(fleet, None).await?;
+    let client = client_of(&mut Clients::default(), fleet, None).await?;
     let all = Api::<ShardingConfig>::all(client.clone());
     let shards = match all.list_metadata(&ListParams::default()).await {
         Ok(shards) => shards,
@@ -94,7 +93,7 @@ async fn let_go(fleet: &Fleet) -> anyhow::Result<()> {
 }
 
 /// The agent knows what it labelled. As whoever ran `up`: the agent's own token may be over.
-async fn uninstall(fleet: &Fleet, member: &Member) -> anyhow::Result<()> {
+async fn uninstall(fleet: &Fleet, member: &FleetMember) -> anyhow::Result<()> {
     if !fleet.path(&format!("agent-{}.kubeconfig", member.name)).exists() {
         return Ok(());
     }
@@ -118,7 +117,7 @@ async fn delete_created(fleet: &Fleet) -> Vec<String> {
     let mut clients = Clients::default();
     let mut left = Vec::new();
     for created in fleet.created.iter().rev() {
-        let deleted = match clients.of(fleet, created.cluster.as_ref()).await {
+        let deleted = match client_of(&mut clients, fleet, created.cluster.as_deref()).await {
             Ok(client) => apply::delete(&client, std::slice::from_ref(&created.object)).await,
             Err(error) => Err(error.context(apply::describe(&created.object))),
         };
@@ -136,7 +135,7 @@ async fn still_there(fleet: &Fleet) -> Vec<String> {
     let started = Instant::now();
     for created in fleet.created.iter().rev() {
         loop {
-            let found = match clients.of(fleet, created.cluster.as_ref()).await {
+            let found = match client_of(&mut clients, fleet, created.cluster.as_deref()).await {
                 Ok(client) => apply::exists(&client, &created.object).await,
                 Err(error) => Err(error),
             };
@@ -155,34 +154,14 @@ async fn still_there(fleet: &Fleet) -> Vec<String> {
     left
 }
 
-/// One client for each cluster that is asked.
-#[derive(Default)]
-struct Clients(HashMap<Option<String>, Client>);
-
-impl Clients {
-    async fn of(&mut self, fleet: &Fleet, cluster: Option<&String>) -> anyhow::Result<Client> {
-        if let Some(client) = self.0.get(&cluster.cloned()) {
-            return Ok(client.clone());
-        }
-        let client = client_of(fleet, cluster.map(String::as_str)).await?;
-        self.0.insert(cluster.cloned(), client.clone());
-        Ok(client)
-    }
-}
-
-async fn client_of(fleet: &Fleet, cluster: Option<&str>) -> anyhow::Result<Client> {
-    let (what, kubeconfig) = match cluster {
-        None => ("the hub".to_owned(), &fleet.hub_kubeconfig),
-        Some(name) => {
-            let member = fleet
-                .members
-                .iter()
-                .find(|member| member.name == name)
-                .context("a recorded member")?;
-            (format!("member cluster {name}"), &member.kubeconfig)
-        }
+/// A client of a recorded cluster; `None` is the hub.
+async fn client_of(clients: &mut Clients, fleet: &Fleet, cluster: Option<&str>) -> anyhow::Result<Client> {
+    let Some(name) = cluster else {
+        return clients.of("the hub", &fleet.hub_kubeconfig).await;
     };
-    Ok(connect(&what, Some(kubeconfig)).await?.client)
+    let member = fleet.members.iter().find(|member| member.name == name);
+    let kubeconfig = &member.context("a recorded member")?.kubeconfig;
+    clients.of(&format!("member cluster {name}"), kubeconfig).await
 }
 
 /// Removes the files that `up` and the programs wrote, and the folder if nothing else is in it.

@@ -22,7 +22,7 @@ pub(crate) struct Fleet {
     #[serde(skip)]
     pub(crate) dir: PathBuf,
     pub(crate) hub_kubeconfig: PathBuf,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<FleetMember>,
     pub(crate) otlp: Option<String>,
     pub(crate) hub_address: String,
     pub(crate) router_url: String,
@@ -36,7 +36,7 @@ pub(crate) struct Fleet {
 
 /// A member cluster and the kubeconfig it was given with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Member {
+pub(crate) struct FleetMember {
     pub(crate) name: String,
     pub(crate) kubeconfig: PathBuf,
 }

@@ -41,31 +41,27 @@ pub(crate) fn find(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Fleet {
-    /// Starts one program, waits until it tells its addresses, records it.
+    /// Starts one program with `--flag value` pairs, waits until it tells its addresses, records it.
     pub(crate) async fn start(
         &mut self,
         name: &str,
         program: &str,
-        mut arguments: Vec<String>,
+        flags: &[(&str, &str)],
         deadline: Instant,
     ) -> anyhow::Result<Addresses> {
         let addresses_file = self.path(&format!("{name}.addresses.json"));
         let _ = std::fs::remove_file(&addresses_file);
-        arguments.extend([
-            "--admin-bind".into(),
-            "127.0.0.1:0".into(),
-            "--addresses-file".into(),
-            text(&addresses_file),
+        let file = text(&addresses_file);
+        let mut flags = flags.to_vec();
+        flags.extend([
+            ("admin-bind", "127.0.0.1:0"),
+            ("addresses-file", &file),
+            ("log-format", "json"),
         ]);
-        arguments.extend(["--log-format".into(), "json".into()]);
         if let Some(otlp) = &self.otlp {
-            arguments.extend([
-                "--otlp-endpoint".into(),
-                otlp.clone(),
-                "--trace-sample-ratio".into(),
-                "1".into(),
-            ]);
+            flags.extend([("otlp-endpoint", otlp.as_str()), ("trace-sample-ratio", "1")]);
         }
+        let arguments: Vec<_> = flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect();
         let log = self.path(&format!("{name}.log"));
         let started = process::spawn(name, &find(program)?, &arguments, &log)?;
         self.processes.push(started.clone());
@@ -87,40 +83,36 @@ impl Fleet {
     }
 }
 
-pub(crate) async fn wait_process_ready(process: &Process, deadline: Instant) -> anyhow::Result<()> {
-    loop {
-        process.check()?;
-        let answer = admin::get(&process.admin, "/readyz?verbose").await;
-        let why = match answer {
-            Ok((200, _)) => return Ok(()),
-            Ok((_, body)) => String::from_utf8_lossy(&body).into_owned(),
-            Err(error) => format!("{error:#}"),
-        };
-        if Instant::now() > deadline {
-            bail!(
-                "{} is not ready:\n{why}\nthe end of {}:\n{}",
-                process.name,
-                process.log.display(),
-                process::tail(&process.log)
-            );
-        }
-        tokio::time::sleep(POLL).await;
-    }
+async fn wait_process_ready(process: &Process, deadline: Instant) -> anyhow::Result<()> {
+    let look = async || match admin::get(&process.admin, "/readyz?verbose").await {
+        Ok((200, _)) => Ok(()),
+        Ok((_, body)) => Err(format!("is not ready:\n{}\n", String::from_utf8_lossy(&body))),
+        Err(error) => Err(format!("is not ready:\n{error:#}\n")),
+    };
+    wait_for(process, deadline, look).await
 }
 
 async fn wait_addresses(process: &Process, file: &Path, deadline: Instant) -> anyhow::Result<Addresses> {
+    let look = async || std::fs::read(file).map_err(|_| "did not start listening; ".to_owned());
+    let written = wait_for(process, deadline, look).await?;
+    serde_json::from_slice(&written).with_context(|| format!("{} is unreadable", file.display()))
+}
+
+/// Looks until something is found; tells why nothing was, and the end of the log, when the time is over.
+async fn wait_for<T>(
+    process: &Process,
+    deadline: Instant,
+    look: impl AsyncFn() -> Result<T, String>,
+) -> anyhow::Result<T> {
     loop {
         process.check()?;
-        if let Ok(bytes) = std::fs::read(file) {
-            return serde_json::from_slice(&bytes).with_context(|| format!("{} is unreadable", file.display()));
-        }
+        let why = match look().await {
+            Ok(found) => return Ok(found),
+            Err(why) => why,
+        };
         if Instant::now() > deadline {
-            bail!(
-                "{} did not start listening; the end of {}:\n{}",
-                process.name,
-                process.log.display(),
-                process::tail(&process.log)
-            );
+            let (name, log) = (&process.name, process.log.display());
+            bail!("{name} {why}the end of {log}:\n{}", process::tail(&process.log));
         }
         tokio::time::sleep(POLL).await;
     }

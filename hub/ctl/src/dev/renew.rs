@@ -1,14 +1,12 @@
 //! `portolanctl dev renew`: runs beside a fleet and mints its tokens anew at half their life. Started by `up`.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::Client;
 
 use crate::cli::DevDirArgs;
-use crate::connect::connect;
+use crate::connect::Clients;
 use crate::dev::fleet::Fleet;
 use crate::dev::token::TokenSource;
 
@@ -17,7 +15,7 @@ const RETRY: Duration = Duration::from_secs(15);
 const SOONEST: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(args: &DevDirArgs) -> anyhow::Result<()> {
-    let mut clients = HashMap::new();
+    let mut clients = Clients::default();
     loop {
         let pause = match renew(&args.dir, &mut clients).await {
             Ok(pause) => pause,
@@ -35,7 +33,7 @@ pub(crate) async fn run(args: &DevDirArgs) -> anyhow::Result<()> {
 
 /// Mints every token and says when to do so again. A cluster that is away keeps no other's tokens from being renewed. The
 /// record is read each time: it may have grown.
-async fn renew(dir: &Path, clients: &mut HashMap<std::path::PathBuf, Client>) -> anyhow::Result<Duration> {
+async fn renew(dir: &Path, clients: &mut Clients) -> anyhow::Result<Duration> {
     let fleet = Fleet::read(dir)?;
     let mut first_expiry = i64::MAX;
     let mut soonest_failed = Duration::MAX;
@@ -56,20 +54,9 @@ async fn renew(dir: &Path, clients: &mut HashMap<std::path::PathBuf, Client>) ->
     Ok(pause.min(soonest_failed))
 }
 
-async fn mint(token: &TokenSource, clients: &mut HashMap<std::path::PathBuf, Client>) -> anyhow::Result<i64> {
-    let client = client_for(token, clients).await?;
+async fn mint(token: &TokenSource, clients: &mut Clients) -> anyhow::Result<i64> {
+    let client = clients.of("the cluster that mints tokens", &token.kubeconfig).await?;
     token.mint(&client).await
-}
-
-async fn client_for(token: &TokenSource, clients: &mut HashMap<std::path::PathBuf, Client>) -> anyhow::Result<Client> {
-    if let Some(client) = clients.get(&token.kubeconfig) {
-        return Ok(client.clone());
-    }
-    let client = connect("the cluster that mints tokens", Some(&token.kubeconfig))
-        .await?
-        .client;
-    clients.insert(token.kubeconfig.clone(), client.clone());
-    Ok(client)
 }
 
 #[cfg(test)]
@@ -102,7 +89,8 @@ mod tests {
             let body = kube::client::Body::from(answer.to_string().into_bytes());
             std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body)))
         });
-        let mut clients = HashMap::from([(source("here").kubeconfig, Client::new(minting, "default"))]);
+        let here = kube::Client::new(minting, "default");
+        let mut clients = Clients([(source("here").kubeconfig, here)].into());
         let pause = renew(dir.path(), &mut clients).await.unwrap();
         assert_eq!(std::fs::read_to_string(source("here").file).unwrap(), "new");
         assert_eq!(pause, RETRY);

@@ -44,11 +44,7 @@ pub(crate) async fn run(args: &DevStatusArgs) -> anyhow::Result<()> {
         router: fleet.router_url,
         missing: missing.as_ref().ok().cloned(),
     };
-    if args.output.is_json() {
-        println!("{}", serde_json::to_string_pretty(&status)?);
-    } else {
-        print!("{}", report(&status));
-    }
+    args.output.print(&status, report)?;
     let missing = missing?.len();
     let unwell = status.programs.iter().filter(|program| program.state != READY).count();
     if unwell > 0 || missing > 0 {

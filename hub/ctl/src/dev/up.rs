@@ -18,7 +18,7 @@ use crate::bootstrap::{self, Subject};
 use crate::cli::{DevUpArgs, GrantArgs};
 use crate::connect::{Cluster, connect};
 use crate::dev::callers::{Placeholder, objects};
-use crate::dev::fleet::{Fleet, Member, taken};
+use crate::dev::fleet::{Fleet, FleetMember, taken};
 use crate::dev::programs::text;
 use crate::dev::token::TokenSource;
 use crate::dev::{check, process, ready};
@@ -112,7 +112,7 @@ impl Up {
     /// The folder and its record: the first things that are made.
     fn begin(args: &DevUpArgs) -> anyhow::Result<Fleet> {
         let member = |(name, file): &(String, PathBuf)| {
-            Ok(Member {
+            Ok(FleetMember {
                 name: name.clone(),
                 kubeconfig: absolute(file)?,
             })
@@ -179,20 +179,12 @@ impl Up {
         let kubeconfig = self
             .program_kubeconfig("hub", &hub, &self.fleet.hub_kubeconfig.clone(), HUB_SERVICE_ACCOUNT)
             .await?;
-        let arguments = [
-            "--kubeconfig",
-            &kubeconfig,
-            "--bind",
-            "127.0.0.1:0",
-            "--advertise",
-            "127.0.0.1:0",
-            "--advertise",
-            "localhost:0",
+        let flags = [
+            ("kubeconfig", kubeconfig.as_str()),
+            ("bind", "127.0.0.1:0"),
+            ("advertise", "127.0.0.1:0,localhost:0"),
         ];
-        let addresses = self
-            .fleet
-            .start("hub", "portolan-hub", owned(&arguments), self.deadline)
-            .await?;
+        let addresses = self.fleet.start("hub", "portolan-hub", &flags, self.deadline).await?;
         self.fleet.hub_address = addresses.bind;
         self.fleet.write()?;
         files::write_private(self.fleet.path("hub-ca.crt"), hub_ca(&self.hub.client).await?)?;
@@ -267,15 +259,12 @@ impl Up {
         let kubeconfig = self
             .program_kubeconfig(&program, member, &source, labels::SERVICE_ACCOUNT_AGENT)
             .await?;
-        self.fleet
-            .start(
-                &program,
-                "portolan-agent",
-                owned(&["--kubeconfig", &kubeconfig]),
-                self.deadline,
-            )
-            .await
-            .map(|_| ())
+        let flags = [("kubeconfig", kubeconfig.as_str())];
+        let started = self
+            .fleet
+            .start(&program, "portolan-agent", &flags, self.deadline)
+            .await;
+        started.map(drop)
     }
 
     async fn start_router(&mut self) -> anyhow::Result<()> {
@@ -292,23 +281,18 @@ impl Up {
         .await?;
         let token_file = self.fleet.path("router.bootstrap");
         files::write_private(&token_file, token)?;
-        let bind = self.args.router_bind.to_string();
-        let address = self.fleet.hub_address.clone();
-        let arguments = [
-            "--bind",
-            &bind,
-            "--hub",
-            &address,
-            "--hub-ca",
-            &text(&self.fleet.path("hub-ca.crt")),
-            "--bootstrap-token-file",
-            &text(&token_file),
-            "--state-dir",
-            &text(&self.fleet.path("router-state")),
+        let (bind, hub) = (self.args.router_bind.to_string(), self.fleet.hub_address.clone());
+        let [ca, state] = ["hub-ca.crt", "router-state"].map(|name| text(&self.fleet.path(name)));
+        let flags = [
+            ("bind", bind.as_str()),
+            ("hub", &hub),
+            ("hub-ca", &ca),
+            ("bootstrap-token-file", &text(&token_file)),
+            ("state-dir", &state),
         ];
         let addresses = self
             .fleet
-            .start("router", "portolan-router", owned(&arguments), self.deadline)
+            .start("router", "portolan-router", &flags, self.deadline)
             .await?;
         self.fleet.router_url = format!("https://{}", addresses.bind);
         self.fleet.router_admin = addresses.admin;
@@ -346,7 +330,7 @@ impl Up {
 
     fn start_renewal(&mut self) -> anyhow::Result<()> {
         let program = std::env::current_exe().context("cannot tell where portolanctl is")?;
-        let arguments = owned(&["dev", "renew", "--dir", &text(&self.fleet.dir)]);
+        let arguments = ["dev", "renew", "--dir", &text(&self.fleet.dir)].map(str::to_owned);
         let process = process::spawn("renew", &program, &arguments, &self.fleet.path("renew.log"))?;
         self.fleet.processes.push(process);
         self.fleet.write()
@@ -447,10 +431,6 @@ fn dev_user_in_member() -> anyhow::Result<Vec<DynamicObject>> {
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"apiGroup": group, "kind": "User", "name": DEV_USER}],
     })])
-}
-
-fn owned(arguments: &[&str]) -> Vec<String> {
-    arguments.iter().map(|argument| (*argument).to_owned()).collect()
 }
 
 fn absolute(file: &std::path::Path) -> anyhow::Result<PathBuf> {

@@ -7,20 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt as _};
+use portolan_crds::ShardName;
 use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
 use portolan_crds::ledger::{Chunk, Content, Phase, Record, Root, Slot};
-use portolan_crds::{MemberCluster, ShardName, ShardingConfig};
 
 use super::claims::{Claims, Evidence, Inventory, claims};
 use super::found::Found;
 use crate::cli::LedgerAdoptArgs;
-use crate::connect::connect;
+use crate::connect::{connect, list};
 use crate::table::Table;
-
-/// Random characters of an incarnation.
-const INCARNATION_BYTES: usize = 16;
 
 pub(crate) async fn run(args: &LedgerAdoptArgs) -> anyhow::Result<()> {
     let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?.client;
@@ -41,24 +38,15 @@ pub(crate) async fn run(args: &LedgerAdoptArgs) -> anyhow::Result<()> {
 }
 
 async fn evidence(hub: &Client, found: &Found, args: &LedgerAdoptArgs) -> anyhow::Result<Evidence> {
-    let all = ListParams::default();
     let mut evidence = Evidence {
-        shards: Api::<ShardingConfig>::all(hub.clone())
-            .list(&all)
-            .await
-            .context("cannot list ShardingConfigs")?
-            .items,
-        members: Api::<MemberCluster>::all(hub.clone())
-            .list(&all)
-            .await
-            .context("cannot list MemberClusters")?
-            .items,
+        shards: list(hub).await?,
+        members: list(hub).await?,
         ..Evidence::default()
     };
     for (name, kubeconfig) in &args.members {
         let what = format!("member cluster {name}");
         let member = connect(&what, Some(kubeconfig)).await?;
-        let namespaces = Api::<Namespace>::all(member.client).list(&all).await;
+        let namespaces = list::<Namespace>(&member.client).await;
         let namespaces = namespaces.with_context(|| format!("cannot list the namespaces of {what}"))?;
         let inventory: Inventory = namespaces
             .into_iter()
@@ -101,7 +89,7 @@ fn print(found: &Found, claims: &Claims) {
         table.row(vec![cluster.to_owned(), shard.to_string(), count.to_string()]);
     }
     println!("Granted:");
-    table.print();
+    print!("{table}");
     for ((cluster, namespace), shards) in &claims.ambiguous {
         let shards: Vec<_> = shards.iter().map(ToString::to_string).collect();
         println!(
@@ -194,11 +182,4 @@ async fn put(maps: &Api<ConfigMap>, versions: &mut BTreeMap<String, String>, rec
     let written = written.with_context(|| format!("cannot write ConfigMap {name}"))?;
     versions.insert(name, written.metadata.resource_version.unwrap_or_default());
     Ok(())
-}
-
-fn incarnation() -> String {
-    let bytes: [u8; INCARNATION_BYTES] = rand::random();
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }

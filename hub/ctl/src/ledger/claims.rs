@@ -98,7 +98,7 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Claims {
                 view_revision += 1;
                 let entry = Pair {
                     owner: Some(owner.clone()),
-                    generation: 1,
+                    owner_count: 1,
                     view_revision,
                     releasing: false,
                 };
@@ -243,7 +243,10 @@ mod tests {
         object.metadata.uid = Some(format!("uid-{name}"));
         object.metadata.generation = Some(3);
         object.status = Some(ShardingConfigStatus {
-            accepted: Some(AcceptedSpec::new(2, &spec).unwrap()),
+            accepted: Some(AcceptedSpec {
+                generation: 2,
+                spec: serde_json::to_value(&spec).unwrap(),
+            }),
             clusters: vec![ClusterShardStatus {
                 name: "east".to_owned(),
                 namespaces: told.iter().map(|name| (*name).to_owned()).collect(),
@@ -321,7 +324,7 @@ mod tests {
         let mut evidence = evidence(vec![object("a", named.clone(), &["ns-b"]), object("b", named, &[])]);
         let pair = Pair {
             owner: Some(shard("b")),
-            generation: 2,
+            owner_count: 2,
             view_revision: 5,
             releasing: true,
         };

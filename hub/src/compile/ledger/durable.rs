@@ -26,7 +26,7 @@ impl Ledger {
             let entries = chunk.pairs.into_iter().map(|(namespace, pair)| {
                 let entry = Entry {
                     owner: pair.owner,
-                    generation: pair.generation,
+                    owner_count: pair.owner_count,
                     view_revision: pair.view_revision,
                     releasing_since: pair.releasing.then_some(FIRST_RUN),
                 };
@@ -69,7 +69,7 @@ impl Ledger {
             if let Some(chunk) = slot_of(namespace).and_then(|slot| chunks.get_mut(&slot)) {
                 let pair = Pair {
                     owner: entry.owner.clone(),
-                    generation: entry.generation,
+                    owner_count: entry.owner_count,
                     view_revision: entry.view_revision,
                     releasing: entry.releasing_since.is_some(),
                 };
@@ -120,7 +120,7 @@ impl Entry {
         let releasing = |entry: &Self| entry.releasing_since.is_some();
         releasing(self) == releasing(other)
             && self.owner == other.owner
-            && self.generation == other.generation
+            && self.owner_count == other.owner_count
             && self.view_revision == other.view_revision
     }
 }

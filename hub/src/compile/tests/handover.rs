@@ -51,7 +51,7 @@ fn the_claimant_is_accepted_and_waits_for_the_release_alone() {
     let world = fleet.compile(releasing);
     assert_eq!(world.owner("east", "ns-b"), Some("b"));
     assert!(world.awaited("b").is_empty());
-    assert_eq!(world.state.ledger.get("east", "ns-b").unwrap().generation, 2);
+    assert_eq!(world.state.ledger.get("east", "ns-b").unwrap().owner_count, 2);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn what_nobody_waits_for_is_taken_back() {
     fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
     let world = fleet.compile(0);
     let entry = world.state.ledger.get("east", "ns-b").unwrap();
-    assert_eq!((entry.releasing_since, entry.generation), (None, 1));
+    assert_eq!((entry.releasing_since, entry.owner_count), (None, 1));
     assert_eq!(world.refusal("a"), None);
 }
 
@@ -148,7 +148,7 @@ fn what_nobody_waits_for_is_taken_back() {
 fn deleted(fleet: &mut Fleet, name: &str) {
     let object = fleet.facts.shards.get_mut(&shard_name(name)).unwrap();
     object.deleting = true;
-    object.held = true;
+    object.has_finalizer = true;
     object.generation += 1;
 }
 

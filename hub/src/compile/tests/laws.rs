@@ -192,10 +192,10 @@ proptest! {
                             prop_assert!(entry.owner.is_none() || released, "{cluster}/{namespace} is forgotten");
                             continue;
                         };
-                        prop_assert!(now.generation >= entry.generation);
+                        prop_assert!(now.owner_count >= entry.owner_count);
                         if entry.owner.is_some() && now.owner.is_some() && now.owner != entry.owner {
                             prop_assert!(released, "{cluster}/{namespace} moved without a release");
-                            prop_assert_eq!(now.generation, entry.generation + 1);
+                            prop_assert_eq!(now.owner_count, entry.owner_count + 1);
                         }
                     }
                 }

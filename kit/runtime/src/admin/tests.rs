@@ -160,14 +160,3 @@ async fn silent_and_idle_clients_are_cut_off() {
     assert_eq!(text, "");
     assert!(tasks.shutdown(Duration::from_secs(5)).await.is_clean());
 }
-
-#[test]
-fn the_default_address_is_the_programs() {
-    let args = AdminArgs::default();
-    assert_eq!(args.bind_or(15020), "0.0.0.0:15020".parse().unwrap());
-    let given = AdminArgs {
-        admin_bind: Some("127.0.0.1:1".parse().unwrap()),
-        ..args
-    };
-    assert_eq!(given.bind_or(15020), "127.0.0.1:1".parse().unwrap());
-}

@@ -1,4 +1,4 @@
-//! W3C trace context on HTTP headers and gRPC metadata, both directions.
+//! W3C trace context on HTTP headers, both directions.
 //!
 //! Uses the W3C format always, whatever propagator is global. Callers: `edge` and `upstream` of the router, both
 //! ends of the control streams.
@@ -8,7 +8,6 @@ use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
 use opentelemetry::trace::TraceContextExt;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use tonic::metadata::{KeyRef, MetadataKey, MetadataMap};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
@@ -20,16 +19,6 @@ pub fn extract_context(headers: &HeaderMap) -> Context {
 /// Writes `context` over whatever trace headers there are. An empty context leaves them as they are.
 pub fn inject_context(context: &Context, headers: &mut HeaderMap) {
     TraceContextPropagator::new().inject_context(context, &mut HeadersMut(headers));
-}
-
-/// As [`extract_context`], of gRPC metadata.
-pub fn extract_metadata(metadata: &MetadataMap) -> Context {
-    TraceContextPropagator::new().extract_with_context(&Context::new(), &Metadata(metadata))
-}
-
-/// As [`inject_context`], into gRPC metadata.
-pub fn inject_metadata(context: &Context, metadata: &mut MetadataMap) {
-    TraceContextPropagator::new().inject_context(context, &mut MetadataMut(metadata));
 }
 
 /// The context to send on from within `span`: its own if spans are recorded, else `received` untouched, so that a
@@ -74,33 +63,6 @@ impl Injector for HeadersMut<'_> {
     }
 }
 
-struct Metadata<'a>(&'a MetadataMap);
-
-impl Extractor for Metadata<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        let name = |key| match key {
-            KeyRef::Ascii(key) => key.as_str(),
-            KeyRef::Binary(key) => key.as_str(),
-        };
-        self.0.keys().map(name).collect()
-    }
-}
-
-struct MetadataMut<'a>(&'a mut MetadataMap);
-
-impl Injector for MetadataMut<'_> {
-    fn set(&mut self, key: &str, value: String) {
-        let (Ok(name), Ok(value)) = (MetadataKey::from_bytes(key.as_bytes()), value.parse()) else {
-            return;
-        };
-        self.0.insert(name, value);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,18 +70,16 @@ mod tests {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn crosses_headers_and_metadata() {
+    fn crosses_headers() {
         let mut headers = HeaderMap::new();
         headers.insert("traceparent", HeaderValue::from_static(PARENT));
         headers.insert("tracestate", HeaderValue::from_static("vendor=1"));
         let context = extract_context(&headers);
         assert!(context.span().span_context().is_remote());
 
-        let mut metadata = MetadataMap::new();
-        inject_metadata(&context, &mut metadata);
         let mut back = HeaderMap::new();
         back.insert("traceparent", HeaderValue::from_static("overwritten"));
-        inject_context(&extract_metadata(&metadata), &mut back);
+        inject_context(&context, &mut back);
         assert_eq!(back, headers);
     }
 

@@ -85,7 +85,7 @@ pub struct IdentityStore {
     // ArcSwapOption: each handshake reads it, and must not wait for a writer.
     current: ArcSwapOption<Identity>,
     // A watch: those who hold connections want to know that there is a newer identity. Counts replacements.
-    generation: watch::Sender<u64>,
+    replacements: watch::Sender<u64>,
     not_after: Gauge,
     pub(super) rejected: Counter,
 }
@@ -103,7 +103,7 @@ impl IdentityStore {
     pub fn empty() -> Arc<Self> {
         Arc::new(Self {
             current: ArcSwapOption::empty(),
-            generation: watch::Sender::new(0),
+            replacements: watch::Sender::new(0),
             not_after: Gauge::default(),
             rejected: Counter::default(),
         })
@@ -126,7 +126,7 @@ impl IdentityStore {
             .as_secs();
         self.not_after.set(i64::try_from(not_after).unwrap_or(i64::MAX));
         self.current.store(Some(identity));
-        self.generation.send_modify(|generation| *generation += 1);
+        self.replacements.send_modify(|count| *count += 1);
     }
 
     /// The identity in use, if there is one yet.
@@ -136,7 +136,7 @@ impl IdentityStore {
 
     /// Changes at each replacement; 0 is "none yet".
     pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
+        self.replacements.subscribe()
     }
 
     /// Expiry, and reloads that were refused.

@@ -1,11 +1,12 @@
-//! A TLS listener: accepts, shakes hands on tasks of their own, and gives out streams that are ready to use.
+//! A TLS listener: accepts, shakes hands on tasks of their own, and gives out connections that are ready to use.
 //!
-//! A slow or silent client costs its own handshake only. Feeds tonic (`serve_with_incoming`, as a `Stream`; the peer's
-//! certificates are in `TlsConnectInfo`) and axum (`axum::serve`, as a `Listener`). Not for the router's traffic,
-//! which has its own `accept` with limits by caller. Callers: the hub's gRPC and webhook servers.
+//! A slow or silent client costs its own handshake only. Feeds tonic (`serve_with_incoming`), whose requests then know their
+//! peer's certificates by `TlsConnectInfo`. Not for the router's traffic, which has its own `accept` with limits by caller.
+//! Callers: the hub's server, scripted servers of tests.
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,42 +14,62 @@ use std::time::Duration;
 
 use futures::Stream;
 use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
 
 use crate::accept::{Limit, accept_each};
 use crate::tasks::Tasks;
 
-/// From the accepted connection to the end of the handshake.
+/// A client that has not finished its handshake by then is cut off.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handshakes at a time; more wait in the kernel's queue.
-const MAX_HANDSHAKES: usize = 256;
-/// Streams ready and not yet taken. The server takes them at once; more than this means it does not.
+/// Connections at once: a stream each for thousands of members and routers, and enrolments beside them.
+const MAX_CONNECTIONS: usize = 8192;
+/// Connections ready and not yet taken. The server takes them at once; more than this means it does not.
 const READY_QUEUE: usize = 64;
 
-/// Streams after their handshake, until the tasks it was given are cancelled.
+/// Connections after their handshake, until the tasks it was given are cancelled.
 #[derive(Debug)]
 pub struct TlsIncoming {
     addr: SocketAddr,
-    ready: mpsc::Receiver<TlsStream<TcpStream>>,
+    ready: mpsc::Receiver<TlsConnection>,
+}
+
+/// A connection after its handshake. It counts against the listener's bound until it is dropped.
+#[derive(Debug)]
+pub struct TlsConnection {
+    stream: TlsStream<TcpStream>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl TlsIncoming {
     /// Takes over a bound listener. `tasks` end it: then the stream ends too, and connections given out go on.
     pub fn new(listener: TcpListener, config: Arc<ServerConfig>, tasks: &Tasks) -> io::Result<Self> {
         let addr = listener.local_addr()?;
-        // A bounded queue: a server that stops taking streams stops the accept loop.
+        // A bounded queue: a server that stops taking connections stops the accept loop.
         let (give, ready) = mpsc::channel(READY_QUEUE);
         let (acceptor, stop) = (TlsAcceptor::from(config), tasks.token());
-        let serve = move |stream, peer| {
-            let (handshake, stop) = (handshake(stream, peer, acceptor.clone(), give.clone()), stop.clone());
-            async move { stop.run_until_cancelled(handshake).await.unwrap_or_default() }
+        let serve = move |stream, peer, permit| {
+            let (acceptor, give, stop) = (acceptor.clone(), give.clone(), stop.clone());
+            async move {
+                let handshake = stop.run_until_cancelled(handshake(stream, peer, acceptor)).await;
+                if let Some(stream) = handshake.flatten() {
+                    // It fails only when the server is gone.
+                    let _ = give
+                        .send(TlsConnection {
+                            stream,
+                            _permit: permit,
+                        })
+                        .await;
+                }
+            }
         };
         let limit = Limit {
             task: "tls-handshake",
-            at_once: MAX_HANDSHAKES,
+            at_once: MAX_CONNECTIONS,
         };
         tasks.spawn_critical("tls-accept", accept_each(listener, tasks.clone(), limit, serve));
         Ok(Self { addr, ready })
@@ -61,44 +82,56 @@ impl TlsIncoming {
 }
 
 impl Stream for TlsIncoming {
-    type Item = io::Result<TlsStream<TcpStream>>;
+    type Item = io::Result<TlsConnection>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.ready.poll_recv(cx).map(|stream| stream.map(Ok))
+        self.ready.poll_recv(cx).map(|connection| connection.map(Ok))
     }
 }
 
-impl axum::serve::Listener for TlsIncoming {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        while let Some(stream) = self.ready.recv().await {
-            if let Ok(peer) = stream.get_ref().0.peer_addr() {
-                return (stream, peer);
-            }
-        }
-        // The accept loop has ended, so the program is stopping: the server's own shutdown ends the wait.
-        std::future::pending().await
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(self.addr)
-    }
-}
-
-async fn handshake(
-    stream: TcpStream,
-    peer: SocketAddr,
-    acceptor: TlsAcceptor,
-    give: mpsc::Sender<TlsStream<TcpStream>>,
-) {
+async fn handshake(stream: TcpStream, peer: SocketAddr, acceptor: TlsAcceptor) -> Option<TlsStream<TcpStream>> {
     // Small control messages; a failure only delays them.
     let _ = stream.set_nodelay(true);
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        // A send fails only when the server is gone.
-        Ok(Ok(stream)) => drop(give.send(stream).await),
+        Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+    }
+    None
+}
+
+impl Deref for TlsConnection {
+    type Target = TlsStream<TcpStream>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.stream
+    }
+}
+
+impl Connected for TlsConnection {
+    type ConnectInfo = <TlsStream<TcpStream> as Connected>::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for TlsConnection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TlsConnection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -50,11 +50,6 @@ impl IdentityFiles {
         Ok(store)
     }
 
-    /// Follows files that may not exist yet into a store that may have an identity already.
-    pub fn follow_into(&self, store: &Arc<IdentityStore>, tasks: &Tasks, period: Duration) {
-        self.follower(store).spawn("tls-identity-reload", tasks, period);
-    }
-
     fn follower(&self, store: &Arc<IdentityStore>) -> Follower {
         let (rejected, store) = (store.rejected.clone(), store.clone());
         let apply = move |contents: &[Vec<u8>]| {

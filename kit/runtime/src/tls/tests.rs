@@ -1,9 +1,7 @@
 //! Real handshakes over an in-memory pipe, with stores that change between them.
 
 use super::*;
-use crate::pki::{
-    CertificateAuthority, Issued, LeafSpec, Usage, fingerprint, new_private_key, signing_request, subject_of,
-};
+use crate::pki::{CertificateAuthority, Issued, LeafSpec, Usage, new_private_key, signing_request, subject_of};
 use crate::tasks::Tasks;
 use rustls_pki_types::ServerName;
 use std::io;
@@ -141,36 +139,6 @@ async fn names_and_usages_are_checked() {
         shake(&server, &client).await.is_err(),
         "a server's certificate is none of a client"
     );
-}
-
-#[tokio::test]
-async fn a_fingerprint_is_trust_enough_for_the_first_contact() {
-    let (ours, theirs) = (ca("hub CA"), ca("hub CA"));
-    let pinned = |fingerprint: String| client_config(ServerTrust::Fingerprint(fingerprint), None, ALPN_GRPC);
-    let server = |identity| server_config(IdentityStore::new(identity), ClientAuth::None, ALPN_GRPC).unwrap();
-    let client = pinned(fingerprint(ours.pem()).unwrap().to_uppercase().replace("SHA", "sha")).unwrap();
-
-    assert_eq!(
-        shake(&server(server_identity(&ours, "hub")), &client).await.unwrap().0,
-        "hub"
-    );
-    assert!(
-        shake(&server(server_identity(&theirs, "hub")), &client).await.is_err(),
-        "another CA"
-    );
-
-    // The CA that is pinned, but a leaf that it did not sign.
-    let leaf = theirs.issue_server("hub", &[NAME], HOUR).unwrap();
-    let leaf_only = leaf.cert_pem.replace(theirs.pem(), "");
-    let grafted = Identity::from_pem(&(leaf_only + ours.pem()), &leaf.key_pem).unwrap();
-    assert!(shake(&server(grafted), &client).await.is_err(), "a grafted chain");
-
-    let misnamed = identity(&ours.issue_server("hub", &["other.example"], HOUR).unwrap());
-    assert!(shake(&server(misnamed), &client).await.is_err(), "another name");
-
-    for bad in ["", "sha256:", "md5:00", "sha256:zz"] {
-        assert!(matches!(pinned(bad.into()), Err(TlsError::Fingerprint(_))), "{bad}");
-    }
 }
 
 #[test]

@@ -130,6 +130,12 @@ struct StoreVerifier {
     mandatory: bool,
 }
 
+impl StoreVerifier {
+    fn trust(&self) -> arc_swap::Guard<Arc<Trust>> {
+        self.store.current.load()
+    }
+}
+
 impl ServerCertVerifier for StoreVerifier {
     fn verify_server_cert(
         &self,
@@ -139,7 +145,7 @@ impl ServerCertVerifier for StoreVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let trust = self.store.current.load();
+        let trust = self.trust();
         trust
             .as_client
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
@@ -151,11 +157,7 @@ impl ServerCertVerifier for StoreVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.store
-            .current
-            .load()
-            .as_client
-            .verify_tls12_signature(message, cert, dss)
+        self.trust().as_client.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -164,15 +166,11 @@ impl ServerCertVerifier for StoreVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.store
-            .current
-            .load()
-            .as_client
-            .verify_tls13_signature(message, cert, dss)
+        self.trust().as_client.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.store.current.load().as_client.supported_verify_schemes()
+        self.trust().as_client.supported_verify_schemes()
     }
 }
 
@@ -192,11 +190,8 @@ impl ClientCertVerifier for StoreVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.store
-            .current
-            .load()
-            .as_server
-            .verify_client_cert(end_entity, intermediates, now)
+        let trust = self.trust();
+        trust.as_server.verify_client_cert(end_entity, intermediates, now)
     }
 
     fn verify_tls12_signature(
@@ -205,11 +200,7 @@ impl ClientCertVerifier for StoreVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.store
-            .current
-            .load()
-            .as_server
-            .verify_tls12_signature(message, cert, dss)
+        self.trust().as_server.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -218,14 +209,10 @@ impl ClientCertVerifier for StoreVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.store
-            .current
-            .load()
-            .as_server
-            .verify_tls13_signature(message, cert, dss)
+        self.trust().as_server.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.store.current.load().as_server.supported_verify_schemes()
+        self.trust().as_server.supported_verify_schemes()
     }
 }

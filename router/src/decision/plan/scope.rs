@@ -1,6 +1,6 @@
 //! What a shard's namespaces and limits mean for one request: the selector to inject, or to judge an object by.
 
-use portolan_crds::limits::WILDCARD;
+use portolan_crds::names::WILDCARD;
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::filter::NamespaceLabels;

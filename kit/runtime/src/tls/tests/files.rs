@@ -119,20 +119,12 @@ async fn a_ca_bundle_is_followed_and_kept_when_it_turns_bad() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_may_come_later_if_the_caller_says_so() {
-    let (folder, ca, tasks) = (tempfile::tempdir().unwrap(), ca("hub CA"), Tasks::new());
+async fn files_that_are_missing_at_the_start_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
     let files = IdentityFiles {
         cert: folder.path().join("tls.crt"),
         key: folder.path().join("tls.key"),
     };
-    let error = files.follow(&tasks, PERIOD).unwrap_err().to_string();
+    let error = files.follow(&Tasks::new(), PERIOD).unwrap_err().to_string();
     assert!(error.contains("tls.crt"), "{error}");
-
-    let store = IdentityStore::empty();
-    files.follow_into(&store, &tasks, PERIOD);
-    looks().await;
-    assert!(store.load().is_none());
-    write(folder.path(), &ca.issue_server("late", &[NAME], HOUR).unwrap());
-    looks().await;
-    assert_eq!(current(&store), "late");
 }

@@ -23,13 +23,13 @@ const NAMED_MAX: usize = 10;
 /// What became of a ShardingConfig.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Verdict {
-    /// metadata.generation that was judged.
+    /// metadata.generation that it is about.
     pub(crate) generation: i64,
     /// Why that generation is not in force.
     pub(crate) refusal: Option<Refusal>,
     /// What the spec in force asks for.
     pub(crate) wanted: Wanted,
-    /// Pairs that the judged spec asks for and that another shard has and goes on wanting.
+    /// Pairs that the present spec asks for and that another shard has and goes on wanting.
     pub(crate) conflicts: Vec<Contested>,
     /// Pairs that the spec in force asks for and that their owner is letting go of.
     pub(crate) awaited: Vec<Contested>,
@@ -67,8 +67,9 @@ enum Holder<'a> {
     Unknown,
 }
 
+/// What came of all shards.
 #[derive(Debug, Default)]
-pub(super) struct Judged {
+pub(super) struct Outcome {
     pub(super) accepted: BTreeMap<ShardName, Accepted>,
     pub(super) verdicts: BTreeMap<ShardName, Verdict>,
     pub(super) claims: Claims,
@@ -93,69 +94,73 @@ type Queue<'a> = BTreeMap<Pair<'a>, &'a ShardName>;
 /// Conflicts over which a new spec was refused.
 type Refused = BTreeMap<ShardName, Vec<Contested>>;
 
-/// Judges all shards, oldest first.
+/// Decides over all shards, oldest first.
 ///
 /// Whether an owner lets go of a pair depends on whether its own new spec is accepted. So all new specs are taken for
-/// accepted first, and those that turn out to be refused stay so while the others are judged anew.
+/// accepted first, and those that turn out to be refused stay so while the others are decided anew.
 ///
 /// `before` is the state of the run before, `ledger` its ledger without what has been released since.
-pub(super) fn judge(facts: &Facts, before: &State, ledger: &Ledger) -> Judged {
+pub(super) fn arbitrate(facts: &Facts, before: &State, ledger: &Ledger) -> Outcome {
     let homes = ledger.homes();
-    let accepted = &before.accepted;
+    let known = Known { facts, ledger, homes };
     let drafts: Vec<_> = by_age(facts)
         .into_iter()
         .filter(|(_, object)| !object.deleting)
-        .map(|(name, object)| Draft::new(facts, (ledger, &homes), (name, object), accepted.get(name)))
+        .map(|(name, object)| known.draft(name, object, before.accepted.get(name)))
         .collect();
     let queue = waiting(&drafts, &before.ledger);
     let mut refused = Refused::new();
     loop {
-        let mut session = Session::new(&drafts, ledger, queue.clone(), &refused);
+        let mut pass = Pass::new(&drafts, ledger, queue.clone(), &refused);
         for draft in &drafts {
-            session.decide(draft);
+            pass.decide(draft);
         }
-        let newly: Refused = session.refused_now.into_iter().collect();
-        if newly.is_empty() {
-            return session.judged;
+        if pass.refused_now.is_empty() {
+            return pass.outcome;
         }
+        let newly = pass.refused_now;
         refused.extend(newly);
     }
 }
 
-impl<'a> Draft<'a> {
-    fn new(
-        facts: &Facts,
-        (ledger, homes): (&Ledger, &Homes<'_>),
-        (name, object): (&'a ShardName, &'a ShardObject),
-        accepted: Option<&Accepted>,
-    ) -> Self {
+/// What drafts are made of.
+struct Known<'a> {
+    facts: &'a Facts,
+    ledger: &'a Ledger,
+    /// Those of `ledger`.
+    homes: Homes<'a>,
+}
+
+impl Known<'_> {
+    fn draft<'a>(&self, name: &'a ShardName, object: &'a ShardObject, accepted: Option<&Accepted>) -> Draft<'a> {
         let accepted = accepted.filter(|accepted| accepted.uid == object.uid);
         let settled = accepted.is_some_and(|accepted| accepted.generation == object.generation);
-        let with_wanted = |spec: &Arc<ShardingConfigSpec>| wanted(facts, (ledger, homes), name, spec);
+        let with_wanted = |spec: &ShardingConfigSpec| wanted(self.facts, self.ledger, &self.homes, name, spec);
         let present = match accepted.filter(|_| settled) {
             Some(accepted) => Ok(accepted.spec.clone()),
             None => check(name, object),
         };
         let present = present.and_then(|spec| {
             if let Some(accepted) = accepted.filter(|_| !settled) {
-                check_lease(facts, name, accepted, &spec)?;
+                check_lease(self.facts, name, accepted, &spec)?;
             }
             let wanted = with_wanted(&spec);
-            match check_members(facts, ledger, name, &wanted) {
+            match check_members(self.facts, self.ledger, name, &wanted) {
                 Err(refusal) if !settled => Err(refusal),
                 _ => Ok((spec, wanted)),
             }
         });
-        let accepted = accepted.map(|accepted| (accepted.clone(), with_wanted(&accepted.spec)));
-        Self {
+        Draft {
             name,
             object,
             present,
             settled,
-            accepted,
+            accepted: accepted.map(|accepted| (accepted.clone(), with_wanted(&accepted.spec))),
         }
     }
+}
 
+impl Draft<'_> {
     /// What it asks for if its present spec is accepted, or if it was refused.
     fn wants(&self, refused: bool) -> Option<&Wanted> {
         match (&self.present, &self.accepted) {
@@ -171,6 +176,15 @@ impl<'a> Draft<'a> {
             (true, _) => of(false),
             (false, true) => of(false).intersection(&of(true)).copied().collect(),
             (false, false) => BTreeSet::new(),
+        }
+    }
+
+    /// Its present spec as the one in force.
+    fn accept(&self, spec: &Arc<ShardingConfigSpec>) -> Accepted {
+        Accepted {
+            uid: self.object.uid.clone(),
+            generation: self.object.generation,
+            spec: spec.clone(),
         }
     }
 }
@@ -212,7 +226,7 @@ fn check_members(facts: &Facts, ledger: &Ledger, name: &ShardName, wanted: &Want
     };
     let members = wanted.members.iter().map(|member| member.cluster.as_str());
     let closed: Vec<_> = members
-        .filter(|cluster| cordoned(cluster) && ledger.held_in(cluster, name).next().is_none())
+        .filter(|cluster| cordoned(cluster) && ledger.owned_in(cluster, name).next().is_none())
         .collect();
     if closed.is_empty() {
         return Ok(());
@@ -234,8 +248,8 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
         let name = spec.leader_election_name()?.to_owned();
         Some((name, spec.primary_cluster().map(ToOwned::to_owned)))
     };
-    let (held, wanted) = (place(before), place(spec));
-    if held.is_none() || wanted == held {
+    let (current, wanted) = (place(before), place(spec));
+    if current.is_none() || wanted == current {
         return Ok(());
     }
     let Some(caller) = running(facts, name, accepted) else {
@@ -248,7 +262,7 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
     } else {
         "spec.primaryCluster"
     };
-    let told = |place: Option<(String, Option<String>)>| match place {
+    let words = |place: Option<(String, Option<String>)>| match place {
         Some((name, Some(cluster))) => format!("{name} in {cluster}"),
         Some((name, None)) => format!("{name} in each caller's home cluster"),
         None => "none of the shard's own".to_owned(),
@@ -259,25 +273,25 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
             "{field}: the leader-election Lease is {}, and changing it to {} while callers run ({caller}) could make \
              two of them leaders: scale the operator to 0 first, and set spec.accept of the MemberCluster to false where \
              one is lost with its callers",
-            told(held),
-            told(wanted)
+            words(current),
+            words(wanted)
         ),
     })
 }
 
 /// One pass over all drafts.
-struct Session<'a> {
+struct Pass<'a> {
     ledger: &'a Ledger,
     refused: &'a Refused,
     /// What each shard asks for, those refused by what they asked for before.
     wants: BTreeMap<&'a ShardName, BTreeSet<Pair<'a>>>,
     /// Who waits for pairs that their owners are letting go of.
     queue: Queue<'a>,
-    refused_now: Vec<(ShardName, Vec<Contested>)>,
-    judged: Judged,
+    refused_now: Refused,
+    outcome: Outcome,
 }
 
-impl<'a> Session<'a> {
+impl<'a> Pass<'a> {
     fn new(drafts: &'a [Draft<'a>], ledger: &'a Ledger, queue: Queue<'a>, refused: &'a Refused) -> Self {
         let wants = drafts.iter().map(|draft| {
             let wanted = draft.wants(refused.contains_key(draft.name));
@@ -288,8 +302,8 @@ impl<'a> Session<'a> {
             refused,
             wants: wants.collect(),
             queue,
-            refused_now: Vec::new(),
-            judged: Judged::default(),
+            refused_now: Refused::new(),
+            outcome: Outcome::default(),
         }
     }
 
@@ -299,48 +313,44 @@ impl<'a> Session<'a> {
             generation: draft.object.generation,
             ..Verdict::default()
         };
-        let in_force = match &draft.present {
+        let decided = match &draft.present {
             Ok((spec, wanted)) => {
-                verdict.conflicts = match self.refused.get(name) {
+                let refused = self.refused.get(name);
+                verdict.conflicts = match refused {
                     Some(conflicts) => conflicts.clone(),
                     None => self.contested(name, wanted).0,
                 };
                 if draft.settled || verdict.conflicts.is_empty() {
-                    Some((draft.accept(spec), wanted))
+                    Ok((draft.accept(spec), wanted))
                 } else {
-                    if !self.refused.contains_key(name) {
-                        self.refused_now.push((name.clone(), verdict.conflicts.clone()));
+                    if refused.is_none() {
+                        self.refused_now.insert(name.clone(), verdict.conflicts.clone());
                     }
-                    verdict.refusal = Some(refuse_conflicts(&verdict.conflicts));
-                    draft
-                        .accepted
-                        .as_ref()
-                        .map(|(accepted, wanted)| (accepted.clone(), wanted))
+                    Err(refuse_conflicts(&verdict.conflicts))
                 }
             }
-            Err(refusal) => {
-                verdict.refusal = Some(refusal.clone());
-                draft
-                    .accepted
-                    .as_ref()
-                    .map(|(accepted, wanted)| (accepted.clone(), wanted))
-            }
+            Err(refusal) => Err(refusal.clone()),
         };
+        let in_force = decided.map(Some).unwrap_or_else(|refusal| {
+            verdict.refusal = Some(refusal);
+            let accepted = draft.accepted.as_ref();
+            accepted.map(|(accepted, wanted)| (accepted.clone(), wanted))
+        });
         if let Some((accepted, wanted)) = in_force {
             verdict.awaited = self.claim(name, wanted);
-            self.judged.accepted.insert(name.clone(), accepted);
+            self.outcome.accepted.insert(name.clone(), accepted);
             verdict.wanted = wanted.clone();
         }
-        self.judged.verdicts.insert(name.clone(), verdict);
+        self.outcome.verdicts.insert(name.clone(), verdict);
     }
 
     /// Who has the pair before `name` may: whoever is next in the queue, a shard that held it before and may still, or one
     /// that claimed it in this pass.
     fn before(&self, name: &ShardName, pair: Pair<'_>) -> Option<Holder<'_>> {
         let next = self.queue.get(&pair).copied().filter(|next| *next != name);
-        let held = || self.ledger.get(pair.0, pair.1).and_then(|entry| entry.owner.as_ref());
-        let claimed = || self.judged.claims.get(pair.0)?.get(pair.1);
-        match next.or_else(held) {
+        let owner = || self.ledger.get(pair.0, pair.1).and_then(|entry| entry.owner.as_ref());
+        let claimed = || self.outcome.claims.get(pair.0)?.get(pair.1);
+        match next.or_else(owner) {
             None if self.ledger.is_withholding() => Some(Holder::Unknown),
             known => {
                 let other = known.or_else(claimed).filter(|owner| *owner != name);
@@ -383,7 +393,7 @@ impl<'a> Session<'a> {
         for pair in wanted.pairs() {
             match self.before(name, pair) {
                 None => {
-                    let claims = self.judged.claims.entry(pair.0.to_owned()).or_default();
+                    let claims = self.outcome.claims.entry(pair.0.to_owned()).or_default();
                     claims.insert(pair.1.to_owned(), name.clone());
                 }
                 Some(Holder::Unknown) => {}
@@ -395,16 +405,6 @@ impl<'a> Session<'a> {
             }
         }
         awaited
-    }
-}
-
-impl Draft<'_> {
-    fn accept(&self, spec: &Arc<ShardingConfigSpec>) -> Accepted {
-        Accepted {
-            uid: self.object.uid.clone(),
-            generation: self.object.generation,
-            spec: spec.clone(),
-        }
     }
 }
 

@@ -1,0 +1,229 @@
+//! Facts under construction, and what the tests ask of a compiled world.
+
+use jiff::Timestamp;
+use portolan_crds::{
+    ClusterEntry, ConditionReason, Endpoint, MemberClusterSpec, ShardingConfigSpec, ShardingConfigStatus,
+};
+use serde_json::json;
+
+use super::*;
+use crate::facts::{AgentReport, MemberObject, Namespace, Pin, ShardObject};
+
+pub(in crate::compile) const CLUSTERS: [&str; 2] = ["east", "west"];
+
+/// Facts under construction.
+#[derive(Debug, Clone, Default)]
+pub(in crate::compile) struct Fleet {
+    pub(in crate::compile) facts: Facts,
+    pub(in crate::compile) state: State,
+}
+
+pub(in crate::compile) fn shard_name(name: &str) -> ShardName {
+    ShardName::new("ops", name).unwrap()
+}
+
+/// `entries`: cluster and its exact namespaces; none: all of them.
+pub(in crate::compile) fn spec(entries: &[(&str, &[&str])]) -> ShardingConfigSpec {
+    let entry = |(cluster, namespaces): &(&str, &[&str])| ClusterEntry {
+        name: Some((*cluster).to_owned()),
+        namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+        ..ClusterEntry::default()
+    };
+    ShardingConfigSpec {
+        selector: Some(serde_json::from_value(json!({"matchLabels": {"app": "op"}})).unwrap()),
+        caller_clusters: vec!["east".to_owned()],
+        clusters: entries.iter().map(entry).collect(),
+        ..ShardingConfigSpec::default()
+    }
+}
+
+impl Fleet {
+    /// Members east and west with agents that have reported `namespaces`.
+    pub(in crate::compile) fn new(namespaces: &[&str]) -> Self {
+        let mut fleet = Self::default();
+        for cluster in CLUSTERS {
+            fleet.member(cluster);
+            fleet.inventory(cluster, namespaces);
+            fleet.agent(cluster).callers = Some(BTreeMap::new());
+        }
+        fleet
+    }
+
+    pub(in crate::compile) fn member(&mut self, cluster: &str) {
+        let spec = MemberClusterSpec {
+            accept: true,
+            endpoints: vec![Endpoint {
+                url: format!("https://{cluster}.example"),
+                tls_server_name: None,
+            }],
+            ..MemberClusterSpec::default()
+        };
+        let member = MemberObject {
+            uid: format!("object-{cluster}"),
+            generation: 1,
+            labels: BTreeMap::from([("region".to_owned(), cluster.to_owned())]),
+            accept: true,
+            problems: Vec::new(),
+            in_force: Some(Arc::new(spec)),
+            status: portolan_crds::MemberClusterStatus::default(),
+        };
+        let pin = Pin {
+            member_uid: member.uid.clone(),
+            cluster_uid: format!("uid-{cluster}"),
+            signing_keys: vec![format!(r#"{{"kty":"RSA","n":"{cluster}","e":"AQAB"}}"#)],
+            agent_keys: Vec::new(),
+        };
+        self.facts.members.insert(cluster.to_owned(), member);
+        self.facts.pins.insert(cluster.to_owned(), pin);
+    }
+
+    pub(in crate::compile) fn agent(&mut self, cluster: &str) -> &mut AgentReport {
+        self.facts.agents.entry(cluster.to_owned()).or_default()
+    }
+
+    pub(in crate::compile) fn inventory(&mut self, cluster: &str, namespaces: &[&str]) {
+        let namespaces = namespaces.iter().map(|name| ((*name).to_owned(), Namespace::default()));
+        self.agent(cluster).namespaces = Some(namespaces.collect());
+    }
+
+    pub(in crate::compile) fn caller(&mut self, cluster: &str, uid: &str, app: &str) {
+        let fact = v1::CallerFact {
+            namespace: "ops".to_owned(),
+            pod: format!("pod-{uid}"),
+            uid: uid.to_owned(),
+            service_account: "op".to_owned(),
+            labels: [("app".to_owned(), app.to_owned())].into(),
+            phase: "Running".to_owned(),
+        };
+        self.agent(cluster)
+            .callers
+            .get_or_insert_default()
+            .insert(uid.to_owned(), fact);
+    }
+
+    /// Creates a shard, or edits it.
+    pub(in crate::compile) fn apply(&mut self, name: &str, spec: ShardingConfigSpec) {
+        let age = i64::try_from(self.facts.shards.len()).unwrap();
+        let object = self
+            .facts
+            .shards
+            .entry(shard_name(name))
+            .or_insert_with(|| ShardObject {
+                uid: format!("object-{name}"),
+                generation: 0,
+                created: Timestamp::from_second(age).unwrap(),
+                deleting: false,
+                has_finalizer: false,
+                spec: Err(String::new()),
+                status: ShardingConfigStatus::default(),
+            });
+        object.generation += 1;
+        object.spec = Ok(Arc::new(spec));
+    }
+
+    pub(in crate::compile) fn delete(&mut self, name: &str) {
+        self.facts.shards.remove(&shard_name(name));
+    }
+
+    /// Compiles; `released` 0 means that no router has acknowledged anything.
+    pub(in crate::compile) fn compile(&mut self, released: impl Into<Released>) -> World {
+        self.compile_at(released, Timestamp::UNIX_EPOCH)
+    }
+
+    /// The hub dies after its last write and starts again. It knows of agents only what they tell anew; they are taken to
+    /// have told already.
+    pub(in crate::compile) fn restart(&mut self) {
+        let ledger = &self.state.ledger;
+        let whole = [Slot::WHOLE].into();
+        let chunks = CLUSTERS
+            .iter()
+            .flat_map(|cluster| ledger.chunks(cluster, "", &whole, &whole));
+        let ledger = Ledger::restore(chunks, ledger.view_revision(), ledger.is_withholding());
+        self.state = State {
+            run: 0,
+            ledger: Arc::new(ledger),
+            ..self.state.clone()
+        };
+    }
+
+    pub(in crate::compile) fn compile_at(&mut self, released: impl Into<Released>, now: Timestamp) -> World {
+        let decided = decide(&self.facts, &self.state, &released.into(), now);
+        self.state = decided.state.clone();
+        print(&self.facts, &Settings::default(), decided)
+    }
+}
+
+impl From<u64> for Released {
+    fn from(by_all: u64) -> Self {
+        Self {
+            by_all,
+            ..Self::default()
+        }
+    }
+}
+
+impl World {
+    pub(in crate::compile) fn refusal(&self, name: &str) -> Option<ConditionReason> {
+        self.shards[&shard_name(name)]
+            .refusal
+            .as_ref()
+            .map(|refusal| refusal.reason)
+    }
+
+    pub(in crate::compile) fn message(&self, name: &str) -> &str {
+        let refusal = self.shards[&shard_name(name)].refusal.as_ref();
+        refusal.map(|refusal| refusal.message.as_str()).unwrap_or_default()
+    }
+
+    pub(in crate::compile) fn owner(&self, cluster: &str, namespace: &str) -> Option<&str> {
+        self.state
+            .ledger
+            .get(cluster, namespace)?
+            .owner
+            .as_ref()
+            .map(ShardName::name)
+    }
+
+    pub(in crate::compile) fn view(&self, home: &str, uid: &str) -> Option<&v1::CallerView> {
+        let name = Ref::View {
+            home: home.to_owned(),
+            pod_uid: uid.to_owned(),
+        };
+        match self.resources.get(&name)?.resource.body.as_ref()? {
+            v1::resource::Body::CallerView(view) => Some(view),
+            _ => None,
+        }
+    }
+
+    pub(in crate::compile) fn body(&self, name: &Ref) -> Option<&v1::resource::Body> {
+        self.resources.get(name)?.resource.body.as_ref()
+    }
+
+    pub(in crate::compile) fn identity(&self, cluster: &str) -> Option<&v1::MemberIdentity> {
+        match self.body(&Ref::Identity(cluster.to_owned()))? {
+            v1::resource::Body::MemberIdentity(identity) => Some(identity),
+            _ => None,
+        }
+    }
+
+    pub(in crate::compile) fn rules(&self, name: &str) -> Option<&v1::Shard> {
+        match self.body(&Ref::Shard(shard_name(name)))? {
+            v1::resource::Body::Shard(shard) => Some(shard),
+            _ => None,
+        }
+    }
+
+    pub(in crate::compile) fn owned(&self, cluster: &str, name: &str) -> Option<&v1::Ownership> {
+        match self.body(&owned_by(cluster, name))? {
+            v1::resource::Body::Ownership(owned) => Some(owned),
+            _ => None,
+        }
+    }
+}
+
+pub(in crate::compile) fn owned_by(cluster: &str, name: &str) -> Ref {
+    Ref::Ownership {
+        cluster: cluster.to_owned(),
+        shard: shard_name(name),
+    }
+}

@@ -1,0 +1,28 @@
+//! What a look at the world says of conditions, and how that becomes `status.conditions`. Used by every part of a status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use portolan_crds::{ConditionReason, ConditionType, Finding, set_condition};
+
+/// Of a condition about a spec that there is not.
+pub(super) fn nothing_in_force(type_: ConditionType) -> Finding {
+    let message = "no spec is in force, see Accepted";
+    Finding::unknown(type_, ConditionReason::Invalid, message)
+}
+
+/// Sets what was found of an object's `generation`.
+pub(super) fn set(
+    conditions: &mut Vec<Condition>,
+    findings: impl IntoIterator<Item = Finding>,
+    generation: i64,
+    now: Timestamp,
+) {
+    for finding in findings {
+        set_condition(conditions, finding, generation, &whole_seconds(now));
+    }
+}
+
+/// The API server keeps whole seconds; anything finer would look like a change when it comes back.
+pub(super) fn whole_seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}

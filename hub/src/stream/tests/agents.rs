@@ -1,0 +1,110 @@
+//! Which agent is a member's: its key, its keys for tokens, and what happens to a second one.
+
+use super::*;
+
+#[tokio::test]
+async fn a_second_agent_replaces_the_first() {
+    let hub = TestHub::start().await;
+    let mut first = hub.join("east").await;
+    let _second = hub.agent("east", hello_of("east")).await.unwrap();
+    let ended = loop {
+        if let Err(status) = first.hear().await {
+            break status;
+        }
+    };
+    assert_eq!(ended.code(), Code::Aborted);
+    assert!(hub.index.read(|facts| facts.agents["east"].connected));
+}
+
+/// Renews the identity that the channel is opened with.
+async fn renew(channel: Channel) -> Result<(v1::Issued, Secret<String>), Status> {
+    let (key, csr) = key_and_csr();
+    let answer = EnrollmentClient::new(channel).renew(v1::RenewRequest { csr }).await?;
+    match answer.into_inner().outcome {
+        Some(v1::enroll_response::Outcome::Issued(issued)) => Ok((issued, key)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_agent_is_its_key_and_not_its_name() {
+    let hub = TestHub::start().await;
+    let (first, first_key) = hub.enroll_agent("east").await;
+    let as_first = || hub.channel_as(&first, &first_key);
+    let connect = async |channel: Channel| hub.agent_over(channel, hello_of("east")).await.map(drop);
+    connect(as_first()).await.unwrap();
+
+    // Of the hub's CA and of the right name, but not what was issued to the agent.
+    let by_name = || hub.channel(Some(&Identity::Agent("east".into())));
+    let refused = [
+        connect(by_name()).await.unwrap_err(),
+        renew(by_name()).await.map(drop).unwrap_err(),
+    ];
+    for status in refused {
+        assert_eq!(status.code(), Code::PermissionDenied);
+        assert!(
+            status.message().contains("run portolanctl join"),
+            "{}",
+            status.message()
+        );
+    }
+    assert!(
+        hub.index.read(|facts| facts.join_refusals.is_empty()),
+        "a stranger says nothing about the member"
+    );
+
+    let (second, second_key) = renew(as_first()).await.unwrap();
+    let as_second = || hub.channel_as(&second, &second_key);
+    connect(as_second()).await.unwrap();
+    connect(as_first()).await.expect("the answer to a renewal may be lost");
+    let _third = renew(as_second()).await.unwrap();
+    connect(as_second()).await.unwrap();
+    assert!(connect(as_first()).await.is_err() && renew(as_first()).await.is_err());
+
+    // Joined anew, the agents before are nobody.
+    let (anew, anew_key) = hub.enroll_agent("east").await;
+    assert!(connect(as_second()).await.is_err() && renew(as_second()).await.is_err());
+    connect(hub.channel_as(&anew, &anew_key)).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_a_pin_without_a_key_the_first_agent_seen_is_the_one() {
+    let hub = TestHub::start().await;
+    let (issued, key) = hub.enroll_agent("east").await;
+    let mut pins = hub.index.read(|facts| facts.pins.clone());
+    pins.get_mut("east").unwrap().agent_keys.clear();
+    let path = "/api/v1/namespaces/portolan-system/configmaps/portolan-pins";
+    hub.objects.lock().get_mut(path).unwrap()["data"]["east"] = json!(serde_json::to_string(&pins["east"]).unwrap());
+    hub.index.write(|facts| facts.set_pins(pins));
+    hub.agent_over(hub.channel_as(&issued, &key), hello_of("east"))
+        .await
+        .map(drop)
+        .unwrap();
+    let status = hub.agent("east", hello_of("east")).await.err().unwrap();
+    assert_eq!(status.code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn rotated_keys_are_pinned_and_stolen_ones_are_not() {
+    let hub = TestHub::start().await;
+    let _east = hub.join("east").await;
+    let _west = hub.join("west").await;
+    let rotated = v1::AgentHello {
+        jwks: facts_of("east-2").jwks,
+        ..hello_of("east")
+    };
+    let _rotated = hub.agent("east", rotated).await.unwrap();
+    let pinned = hub.index.read(|facts| facts.pins["east"].signing_keys.clone());
+    assert_eq!(pinned, crate::jwks::parse(&facts_of("east-2").jwks).unwrap());
+    let stolen = v1::AgentHello {
+        jwks: facts_of("west").jwks,
+        ..hello_of("east")
+    };
+    let status = hub.agent("east", stolen).await.err().unwrap();
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert!(
+        status.message().contains("member west publishes"),
+        "{}",
+        status.message()
+    );
+}

@@ -1,0 +1,131 @@
+//! A scripted API server: a store of objects, and what goes wrong with it.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// What it keeps, by path.
+pub(crate) type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
+
+/// What goes wrong with requests, and with writes.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// Of the write after so many others the answer is lost.
+    pub(crate) lost_after: Option<usize>,
+    /// None is carried out.
+    pub(crate) refused: bool,
+    /// Before the next write of the object at this path, another client puts this into its data.
+    pub(crate) overtaken: Option<(String, Value)>,
+    /// Nothing is answered in time.
+    pub(crate) away: bool,
+}
+
+pub(crate) type SharedFaults = Arc<Mutex<Faults>>;
+
+/// Objects by path; resourceVersions that count and are checked; SubjectAccessReviews that know one user.
+pub(crate) fn scripted_api(objects: Objects) -> Client {
+    faulty_api(objects, SharedFaults::default())
+}
+
+/// A [`scripted_api`] with faults.
+pub(crate) fn faulty_api(objects: Objects, faults: SharedFaults) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (objects, faults) = (objects.clone(), faults.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body
+                .collect()
+                .await
+                .map(http_body_util::Collected::to_bytes)
+                .unwrap_or_default();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            if faults.lock().away {
+                std::future::pending::<()>().await;
+            }
+            let is_write = head.method != http::Method::GET;
+            let mut faults = faults.lock();
+            if let Some((path, data)) = faults
+                .overtaken
+                .take_if(|(path, _)| is_write && head.uri.path() == path.as_str())
+                && let Some(object) = objects.lock().get_mut(&path)
+            {
+                object["data"] = data;
+                object["metadata"]["resourceVersion"] = json!("1000");
+            }
+            let lost = is_write && faults.lost_after == Some(0);
+            faults.lost_after = faults.lost_after.and_then(|left| left.checked_sub(is_write.into()));
+            let failure = json!({"kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError"});
+            let (code, answer) = if is_write && faults.refused {
+                (500, failure.clone())
+            } else {
+                answer(&objects, &head, body)
+            };
+            let (code, answer) = if lost { (500, failure) } else { (code, answer) };
+            let answer = http::Response::builder()
+                .status(code)
+                .body(Body::from(answer.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u16, Value) {
+    let path = head.uri.path().to_owned();
+    let refuse = |code: u16, reason: &str| {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": reason});
+        (code, status)
+    };
+    if path.ends_with("/subjectaccessreviews") {
+        body["status"] = json!({"allowed": body["spec"]["user"] == "ada", "reason": "scripted"});
+        return (201, body);
+    }
+    let mut objects = objects.lock();
+    match head.method.as_str() {
+        "GET" if path.ends_with("/configmaps") => {
+            let of_folder = objects.iter().filter(|(name, _)| name.starts_with(&path));
+            let items: Vec<_> = of_folder.map(|(_, object)| object.clone()).collect();
+            let list = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
+            (200, list)
+        }
+        "GET" => objects
+            .get(&path)
+            .map_or_else(|| refuse(404, "NotFound"), |object| (200, object.clone())),
+        "DELETE" => match objects.remove(&path) {
+            Some(_) => (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+            None => refuse(404, "NotFound"),
+        },
+        "POST" => {
+            let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
+            if objects.contains_key(&path) {
+                return refuse(409, "AlreadyExists");
+            }
+            body["metadata"]["resourceVersion"] = json!("1");
+            objects.insert(path, body.clone());
+            (201, body)
+        }
+        "PUT" => {
+            let Some(present) = objects.get(&path) else {
+                return refuse(404, "NotFound");
+            };
+            let version = |object: &Value| {
+                object["metadata"]["resourceVersion"]
+                    .as_str()
+                    .and_then(|v| v.parse::<u64>().ok())
+            };
+            if version(&body) != version(present) {
+                return refuse(409, "Conflict");
+            }
+            body["metadata"]["resourceVersion"] = json!((version(&body).unwrap_or_default() + 1).to_string());
+            objects.insert(path, body.clone());
+            (200, body)
+        }
+        _ => refuse(405, "MethodNotAllowed"),
+    }
+}
