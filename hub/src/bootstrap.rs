@@ -200,7 +200,7 @@ mod tests {
     const HALF: &str = "0123456789abcdef";
 
     fn secret(fields: &[(&str, &str)]) -> KubeSecret {
-        let hash = hex(&Sha256::digest(HALF.as_bytes()));
+        let hash = hex(Sha256::digest(HALF.as_bytes()));
         let mut data = BTreeMap::from([
             ("kind".to_owned(), "agent".to_owned()),
             ("name".to_owned(), "east".to_owned()),

@@ -119,7 +119,9 @@ fn shards(configs: &Vec<ShardingConfig>) -> String {
     ]);
     let mut notes = String::new();
     for config in configs {
-        shard_rows(config).into_iter().for_each(|row| table.row(row));
+        for row in shard_rows(config) {
+            table.row(row);
+        }
         let conditions = config.status.iter().flat_map(|status| &status.conditions).cloned();
         explain_false(
             &mut notes,

@@ -331,11 +331,14 @@ impl<'a> Pass<'a> {
             }
             Err(refusal) => Err(refusal.clone()),
         };
-        let in_force = decided.map(Some).unwrap_or_else(|refusal| {
-            verdict.refusal = Some(refusal);
-            let accepted = draft.accepted.as_ref();
-            accepted.map(|(accepted, wanted)| (accepted.clone(), wanted))
-        });
+        let in_force = match decided {
+            Ok(in_force) => Some(in_force),
+            Err(refusal) => {
+                verdict.refusal = Some(refusal);
+                let accepted = draft.accepted.as_ref();
+                accepted.map(|(accepted, wanted)| (accepted.clone(), wanted))
+            }
+        };
         if let Some((accepted, wanted)) = in_force {
             verdict.awaited = self.claim(name, wanted);
             self.outcome.accepted.insert(name.clone(), accepted);

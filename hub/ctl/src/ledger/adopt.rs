@@ -106,8 +106,8 @@ fn print(found: &Found, claims: &Claims) {
 async fn write(hub: &Client, found: &Found, claims: &Claims) -> anyhow::Result<()> {
     let maps = Api::<ConfigMap>::namespaced(hub.clone(), SYSTEM_NAMESPACE);
     let mut root = Root {
-        incarnation: incarnation(),
-        key: incarnation(),
+        incarnation: random_name(),
+        key: random_name(),
         phase: Phase::Begun,
         ..Root::default()
     };
@@ -142,6 +142,11 @@ async fn write(hub: &Client, found: &Found, claims: &Claims) -> anyhow::Result<(
         deleted.with_context(|| format!("cannot delete ConfigMap {name}"))?;
     }
     Ok(())
+}
+
+/// 128 random bits in hex.
+fn random_name() -> String {
+    format!("{:032x}", rand::random::<u128>())
 }
 
 fn contents(claims: &Claims, key: &str) -> Vec<Content> {

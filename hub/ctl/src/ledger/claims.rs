@@ -346,7 +346,7 @@ mod tests {
         let mut evidence = evidence(vec![object("a", named("ns-b"), &[]), losing]);
         let known = Pair {
             owner: Some(shard("b")),
-            generation: 1,
+            owner_count: 1,
             view_revision: 5,
             releasing: false,
         };

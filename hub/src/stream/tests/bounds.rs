@@ -1,5 +1,6 @@
 //! What a router says is of its part of the world, and bounded.
 
+use super::subscriptions::{subscription, two_shards};
 use super::*;
 
 fn open_breaker(cluster: &str) -> v1::BreakerState {

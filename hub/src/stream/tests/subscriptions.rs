@@ -16,7 +16,7 @@ async fn told(hub: &TestHub, router: &mut crate::testing::TestRouter, enough: &s
 }
 
 /// Shard a of east and west with caller pod-p, shard b of mars with caller pod-q in mars.
-async fn two_shards(hub: &TestHub) -> Vec<TestAgent> {
+pub(super) async fn two_shards(hub: &TestHub) -> Vec<TestAgent> {
     use kube::api::{ApiResource, DynamicObject};
     hub.member("mars", true);
     let agents = vec![hub.join("east").await, hub.join("west").await, hub.join("mars").await];
@@ -47,7 +47,7 @@ async fn two_shards(hub: &TestHub) -> Vec<TestAgent> {
     agents
 }
 
-fn subscription(scopes: &[&str]) -> Subscription {
+pub(super) fn subscription(scopes: &[&str]) -> Subscription {
     Subscription::from_scopes(scopes.iter().copied()).unwrap()
 }
 
