@@ -108,12 +108,6 @@ impl Acks {
         *self.returning_until.write() = Instant::now() + RETURN_GRACE;
     }
 
-    /// All routers of before are back.
-    #[cfg(test)]
-    pub(crate) fn expect_nobody(&self) {
-        *self.returning_until.write() = Instant::now();
-    }
-
     /// A stream begins, with what the router says it holds. False, and nothing changes, while an earlier one of the name is
     /// open: there are two routers then, and of what either holds nothing would be known.
     pub(crate) fn connected(&self, router: &str, state: RouterState) -> bool {
@@ -171,13 +165,6 @@ impl Acks {
             .filter(|state| state.subscription == Subscription::Everything);
         let mut seen = gateways.map(|state| &state.seen);
         seen.any(|seen| seen.incarnation == incarnation && seen.view_revision > view_revision)
-    }
-
-    /// Whether some router has been told by another ledger than this one.
-    pub(crate) fn have_seen_another(&self, incarnation: &str) -> bool {
-        let routers = self.routers.read();
-        let mut seen = routers.values().map(|state| state.seen.incarnation.as_str());
-        seen.any(|seen| !seen.is_empty() && seen != incarnation)
     }
 
     fn wake(&self) {

@@ -83,22 +83,12 @@ impl Distributor {
         let mut dwells = Dwells::default();
         let mut writes = Writes::default();
         let mut decided = None;
-        // A ledger that names nothing may be new because the old one is lost.
-        let mut may_be_new = state.is_empty();
-        if may_be_new {
-            Arc::make_mut(&mut state.ledger).withhold();
-        } else {
+        if !state.is_empty() {
             self.acks.expect_returns();
         }
         loop {
             alarms.facts.mark_unchanged();
             alarms.acks.mark_unchanged();
-            let withholds = state.ledger.is_withholding();
-            if may_be_new && withholds && self.acks.have_seen_another(&state.incarnation) {
-                tracing::warn!("routers were told what the ledger does not name: others of them may come back");
-                self.acks.expect_returns();
-                may_be_new = false;
-            }
             let seen = self.acks.released(state.ledger.releasing());
             let released = dwells.observe(seen, state.run, Instant::now());
             if writes.have_failed() {

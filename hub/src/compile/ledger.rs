@@ -30,7 +30,7 @@ pub(crate) struct Ledger {
     departures: BTreeMap<String, Departures>,
     /// The last view revision that was given.
     view_revision: u64,
-    /// Routers may hold pairs that the ledger does not name, since it was adopted or named none: nobody is given any of those until every
+    /// Routers may hold pairs that the ledger does not name, since it was adopted: nobody is given any of those until every
     /// router has been heard.
     withholding: bool,
 }
@@ -124,11 +124,6 @@ impl Ledger {
     /// Whether nobody may be given what nobody is known to have.
     pub(crate) fn is_withholding(&self) -> bool {
         self.withholding
-    }
-
-    /// Nobody is given what nobody is known to have, until every router has been heard.
-    pub(crate) fn withhold(&mut self) {
-        self.withholding = true;
     }
 
     /// Clusters with pairs of any state.

@@ -140,34 +140,6 @@ impl Drop for Alone {
     }
 }
 
-/// The hub's cluster may have been built anew, and routers serve what the lost ledger named.
-#[tokio::test(start_paused = true)]
-async fn a_ledger_that_names_nothing_gives_nothing_before_routers_were_heard() {
-    let withholds = |world: Option<&World>| world.is_some_and(|world| world.state.ledger.is_withholding());
-    let grants = |world: Option<&World>| world.is_some_and(|world| !world.state.ledger.is_withholding());
-    let mut hub = Alone::start().await;
-    hub.until(withholds).await;
-    let alone = hub.until(grants).await;
-    assert!(
-        alone >= RELEASE_DWELL && alone < 3 * RELEASE_DWELL,
-        "without routers: {alone:?}"
-    );
-
-    let mut hub = Alone::start().await;
-    hub.until(withholds).await;
-    let router = RouterState {
-        seen: Seen {
-            incarnation: "lost".to_owned(),
-            view_revision: 7,
-        },
-        acked_run: u64::MAX,
-        ..RouterState::new(1, BTreeMap::new())
-    };
-    hub.acks.connected("gateway", router);
-    let waited = hub.until(grants).await;
-    assert!(waited > Duration::from_secs(50), "for the other routers: {waited:?}");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_hub_that_is_cut_off_lets_routers_go() {
     let mut hub = Alone::start().await;
