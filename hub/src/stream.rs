@@ -61,8 +61,9 @@ async fn send<T>(outbound: &Outbound<T>, peer: &str, message: T) -> Result<(), S
 }
 
 /// Ends a stream, saying why.
-async fn end<T>(outbound: &Outbound<T>, status: Status) {
-    let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Err(status))).await;
+async fn end<T>(outbound: &Outbound<T>, status: Status) -> Status {
+    let _ = tokio::time::timeout(SEND_TIMEOUT, outbound.send(Err(status.clone()))).await;
+    status
 }
 
 /// The answer to a Hello that tells these revisions of the protocol.

@@ -153,7 +153,7 @@ impl AgentSession {
             .index
             .report(&self.cluster, self.epoch, Report::Disconnected);
         tracing::info!(cluster = self.cluster, reason = status.message(), "agent disconnected");
-        end(&self.outbound, status).await;
+        let _ = end(&self.outbound, status).await;
     }
 
     async fn run(

@@ -245,11 +245,12 @@ impl RouterSession {
                         self.offer(&published.world, &published.traceparent).await?;
                     }
                 }
-                () = async { drop(none.wait_for(Option::is_none).await) } => return Err(self.end(not_the_hub()).await),
+                () = async { drop(none.wait_for(Option::is_none).await) } => {
+                    return Err(end(&self.outbound, not_the_hub()).await);
+                }
                 () = tokio::time::sleep_until(answer_by), if !idle => {
                     let status = Status::deadline_exceeded("a transaction was not answered in time");
-                    end(&self.outbound, status.clone()).await;
-                    return Err(status);
+                    return Err(end(&self.outbound, status).await);
                 }
             }
         }

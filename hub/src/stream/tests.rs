@@ -21,6 +21,8 @@ mod agents;
 mod bounds;
 mod subscriptions;
 
+use subscriptions::two_shards;
+
 fn shard(hub: &TestHub, name: &str, generation: i64, clusters: serde_json::Value) {
     use kube::api::{ApiResource, DynamicObject};
     let kind = ApiResource::erase::<portolan_crds::ShardingConfig>(&());
