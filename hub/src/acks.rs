@@ -239,7 +239,7 @@ mod tests {
         assert!(!acks.have_seen_beyond("one", 8));
         assert!(!acks.have_seen_beyond("another", 7), "of an earlier life");
         acks.update("a", 1, |state| {
-            state.subscription = Subscription::Shards(["ops/a".parse().unwrap()].into())
+            state.subscription = Subscription::Shards(["ops/a".parse().unwrap()].into());
         });
         assert!(!acks.have_seen_beyond("one", 7), "a router of one shard says so");
     }

@@ -406,7 +406,7 @@ fn bounded(report: Vec<v1::BreakerState>, known: impl Fn(&str) -> bool) -> Vec<v
         let state = ["open", "half-open"].into_iter().find(|state| breaker.state == *state);
         let key = (breaker.cluster.clone(), class);
         if state.is_some() && !kept.contains_key(&key) && known(&breaker.cluster) {
-            breaker.traffic_class = class.unwrap_or("unary").to_owned();
+            class.unwrap_or("unary").clone_into(&mut breaker.traffic_class);
             breaker
                 .reason
                 .truncate(breaker.reason.floor_char_boundary(MAX_REASON_BYTES));
