@@ -73,6 +73,9 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
     let metrics = Metrics::default();
     registry.root(|root| metrics.register(root));
 
+    // The last to be ready, known from the first: a readiness of no parts would be true.
+    let readiness = Readiness::new();
+    let serving = readiness.task("grpc");
     let parts = Parts {
         client,
         watching,
@@ -80,7 +83,7 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         acks: Arc::default(),
         worlds: watch::Sender::new(None),
         metrics,
-        readiness: Readiness::new(),
+        readiness,
         tasks: tasks.child(),
         config,
     };
@@ -98,13 +101,13 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
 
     let work = parts.tasks.clone();
     let drain = Drain::new(parts.readiness.clone(), tasks.clone(), SHUTDOWN_DEADLINE);
-    work.spawn_service("start", Box::pin(parts.start(listener)));
+    work.spawn_service("start", Box::pin(parts.start(listener, serving)));
     Ok(drain.after(work, SHUTDOWN_DEADLINE))
 }
 
 impl Parts {
     /// In order: watches, CA, pins; once the facts are complete the ledger and the compiler, then streams. Runs until the end.
-    async fn start(self, listener: TcpListener) -> anyhow::Result<()> {
+    async fn start(self, listener: TcpListener, serving: ReadyHandle) -> anyhow::Result<()> {
         let facts_ready = self.start_watches();
         let ca = Arc::new(self.load_ca().await);
         let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
@@ -131,7 +134,6 @@ impl Parts {
             "finalizers",
             finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
         );
-        let serving = self.readiness.task("grpc");
         let services = self.services(ca, pins);
         serving.ready();
         tracing::info!("serving");

@@ -61,7 +61,10 @@ impl Fleet {
         if let Some(otlp) = &self.otlp {
             flags.extend([("otlp-endpoint", otlp.as_str()), ("trace-sample-ratio", "1")]);
         }
-        let arguments: Vec<_> = flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect();
+        let arguments: Vec<_> = flags
+            .iter()
+            .flat_map(|(flag, value)| [format!("--{flag}"), (*value).to_owned()])
+            .collect();
         let log = self.path(&format!("{name}.log"));
         let started = process::spawn(name, &find(program)?, &arguments, &log)?;
         self.processes.push(started.clone());
