@@ -111,11 +111,11 @@ impl Call<'_> {
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
         let edge = &self.edge.parts;
         let Connection { peer, source } = self.connection;
-        let _arrived = edge.admit.arrive(source, asked).await?;
         let sender = Sender {
             headers: &head.headers,
             peer: peer.as_ref(),
-            address: source.address,
+            source,
+            asked,
         };
         let identified = edge.identifier.identify(&sender, snapshot);
         identified.await.map_err(|fault| not_yet(asked, fault))

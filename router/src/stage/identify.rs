@@ -11,7 +11,6 @@ mod review;
 mod token;
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,7 +26,8 @@ use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
-use crate::stage::admit::Admit;
+use crate::stage::admit::{Admit, Source};
+use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::elements;
 use crate::value::snapshot::keys::{KeyOwner, SigningKey};
@@ -71,8 +71,31 @@ pub(crate) struct Sender<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// Of the client certificate.
     pub(crate) peer: Option<&'a PeerIdentity>,
-    /// The other end of the connection.
-    pub(crate) address: IpAddr,
+    /// The connection.
+    pub(crate) source: &'a Source,
+    /// What it sent.
+    pub(crate) asked: &'a ApiRequest,
+}
+
+/// What can be said of a sender without asking anybody.
+enum Known {
+    Person {
+        user: String,
+        groups: Vec<String>,
+    },
+    /// Its token was reviewed a moment ago.
+    Pod(Arc<Reviewed>),
+    /// A key of a member signed its token, which is to be reviewed there.
+    Signed(Box<Signed>),
+}
+
+/// A token that a member's key signed.
+struct Signed {
+    token: String,
+    hash: TokenHash,
+    /// What is left of the token's own.
+    life: Duration,
+    claimed: Reviewed,
 }
 
 /// The stage. One per process, shared by all requests.
@@ -116,21 +139,29 @@ impl Identifier {
     }
 
     async fn identify_at(&self, sender: &Sender<'_>, snapshot: &Snapshot, now: SystemTime) -> Result<Caller, Fault> {
-        let Sender { headers, peer, address } = *sender;
+        let reviewed = match self.known(sender, snapshot, now)? {
+            Known::Person { user, groups } => return Ok(Caller::Person { user, groups }),
+            Known::Pod(reviewed) => reviewed,
+            Known::Signed(signed) => self.review(*signed, sender).await?,
+        };
+        caller_of(&reviewed, snapshot).map(Caller::Pod)
+    }
+
+    /// Waits for nothing: whoever is known, or known to be nobody, does not stand behind those whom a member must be asked
+    /// about.
+    fn known(&self, sender: &Sender<'_>, snapshot: &Snapshot, now: SystemTime) -> Result<Known, Fault> {
         // As an API server does: a certificate that is somebody comes first.
         if let Some(PeerIdentity {
             identity: Identity::Person { user, groups },
             not_after,
-        }) = peer
+        }) = sender.peer
             && now < *not_after
         {
-            return Ok(Caller::Person {
-                user: user.clone(),
-                groups: groups.clone(),
-            });
+            let (user, groups) = (user.clone(), groups.clone());
+            return Ok(Known::Person { user, groups });
         }
-        let Some(token) = bearer(headers)? else {
-            return Err(no_identity(peer, &self.config.audience));
+        let Some(token) = bearer(sender.headers)? else {
+            return Err(no_identity(sender.peer, &self.config.audience));
         };
         if snapshot.generation == 0 {
             return Err(Fault::Unavailable {
@@ -139,29 +170,43 @@ impl Identifier {
                 sent: false,
             });
         }
-        let reviewed = self.reviewed(&token, address, snapshot, now).await?;
-        caller_of(&reviewed, snapshot).map(Caller::Pod)
-    }
-
-    async fn reviewed(
-        &self,
-        token: &str,
-        address: IpAddr,
-        snapshot: &Snapshot,
-        now: SystemTime,
-    ) -> Result<Arc<Reviewed>, Fault> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(unauthenticated(&TokenError::NotAToken));
         }
-        let hash = TokenHash::of(token);
-        if let Some((outcome, source)) = self.cache.known(hash).await {
-            self.metrics.source(source);
-            return outcome;
+        let hash = TokenHash::of(&token);
+        if let Some(outcome) = self.kept(hash) {
+            return outcome.map(Known::Pod);
         }
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let claimed = self.verify(token, snapshot, now)?;
-        let life = Duration::from_secs(claimed.expires.saturating_sub(now));
-        let (admit, members, token) = (self.admit.clone(), self.members.clone(), token.to_owned());
+        let claimed = self.verify(&token, snapshot, now)?;
+        Ok(Known::Signed(Box::new(Signed {
+            token: token.into_owned(),
+            hash,
+            life: Duration::from_secs(claimed.expires.saturating_sub(now)),
+            claimed,
+        })))
+    }
+
+    fn kept(&self, hash: TokenHash) -> Option<cache::Outcome> {
+        let outcome = self.cache.kept(hash);
+        outcome.inspect(|_| self.metrics.source(cache::Source::Kept))
+    }
+
+    /// Asks the member that signed it, or waits for the answer that another request with it waits for.
+    async fn review(&self, signed: Signed, sender: &Sender<'_>) -> Result<Arc<Reviewed>, Fault> {
+        let Signed {
+            token,
+            hash,
+            life,
+            claimed,
+        } = signed;
+        let (admit, source) = (self.admit.clone(), sender.source);
+        let _arrived = admit.arrive(source, &claimed.key.home_cluster, sender.asked).await?;
+        // Another request's answer may have come meanwhile.
+        if let Some(outcome) = self.kept(hash) {
+            return outcome;
+        }
+        let (members, address, admit) = (self.members.clone(), source.address, admit.clone());
         let review = async move {
             let _permit = admit.review(&claimed.key.home_cluster, address).await?;
             review::review(members, token, claimed).await

@@ -1,5 +1,6 @@
 //! What one caller, one connection or one source of tokens can take from all others.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use http_body_util::BodyExt as _;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portolan_runtime::tls;
 use portolan_wire::v1;
+use tokio::task::JoinHandle;
 
 use super::{PATIENCE, PODS, mirror};
 use crate::edge::harness::{Bounds, OTHER, Router, USER, ask, json};
@@ -178,14 +180,8 @@ async fn a_request_waits_for_its_callers_others_before_it_is_refused() {
     let _ = waited.into_body().collect().await;
 }
 
-#[tokio::test]
-async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time() {
-    let bounds = Bounds {
-        max_requests: 80,
-        ..Bounds::default()
-    };
-    let (backend, members) = (Backend::start(100, plain()).await, Arc::new(Silent::default()));
-    let router = Router::with_members([backend.target("east")], bounds, Some(members.clone())).await;
+/// Tells the router of the member `home`, whose key signs tokens.
+fn home(router: &Router) -> Signer {
     let signer = Signer::ec("key");
     let home = told::Target {
         cluster: "home".to_owned(),
@@ -199,6 +195,11 @@ async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time
     let mut known = told::upsert(&router.routing.load().snapshot, "2", home.bodies()).snapshot;
     known.generation = 2;
     router.routing.swap(known);
+    signer
+}
+
+/// Requests over one connection, each with the token of another Pod of `home`.
+async fn unknown(router: &Router, signer: &Signer, pods: Range<usize>) -> Vec<JoinHandle<()>> {
     let config = tls::client_config(router.trust.clone(), None, tls::ALPN_GRPC).unwrap();
     let stream = router.connect_with(config).await;
     let (client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
@@ -207,21 +208,32 @@ async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time
     spawn(async move {
         let _ = connection.await;
     });
-    let asking: Vec<_> = (0..40)
-        .map(|number| {
-            let claims = serde_json::json!({
-                "aud": ["portolan"], "exp": 4_000_000_000_u64, "kubernetes.io": {
-                    "namespace": "ns", "pod": {"name": "p", "uid": number.to_string()},
-                    "serviceaccount": {"name": "sa", "uid": "u"},
-                },
-            });
-            let mut request = ask("GET", PODS, "");
-            let token = format!("Bearer {}", signer.sign(&claims));
-            request.headers_mut().insert(AUTHORIZATION, token.parse().unwrap());
-            let mut client = client.clone();
-            spawn(async move { drop(client.send_request(request).await) })
-        })
-        .collect();
+    let asks = pods.map(|number| {
+        let claims = serde_json::json!({
+            "aud": ["portolan"], "exp": 4_000_000_000_u64, "kubernetes.io": {
+                "namespace": "ns", "pod": {"name": "p", "uid": number.to_string()},
+                "serviceaccount": {"name": "sa", "uid": "u"},
+            },
+        });
+        let mut request = ask("GET", PODS, "");
+        let token = format!("Bearer {}", signer.sign(&claims));
+        request.headers_mut().insert(AUTHORIZATION, token.parse().unwrap());
+        let mut client = client.clone();
+        spawn(async move { drop(client.send_request(request).await) })
+    });
+    asks.collect()
+}
+
+#[tokio::test]
+async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time() {
+    let bounds = Bounds {
+        max_requests: 80,
+        ..Bounds::default()
+    };
+    let (backend, members) = (Backend::start(100, plain()).await, Arc::new(Silent::default()));
+    let router = Router::with_members([backend.target("east")], bounds, Some(members.clone())).await;
+    let signer = home(&router);
+    let asking = unknown(&router, &signer, 0..40).await;
     let full = async {
         while members.0.load(Ordering::SeqCst) < 10 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -232,6 +244,34 @@ async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time
         assert_eq!(router.get(PODS).await.status(), 200, "others are served");
     }
     assert_eq!(members.0.load(Ordering::SeqCst), 10);
+    for one in asking {
+        one.abort();
+    }
+}
+
+#[tokio::test]
+async fn who_has_a_certificate_waits_for_no_review() {
+    let bounds = Bounds {
+        max_requests: 16,
+        ..Bounds::default()
+    };
+    let (backend, members) = (Backend::start(100, plain()).await, Arc::new(Silent::default()));
+    let router = Router::with_members([backend.target("east")], bounds, Some(members.clone())).await;
+    let signer = home(&router);
+    let mut asking = Vec::new();
+    for connection in 0..16 {
+        asking.extend(unknown(&router, &signer, connection * 2..connection * 2 + 2).await);
+    }
+    let full = async {
+        while members.0.load(Ordering::SeqCst) < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, full).await.expect("as many as it may");
+    for _ in 0..20 {
+        assert_eq!(router.get(PODS).await.status(), 200);
+    }
+    assert_eq!(members.0.load(Ordering::SeqCst), 4, "a quarter waits for one member");
     for one in asking {
         one.abort();
     }

@@ -201,14 +201,27 @@ async fn while_reviews_are_scarce_one_address_has_a_part_of_them() {
 
 #[tokio::test(start_paused = true)]
 async fn one_connection_has_a_part_of_all_that_arrive() {
-    let admit = admit(80);
+    let (admit, east) = (admit(80), "east".into());
     let (one, other) = (admit.source(ONE), admit.source(ONE));
     let mut held = Vec::new();
-    while let Some(arrived) = admit.arrive(&one, &asked(PODS)).now_or_never() {
+    while let Some(arrived) = admit.arrive(&one, &east, &asked(PODS)).now_or_never() {
         held.push(arrived.expect("until it waits"));
     }
     assert_eq!(held.len(), 10);
-    admit.arrive(&other, &asked(PODS)).await.expect("another connection");
-    admit.arrive(&one, &asked(LEASE)).await.expect("Leases have a reserve");
-    assert!(admit.arrive(&one, &asked(PODS)).await.is_err());
+    let another = admit.arrive(&other, &east, &asked(PODS)).await;
+    another.expect("another connection");
+    let lease = admit.arrive(&one, &east, &asked(LEASE)).await;
+    lease.expect("Leases have a reserve");
+    assert!(admit.arrive(&one, &east, &asked(PODS)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_one_member_leave_room_for_those_of_others() {
+    let (admit, east) = (admit(80), "east".into());
+    let sources: Vec<_> = (0..40).map(|_| admit.source(ONE)).collect();
+    let arriving = |source| admit.arrive(source, &east, &asked(PODS)).now_or_never();
+    let held: Vec<_> = sources.iter().map_while(arriving).map(Result::unwrap).collect();
+    assert_eq!(held.len(), 20);
+    let other = admit.arrive(&sources[0], &"west".into(), &asked(PODS));
+    assert!(matches!(other.now_or_never(), Some(Ok(_))));
 }

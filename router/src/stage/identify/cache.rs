@@ -76,13 +76,9 @@ struct Kept {
 }
 
 impl TokenCache {
-    /// An answer that is kept, or the one that is on its way. `None`: the token is to be verified and reviewed.
-    pub(super) async fn known(&self, hash: TokenHash) -> Option<(Outcome, Source)> {
-        if let Some(outcome) = self.kept.get(hash) {
-            return Some((outcome, Source::Kept));
-        }
-        let running = self.running.find(&hash)?;
-        Some((Shared::clone(&running).await, Source::Joined))
+    /// An answer that is kept. `None`: the token is to be verified and reviewed.
+    pub(super) fn kept(&self, hash: TokenHash) -> Option<Outcome> {
+        self.kept.get(hash)
     }
 
     /// Runs `review` for this token, or joins the one that runs. `life`: what is left of the token's own.
@@ -156,7 +152,7 @@ mod tests {
         asked: &Arc<AtomicUsize>,
     ) -> Outcome {
         let hash = TokenHash::of(token);
-        if let Some((outcome, _)) = cache.known(hash).await {
+        if let Some(outcome) = cache.kept(hash) {
             return outcome;
         }
         let asked = asked.clone();

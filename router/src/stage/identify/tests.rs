@@ -46,6 +46,11 @@ fn edited(mut claims: Value, edit: impl FnOnce(&mut Value)) -> Value {
     claims
 }
 
+fn pods() -> ApiRequest {
+    let path = "/api/v1/namespaces/ns/pods".parse().unwrap();
+    crate::value::classify::classify(&http::Method::GET, &path, &HeaderMap::new()).unwrap()
+}
+
 type Script = Box<dyn Fn(&str, &Value) -> MemberAnswer + Send + Sync>;
 
 /// Members that answer as told.
@@ -181,7 +186,8 @@ impl World {
         let sender = Sender {
             headers: &map,
             peer,
-            address: IpAddr::from([127, 0, 0, 1]),
+            source: &self.identifier.admit.source([127, 0, 0, 1].into()),
+            asked: &pods(),
         };
         let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;
         if let Err(fault) = &outcome {

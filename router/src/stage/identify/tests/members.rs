@@ -226,3 +226,26 @@ async fn a_review_takes_one_of_its_members_permits() {
     drop(held);
     assert!(world.ask(&token).await.is_ok());
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_known_waits_for_nobody_who_is_not() {
+    let signer = Signer::ec("key");
+    let world = World::usual(&signer);
+    let (admit, member) = (&world.identifier.admit, Arc::from("east"));
+    let token = signer.sign(&claims("uid-1"));
+    world.ask(&token).await.unwrap();
+    let mut held = Vec::new();
+    let mut arriving = true;
+    while arriving {
+        let source = admit.source([10, 0, 0, 1].into());
+        let arrived = admit.arrive(&source, &member, &pods()).now_or_never();
+        arriving = arrived.is_some();
+        held.extend(arrived.map(Result::unwrap));
+    }
+    let known = world.ask(&token).now_or_never();
+    assert!(matches!(known, Some(Ok(_))), "its review is kept: {known:?}");
+    let nobody = world.ask("e30.e30.e30").now_or_never();
+    is_401(nobody.expect("no member signed it"), "");
+    let other = signer.sign(&claims("uid-2"));
+    assert!(world.ask(&other).now_or_never().is_none(), "who is not known waits");
+}
