@@ -42,9 +42,6 @@ use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, CallerId};
 
-/// What the paths of Leases have in common.
-const LEASES: &str = "/apis/coordination.k8s.io/";
-
 /// Bounds that users set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -166,7 +163,7 @@ impl Admit {
     async fn checks(&self, admission: &Admission<'_>) -> Result<Admitted, Bound> {
         let id = CallerId::of(admission.caller);
         let caller = self.callers.entry(id, || CallerBounds::new(self.limits));
-        let lease = is_lease(admission.asked) && admission.bytes <= LEASE_BYTES;
+        let lease = admission.asked.is_lease() && admission.bytes <= LEASE_BYTES;
         let own_bytes = self.caller_bytes(&caller, admission, lease).await?;
         let own = match admission.life {
             Life::Stream { asks: false } => None,
@@ -258,8 +255,4 @@ impl Admit {
         self.metrics.refused(bound);
         bound.fault()
     }
-}
-
-fn is_lease(asked: &ApiRequest) -> bool {
-    asked.path.contains(LEASES)
 }

@@ -152,6 +152,18 @@ impl ApiRequest {
         // The legacy watch prefix makes a watch of any method.
         self.verb.is_read() && matches!(self.method, Method::GET | Method::HEAD) && !connects
     }
+
+    /// Whether it is about one Lease and ends by itself, as all requests of a leader election. No path that only has the
+    /// words in it: what is behind `proxy`, a collection, a watch.
+    pub(crate) fn is_lease(&self) -> bool {
+        let one = |resource: &ResourceRequest| {
+            resource.is("coordination.k8s.io", "leases")
+                && resource.subresource.is_none()
+                && (resource.named_by_path || self.verb == Verb::Create)
+        };
+        let ends = !matches!(self.verb, Verb::Watch | Verb::Proxy) && self.upgrade.is_none();
+        ends && self.resource.as_ref().is_some_and(one)
+    }
 }
 
 /// Parameters of a query. Go reads none at all of a query with more than ten thousand, also not the selector that was

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::Admit;
 use super::bounds::Bound;
 use super::reviews::{Share, Shares};
-use super::{Admit, is_lease};
 use crate::resource::bulkhead::{Bulkhead, Permit};
 use crate::resource::keyed::{Entry, Keyed};
 use crate::value::classify::ApiRequest;
@@ -89,7 +89,7 @@ impl Admit {
         let turn = tokio::time::timeout(WAIT, self.turn(source, member));
         let outcome = turn.await.unwrap_or(Err(Bound::Arrivals));
         let held = outcome.map(Ok).or_else(|bound| {
-            let lease = self.shared.lease().filter(|_| is_lease(asked));
+            let lease = self.shared.lease().filter(|_| asked.is_lease());
             lease.map(Err).ok_or_else(|| self.refused(bound))
         })?;
         Ok(Arrived { _held: held })

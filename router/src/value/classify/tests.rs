@@ -402,3 +402,51 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_lease_is_one_lease_and_nothing_with_the_words_in_its_path() {
+    const ALL: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
+    const ONE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader";
+    let is_lease = |method: Method, path: &str, pairs: &[(&str, &str)]| {
+        let path = path.parse().unwrap();
+        classify(&method, &path, &headers(pairs)).unwrap().is_lease()
+    };
+    for (method, path) in [
+        (Method::GET, ONE),
+        (Method::PUT, ONE),
+        (Method::PATCH, ONE),
+        (Method::DELETE, ONE),
+        (Method::POST, ALL),
+        (
+            Method::GET,
+            "/clusters/east/apis/coordination.k8s.io/v1beta1/namespaces/ns/leases/leader",
+        ),
+    ] {
+        assert!(is_lease(method.clone(), path, &[]), "{method} {path}");
+    }
+    for (method, path) in [
+        (Method::GET, ALL),
+        (
+            Method::GET,
+            &*format!("{ALL}?watch=1&fieldSelector=metadata.name=leader"),
+        ),
+        (
+            Method::GET,
+            "/apis/coordination.k8s.io/v1/watch/namespaces/ns/leases/leader",
+        ),
+        (
+            Method::GET,
+            "/apis/coordination.k8s.io/v1/proxy/namespaces/ns/leases/leader",
+        ),
+        (Method::DELETE, ALL),
+        (Method::GET, "/apis/coordination.k8s.io/v1"),
+        (Method::GET, "/apis/coordination.k8s.io/v1/namespaces/ns/other/leader"),
+        (Method::PUT, &*format!("{ONE}/proxy")),
+        (Method::PUT, &*format!("/api/v1/namespaces/ns/pods/p/proxy{ONE}")),
+        (Method::PUT, "/api/v1/namespaces/ns/configmaps/leases"),
+    ] {
+        assert!(!is_lease(method.clone(), path, &[]), "{method} {path}");
+    }
+    let switches = [("connection", "upgrade"), ("upgrade", "websocket")];
+    assert!(!is_lease(Method::GET, ONE, &switches));
+}
