@@ -207,11 +207,10 @@ impl Identifier {
             return outcome;
         }
         let (members, address, admit) = (self.members.clone(), source.address, admit.clone());
-        let review = async move {
-            let _permit = admit.review(&claimed.key.home_cluster, address).await?;
-            review::review(members, token, claimed).await
-        };
-        let (outcome, source) = self.cache.review(hash, life, review).await;
+        let member = claimed.key.home_cluster.clone();
+        let permit = async move { admit.review(&member, address).await };
+        let review = review::review(members, token, claimed);
+        let (outcome, source) = self.cache.review(hash, life, permit, review).await;
         self.metrics.source(source);
         self.metrics.kept(self.cache.len());
         outcome

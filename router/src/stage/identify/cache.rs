@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
@@ -81,17 +81,33 @@ impl TokenCache {
         self.kept.get(hash)
     }
 
-    /// Runs `review` for this token, or joins the one that runs. `life`: what is left of the token's own.
-    pub(super) async fn review<F>(&self, hash: TokenHash, life: Duration, review: F) -> (Outcome, Source)
+    /// Runs `review` for this token once it has the permit, from when on its answer counts; or joins the one that runs.
+    /// `life`: what is left of the token's own.
+    pub(super) async fn review<P, R, H>(
+        &self,
+        hash: TokenHash,
+        life: Duration,
+        permit: P,
+        review: R,
+    ) -> (Outcome, Source)
     where
-        F: Future<Output = Outcome> + Send + 'static,
+        P: Future<Output = Result<H, Fault>> + Send + 'static,
+        R: Future<Output = Outcome> + Send + 'static,
+        H: Send,
     {
         let mut source = Source::Joined;
         let running = self.running.entry(hash, || {
             source = Source::Asked;
-            let (kept, until) = (self.kept.clone(), Instant::now() + life.min(TTL));
-            let review = review.inspect(move |outcome| kept.put(hash, until, outcome));
-            review.boxed().shared()
+            let (kept, came) = (self.kept.clone(), Instant::now());
+            let reviewed = async move {
+                let _permit = permit.await?;
+                let begun = Instant::now();
+                let outcome = review.await;
+                let until = begun + TTL.min(life.saturating_sub(begun - came));
+                kept.put(hash, until, &outcome);
+                outcome
+            };
+            reviewed.boxed().shared()
         });
         (Shared::clone(&running).await, source)
     }
@@ -161,7 +177,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
             outcome
         };
-        cache.review(hash, life, review).await.0
+        cache.review(hash, life, async { Ok(()) }, review).await.0
     }
 
     #[tokio::test(start_paused = true)]
@@ -187,6 +203,34 @@ mod tests {
         tokio::time::sleep(life).await;
         ask(&cache, "a", life, Ok(reviewed()), &asked).await.unwrap();
         assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_counts_from_when_there_is_a_permit() {
+        let (cache, hash) = (TokenCache::default(), TokenHash::of("a"));
+        let wait = TTL / 2;
+        let waited = async move {
+            tokio::time::sleep(wait).await;
+            Ok(())
+        };
+        let life = TTL * 2 - TTL / 10;
+        cache
+            .review(hash, life, waited, async { Ok(reviewed()) })
+            .await
+            .0
+            .unwrap();
+        tokio::time::sleep(TTL / 10 * 9).await;
+        assert!(cache.kept(hash).is_some(), "the wait does not count");
+        tokio::time::sleep(TTL / 10).await;
+        assert!(cache.kept(hash).is_none());
+        let waited = tokio::time::sleep(wait).map(Ok);
+        cache
+            .review(hash, TTL, waited, async { Ok(reviewed()) })
+            .await
+            .0
+            .unwrap();
+        tokio::time::sleep(TTL - wait).await;
+        assert!(cache.kept(hash).is_none(), "but for the token's own life");
     }
 
     #[tokio::test(start_paused = true)]
