@@ -13,7 +13,7 @@
 //! 5. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
-//! [`reviews`]. Leases have a reserve in each of them: a router that sheds must not make every operator lose its
+//! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make every operator lose its
 //! leadership. Not here: the bulkhead of a member (`dispatch`, leg by leg). Callers: `edge`, `identify`.
 
 mod arrive;

@@ -21,6 +21,7 @@ use http::{HeaderMap, HeaderValue};
 use portolan_runtime::pki;
 use portolan_wire::identity::Identity;
 use rustls_pki_types::CertificateDer;
+use tokio::sync::Notify;
 
 use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
@@ -208,9 +209,13 @@ impl Identifier {
         }
         let (members, address, admit) = (self.members.clone(), source.address, admit.clone());
         let member = claimed.key.home_cluster.clone();
-        let permit = async move { admit.review(&member, address).await };
+        let permit = |lease: Arc<Notify>| async move { admit.review(&member, address, lease.notified()).await };
         let review = review::review(members, token, claimed);
-        let (outcome, source) = self.cache.review(hash, life, permit, review).await;
+        let (running, source) = self.cache.review(hash, life, permit, review);
+        if sender.asked.is_lease() {
+            running.hurry();
+        }
+        let outcome = running.outcome().await;
         self.metrics.source(source);
         self.metrics.kept(self.cache.len());
         outcome

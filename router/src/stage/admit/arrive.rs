@@ -9,12 +9,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
+use futures::FutureExt as _;
 
 use super::Admit;
 use super::bounds::Bound;
 use super::reviews::{Share, Shares};
-use crate::resource::bulkhead::{Bulkhead, Permit};
+use crate::resource::bulkhead::{Bulkhead, Full, Permit};
 use crate::resource::keyed::{Entry, Keyed};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
@@ -24,6 +24,8 @@ const CONNECTION_PART: usize = 8;
 /// Those who wait for one member have this part of all, and as many wait for that: one that is slow, or lies, keeps
 /// nobody of another from being known.
 const MEMBER_PART: usize = 4;
+/// Leases of the callers of one member beyond these: some dozen operators that start together.
+const MEMBER_LEASES: usize = 64;
 /// Streams of one connection that wait: all that it may have.
 const CONNECTION_QUEUE: usize = 4096;
 /// For one's turn. Longer than what a member takes for a review that it makes at all.
@@ -44,19 +46,28 @@ pub(super) struct Arrivals {
     per_connection: usize,
     /// Requests whose callers one member knows.
     per_member: usize,
-    members: Keyed<Arc<str>, Bulkhead>,
+    members: Keyed<Arc<str>, Waiting>,
 }
 
-/// Held until the caller is known.
+/// Requests that wait for the word of one member.
+#[derive(Debug)]
+struct Waiting {
+    all: Bulkhead,
+    /// For Leases alone, where there is no room among all.
+    leases: Bulkhead,
+}
+
+/// Held until the caller is known. The permits are dropped before the entry that they are counted in.
 pub(crate) struct Arrived {
-    _held: Result<Turn, OwnedSemaphorePermit>,
+    _place: Place,
+    _member: Entry<Arc<str>, Waiting>,
 }
 
-/// A place among all that arrive. The permit of the member is dropped before the entry that it is counted in.
-struct Turn {
-    _connection: Permit,
-    _member: (Permit, Entry<Arc<str>, Bulkhead>),
-    _all: Share,
+/// A place among those who wait for a member.
+struct Place {
+    _member: Permit,
+    /// Of the connection and of all; not for Leases that take the reserve.
+    _others: Option<(Permit, Share)>,
 }
 
 impl Arrivals {
@@ -66,6 +77,15 @@ impl Arrivals {
             per_connection: requests / CONNECTION_PART,
             per_member: requests / MEMBER_PART,
             members: Keyed::default(),
+        }
+    }
+}
+
+impl Waiting {
+    fn new(most: usize) -> Self {
+        Self {
+            all: Bulkhead::new(most, most),
+            leases: Bulkhead::new(MEMBER_LEASES, 0),
         }
     }
 }
@@ -86,29 +106,43 @@ impl Admit {
         member: &Arc<str>,
         asked: &ApiRequest,
     ) -> Result<Arrived, Fault> {
-        let turn = tokio::time::timeout(WAIT, self.turn(source, member));
-        let outcome = turn.await.unwrap_or(Err(Bound::Arrivals));
-        let held = outcome.map(Ok).or_else(|bound| {
-            let lease = self.shared.lease().filter(|_| asked.is_lease());
-            lease.map(Err).ok_or_else(|| self.refused(bound))
-        })?;
-        Ok(Arrived { _held: held })
+        let most = self.arrivals.per_member;
+        let member = self.arrivals.members.entry(member.clone(), || Waiting::new(most));
+        match self.place(source, &member, asked.is_lease()).await {
+            Ok(place) => Ok(Arrived {
+                _place: place,
+                _member: member,
+            }),
+            Err(Full) => Err(self.refused(Bound::Arrivals)),
+        }
     }
 
-    async fn turn(&self, source: &Source, member: &Arc<str>) -> Result<Turn, Bound> {
-        let full = |_| Bound::Arrivals;
-        let connection = source.arriving.enter().await.map_err(full)?;
-        let most = self.arrivals.per_member;
-        let entry = self
-            .arrivals
-            .members
-            .entry(member.clone(), || Bulkhead::new(most, most));
-        let member = entry.enter().await.map_err(full)?;
-        let all = self.arrivals.shares.enter(source.address).await.map_err(full)?;
-        Ok(Turn {
-            _connection: connection,
-            _member: (member, entry),
-            _all: all,
+    /// A Lease waits for its turn only where the reserve is empty too: an election is lost within seconds.
+    async fn place(&self, source: &Source, member: &Waiting, lease: bool) -> Result<Place, Full> {
+        let mut turn = std::pin::pin!(self.turn(source, member));
+        let full = match turn.as_mut().now_or_never() {
+            Some(Ok(place)) => return Ok(place),
+            outcome => outcome.is_some(),
+        };
+        if let Some(reserve) = lease.then(|| member.leases.try_enter()).flatten() {
+            return Ok(Place {
+                _member: reserve,
+                _others: None,
+            });
+        }
+        if full {
+            return Err(Full);
+        }
+        tokio::time::timeout(WAIT, turn).await.unwrap_or(Err(Full))
+    }
+
+    async fn turn(&self, source: &Source, member: &Waiting) -> Result<Place, Full> {
+        let connection = source.arriving.enter().await?;
+        let member = member.all.enter().await?;
+        let all = self.arrivals.shares.enter(source.address).await?;
+        Ok(Place {
+            _member: member,
+            _others: Some((connection, all)),
         })
     }
 }

@@ -121,11 +121,6 @@ impl Shared {
         free.ok_or(Bound::Requests)
     }
 
-    /// One of the reserve, for a Lease whose caller is not known yet.
-    pub(super) fn lease(&self) -> Option<OwnedSemaphorePermit> {
-        try_take(&self.leases)
-    }
-
     pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Bound> {
         try_take(&self.streams).ok_or(Bound::Streams)
     }

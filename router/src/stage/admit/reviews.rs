@@ -18,13 +18,23 @@ use crate::value::fault::Fault;
 const IN_FLIGHT: usize = 64;
 /// Reviews that wait for one member.
 const QUEUE: usize = 1024;
+/// Reviews at one member beyond these that Leases wait for, and as many that wait for this.
+const LEASES: usize = 8;
 /// How long a review waits for its turn.
 const WAIT: Duration = Duration::from_secs(5);
 /// One source address has this part of all while they are scarce.
 const ADDRESS_PART: usize = 8;
 
 /// The reviews under way, by member.
-pub(super) type Reviews = Keyed<Arc<str>, Shares>;
+pub(super) type Reviews = Keyed<Arc<str>, AtMember>;
+
+/// The reviews at one member.
+#[derive(Debug)]
+pub(crate) struct AtMember {
+    all: Shares,
+    /// For those that Leases wait for.
+    leases: Bulkhead,
+}
 
 /// Permits of which no source address takes all.
 #[derive(Debug)]
@@ -44,8 +54,17 @@ pub(crate) struct Share {
 
 /// The right to one review. The permit is dropped before what it is counted in.
 pub(crate) struct ReviewPermit {
-    _share: Share,
-    _member: Entry<Arc<str>, Shares>,
+    _permit: Result<Share, Permit>,
+    _member: Entry<Arc<str>, AtMember>,
+}
+
+impl AtMember {
+    fn new() -> Self {
+        Self {
+            all: Shares::new(IN_FLIGHT, QUEUE),
+            leases: Bulkhead::new(LEASES, LEASES),
+        }
+    }
 }
 
 impl Shares {
@@ -77,13 +96,29 @@ impl Shares {
 }
 
 impl Admit {
-    /// Waits for the right to have `member` review a token; 429 if too many do. Safe to drop.
-    pub(crate) async fn review(&self, member: &Arc<str>, address: IpAddr) -> Result<ReviewPermit, Fault> {
-        let member = self.reviews.entry(member.clone(), || Shares::new(IN_FLIGHT, QUEUE));
-        let entered = tokio::time::timeout(WAIT, member.enter(address)).await;
-        match entered {
-            Ok(Ok(share)) => Ok(ReviewPermit {
-                _share: share,
+    /// Waits for the right to have `member` review a token; 429 if too many do. `lease`: is over when a Lease waits for this
+    /// review, for which there is a reserve. Safe to drop.
+    pub(crate) async fn review(
+        &self,
+        member: &Arc<str>,
+        address: IpAddr,
+        lease: impl Future<Output = ()>,
+    ) -> Result<ReviewPermit, Fault> {
+        let member = self.reviews.entry(member.clone(), AtMember::new);
+        let reserve = async {
+            lease.await;
+            member.leases.enter().await
+        };
+        let entered = async {
+            tokio::select! {
+                biased;
+                Ok(reserve) = reserve => Ok(Err(reserve)),
+                share = member.all.enter(address) => share.map(Ok),
+            }
+        };
+        match tokio::time::timeout(WAIT, entered).await {
+            Ok(Ok(permit)) => Ok(ReviewPermit {
+                _permit: permit,
                 _member: member,
             }),
             Ok(Err(Full)) | Err(_) => Err(self.refused(Bound::Reviews)),

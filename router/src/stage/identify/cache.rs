@@ -11,10 +11,11 @@ use futures::future::{BoxFuture, Shared};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::token::Reviewed;
-use crate::resource::keyed::Keyed;
+use crate::resource::keyed::{Entry, Keyed};
 use crate::value::fault::Fault;
 
 /// The API server trusts its own answer for as long, also after the Pod is gone.
@@ -64,7 +65,14 @@ impl Source {
 pub(super) struct TokenCache {
     kept: Kept,
     /// One that nobody waits for any more is dropped, and the next request starts another.
-    running: Keyed<TokenHash, Shared<BoxFuture<'static, Outcome>>>,
+    running: Keyed<TokenHash, Running>,
+}
+
+/// A review that is made.
+pub(super) struct Running {
+    outcome: Shared<BoxFuture<'static, Outcome>>,
+    // One word to one waiter, kept until it listens.
+    lease: Arc<Notify>,
 }
 
 /// Outcomes, each until a time of its own: a token may expire before the cache drops it. Good and bad ones apart, so that
@@ -81,15 +89,15 @@ impl TokenCache {
         self.kept.get(hash)
     }
 
-    /// Runs `review` for this token once it has the permit, from when on its answer counts; or joins the one that runs.
-    /// `life`: what is left of the token's own.
-    pub(super) async fn review<P, R, H>(
+    /// The review of this token that runs; else this one is to be run, once it has the permit, from when on its answer
+    /// counts. The permit is asked for with what says that a Lease waits. `life`: what is left of the token's own.
+    pub(super) fn review<P, R, H>(
         &self,
         hash: TokenHash,
         life: Duration,
-        permit: P,
+        permit: impl FnOnce(Arc<Notify>) -> P,
         review: R,
-    ) -> (Outcome, Source)
+    ) -> (Entry<TokenHash, Running>, Source)
     where
         P: Future<Output = Result<H, Fault>> + Send + 'static,
         R: Future<Output = Outcome> + Send + 'static,
@@ -98,7 +106,8 @@ impl TokenCache {
         let mut source = Source::Joined;
         let running = self.running.entry(hash, || {
             source = Source::Asked;
-            let (kept, came) = (self.kept.clone(), Instant::now());
+            let (kept, came, lease) = (self.kept.clone(), Instant::now(), Arc::<Notify>::default());
+            let permit = permit(lease.clone());
             let reviewed = async move {
                 let _permit = permit.await?;
                 let begun = Instant::now();
@@ -107,9 +116,10 @@ impl TokenCache {
                 kept.put(hash, until, &outcome);
                 outcome
             };
-            reviewed.boxed().shared()
+            let outcome = reviewed.boxed().shared();
+            Running { outcome, lease }
         });
-        (Shared::clone(&running).await, source)
+        (running, source)
     }
 
     /// Entries kept, good and bad.
@@ -118,6 +128,17 @@ impl TokenCache {
         good.run_pending_tasks();
         bad.run_pending_tasks();
         good.entry_count() + bad.entry_count()
+    }
+}
+
+impl Running {
+    /// A Lease waits for it.
+    pub(super) fn hurry(&self) {
+        self.lease.notify_one();
+    }
+
+    pub(super) async fn outcome(&self) -> Outcome {
+        self.outcome.clone().await
     }
 }
 
@@ -177,7 +198,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
             outcome
         };
-        cache.review(hash, life, async { Ok(()) }, review).await.0
+        let (running, _) = cache.review(hash, life, |_| async { Ok(()) }, review);
+        running.outcome().await
     }
 
     #[tokio::test(start_paused = true)]
@@ -209,28 +231,19 @@ mod tests {
     async fn what_is_kept_counts_from_when_there_is_a_permit() {
         let (cache, hash) = (TokenCache::default(), TokenHash::of("a"));
         let wait = TTL / 2;
-        let waited = async move {
-            tokio::time::sleep(wait).await;
-            Ok(())
+        let review = async |life| {
+            let waited = |_| tokio::time::sleep(wait).map(Ok);
+            let (running, _) = cache.review(hash, life, waited, async { Ok(reviewed()) });
+            running.outcome().await.unwrap();
         };
-        let life = TTL * 2 - TTL / 10;
-        cache
-            .review(hash, life, waited, async { Ok(reviewed()) })
-            .await
-            .0
-            .unwrap();
+        review(TTL * 2 - TTL / 10).await;
         tokio::time::sleep(TTL / 10 * 9).await;
         assert!(cache.kept(hash).is_some(), "the wait does not count");
         tokio::time::sleep(TTL / 10).await;
         assert!(cache.kept(hash).is_none());
-        let waited = tokio::time::sleep(wait).map(Ok);
-        cache
-            .review(hash, TTL, waited, async { Ok(reviewed()) })
-            .await
-            .0
-            .unwrap();
+        review(TTL).await;
         tokio::time::sleep(TTL - wait).await;
-        assert!(cache.kept(hash).is_none(), "but for the token's own life");
+        assert!(cache.kept(hash).is_none(), "but of the token's own life it does");
     }
 
     #[tokio::test(start_paused = true)]

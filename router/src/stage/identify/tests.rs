@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, pending};
 use http::StatusCode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
@@ -46,9 +46,8 @@ fn edited(mut claims: Value, edit: impl FnOnce(&mut Value)) -> Value {
     claims
 }
 
-fn pods() -> ApiRequest {
-    let path = "/api/v1/namespaces/ns/pods".parse().unwrap();
-    crate::value::classify::classify(&http::Method::GET, &path, &HeaderMap::new()).unwrap()
+fn get(path: &str) -> ApiRequest {
+    crate::value::classify::classify(&http::Method::GET, &path.parse().unwrap(), &HeaderMap::new()).unwrap()
 }
 
 type Script = Box<dyn Fn(&str, &Value) -> MemberAnswer + Send + Sync>;
@@ -178,6 +177,19 @@ impl World {
     }
 
     async fn ask_with(&self, headers: &[(&'static str, &str)], peer: Option<&PeerIdentity>) -> Result<Caller, Fault> {
+        self.send((headers, peer), "/api/v1/namespaces/ns/pods").await
+    }
+
+    async fn ask_for(&self, token: &str, path: &str) -> Result<Caller, Fault> {
+        let bearer = format!("Bearer {token}");
+        self.send((&[("authorization", &bearer)], None), path).await
+    }
+
+    async fn send(
+        &self,
+        (headers, peer): (&[(&'static str, &str)], Option<&PeerIdentity>),
+        path: &str,
+    ) -> Result<Caller, Fault> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
@@ -187,7 +199,7 @@ impl World {
             headers: &map,
             peer,
             source: &self.identifier.admit.source([127, 0, 0, 1].into()),
-            asked: &pods(),
+            asked: &get(path),
         };
         let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;
         if let Err(fault) = &outcome {

@@ -215,7 +215,7 @@ async fn a_review_takes_one_of_its_members_permits() {
     let member: Arc<str> = "east".into();
     let mut held = Vec::new();
     for last in 0..=u8::MAX {
-        while let Some(permit) = admit.review(&member, [10, 0, 0, last].into()).now_or_never() {
+        while let Some(permit) = admit.review(&member, [10, 0, 0, last].into(), pending()).now_or_never() {
             held.push(permit.unwrap());
         }
     }
@@ -223,22 +223,32 @@ async fn a_review_takes_one_of_its_members_permits() {
     let refused = world.ask(&token).await;
     assert!(matches!(refused, Err(Fault::TooManyRequests { .. })), "{refused:?}");
     assert_eq!(world.asked(), 0);
+    let mut waits = Box::pin(world.ask(&token));
+    assert!((&mut waits).now_or_never().is_none());
+    let lease = world.ask_for(&token, "/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader");
+    let (lease, first) = futures::join!(lease, waits);
+    assert!(
+        lease.is_ok(),
+        "the reserve, also for a review that waits already: {lease:?}"
+    );
+    assert!(first.is_ok());
     drop(held);
-    assert!(world.ask(&token).await.is_ok());
+    let other = signer.sign(&claims("uid-2"));
+    is_401(world.ask(&other).await, "");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_known_waits_for_nobody_who_is_not() {
     let signer = Signer::ec("key");
     let world = World::usual(&signer);
-    let (admit, member) = (&world.identifier.admit, Arc::from("east"));
+    let (admit, member, pods) = (&world.identifier.admit, Arc::from("east"), get("/api/v1/pods"));
     let token = signer.sign(&claims("uid-1"));
     world.ask(&token).await.unwrap();
     let mut held = Vec::new();
     let mut arriving = true;
     while arriving {
         let source = admit.source([10, 0, 0, 1].into());
-        let arrived = admit.arrive(&source, &member, &pods()).now_or_never();
+        let arrived = admit.arrive(&source, &member, &pods).now_or_never();
         arriving = arrived.is_some();
         held.extend(arrived.map(Result::unwrap));
     }
