@@ -38,7 +38,7 @@ use crate::value::document::Wanted;
 use crate::value::fault::Fault;
 use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Caller, LeaseName, Snapshot, Target};
-use crate::value::traffic::Traffic;
+use crate::value::traffic::{Traffic, TrafficClass};
 
 /// A plan and the rule that made it.
 #[derive(Debug, Clone)]
@@ -168,6 +168,14 @@ impl Forward {
     /// meant for something else.
     pub(crate) fn is_priority(&self) -> bool {
         self.rewrite.lease.is_some()
+    }
+
+    /// Whether the router must have all of the request's body before it sends any of it.
+    pub(crate) fn gathers(&self) -> bool {
+        let told = |need: &Need| matches!(need, Need::Owners | Need::Body(_));
+        // Nobody reads the body of a watch.
+        let renames = self.rewrite.touches_bodies() && self.traffic.class != TrafficClass::Watch;
+        renames || self.needs.iter().any(told)
     }
 
     /// What others must be asked about rights, in order.

@@ -21,7 +21,7 @@ use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admission, Admitted, Arriving, Life};
+use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::fence::{self, Write};
 use crate::stage::fanout::socket::Switch;
@@ -86,21 +86,22 @@ impl Call<'_> {
         };
         match planned.plan {
             Plan::Forward(forward) => {
-                let life = Life::of_one(forward.traffic.long);
-                let (admitted, body) = self.admit(life, &request, body).await?;
+                let (life, gathers) = (Life::of_one(forward.traffic.long), forward.gathers());
+                let (admitted, body) = self.admit((life, gathers), &request, body).await?;
                 self.forward(forward, request, admitted, body).await
             }
             Plan::Choose(choose) => {
                 let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
-                let (admitted, body) = self.admit(Life::of_one(long), &request, body).await?;
+                let life = Life::of_one(long);
+                let (admitted, body) = self.admit((life, choose.gathers()), &request, body).await?;
                 self.choose(*choose, request, admitted, body).await
             }
             Plan::FanOut(fan) => {
-                let (admitted, _) = self.admit(Life::of_fan(fan.watch), &request, body).await?;
+                let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
                 self.fan_out(*fan, request, admitted).await
             }
             Plan::Discovery(wanted) => {
-                let (admitted, _) = self.admit(Life::Unary, &request, body).await?;
+                let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;
                 self.discover(&wanted, request, admitted).await
             }
             Plan::Local(local) => Ok(Served::local(self.local(local))),
@@ -122,9 +123,14 @@ impl Call<'_> {
     }
 
     /// Waits for what the request may take; only then is its body there to be read.
-    async fn admit(&self, life: Life, request: &Identified, body: Incoming) -> Result<(Admitted, Body), Fault> {
+    async fn admit(
+        &self,
+        (life, gathers): (Life, bool),
+        request: &Identified,
+        body: Incoming,
+    ) -> Result<(Admitted, Body), Fault> {
         let long = life != Life::Unary;
-        let body = Arriving::bounded(long, &request.head, body)?;
+        let body = Arriving::bounded(Passage::of(long, gathers), &request.head, body)?;
         let admission = Admission {
             caller: &request.caller,
             asked: &request.asked,

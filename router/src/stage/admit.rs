@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use self::arrive::Arrivals;
 pub(crate) use self::arrive::Source;
-pub(crate) use self::body::{Arriving, CONNECTION_WINDOW, STREAM_WINDOW};
+pub(crate) use self::body::{Arriving, CONNECTION_WINDOW, Passage, STREAM_WINDOW};
 use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Shared};
 use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
@@ -101,7 +101,7 @@ pub(crate) struct Admitted {
     _permits: Permits,
     /// The caller's and those of all.
     bytes: Option<Box<[OwnedSemaphorePermit; 2]>>,
-    /// Of a stream while its questions are asked, which are unary requests.
+    /// Of a stream while its questions are asked, which are unary requests; to its end if its body was gathered for them.
     asking: Option<Box<Permits>>,
     _caller: Entry<CallerId, CallerBounds>,
 }
@@ -129,12 +129,16 @@ impl Admitted {
     /// All that is asked before the request leaves has been asked, and this body is left to be sent: one that was gathered
     /// takes what it is long, whatever its client said of it.
     pub(crate) fn asked(&mut self, body: &Body) {
-        self.asking = None;
         let gathered = match body {
-            Body::Empty => 0,
             Body::Whole(bytes) => bytes.len(),
-            _ => return,
+            _ => 0,
         };
+        if gathered == 0 {
+            self.asking = None;
+        }
+        if !matches!(body, Body::Empty | Body::Whole(_)) {
+            return;
+        }
         for reserved in self.bytes.iter_mut().flat_map(|both| both.iter_mut()) {
             let spare = reserved.num_permits().saturating_sub(gathered);
             drop(reserved.split(spare));

@@ -109,6 +109,12 @@ impl Choose {
         clusters.collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether the router must have all of the request's body before it sends any of it.
+    pub(crate) fn gathers(&self) -> bool {
+        let told = matches!(self.by, By::NewNamespace(_) | By::Lease(_));
+        told || self.candidates.iter().any(|one| one.forward.gathers())
+    }
+
     /// Which candidate a new Namespace goes to, from its body.
     pub(crate) fn place(&self, shard: &Shard, snapshot: &Snapshot, body: &[u8], content_type: Option<&str>) -> Chosen {
         let wanted = Wanted::read(shard.label_keys.cluster(), content_type, body)?;

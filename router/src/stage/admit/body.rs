@@ -16,6 +16,40 @@ pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
 /// Request bytes under way to us and not read yet, over all streams of an HTTP/2 connection.
 pub(crate) const CONNECTION_WINDOW: u32 = 4 << 20;
 
+/// What becomes of a body, and with it how much of it the router holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// It is read to its end before any of it is sent.
+    Gathered,
+    /// It is sent on as it comes, and ends.
+    Streamed,
+    /// It is sent on for as long as the client likes: into a Pod.
+    Endless,
+}
+
+impl Passage {
+    /// `long`: of a stream. `gathers`: by its plan.
+    pub(crate) fn of(long: bool, gathers: bool) -> Self {
+        match (gathers, long) {
+            (true, _) => Self::Gathered,
+            (false, false) => Self::Streamed,
+            (false, true) => Self::Endless,
+        }
+    }
+
+    /// The most that it may be long, and the bytes to be reserved, of a body whose client says this length.
+    fn bounds(self, length: Option<u64>) -> Result<(u64, u64), Fault> {
+        let (limit, most) = match self {
+            Self::Gathered | Self::Streamed => (MAX_BODY_BYTES, length.unwrap_or(MAX_BODY_BYTES)),
+            Self::Endless => (u64::MAX, 0),
+        };
+        match length {
+            Some(length) if length > limit => Err(Fault::TooLarge { limit }),
+            _ => Ok((limit, most)),
+        }
+    }
+}
+
 /// A body of which nothing is read yet.
 #[derive(Debug)]
 pub(crate) struct Arriving {
@@ -26,14 +60,10 @@ pub(crate) struct Arriving {
 }
 
 impl Arriving {
-    /// A length that is over the bound is refused at once. `long`: a stream, of which nothing is gathered.
-    pub(crate) fn bounded(long: bool, head: &Parts, incoming: Incoming) -> Result<Self, Fault> {
-        let limit = if long { u64::MAX } else { MAX_BODY_BYTES };
+    /// A length that is over the bound is refused at once.
+    pub(crate) fn bounded(passage: Passage, head: &Parts, incoming: Incoming) -> Result<Self, Fault> {
         let length = head.headers.get(CONTENT_LENGTH);
-        let length: Option<u64> = length.and_then(|value| value.to_str().ok()?.parse().ok());
-        if length.is_some_and(|length| length > limit) {
-            return Err(Fault::TooLarge { limit });
-        }
+        let (limit, most) = passage.bounds(length.and_then(|value| value.to_str().ok()?.parse().ok()))?;
         if incoming.is_end_stream() {
             return Ok(Self {
                 incoming: None,
@@ -41,7 +71,6 @@ impl Arriving {
                 bytes: 0,
             });
         }
-        let most = if long { 0 } else { length.unwrap_or(limit) };
         Ok(Self {
             incoming: Some(incoming),
             limit,
@@ -60,5 +89,24 @@ impl Arriving {
             None => Body::Empty,
             Some(incoming) => Body::Client(ClientBody::new(incoming, self.limit)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_gathered_is_reserved_for() {
+        let reserved = |long, gathers, length| Passage::of(long, gathers).bounds(length).map(|(_, most)| most);
+        for long in [false, true] {
+            assert_eq!(reserved(long, true, Some(10)), Ok(10));
+            assert_eq!(reserved(long, true, None), Ok(MAX_BODY_BYTES));
+            let large = reserved(long, true, Some(MAX_BODY_BYTES + 1));
+            assert!(matches!(large, Err(Fault::TooLarge { .. })), "{large:?}");
+        }
+        assert_eq!(reserved(true, false, None), Ok(0));
+        assert_eq!(reserved(true, false, Some(u64::MAX)), Ok(0));
+        assert_eq!(reserved(false, false, Some(10)), Ok(10));
     }
 }

@@ -172,6 +172,9 @@ async fn streams_are_counted_apart_and_hold_a_request_while_they_ask() {
         ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap_err(),
         Bound::Caller
     );
+    exec.asked(&Body::from(bytes::Bytes::from_static(b"{}")));
+    let full = ask(&admit, "ada", PODS, Life::Unary, 0).await;
+    assert_eq!(full.unwrap_err(), Bound::Caller, "what was gathered is still here");
     exec.asked(&Body::Empty);
     let _unary = ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap();
     let _watch = ask(&admit, "ada", PODS, Life::of_fan(true), 0).await.unwrap();

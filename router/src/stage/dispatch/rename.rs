@@ -22,9 +22,7 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 /// The member's name of the Lease into the request's body.
 pub(super) async fn rename_request(run: &Run, head: &Parts, body: &mut Body) -> Result<(), Fault> {
     let forward = &run.leg.forward;
-    // Nobody reads the body of a watch, and nothing bounds how long one may take to come.
-    let watches = forward.traffic.class == TrafficClass::Watch;
-    let Some(names) = forward.rewrite.lease.as_ref().filter(|_| !watches) else {
+    let Some(names) = forward.rewrite.lease.as_ref().filter(|_| forward.gathers()) else {
         return Ok(());
     };
     let bytes = gather_request(body, run.leg.deadline).await?;

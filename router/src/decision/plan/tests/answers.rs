@@ -283,6 +283,25 @@ fn owners_are_asked_for_where_a_child_could_be_written_elsewhere() {
 }
 
 #[test]
+fn a_plan_says_whether_it_needs_the_body_before_it_sends_any_of_it() {
+    let mut wire = two();
+    wire.limits = vec![limit("", "pods", "app=foo")];
+    let world = World::new(wire);
+    let gathers = |request: &str| match world.plan(&world.pod(), request, &[]).plan {
+        Plan::Forward(forward) => (forward.gathers(), forward.traffic.long),
+        Plan::Choose(choose) => (choose.gathers(), false),
+        other => panic!("{request}: {other:?}"),
+    };
+    assert_eq!(gathers("POST /api/v1/namespaces/ns-a/pods"), (true, false));
+    assert_eq!(gathers("PUT /api/v1/namespaces/ns-a/pods/p/log"), (true, true));
+    assert_eq!(gathers("GET /api/v1/namespaces/ns-a/pods/p"), (false, false));
+    assert_eq!(gathers("POST /api/v1/namespaces"), (true, false));
+    assert_eq!(gathers(&format!("PUT {LEASES}/op")), (true, false));
+    assert_eq!(gathers(&format!("POST {LEASES}")), (true, false));
+    assert_eq!(gathers("GET /api/v1/nodes/n"), (false, false));
+}
+
+#[test]
 fn a_kind_that_nobody_is_known_to_serve_is_told_and_nothing_is_done() {
     let world = World::new(two());
     let unknown = |request: &str| world.plan(&world.pod(), request, &[]).unknown_kind;
