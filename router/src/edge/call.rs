@@ -142,8 +142,17 @@ impl Call<'_> {
                 request.deadline
             },
         };
-        let admitted = self.edge.parts.admit.admit(&admission).await?;
-        Ok((admitted, body.admitted()))
+        let edge = &self.edge.parts;
+        let admitted = edge.admit.admit(&admission).await?;
+        // What is reserved for a body is not its client's for as long as it likes, whatever time-out it asks for. One that
+        // is streamed ends with its request first, where that is not longer.
+        let arrives = Instant::now() + edge.request_timeout;
+        let arrives = if gathers {
+            arrives.min(request.deadline)
+        } else {
+            arrives + TIMEOUT_GRACE
+        };
+        Ok((admitted, body.admitted(arrives)))
     }
 
     /// A client whose watch the drain has ended may ask again on the same connection before it is told to go: a watch

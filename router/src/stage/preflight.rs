@@ -149,6 +149,6 @@ impl Pending<'_> {
     }
 
     async fn gather(&self, body: &mut Body) -> Result<bytes::Bytes, Fault> {
-        gather_request(body, Some(self.deadline)).await
+        gather_request(body).await
     }
 }

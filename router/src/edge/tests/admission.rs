@@ -276,3 +276,26 @@ async fn who_has_a_certificate_waits_for_no_review() {
         one.abort();
     }
 }
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_waited_for_no_longer_than_a_request() {
+    let bounds = Bounds {
+        request_timeout: Duration::from_millis(500),
+        ..Bounds::default()
+    };
+    let backend = Backend::start(100, mirror()).await;
+    let router = Router::start([backend.target("east")], bounds).await;
+    let stream = router.connect(tls::ALPN_GRPC).await;
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    spawn(async move {
+        let _ = connection.await;
+    });
+    for path in [PODS, &format!("{PODS}?timeout=1h")] {
+        let mut client = client.clone().ready().await.unwrap();
+        let (answer, mut body) = client.send_request(ask("POST", path, "").map(|_| ()), false).unwrap();
+        body.send_data("{".into(), false).unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(10), answer).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{path}: the time-out asked for is not the body's"));
+        assert!([400, 504].contains(&answer.unwrap().status().as_u16()), "{path}");
+    }
+}

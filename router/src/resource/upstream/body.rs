@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use thiserror::Error;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::member::MemberStream;
 
@@ -28,6 +29,8 @@ pub(crate) enum BodyError {
     TooLarge { limit: u64 },
     #[error("the client's request body ended early: {0}")]
     Client(String),
+    #[error("the body did not arrive in time")]
+    Late,
     #[error("member cluster {cluster} ended the answer early: {reason}")]
     Member { cluster: Arc<str>, reason: String },
     #[error("the caller may not see this any more, or would see something else")]
@@ -129,12 +132,16 @@ impl From<Bytes> for Body {
     }
 }
 
-/// A client's request body that may not exceed a bound.
+/// A client's request body that may exceed no bound, neither in length nor in time.
 #[derive(Debug)]
 pub(crate) struct ClientBody {
     incoming: Incoming,
     limit: u64,
     left: u64,
+    /// All of it must have come.
+    until: Option<Instant>,
+    /// Runs once the client is waited for: most bodies are here when they are asked for.
+    late: Option<Pin<Box<Sleep>>>,
     delivered: Delivered,
 }
 
@@ -154,17 +161,25 @@ impl Delivered {
 
 impl ClientBody {
     /// `limit` in bytes; `u64::MAX` is none.
-    pub(crate) fn new(incoming: Incoming, limit: u64) -> Self {
+    pub(crate) fn new(incoming: Incoming, limit: u64, until: Option<Instant>) -> Self {
         Self {
             incoming,
             limit,
             left: limit,
+            until,
+            late: None,
             delivered: Delivered::default(),
         }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+            let Some(until) = self.until else {
+                return Poll::Pending;
+            };
+            let late = self.late.get_or_insert_with(|| Box::pin(sleep_until(until)));
+            return late.as_mut().poll(cx).map(|()| Some(Err(BodyError::Late)));
+        };
         if frame.is_none() || self.incoming.is_end_stream() {
             self.delivered.0.store(true, Ordering::Relaxed);
         }

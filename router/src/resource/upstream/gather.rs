@@ -4,22 +4,14 @@
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use tokio::time::Instant;
 
 use super::{Body, BodyError, MAX_BODY_BYTES};
 use crate::value::fault::Fault;
 
 /// The whole body of a client's request, which stays there to be sent.
-pub(crate) async fn gather_request(body: &mut Body, deadline: Option<Instant>) -> Result<Bytes, Fault> {
+pub(crate) async fn gather_request(body: &mut Body) -> Result<Bytes, Fault> {
     let limit = usize::try_from(MAX_BODY_BYTES).unwrap_or(usize::MAX);
-    let gathering = gather(std::mem::take(body), limit);
-    let gathered = match deadline {
-        None => gathering.await,
-        Some(deadline) => tokio::time::timeout_at(deadline, gathering)
-            .await
-            .map_err(|_| Fault::BadRequest("the body did not arrive in time".to_owned()))?,
-    };
-    let bytes = gathered.map_err(|error| match error {
+    let bytes = gather(std::mem::take(body), limit).await.map_err(|error| match error {
         BodyError::TooLarge { limit } => Fault::TooLarge { limit },
         other => Fault::BadRequest(other.to_string()),
     })?;

@@ -1,12 +1,14 @@
 //! A client's body before its request is admitted: how much of it there may be, and nothing of it is read.
 //!
 //! What was admitted has bytes reserved for all that the router may have to gather of it: what the client says of its
-//! length, or, where it says nothing, the most that there may be.
+//! length, or, where it says nothing, the most that there may be at a time. Not in steps as it comes: bodies that hold some
+//! and wait for more would wait for each other.
 
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use crate::resource::upstream::{Body, ClientBody, MAX_BODY_BYTES};
 use crate::value::fault::Fault;
@@ -15,6 +17,10 @@ use crate::value::fault::Fault;
 pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
 /// Request bytes under way to us and not read yet, over all streams of an HTTP/2 connection.
 pub(crate) const CONNECTION_WINDOW: u32 = 4 << 20;
+
+/// Of a streamed body whose length is not known no more is here at a time: the client's window, and what is buffered for
+/// the member.
+const STREAMED_BYTES: u64 = 1 << 20;
 
 /// What becomes of a body, and with it how much of it the router holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +46,8 @@ impl Passage {
     /// The most that it may be long, and the bytes to be reserved, of a body whose client says this length.
     fn bounds(self, length: Option<u64>) -> Result<(u64, u64), Fault> {
         let (limit, most) = match self {
-            Self::Gathered | Self::Streamed => (MAX_BODY_BYTES, length.unwrap_or(MAX_BODY_BYTES)),
+            Self::Gathered => (MAX_BODY_BYTES, length.unwrap_or(MAX_BODY_BYTES)),
+            Self::Streamed => (MAX_BODY_BYTES, length.unwrap_or(STREAMED_BYTES)),
             Self::Endless => (u64::MAX, 0),
         };
         match length {
@@ -83,11 +90,12 @@ impl Arriving {
         self.bytes
     }
 
-    /// To be read from now on.
-    pub(crate) fn admitted(self) -> Body {
+    /// To be read from now on. One that ends must have come until then.
+    pub(crate) fn admitted(self, until: Instant) -> Body {
+        let until = (self.limit != u64::MAX).then_some(until);
         match self.incoming {
             None => Body::Empty,
-            Some(incoming) => Body::Client(ClientBody::new(incoming, self.limit)),
+            Some(incoming) => Body::Client(ClientBody::new(incoming, self.limit, until)),
         }
     }
 }
@@ -108,5 +116,6 @@ mod tests {
         assert_eq!(reserved(true, false, None), Ok(0));
         assert_eq!(reserved(true, false, Some(u64::MAX)), Ok(0));
         assert_eq!(reserved(false, false, Some(10)), Ok(10));
+        assert_eq!(reserved(false, false, None), Ok(STREAMED_BYTES));
     }
 }

@@ -25,7 +25,7 @@ pub(super) async fn rename_request(run: &Run, head: &Parts, body: &mut Body) -> 
     let Some(names) = forward.rewrite.lease.as_ref().filter(|_| forward.gathers()) else {
         return Ok(());
     };
-    let bytes = gather_request(body, run.leg.deadline).await?;
+    let bytes = gather_request(body).await?;
     if bytes.is_empty() {
         return Ok(());
     }
