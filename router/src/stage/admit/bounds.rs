@@ -42,7 +42,10 @@ pub(crate) struct CallerBounds {
     pub(super) streams: Bulkhead,
     /// A semaphore of bytes: waiters are served in order, so a large body is not passed for ever by small ones.
     pub(super) bytes: Arc<Semaphore>,
-    /// Of bodies whose requests wait.
+    /// Requests that may wait, for whatever of these.
+    queue: usize,
+    waiting: AtomicUsize,
+    /// Bytes of the bodies of those who wait.
     queued: AtomicUsize,
 }
 
@@ -60,7 +63,7 @@ pub(super) struct Shared {
 /// A request that waits: counted, with the bytes that it leaves unread.
 pub(super) struct Queued<'a> {
     _place: tokio::sync::SemaphorePermit<'a>,
-    queued: &'a AtomicUsize,
+    caller: &'a CallerBounds,
     bytes: usize,
 }
 
@@ -89,13 +92,13 @@ pub(super) enum Bound {
 impl CallerBounds {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
-            unary: Bulkhead::new(
-                CALLER_IN_FLIGHT.min(limits.requests / 2),
-                CALLER_QUEUE.min(limits.requests / 4),
-            ),
+            // Those who wait are counted in `Shared::queue`.
+            unary: Bulkhead::new(CALLER_IN_FLIGHT.min(limits.requests / 2), usize::MAX),
             leases: Bulkhead::new(CALLER_LEASES, 0),
             streams: Bulkhead::new(CALLER_STREAMS.min(limits.streams / 2), 0),
             bytes: Arc::new(Semaphore::new(CALLER_BYTES)),
+            queue: CALLER_QUEUE.min(limits.requests / 4),
+            waiting: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
         }
     }
@@ -129,24 +132,28 @@ impl Shared {
     pub(super) fn queue<'a>(&'a self, caller: &'a CallerBounds, bytes: u32) -> Result<Queued<'a>, Bound> {
         let place = self.queue.try_acquire().map_err(|_| Bound::Queue)?;
         let bytes = bytes.min(STREAM_WINDOW) as usize;
-        let queued = &caller.queued;
-        // Counted before it is judged, and given back by the drop if that is too much.
-        let before = queued.fetch_add(bytes, Ordering::Relaxed);
-        let waiting = Queued {
+        // Counted before they are judged, and given back by the drop if that is too much.
+        let waiting = caller.waiting.fetch_add(1, Ordering::Relaxed);
+        let before = caller.queued.fetch_add(bytes, Ordering::Relaxed);
+        let queued = Queued {
             _place: place,
-            queued,
+            caller,
             bytes,
         };
+        if waiting >= caller.queue {
+            return Err(Bound::Caller);
+        }
         if bytes > 0 && before + bytes > QUEUED_BYTES {
             return Err(Bound::Bytes);
         }
-        Ok(waiting)
+        Ok(queued)
     }
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        self.queued.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.caller.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.caller.queued.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

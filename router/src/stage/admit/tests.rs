@@ -147,19 +147,33 @@ async fn the_bodies_of_all_callers_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_wait_are_bounded_over_all_callers() {
-    const LARGE: u32 = 8 << 20;
-    let admit = admit(8);
-    let mut held = Vec::new();
-    for _ in 0..4 {
-        held.push(ask(&admit, "ada", PODS, Life::Unary, LARGE).await.unwrap());
-        held.push(ask(&admit, "grace", PODS, Life::Unary, 0).await.unwrap());
-    }
-    let mut waiting: Vec<_> = (0..8)
-        .map(|_| Box::pin(ask(&admit, "ada", PODS, Life::Unary, LARGE)))
+async fn one_caller_takes_a_quarter_of_the_places_to_wait_whatever_for() {
+    let admit = admit(40);
+    let _all = ask(&admit, "ada", PODS, Life::Unary, 32 << 20).await.unwrap();
+    let mut waiting: Vec<_> = (0..10)
+        .map(|_| Box::pin(ask(&admit, "ada", PODS, Life::Unary, 1)))
         .collect();
     assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
-    let refused = ask(&admit, "grace", PODS, Life::Unary, 0).now_or_never();
+    let refused = ask(&admit, "ada", PODS, Life::Unary, 1).now_or_never();
+    assert_eq!(refused.expect("not let wait").unwrap_err(), Bound::Caller);
+    waiting.pop();
+    let again = ask(&admit, "ada", PODS, Life::Unary, 1).now_or_never();
+    assert!(again.is_none(), "one who went left its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_are_bounded_over_all_callers() {
+    let admit = admit(8);
+    let mut held = Vec::new();
+    for user in ["ada", "grace", "joan", "mary", "rosa"] {
+        held.push(ask(&admit, user, PODS, Life::Unary, 32 << 20).await.unwrap());
+    }
+    let mut waiting: Vec<_> = ["ada", "ada", "grace", "grace", "joan", "joan", "mary", "mary"]
+        .into_iter()
+        .map(|user| Box::pin(ask(&admit, user, PODS, Life::Unary, 1)))
+        .collect();
+    assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
+    let refused = ask(&admit, "rosa", PODS, Life::Unary, 1).now_or_never();
     assert_eq!(refused.unwrap().unwrap_err(), Bound::Queue);
 }
 
