@@ -32,6 +32,8 @@ const HUB_NO: Duration = Duration::from_secs(10);
 const HUB_AWAY: Duration = Duration::from_hours(1);
 /// An answer of a member, either way.
 const MEMBER: Duration = Duration::from_secs(10);
+/// Questions of one request at one member at a time.
+const AT_ONCE: usize = 8;
 /// Answers kept of each kind.
 const MAX_KEPT: u64 = 8_192;
 const SUBJECT_ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -65,9 +67,8 @@ impl Access {
         }
     }
 
-    /// Asks all of a plan's questions. 403 for a no, 503 if nobody can be asked. `turn`: of the request itself, at the
-    /// members' bulkheads. Safe to drop.
-    pub(crate) async fn check(&self, checks: impl IntoIterator<Item = &Check>, turn: Turn) -> Result<(), Fault> {
+    /// Asks all of a plan's questions. 403 for a no, 503 if nobody can be asked. Safe to drop.
+    pub(crate) async fn check(&self, checks: impl IntoIterator<Item = &Check>) -> Result<(), Fault> {
         for check in checks {
             match check {
                 Check::HubProxy { user, groups, cluster } => {
@@ -84,12 +85,11 @@ impl Access {
                     groups,
                     wanted,
                 } => {
-                    // Side by side: kubectl sends many groups, and each answer is a round trip.
-                    let rights = wanted.attributes();
-                    let questions = rights
-                        .iter()
-                        .map(|right| self.may_act(cluster, (user, groups), right, turn));
-                    try_join_all(questions).await?;
+                    // Some side by side: kubectl sends many groups, and each answer is a round trip.
+                    for some in wanted.attributes().chunks(AT_ONCE) {
+                        let questions = some.iter().map(|right| self.may_act(cluster, (user, groups), right));
+                        try_join_all(questions).await?;
+                    }
                 }
             }
         }
@@ -122,7 +122,6 @@ impl Access {
         cluster: &str,
         (user, groups): (&str, &[String]),
         right: &ImpersonationAttribute,
-        turn: Turn,
     ) -> Result<(), Fault> {
         let question = ActQuestion {
             cluster: cluster.to_owned(),
@@ -139,7 +138,7 @@ impl Access {
         let decision = if let Some(decision) = self.acting.get(&question, |_| MEMBER) {
             decision
         } else {
-            let decision = self.ask_member(&question, turn).await?;
+            let decision = self.ask_member(&question).await?;
             self.acting.put(question, decision.clone(), Duration::ZERO);
             decision
         };
@@ -157,7 +156,7 @@ impl Access {
         )))
     }
 
-    async fn ask_member(&self, question: &ActQuestion, turn: Turn) -> Result<Decision, Fault> {
+    async fn ask_member(&self, question: &ActQuestion) -> Result<Decision, Fault> {
         let (group, resource, subresource, namespace, name) = question.right.clone();
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
@@ -177,7 +176,9 @@ impl Access {
             },
             ..SubjectAccessReview::default()
         };
-        let answer = ask(&*self.members, &question.cluster, SUBJECT_ACCESS_REVIEWS, turn, &review).await?;
+        // In order, whatever the request: one of them asks many.
+        let (members, path) = (&*self.members, SUBJECT_ACCESS_REVIEWS);
+        let answer = ask(members, &question.cluster, path, Turn::InOrder, &review).await?;
         let status = answer.status.unwrap_or_default();
         Ok(Decision {
             allowed: status.allowed,

@@ -22,7 +22,6 @@ use tokio::time::Instant;
 use crate::decision::plan::labels::{self, Labels};
 use crate::decision::plan::{Forward, LabelCheck, Need, Rewrite};
 use crate::resource::access::Access;
-use crate::resource::bulkhead::Turn;
 use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::{Body, gather, gather_request};
 use crate::stage::dispatch::{Dispatcher, Leg};
@@ -66,7 +65,7 @@ impl Preflight {
         let mut labels = None;
         for need in &forward.needs {
             match need {
-                Need::Access(check) => self.access.check([check], turn(forward)).await?,
+                Need::Access(check) => self.access.check([check]).await?,
                 Need::Owners => self.owners(forward, pending, body).await?,
                 Need::Labels(check) => labels = self.labels(forward, check, pending).await?,
                 Need::Body(rule) => {
@@ -81,12 +80,12 @@ impl Preflight {
     /// Whether the caller may be served by this member, by the word of the hub and of the member: 403 for a no, 503 if
     /// nobody can be asked.
     pub(crate) async fn access(&self, forward: &Forward) -> Result<(), Fault> {
-        self.access.check(forward.access(), turn(forward)).await
+        self.access.check(forward.access()).await
     }
 
     /// Whether the caller may read a document that is united from members'.
     pub(crate) async fn document(&self, checks: &[Check]) -> Result<(), Fault> {
-        self.access.check(checks, Turn::InOrder).await
+        self.access.check(checks).await
     }
 
     async fn labels(
@@ -135,11 +134,6 @@ impl Preflight {
         head.headers.insert(ACCEPT, METADATA);
         self.dispatcher.read(leg, head).await
     }
-}
-
-/// Questions about rights come when the request that they are asked for would.
-fn turn(forward: &Forward) -> Turn {
-    Turn::of(forward.is_priority())
 }
 
 impl Pending<'_> {

@@ -56,11 +56,9 @@ fn act_as(user: &str, groups: &[&str]) -> [Check; 1] {
 #[tokio::test(start_paused = true)]
 async fn every_attribute_must_be_allowed() {
     let (access, _) = access(&["ada", "sre", "robot"]);
-    assert_eq!(access.check(&act_as("ada", &["sre"]), Turn::InOrder).await, Ok(()));
+    assert_eq!(access.check(&act_as("ada", &["sre"])).await, Ok(()));
     assert_eq!(
-        access
-            .check(&act_as("system:serviceaccount:jobs:robot", &[]), Turn::InOrder)
-            .await,
+        access.check(&act_as("system:serviceaccount:jobs:robot", &[])).await,
         Ok(())
     );
     for (user, groups, part) in [
@@ -72,7 +70,7 @@ async fn every_attribute_must_be_allowed() {
             "serviceaccounts \"other\" in API group \"\" in namespace \"jobs\"",
         ),
     ] {
-        match access.check(&act_as(user, groups), Turn::InOrder).await {
+        match access.check(&act_as(user, groups)).await {
             Err(Fault::Forbidden(text)) => assert!(text.contains(part) && text.contains("east"), "{text}"),
             other => panic!("{user}: {other:?}"),
         }
@@ -83,12 +81,12 @@ async fn every_attribute_must_be_allowed() {
 async fn a_members_answer_lives_ten_seconds() {
     let (access, members) = access(&["ada"]);
     for _ in 0..3 {
-        access.check(&act_as("ada", &[]), Turn::InOrder).await.unwrap();
-        access.check(&act_as("bob", &[]), Turn::InOrder).await.unwrap_err();
+        access.check(&act_as("ada", &[])).await.unwrap();
+        access.check(&act_as("bob", &[])).await.unwrap_err();
     }
     assert_eq!(members.asked.load(Ordering::SeqCst), 2);
     tokio::time::sleep(MEMBER).await;
-    access.check(&act_as("ada", &[]), Turn::InOrder).await.unwrap();
+    access.check(&act_as("ada", &[])).await.unwrap();
     assert_eq!(members.asked.load(Ordering::SeqCst), 3);
 }
 
@@ -106,10 +104,7 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
     }];
     let (access, _) = access(&[]);
     assert!(
-        matches!(
-            access.check(&check, Turn::InOrder).await,
-            Err(Fault::Unavailable { .. })
-        ),
+        matches!(access.check(&check).await, Err(Fault::Unavailable { .. })),
         "never asked before"
     );
     access.people.put(
@@ -121,12 +116,9 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
         Duration::ZERO,
     );
     tokio::time::sleep(HUB_AWAY / 2).await;
-    assert_eq!(access.check(&check, Turn::InOrder).await, Ok(()));
+    assert_eq!(access.check(&check).await, Ok(()));
     tokio::time::sleep(HUB_AWAY / 2).await;
-    assert!(matches!(
-        access.check(&check, Turn::InOrder).await,
-        Err(Fault::Unavailable { .. })
-    ));
+    assert!(matches!(access.check(&check).await, Err(Fault::Unavailable { .. })));
     access.people.put(
         question,
         Decision {
@@ -136,7 +128,7 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
         Duration::ZERO,
     );
     tokio::time::sleep(HUB_NO).await;
-    assert!(matches!(access.check(&check, Turn::InOrder).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
+    assert!(matches!(access.check(&check).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
 }
 
 #[tokio::test]
@@ -169,13 +161,13 @@ async fn the_hubs_last_word_survives_a_restart() {
             cluster: "east".to_owned(),
         }]
     };
-    assert_eq!(after.check(&check("ada"), Turn::InOrder).await, Ok(()));
-    assert!(after.check(&check("bob"), Turn::InOrder).await.is_err(), "too old");
-    assert!(after.check(&check("eve"), Turn::InOrder).await.is_err(), "never asked");
+    assert_eq!(after.check(&check("ada")).await, Ok(()));
+    assert!(after.check(&check("bob")).await.is_err(), "too old");
+    assert!(after.check(&check("eve")).await.is_err(), "never asked");
     std::fs::write(folder.path().join("people.json"), "[{").unwrap();
     let (spoilt, _) = access(&[]);
     spoilt.recall(folder.path());
-    assert!(spoilt.check(&check("ada"), Turn::InOrder).await.is_err());
+    assert!(spoilt.check(&check("ada")).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,4 +206,37 @@ async fn decisions_are_bounded_in_number() {
     kept.settle();
     let found: Vec<_> = (0..5).filter(|number| kept.get(number, |_| MEMBER).is_some()).collect();
     assert_eq!(found, [3, 4]);
+}
+
+/// Counts who asks at the same time, and whose turn it is.
+#[derive(Default)]
+struct Slow {
+    asking: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl MemberApi for Slow {
+    fn post(&self, _: &str, _: &'static str, turn: Turn, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
+        assert_eq!(turn, Turn::InOrder);
+        let (asking, most) = (self.asking.clone(), self.most.clone());
+        async move {
+            most.fetch_max(asking.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            asking.fetch_sub(1, Ordering::SeqCst);
+            let mut review: Value = serde_json::from_slice(&body).unwrap();
+            review["status"] = json!({"allowed": true});
+            Ok((StatusCode::CREATED, Bytes::from(review.to_string())))
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_asks_a_member_a_few_questions_at_a_time() {
+    let members = Arc::new(Slow::default());
+    let access = Access::new(HubReviews::default(), members.clone());
+    let groups: Vec<_> = (0..64).map(|number| number.to_string()).collect();
+    let groups: Vec<_> = groups.iter().map(String::as_str).collect();
+    access.check(&act_as("ada", &groups)).await.unwrap();
+    assert_eq!(members.most.load(Ordering::SeqCst), AT_ONCE);
 }

@@ -134,8 +134,8 @@ async fn exchange(
     let class = TrafficClass::Unary;
     let pass = send::pass_breaker(upstream, class, false).map_err(unavailable)?;
     let waiting = Waiting::new(pass, Delivered::whole(), false);
-    // Without an identity nothing else can go: reviews come first in the queue for a connection.
-    let outcome = whole(upstream, allowance.turn != Turn::Last, request, allowance.bytes).await;
+    // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
+    let outcome = whole(upstream, allowance.turn == Turn::First, request, allowance.bytes).await;
     if let Some(pass) = waiting.over() {
         match &outcome {
             Ok(answer) => send::tell(upstream, class, pass, classify_response(answer), &answer.status()),

@@ -17,6 +17,8 @@ const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA_PREFIX: &str = "impersonate-extra-";
+/// Groups and values of extras in one request: a member is asked about each.
+const MAX_RIGHTS: usize = 64;
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// What an extra's key may not have in a header name as it is. Header names have no case, so an API server reads `A` as
 /// `a`, and only `%41` as `A`.
@@ -79,6 +81,12 @@ impl Impersonation {
                 .map(|value| text(name, value))
                 .collect::<Result<Vec<_>, _>>()?;
             found.take(name, values)?;
+        }
+        let extras = found.extras.iter().map(|(_, values)| values.len());
+        if found.groups.len() + extras.sum::<usize>() > MAX_RIGHTS {
+            return Err(Fault::BadRequest(format!(
+                "more than {MAX_RIGHTS} groups and extras to impersonate"
+            )));
         }
         if any && found.user.is_empty() {
             return Err(Fault::BadRequest(

@@ -404,6 +404,19 @@ proptest! {
 }
 
 #[test]
+fn so_many_groups_and_extras_are_impersonated_and_no_more() {
+    let read = |groups: usize, extras: usize| {
+        let mut pairs = vec![("impersonate-user", "ada")];
+        pairs.extend(std::iter::repeat_n(("impersonate-group", "g"), groups));
+        pairs.extend(std::iter::repeat_n(("impersonate-extra-scope", "x"), extras));
+        Impersonation::from_headers(&headers(&pairs))
+    };
+    assert!(read(64, 0).is_ok() && read(30, 34).is_ok());
+    assert!(matches!(read(65, 0), Err(Fault::BadRequest(_))));
+    assert!(matches!(read(31, 34), Err(Fault::BadRequest(_))));
+}
+
+#[test]
 fn a_lease_is_one_lease_and_nothing_with_the_words_in_its_path() {
     const ALL: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
     const ONE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader";
