@@ -34,8 +34,8 @@ use crate::value::traffic::Traffic;
 
 /// `Accept` of a question: metadata is enough.
 const METADATA: HeaderValue = HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
-/// Metadata of one object: no larger than the object may be.
-const MAX_METADATA_BYTES: usize = 8 << 20;
+/// Metadata of one object: no larger than the object may be in etcd.
+const MAX_METADATA_BYTES: usize = 2 << 20;
 
 /// The stage. One per process.
 pub(crate) struct Preflight {

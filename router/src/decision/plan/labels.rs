@@ -11,11 +11,25 @@ mod tests;
 use std::collections::BTreeMap;
 
 use http::StatusCode;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{BodyRule, Change, LabelCheck};
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding, protobuf};
+
+/// What is read of a member's answer.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Object {
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    labels: Option<Labels>,
+}
 
 /// Labels of an object.
 pub(crate) type Labels = BTreeMap<String, String>;
@@ -47,8 +61,9 @@ pub(crate) fn check_labels(
         }
         other => return Err(undecided(check, cluster, &format!("it answered {}", other.as_u16()))),
     }
-    let value: Value = serde_json::from_slice(body).map_err(|error| undecided(check, cluster, &error.to_string()))?;
-    let labels = labels(&value).ok_or_else(|| undecided(check, cluster, "its labels are not strings"))?;
+    let read = serde_json::from_slice(body).map_err(|error| undecided(check, cluster, &error.to_string()));
+    let Object { metadata } = read?;
+    let labels = metadata.labels.unwrap_or_default();
     if check.selector.matches(&labels) {
         return Ok(Some(labels));
     }

@@ -124,3 +124,16 @@ async fn what_would_leave_the_shard_is_refused_and_what_stays_is_sent_whole() {
     assert_eq!(methods, [Method::GET, Method::GET, Method::PUT]);
     assert_eq!(serde_json::from_str::<Value>(&asked[2].2).unwrap(), pod("foo"));
 }
+
+#[tokio::test]
+async fn an_answer_to_a_question_is_no_larger_than_an_object() {
+    let world = world(|_, _| {
+        let mut large = pod("foo");
+        large["metadata"]["annotations"] = json!({"a": "x".repeat(2 << 20)});
+        large
+    })
+    .await;
+    let refused = send(&world, limited(&world), Method::PUT, POD, pod("foo")).await;
+    assert!(matches!(refused, Err(Fault::Unavailable { .. })), "{refused:?}");
+    assert_eq!(world.asked().len(), 1, "asked, not written");
+}
