@@ -138,9 +138,7 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     limit: u64,
     left: u64,
-    /// All of it must have come.
-    until: Option<Instant>,
-    /// Runs once the client is waited for: most bodies are here when they are asked for.
+    /// Over when all of it must have come. Boxed: answers, too, are as large as the largest body.
     late: Option<Pin<Box<Sleep>>>,
     delivered: Delivered,
 }
@@ -166,18 +164,16 @@ impl ClientBody {
             incoming,
             limit,
             left: limit,
-            until,
-            late: None,
+            late: until.map(|until| Box::pin(sleep_until(until))),
             delivered: Delivered::default(),
         }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
-            let Some(until) = self.until else {
+            let Some(late) = &mut self.late else {
                 return Poll::Pending;
             };
-            let late = self.late.get_or_insert_with(|| Box::pin(sleep_until(until)));
             return late.as_mut().poll(cx).map(|()| Some(Err(BodyError::Late)));
         };
         if frame.is_none() || self.incoming.is_end_stream() {
