@@ -236,13 +236,13 @@ mod tests {
             let (running, _) = cache.review(hash, life, waited, async { Ok(reviewed()) });
             running.outcome().await.unwrap();
         };
-        review(TTL * 2 - TTL / 10).await;
+        review(TTL / 10 * 19).await;
         tokio::time::sleep(TTL / 10 * 9).await;
         assert!(cache.kept(hash).is_some(), "the wait does not count");
         tokio::time::sleep(TTL / 10).await;
         assert!(cache.kept(hash).is_none());
         review(TTL).await;
-        tokio::time::sleep(TTL - wait).await;
+        tokio::time::sleep(wait).await;
         assert!(cache.kept(hash).is_none(), "but of the token's own life it does");
     }
 
