@@ -211,7 +211,7 @@ async fn killed_while_reading(router: &Router) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_goes_on_for_a_client_that_died_while_events_flowed() {
-    const CLIENTS: usize = 200;
+    const CLIENTS: usize = 80;
     let flowing = Arc::new(AtomicUsize::new(0));
     let backend = Backend::start(1000, flood(flowing.clone())).await;
     let router = Router::start(
