@@ -6,15 +6,17 @@
 //! without waiting and concerns the one caller comes first, so that nobody holds what others need while it waits for its
 //! own:
 //!
-//! 1. Injected faults stand first: what a test of an operator breaks must break whatever else is going on.
-//! 2. Rate limits next: who is over them waits in no queue.
-//! 3. The caller's bytes: bodies that this router may have to hold at a time.
-//! 4. The caller's bulkhead and its queue, in order of arrival.
-//! 5. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all.
+//! 1. The caller's bytes: bodies that this router may have to hold at a time.
+//! 2. The caller's bulkhead and its queue, in order of arrival.
+//! 3. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all.
+//!
+//! Injected faults and rate limits will stand before these: what a test of an operator breaks must break whatever else is
+//! going on, and who is over a limit must wait in no queue.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
-//! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make every operator lose its
-//! leadership. Not here: the bulkhead of a member (`dispatch`, leg by leg). Callers: `edge`, `identify`.
+//! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make
+//! every operator lose its leadership. Not here: the bulkhead of a member (`dispatch`, leg by leg). Callers: `edge`,
+//! `identify`.
 
 mod arrive;
 mod body;
