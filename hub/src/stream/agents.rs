@@ -175,10 +175,9 @@ impl AgentSession {
                     let world = worlds.borrow_and_update().as_ref().map(|published| published.world.clone());
                     let Some(world) = world else { continue };
                     self.check_known()?;
-                    let config = world.agent_configs.get(&self.cluster).cloned().ok_or_else(|| {
-                        Status::permission_denied(format!("MemberCluster {} is gone or no longer accepted", self.cluster))
-                    })?;
-                    if configured.as_ref() != Some(&config) {
+                    // None: this world is of before the member was let in, which the facts know already.
+                    let config = world.agent_configs.get(&self.cluster).cloned();
+                    if let Some(config) = config && configured.as_ref() != Some(&config) {
                         self.send(Told::Config(config.clone())).await?;
                         configured = Some(config);
                     }
@@ -191,19 +190,23 @@ impl AgentSession {
         }
     }
 
-    /// A MemberCluster that was deleted takes its agent's reports along, also if another has its name by now.
+    /// By the facts, which no compiled world is ahead of. A MemberCluster that was deleted takes its agent's reports along,
+    /// also if another has its name by now.
     fn check_known(&self) -> Result<(), Status> {
         let epoch = |agent: &crate::facts::AgentReport| agent.epoch >= self.epoch;
-        let known = self
-            .service
-            .index
-            .read(|facts| facts.agents.get(&self.cluster).is_some_and(epoch));
-        known.then_some(()).ok_or_else(|| {
-            Status::permission_denied(format!(
-                "MemberCluster {} was deleted, or made anew: run portolanctl join",
-                self.cluster
-            ))
-        })
+        let (known, joined) = self.service.index.read(|facts| {
+            let known = facts.agents.get(&self.cluster).is_some_and(epoch);
+            (known, facts.joined(&self.cluster).is_some())
+        });
+        let what = match (known, joined) {
+            (true, true) => return Ok(()),
+            (true, false) => "is gone or no longer accepted",
+            (false, _) => "was deleted, or made anew: run portolanctl join",
+        };
+        Err(Status::permission_denied(format!(
+            "MemberCluster {} {what}",
+            self.cluster
+        )))
     }
 
     async fn send(&self, kind: Told) -> Result<(), Status> {

@@ -174,14 +174,8 @@ async fn what_agents_report_reaches_routers_and_only_differences_do() {
         panic!("then the config")
     };
     assert_eq!(config.bucketing.map(|bucketing| bucketing.buckets), Some(32));
-    let selectors = |config: &v1::AgentConfig| {
-        config
-            .caller_selectors
-            .iter()
-            .map(|s| s.selector.clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(selectors(&config), ["app=op"]);
+    let selectors: Vec<_> = config.caller_selectors.iter().map(|one| &*one.selector).collect();
+    assert_eq!(selectors, ["app=op"]);
     report(&agent, &["p"]).await;
 
     let mut router = hub.router("gateway", Vec::new()).await;

@@ -16,6 +16,29 @@ async fn a_second_agent_replaces_the_first() {
     assert!(hub.index.read(|facts| facts.agents["east"].connected));
 }
 
+#[tokio::test]
+async fn an_agent_that_is_let_in_before_the_world_knows_it_stays() {
+    let hub = TestHub::start().await;
+    let before = hub.worlds.borrow().clone();
+    hub.member("mars", true);
+    let mut agent = hub.join("mars").await;
+    let AgentTold::Welcome(_) = agent.hear().await.unwrap() else {
+        panic!("the revision first")
+    };
+    let AgentTold::Config(_) = agent.hear().await.unwrap() else {
+        panic!("then the config")
+    };
+    // Again and again: what the hub goes on compiling replaces it.
+    for _ in 0..20 {
+        hub.worlds.send_replace(before.clone());
+        let said = tokio::time::timeout(std::time::Duration::from_millis(10), agent.hear()).await;
+        assert!(!matches!(said, Ok(Err(_))), "{said:?}");
+    }
+    hub.member("mars", false);
+    let ended = agent.hear().await.unwrap_err();
+    assert!(ended.message().contains("no longer accepted"), "{ended:?}");
+}
+
 /// Renews the identity that the channel is opened with.
 async fn renew(channel: Channel) -> Result<(v1::Issued, Secret<String>), Status> {
     let (key, csr) = key_and_csr();
