@@ -1,5 +1,7 @@
 //! The subscriber against a scripted hub over real gRPC and TLS.
 
+mod questions;
+
 use std::time::Duration;
 
 use portolan_wire::v1;
@@ -386,78 +388,6 @@ async fn breakers_are_reported_after_hello_and_when_the_members_change() {
             ("east", "watch", "closed"),
             ("east", "upgrade", "closed")
         ]
-    );
-    client.stop().await;
-}
-
-struct NoMembers;
-
-impl MemberApi for NoMembers {
-    fn post(
-        &self,
-        cluster: &str,
-        _: &'static str,
-        _: Turn,
-        _: Vec<u8>,
-    ) -> futures::future::BoxFuture<'static, MemberAnswer> {
-        panic!("member {cluster} was asked")
-    }
-}
-
-fn proxy(user: &str) -> [Check; 1] {
-    [Check::HubProxy {
-        user: user.to_owned(),
-        groups: vec!["sre".to_owned()],
-        cluster: "east".to_owned(),
-    }]
-}
-
-#[tokio::test]
-async fn questions_to_the_hub_are_told_apart_by_id() {
-    let (mut hub, client, _folder) = connected().await;
-    let mut session = hub.session().await;
-    // The stream carries questions once it has been answered on.
-    session.push(1, Vec::new(), Vec::new()).await;
-    let access = Access::new(client.reviews.clone(), std::sync::Arc::new(NoMembers));
-    let answers = async {
-        let mut asked = Vec::new();
-        for _ in 0..2 {
-            let In::AccessReview(review) = session.receive().await else {
-                panic!("not a question")
-            };
-            assert_eq!(
-                (review.groups.as_slice(), review.cluster.as_str()),
-                (&["sre".to_owned()][..], "east")
-            );
-            asked.push(review);
-        }
-        // In the other order.
-        for review in asked.into_iter().rev() {
-            let decision = v1::AccessDecision {
-                id: review.id,
-                allowed: review.user == "ada",
-                reason: String::new(),
-            };
-            session.send(Out::AccessDecision(decision)).await;
-        }
-    };
-    let (ada, bob) = (proxy("ada"), proxy("bob"));
-    let (ada, bob, ()) = tokio::join!(access.check(&ada), access.check(&bob), answers);
-    assert_eq!(ada, Ok(()));
-    assert!(
-        matches!(&bob, Err(Fault::Forbidden(text)) if text.contains("memberclusters/east")),
-        "{bob:?}"
-    );
-
-    // The hub goes away: its last word stands, and a stranger is told why.
-    session.end(Status::unavailable("restarting")).await;
-    hub.stop().await;
-    assert_eq!(access.check(&proxy("ada")).await, Ok(()));
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let eve = access.check(&proxy("eve")).await;
-    assert!(
-        matches!(&eve, Err(Fault::Unavailable { message, .. }) if message.contains("away")),
-        "{eve:?}"
     );
     client.stop().await;
 }
