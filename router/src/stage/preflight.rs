@@ -19,7 +19,7 @@ use http::{Method, Request, Response};
 use opentelemetry::Context;
 use tokio::time::Instant;
 
-use crate::decision::plan::labels::{self, Labels};
+use crate::decision::plan::labels;
 use crate::decision::plan::{Forward, LabelCheck, Need, Rewrite};
 use crate::resource::access::Access;
 use crate::resource::routing::{Routing, RoutingStore};
@@ -29,6 +29,7 @@ use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
 use crate::value::media;
+use crate::value::object::Labels;
 use crate::value::snapshot::Caller;
 use crate::value::traffic::Traffic;
 

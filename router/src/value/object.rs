@@ -7,6 +7,9 @@
 pub(crate) mod protobuf;
 mod unambiguous;
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 use serde_json::Value;
 
 use self::unambiguous::Unambiguous;
@@ -49,6 +52,27 @@ impl Encoding {
             ))
         })
     }
+}
+
+/// Labels of an object.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// What is read of an object in a member's answer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ObjectMeta {
+    pub(crate) labels: Option<Labels>,
+    pub(crate) uid: Option<String>,
+}
+
+/// The metadata of an object in JSON, of which nothing else is kept.
+pub(crate) fn metadata(json: &[u8]) -> Result<ObjectMeta, serde_json::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Object {
+        metadata: ObjectMeta,
+    }
+    serde_json::from_slice(json).map(|object: Object| object.metadata)
 }
 
 /// Reads a JSON or YAML body. 400 if it is neither, or could be read in two ways: a field given twice, which one reader

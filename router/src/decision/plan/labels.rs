@@ -8,31 +8,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use http::StatusCode;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{BodyRule, Change, LabelCheck};
 use crate::value::fault::Fault;
-use crate::value::object::{self, Encoding, protobuf};
-
-/// What is read of a member's answer.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Object {
-    metadata: Metadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Metadata {
-    labels: Option<Labels>,
-}
-
-/// Labels of an object.
-pub(crate) type Labels = BTreeMap<String, String>;
+use crate::value::object::{self, Encoding, Labels, protobuf};
 
 /// The labels in the member's answer to a GET of the object's metadata. `Ok(None)`: there is no such object (yet), let the
 /// request tell. `Err`: foreign (403), or the member could not say.
@@ -61,9 +42,8 @@ pub(crate) fn check_labels(
         }
         other => return Err(undecided(check, cluster, &format!("it answered {}", other.as_u16()))),
     }
-    let read = serde_json::from_slice(body).map_err(|error| undecided(check, cluster, &error.to_string()));
-    let Object { metadata } = read?;
-    let labels = metadata.labels.unwrap_or_default();
+    let read = object::metadata(body).map_err(|error| undecided(check, cluster, &error.to_string()));
+    let labels = read?.labels.unwrap_or_default();
     if check.selector.matches(&labels) {
         return Ok(Some(labels));
     }

@@ -3,8 +3,6 @@
 //! Only owners without a namespace are looked for, as the same user, in the child's member first. Refused is what is found
 //! in another member, or might be there; an owner that is nowhere is the API server's to refuse.
 
-use serde::Deserialize;
-
 use super::{MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::plan::choose::{Candidate, Finding, Holder};
 use crate::decision::plan::owners::{self, Owner};
@@ -13,19 +11,7 @@ use crate::resource::upstream::{Body, gather};
 use crate::value::classify::{ApiRequest, Query, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
-
-/// What is read of an owner.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Object {
-    metadata: Metadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Metadata {
-    uid: Option<String>,
-}
+use crate::value::object;
 
 impl Preflight {
     /// Refuses an object whose owner is in another member than itself: 403, or 503 while that is not known.
@@ -93,8 +79,8 @@ impl Preflight {
         let unknown = |why: String| holder.unknown(&candidate.forward, &why);
         let body = gather(body, MAX_METADATA_BYTES).await;
         let body = body.map_err(|error| unknown(error.to_string()))?;
-        let object: Object = serde_json::from_slice(&body).map_err(|error| unknown(error.to_string()))?;
-        Ok(object.metadata.uid)
+        let metadata = object::metadata(&body).map_err(|error| unknown(error.to_string()))?;
+        Ok(metadata.uid)
     }
 }
 
