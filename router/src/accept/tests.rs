@@ -21,17 +21,31 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes raw HTTP/1.1 and reads until the router closes, or has been silent for a moment.
 async fn raw(router: &Router, bytes: &[u8]) -> String {
+    for _ in 0..20 {
+        let (answer, reset) = once(router, bytes).await;
+        // Who is refused before all of it was read may be reset before it reads the answer, as TCP has it.
+        if !answer.is_empty() || !reset {
+            return answer;
+        }
+    }
+    panic!("reset each time");
+}
+
+/// What was answered, and whether the connection was reset.
+async fn once(router: &Router, bytes: &[u8]) -> (String, bool) {
     let mut stream = router.connect(tls::ALPN_HTTP1).await;
-    stream.write_all(bytes).await.unwrap();
+    let mut reset = stream.write_all(bytes).await.is_err();
     let mut all = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     // Everybody here is answered; only what may follow the answer is not waited for.
     let mut wait = PATIENCE;
-    while let Ok(Ok(read @ 1..)) = tokio::time::timeout(wait, stream.read(&mut buffer)).await {
+    while let Ok(read) = tokio::time::timeout(wait, stream.read(&mut buffer)).await {
+        reset |= read.is_err();
+        let Ok(read @ 1..) = read else { break };
         all.extend_from_slice(&buffer[..read]);
         wait = Duration::from_millis(200);
     }
-    String::from_utf8_lossy(&all).into_owned()
+    (String::from_utf8_lossy(&all).into_owned(), reset)
 }
 
 async fn start(bounds: Bounds) -> (Backend, Router) {
