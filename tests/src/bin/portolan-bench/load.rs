@@ -23,6 +23,8 @@ use crate::pace;
 
 /// Nothing here may hang: a request that takes longer ends the benchmark.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks whether a subject answers yet.
+const AGAIN: Duration = Duration::from_millis(50);
 /// Watches opened at a time.
 const OPENING: usize = 64;
 /// Answers are about a kilobyte, lists of the preparation some more.
@@ -113,6 +115,19 @@ impl Client {
         let mut bytes = 0;
         read_all(answer.body_mut(), |chunk| bytes += chunk.len()).await?;
         Ok(bytes)
+    }
+
+    /// A burst that nobody times. Begins when one GET is answered: a router that has just begun may still miss the hub.
+    pub(crate) async fn warm(&self, path: &str, count: usize, at_once: usize) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while let Err(error) = self.get(path).await {
+            if begun.elapsed() > PATIENCE {
+                return Err(error.context("warming up"));
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        self.burst(path, count, at_once).await.context("warming up")?;
+        Ok(())
     }
 
     fn request(&self, path: &str) -> anyhow::Result<Request<()>> {

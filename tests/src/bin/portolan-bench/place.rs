@@ -157,7 +157,7 @@ where
     let proxy = subject.proxy.context("nothing stands between client and server")?;
     // Apart from the watches, whose connections may be full.
     let client = Client::connected(subject.route.clone(), 1).await?;
-    client.burst(get, WARM_UP, AT_ONCE).await.context("warming up")?;
+    client.warm(get, WARM_UP, AT_ONCE).await?;
     tokio::time::sleep(SETTLE).await;
     let before = usage::resident_kib(proxy)?;
     let begun = std::time::Instant::now();
@@ -187,10 +187,8 @@ async fn warm(subjects: &[Subject], path: &str) -> anyhow::Result<Vec<Client>> {
     for subject in subjects {
         let client = Client::connected(subject.route.clone(), CONNECTIONS).await;
         let client = client.with_context(|| subject.name)?;
-        client
-            .burst(path, WARM_UP, AT_ONCE)
-            .await
-            .with_context(|| subject.name)?;
+        let warm = client.warm(path, WARM_UP, AT_ONCE).await;
+        warm.with_context(|| subject.name)?;
         clients.push(client);
     }
     Ok(clients)
