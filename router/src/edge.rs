@@ -46,7 +46,7 @@ use crate::resource::access::Access;
 use crate::resource::bulkhead::Permit;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admit, Admitted, Source};
+use crate::stage::admit::{Admit, Admitted, Downstream};
 use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::open::OpenWatches;
@@ -83,7 +83,7 @@ pub(crate) struct EdgeParts {
 /// What all requests of one connection have in common.
 pub(crate) struct Connection {
     peer: Option<PeerIdentity>,
-    source: Source,
+    downstream: Downstream,
 }
 
 /// One per process, shared by all requests.
@@ -141,8 +141,8 @@ impl Edge {
 
     /// What a connection brings to all its requests. `peer`: who its client certificate belongs to.
     pub(crate) fn connection(&self, peer: Option<PeerIdentity>, address: IpAddr) -> Arc<Connection> {
-        let source = self.parts.admit.source(address);
-        Arc::new(Connection { peer, source })
+        let downstream = self.parts.admit.downstream(address);
+        Arc::new(Connection { peer, downstream })
     }
 
     /// Answers one request, always.

@@ -111,11 +111,11 @@ impl Call<'_> {
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
         let edge = &self.edge.parts;
-        let Connection { peer, source } = self.connection;
+        let Connection { peer, downstream } = self.connection;
         let sender = Sender {
             headers: &head.headers,
             peer: peer.as_ref(),
-            source,
+            downstream,
             asked,
         };
         let identified = edge.identifier.identify(&sender, snapshot);

@@ -3,7 +3,7 @@
 //!
 //! There is one per member cluster and traffic class, so that a member whose watches hang still answers its unary
 //! requests. [`Breaker`] is the shared handle that `dispatch` asks and tells; `core` holds the rules. Not here: what
-//! counts as a failure (`dispatch` judges answers, `upstream` errors), and rate limits.
+//! counts as a failure (`dispatch` classifies responses, `upstream` errors), and rate limits.
 
 mod core;
 mod shared;
@@ -11,7 +11,7 @@ mod shared;
 use std::time::Duration;
 
 pub(crate) use self::core::{Outcome, State};
-pub(crate) use self::shared::{Breaker, Permit, Report};
+pub(crate) use self::shared::{Breaker, Pass, Report};
 
 /// Failures in a row that open the breaker.
 pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;

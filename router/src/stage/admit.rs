@@ -32,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use self::arrive::Arrivals;
-pub(crate) use self::arrive::Source;
+pub(crate) use self::arrive::Downstream;
 pub(crate) use self::body::{Arriving, CONNECTION_WINDOW, Passage, STREAM_WINDOW};
 use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Shared};
 use self::metrics::AdmitMetrics;

@@ -40,7 +40,7 @@ use self::united::{Half, Made, Union};
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::OwnRequests;
-use crate::value::document::{self, Discovered, Document, Source, Wanted};
+use crate::value::document::{self, Discovered, Document, DocumentSource, Wanted};
 use crate::value::fault::Fault;
 use crate::value::media::JSON;
 use crate::value::snapshot::Snapshot;
@@ -190,7 +190,7 @@ impl Call<'_> {
         self.sort(join_all(each).await)
     }
 
-    async fn copies(&self, paper: &Paper) -> Gathered<(&Source, Arc<Copy>)> {
+    async fn copies(&self, paper: &Paper) -> Gathered<(&DocumentSource, Arc<Copy>)> {
         let each = self.wanted.members.iter().map(|source| async move {
             let copy = self.copy(source, paper.clone()).await?;
             Ok((source, copy))
@@ -213,7 +213,7 @@ impl Call<'_> {
         Gathered { found, missing }
     }
 
-    async fn copy(&self, source: &Source, paper: Paper) -> Result<Arc<Copy>, String> {
+    async fn copy(&self, source: &DocumentSource, paper: Paper) -> Result<Arc<Copy>, String> {
         let cluster = &source.cluster;
         let target = self.snapshot.targets.get(cluster);
         let target = target.ok_or_else(|| format!("member cluster {cluster} is not known to this router (yet)"))?;
@@ -226,7 +226,7 @@ impl Call<'_> {
     }
 
     async fn openapi_v2(&self) -> Result<Response<Body>, Fault> {
-        let encoding = document::encoding(self.headers).ok_or_else(not_acceptable)?;
+        let encoding = document::openapi_encoding(self.headers).ok_or_else(not_acceptable)?;
         let copies = self.copies(&Paper::OpenApiV2(encoding)).await.some()?;
         let found: Vec<_> = copies.found.iter().map(|(_, copy)| copy.clone()).collect();
         let made = self.discovery.made.openapi("v2", Edition::V2, encoding, &found);
@@ -249,7 +249,7 @@ impl Call<'_> {
     /// One document of v3. Its hash is of the copies that are at hand, so that what may be kept for ever under a hash is
     /// always the same, also while a member is away.
     async fn openapi(&self, path: &str, hash: &str) -> Result<Response<Body>, Fault> {
-        let encoding = document::encoding(self.headers).ok_or_else(not_acceptable)?;
+        let encoding = document::openapi_encoding(self.headers).ok_or_else(not_acceptable)?;
         let indexes = self.copies(&Paper::Index).await.some()?;
         let serves = |copy: &Copy| copy.index().is_some_and(|index| index.contains_key(path));
         let having = indexes

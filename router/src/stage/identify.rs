@@ -27,7 +27,7 @@ use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
-use crate::stage::admit::{Admit, Source};
+use crate::stage::admit::{Admit, Downstream};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::elements;
@@ -73,7 +73,7 @@ pub(crate) struct Sender<'a> {
     /// Of the client certificate.
     pub(crate) peer: Option<&'a PeerIdentity>,
     /// The connection.
-    pub(crate) source: &'a Source,
+    pub(crate) downstream: &'a Downstream,
     /// What it sent.
     pub(crate) asked: &'a ApiRequest,
 }
@@ -190,7 +190,7 @@ impl Identifier {
 
     fn kept(&self, hash: TokenHash) -> Option<cache::Outcome> {
         let outcome = self.cache.kept(hash);
-        outcome.inspect(|_| self.metrics.source(cache::Source::Kept))
+        outcome.inspect(|_| self.metrics.source(cache::AnswerSource::Kept))
     }
 
     /// Asks the member that signed it, or waits for the answer that another request with it waits for.
@@ -201,13 +201,15 @@ impl Identifier {
             life,
             claimed,
         } = signed;
-        let (admit, source) = (self.admit.clone(), sender.source);
-        let _arrived = admit.arrive(source, &claimed.key.home_cluster, sender.asked).await?;
+        let (admit, downstream) = (self.admit.clone(), sender.downstream);
+        let _arrived = admit
+            .arrive(downstream, &claimed.key.home_cluster, sender.asked)
+            .await?;
         // Another request's answer may have come meanwhile.
         if let Some(outcome) = self.kept(hash) {
             return outcome;
         }
-        let (members, address, admit) = (self.members.clone(), source.address, admit.clone());
+        let (members, address, admit) = (self.members.clone(), downstream.address, admit.clone());
         let member = claimed.key.home_cluster.clone();
         let permit = |lease: Arc<Notify>| async move { admit.review(&member, address, lease.notified()).await };
         let review = review::review(members, token, claimed);

@@ -114,13 +114,13 @@ struct Footing {
 /// What a plan in force rests on.
 #[derive(Debug)]
 enum Basis {
-    One(Member),
+    One(OneLeg),
     Fan(Arc<FanOut>),
 }
 
 /// A plan for one member. Holds no target: an old one would live as long as the request.
 #[derive(Debug)]
-struct Member {
+struct OneLeg {
     cluster: Arc<str>,
     cluster_uid: String,
     selector: Option<Selector>,
@@ -170,7 +170,7 @@ impl Replanner {
         caller: &Caller,
         snapshot: &Snapshot,
     ) -> Watched {
-        self.register(Basis::One(Member::of(forward)), asked, caller, snapshot)
+        self.register(Basis::One(OneLeg::of(forward)), asked, caller, snapshot)
     }
 
     /// Registers a merged watch.
@@ -427,7 +427,7 @@ fn coverage<'a>(cluster: &str, asked: &ApiRequest, snapshot: &'a Snapshot) -> Op
     snapshot.coverage(cluster, &resource.group, &resource.resource)
 }
 
-impl Member {
+impl OneLeg {
     fn of(forward: &Forward) -> Self {
         Self {
             cluster: forward.target.cluster.clone(),

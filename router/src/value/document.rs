@@ -75,14 +75,14 @@ pub(crate) struct Wanted {
     /// The document that is asked for.
     pub(crate) document: Document,
     /// Whose documents count: the primary first, the shard's members by name, then the home cluster if it is none of them.
-    pub(crate) members: Vec<Source>,
+    pub(crate) members: Vec<DocumentSource>,
     /// Questions to ask before, in order; a no is 403.
     pub(crate) checks: Vec<Check>,
 }
 
 /// One member whose documents count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Source {
+pub(crate) struct DocumentSource {
     /// The member's name.
     pub(crate) cluster: Arc<str>,
     /// Whether this member's word decides order and preference.
@@ -97,16 +97,16 @@ impl Wanted {
         primary: &Arc<str>,
         members: impl Iterator<Item = &'a Arc<str>>,
         home: &Arc<str>,
-    ) -> Vec<Source> {
+    ) -> Vec<DocumentSource> {
         let mut names: Vec<&Arc<str>> = members.filter(|cluster| *cluster != primary).collect();
         names.sort_unstable();
         names.dedup();
-        let aside = (home != primary && !names.contains(&home)).then(|| Source {
+        let aside = (home != primary && !names.contains(&home)).then(|| DocumentSource {
             cluster: home.clone(),
             primary: false,
             aside: true,
         });
-        let source = |cluster: &Arc<str>| Source {
+        let source = |cluster: &Arc<str>| DocumentSource {
             cluster: cluster.clone(),
             primary: cluster == primary,
             aside: false,
@@ -125,7 +125,7 @@ pub(crate) enum Discovered {
 
 /// How OpenAPI is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Encoding {
+pub(crate) enum OpenApiEncoding {
     Json,
     Protobuf,
 }
@@ -151,13 +151,13 @@ pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discov
 }
 
 /// In which encoding the client likes OpenAPI best, whose protobuf has an old and a new name; `None` is 406.
-pub(crate) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+pub(crate) fn openapi_encoding(headers: &HeaderMap) -> Option<OpenApiEncoding> {
     ranges(headers).iter().find_map(|range| {
         if range.media() == Some(Media::Json) {
-            return Some(Encoding::Json);
+            return Some(OpenApiEncoding::Json);
         }
         let protobuf = range.kind.starts_with("application/com.github.proto-openapi.spec.v");
-        protobuf.then_some(Encoding::Protobuf)
+        protobuf.then_some(OpenApiEncoding::Protobuf)
     })
 }
 
@@ -229,15 +229,15 @@ mod tests {
             assert_eq!(discovered(&accept(text), aggregates), expected, "{text}");
         }
         assert_eq!(discovered(&HeaderMap::new(), true), Some(Discovered::Legacy));
-        assert_eq!(encoding(&accept(V3_PROTOBUF)), Some(Encoding::Protobuf));
+        assert_eq!(openapi_encoding(&accept(V3_PROTOBUF)), Some(OpenApiEncoding::Protobuf));
         assert_eq!(
-            encoding(&accept(
+            openapi_encoding(&accept(
                 "application/json;q=0.5, application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
             )),
-            Some(Encoding::Protobuf)
+            Some(OpenApiEncoding::Protobuf)
         );
-        assert_eq!(encoding(&accept("*/*")), Some(Encoding::Json));
-        assert_eq!(encoding(&accept("text/plain")), None);
+        assert_eq!(openapi_encoding(&accept("*/*")), Some(OpenApiEncoding::Json));
+        assert_eq!(openapi_encoding(&accept("text/plain")), None);
     }
 
     #[test]

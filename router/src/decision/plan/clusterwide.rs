@@ -55,7 +55,7 @@ impl Merged<'_> {
         }
         let candidate = |cluster: &&str| -> Result<Candidate, Refusal> {
             let forward = self.route.whatever_state(cluster, Rewrite::default())?;
-            let held = self.route.held(&forward);
+            let held = self.route.cordon_of(&forward);
             let forward: Forward = self.limit(forward, resource, None)?;
             Ok(Candidate { forward, held })
         };

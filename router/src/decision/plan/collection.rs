@@ -127,7 +127,7 @@ impl Merged<'_> {
         forward.rewrite.selector.clone_from(&share.selector);
         let filter: Option<NamespaceFilter> = share.namespaces.clone();
         Ok(FanLeg {
-            held: self.route.held(&forward),
+            held: self.route.cordon_of(&forward),
             forward,
             slot: 0,
             filter,

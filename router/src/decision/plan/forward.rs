@@ -68,14 +68,14 @@ impl Route<'_> {
     /// A plan for `cluster`, or why it cannot be asked.
     pub(super) fn to(&self, cluster: &str, rewrite: Rewrite) -> Result<Forward, Refusal> {
         let forward = self.whatever_state(cluster, rewrite)?;
-        match self.held(&forward) {
+        match self.cordon_of(&forward) {
             Some(message) => Err(self.cordoned(message, cluster)),
             None => Ok(forward),
         }
     }
 
     /// Why a member that is known must not be asked now.
-    pub(super) fn held(&self, forward: &Forward) -> Option<String> {
+    pub(super) fn cordon_of(&self, forward: &Forward) -> Option<String> {
         let stops = forward.target.cordoned && !forward.is_priority() && matches!(self.caller, Caller::Pod(_));
         stops.then(|| format!("member cluster {} is cordoned", forward.target.cluster))
     }

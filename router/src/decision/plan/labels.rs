@@ -169,7 +169,7 @@ fn merge(mut labels: Labels, patch: &Value) -> Option<Labels> {
 }
 
 /// What a JSON patch can touch of the labels.
-enum Place {
+enum Touched {
     /// Nothing.
     Elsewhere,
     /// The value at the path is the object, or its metadata.
@@ -180,14 +180,16 @@ enum Place {
     One(String),
 }
 
-fn place(path: &str) -> Place {
+fn touched(path: &str) -> Touched {
     match path {
-        "" => Place::Around("/metadata/labels"),
-        "/metadata" => Place::Around("/labels"),
-        "/metadata/labels" => Place::All,
-        other => other.strip_prefix("/metadata/labels/").map_or(Place::Elsewhere, |key| {
-            Place::One(key.replace("~1", "/").replace("~0", "~"))
-        }),
+        "" => Touched::Around("/metadata/labels"),
+        "/metadata" => Touched::Around("/labels"),
+        "/metadata/labels" => Touched::All,
+        other => other
+            .strip_prefix("/metadata/labels/")
+            .map_or(Touched::Elsewhere, |key| {
+                Touched::One(key.replace("~1", "/").replace("~0", "~"))
+            }),
     }
 }
 
@@ -201,25 +203,25 @@ fn operate(mut labels: Labels, operation: &Value) -> Option<Labels> {
     {
         return None;
     }
-    let (verb, at) = (text("op"), place(text("path")));
-    let moved = verb == "move" && !matches!(place(text("from")), Place::Elsewhere);
+    let (verb, at) = (text("op"), touched(text("path")));
+    let moved = verb == "move" && !matches!(touched(text("from")), Touched::Elsewhere);
     match (verb, at) {
         _ if moved => None,
-        ("test", _) | (_, Place::Elsewhere) => Some(labels),
-        ("add" | "replace", Place::One(key)) => {
+        ("test", _) | (_, Touched::Elsewhere) => Some(labels),
+        ("add" | "replace", Touched::One(key)) => {
             labels.insert(key, operation.get("value")?.as_str()?.to_owned());
             Some(labels)
         }
-        ("add" | "replace", Place::All) => strings(operation.get("value")?),
-        ("add" | "replace", Place::Around(inner)) => match operation.get("value")?.pointer(inner) {
+        ("add" | "replace", Touched::All) => strings(operation.get("value")?),
+        ("add" | "replace", Touched::Around(inner)) => match operation.get("value")?.pointer(inner) {
             None | Some(Value::Null) => Some(Labels::new()),
             Some(labels) => strings(labels),
         },
-        ("remove", Place::One(key)) => {
+        ("remove", Touched::One(key)) => {
             labels.remove(&key);
             Some(labels)
         }
-        ("remove", Place::All | Place::Around(_)) => Some(Labels::new()),
+        ("remove", Touched::All | Touched::Around(_)) => Some(Labels::new()),
         _ => None,
     }
 }

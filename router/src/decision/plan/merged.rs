@@ -76,7 +76,7 @@ pub(super) struct Merged<'a> {
 }
 
 /// Where a namespace is.
-struct Place<'a> {
+struct Located<'a> {
     rule: Rule,
     cluster: &'a str,
     /// Let through by `Audit`.
@@ -190,32 +190,32 @@ impl Merged<'_> {
 
     /// One object, or a create, in a namespace.
     fn single(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Forward), Refusal> {
-        let place = self.place(resource, namespace)?;
-        let mut forward = match place.rule {
-            Rule::OwnNamespace | Rule::ClusterScopedEvent => self.route.to(place.cluster, Rewrite::default())?,
-            _ => self.limited(place.cluster, resource, Some(namespace))?,
+        let located = self.locate(resource, namespace)?;
+        let mut forward = match located.rule {
+            Rule::OwnNamespace | Rule::ClusterScopedEvent => self.route.to(located.cluster, Rewrite::default())?,
+            _ => self.limited(located.cluster, resource, Some(namespace))?,
         };
-        forward.warning = place.warning.or(forward.warning);
-        Ok((place.rule, forward))
+        forward.warning = located.warning.or(forward.warning);
+        Ok((located.rule, forward))
     }
 
     /// A collection of one namespace: one leg on its owner.
     fn within(&self, resource: &ResourceRequest, namespace: &str) -> Outcome {
-        let place = self.place(resource, namespace)?;
-        let limits = match place.rule {
+        let located = self.locate(resource, namespace)?;
+        let limits = match located.rule {
             Rule::OwnNamespace => None,
             _ => self.limits(resource, Some(namespace)),
         };
-        let mut leg: FanLeg = self.placed_leg(place.cluster, limits)?;
-        leg.forward.warning = place.warning;
-        Ok((place.rule, self.fan_out(vec![leg], false)?.into()))
+        let mut leg: FanLeg = self.placed_leg(located.cluster, limits)?;
+        leg.forward.warning = located.warning;
+        Ok((located.rule, self.fan_out(vec![leg], false)?.into()))
     }
 
     /// A namespace in the path: where is it?
-    fn place(&self, resource: &ResourceRequest, namespace: &str) -> Result<Place<'_>, Refusal> {
+    fn locate(&self, resource: &ResourceRequest, namespace: &str) -> Result<Located<'_>, Refusal> {
         let at = |rule, cluster| {
             let warning = None;
-            Ok(Place { rule, cluster, warning })
+            Ok(Located { rule, cluster, warning })
         };
         if let Some((member, grant)) = self.shard.owner(namespace) {
             if grant.pair.state == GrantState::Releasing && !self.route.request.is_read() {
@@ -238,7 +238,7 @@ impl Merged<'_> {
         self.outside(namespace)
     }
 
-    fn outside(&self, namespace: &str) -> Result<Place<'_>, Refusal> {
+    fn outside(&self, namespace: &str) -> Result<Located<'_>, Refusal> {
         let config = &self.shard.config;
         let owner = self.shard.members.iter().find_map(|member| {
             let owner = self.route.snapshot.owner(&member.cluster, namespace)?;
@@ -258,7 +258,7 @@ impl Merged<'_> {
         } else {
             &self.shard.primary_cluster
         };
-        Ok(Place {
+        Ok(Located {
             rule: Rule::OutsideAudited,
             cluster: owner.map_or(fallback, |(member, _)| &member.cluster),
             warning: Some(message),

@@ -68,13 +68,13 @@ impl Breaker {
         self.inner.lock().core.configure(settings);
     }
 
-    /// Asks to send one request. The permit's outcome must be told; dropped untold, it is neutral.
-    pub(crate) fn admit(self: &Arc<Self>, lease: bool) -> Result<Permit, Refused> {
+    /// Asks to send one request. The outcome of the pass must be told; dropped untold, it is neutral.
+    pub(crate) fn admit(self: &Arc<Self>, lease: bool) -> Result<Pass, Refused> {
         let mut inner = self.inner.lock();
         let (admission, transition) = inner.core.admit(Instant::now(), lease);
         self.publish(&mut inner, transition.as_ref());
         match admission {
-            Admission::Pass(ticket) => Ok(Permit {
+            Admission::Pass(ticket) => Ok(Pass {
                 breaker: self.clone(),
                 ticket: Some(ticket),
             }),
@@ -120,12 +120,12 @@ impl Breaker {
 
 /// The right to send one request to the member.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub(crate) struct Pass {
     breaker: Arc<Breaker>,
     ticket: Option<Ticket>,
 }
 
-impl Permit {
+impl Pass {
     /// Tells how the request ended; returns what that changed.
     pub(crate) fn record(mut self, outcome: Outcome) -> Option<Transition> {
         self.ticket
@@ -134,7 +134,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for Pass {
     fn drop(&mut self) {
         // The request was given up before it had an outcome: a probe's place must not stay taken.
         if let Some(ticket) = self.ticket.take() {

@@ -191,7 +191,7 @@ fn a_breaker_that_waits_for_a_probe_closes_when_the_member_answers_others() {
 }
 
 #[test]
-fn a_dropped_permit_is_neutral_and_reports_follow() {
+fn a_dropped_pass_is_neutral_and_reports_follow() {
     let changes = tokio::sync::watch::Sender::new(0);
     let once = Settings {
         consecutive_failures: 1,

@@ -33,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(5);
 
 /// Where requests come from: one connection.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct Downstream {
     pub(crate) address: IpAddr,
     arriving: Bulkhead,
 }
@@ -59,12 +59,12 @@ struct Waiting {
 
 /// Held until the caller is known. The permits are dropped before the entry that they are counted in.
 pub(crate) struct Arrived {
-    _place: Place,
+    _permits: ArrivalPermits,
     _member: Entry<Arc<str>, Waiting>,
 }
 
-/// A place among those who wait for a member.
-struct Place {
+/// What it took, of the member and of all.
+struct ArrivalPermits {
     _member: Permit,
     /// Of the connection and of all; not for Leases that take the reserve.
     _others: Option<(Permit, Share)>,
@@ -92,8 +92,8 @@ impl Waiting {
 
 impl Admit {
     /// A connection's own bounds.
-    pub(crate) fn source(&self, address: IpAddr) -> Source {
-        Source {
+    pub(crate) fn downstream(&self, address: IpAddr) -> Downstream {
+        Downstream {
             address,
             arriving: Bulkhead::new(self.arrivals.per_connection, CONNECTION_QUEUE),
         }
@@ -102,15 +102,15 @@ impl Admit {
     /// Waits for the right to have `member` asked who sends a request; 429 if too many wait for that. Safe to drop.
     pub(crate) async fn arrive(
         &self,
-        source: &Source,
+        downstream: &Downstream,
         member: &Arc<str>,
         asked: &ApiRequest,
     ) -> Result<Arrived, Fault> {
         let most = self.arrivals.per_member;
         let member = self.arrivals.members.entry(member.clone(), || Waiting::new(most));
-        match self.place(source, &member, asked.is_lease()).await {
-            Ok(place) => Ok(Arrived {
-                _place: place,
+        match self.place(downstream, &member, asked.is_lease()).await {
+            Ok(permits) => Ok(Arrived {
+                _permits: permits,
                 _member: member,
             }),
             Err(Full) => Err(self.refused(Bound::Arrivals)),
@@ -118,14 +118,14 @@ impl Admit {
     }
 
     /// A Lease waits for its turn only where the reserve is empty too: an election is lost within seconds.
-    async fn place(&self, source: &Source, member: &Waiting, lease: bool) -> Result<Place, Full> {
-        let mut turn = std::pin::pin!(self.turn(source, member));
+    async fn place(&self, downstream: &Downstream, member: &Waiting, lease: bool) -> Result<ArrivalPermits, Full> {
+        let mut turn = std::pin::pin!(self.turn(downstream, member));
         let full = match turn.as_mut().now_or_never() {
-            Some(Ok(place)) => return Ok(place),
+            Some(Ok(permits)) => return Ok(permits),
             outcome => outcome.is_some(),
         };
         if let Some(reserve) = lease.then(|| member.leases.try_enter()).flatten() {
-            return Ok(Place {
+            return Ok(ArrivalPermits {
                 _member: reserve,
                 _others: None,
             });
@@ -136,11 +136,11 @@ impl Admit {
         tokio::time::timeout(WAIT, turn).await.unwrap_or(Err(Full))
     }
 
-    async fn turn(&self, source: &Source, member: &Waiting) -> Result<Place, Full> {
-        let connection = source.arriving.enter().await?;
+    async fn turn(&self, downstream: &Downstream, member: &Waiting) -> Result<ArrivalPermits, Full> {
+        let connection = downstream.arriving.enter().await?;
         let member = member.all.enter().await?;
-        let all = self.arrivals.shares.enter(source.address).await?;
-        Ok(Place {
+        let all = self.arrivals.shares.enter(downstream.address).await?;
+        Ok(ArrivalPermits {
             _member: member,
             _others: Some((connection, all)),
         })

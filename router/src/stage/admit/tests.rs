@@ -225,7 +225,7 @@ async fn while_reviews_are_scarce_one_address_has_a_part_of_them() {
 #[tokio::test(start_paused = true)]
 async fn one_connection_has_a_part_of_all_that_arrive() {
     let (admit, east) = (admit(80), "east".into());
-    let (one, other) = (admit.source(ONE), admit.source(ONE));
+    let (one, other) = (admit.downstream(ONE), admit.downstream(ONE));
     let mut held = Vec::new();
     while let Some(arrived) = admit.arrive(&one, &east, &asked(PODS)).now_or_never() {
         held.push(arrived.expect("until it waits"));
@@ -241,11 +241,11 @@ async fn one_connection_has_a_part_of_all_that_arrive() {
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_for_one_member_leave_room_for_those_of_others() {
     let (admit, east) = (admit(80), "east".into());
-    let sources: Vec<_> = (0..40).map(|_| admit.source(ONE)).collect();
-    let arriving = |source| admit.arrive(source, &east, &asked(PODS)).now_or_never();
-    let held: Vec<_> = sources.iter().map_while(arriving).map(Result::unwrap).collect();
+    let connections: Vec<_> = (0..40).map(|_| admit.downstream(ONE)).collect();
+    let arriving = |downstream| admit.arrive(downstream, &east, &asked(PODS)).now_or_never();
+    let held: Vec<_> = connections.iter().map_while(arriving).map(Result::unwrap).collect();
     assert_eq!(held.len(), 20);
     let (west, pods) = ("west".into(), asked(PODS));
-    let other = admit.arrive(&sources[0], &west, &pods).now_or_never();
+    let other = admit.arrive(&connections[0], &west, &pods).now_or_never();
     assert!(matches!(other, Some(Ok(_))));
 }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::metrics::{DiscoveryMetrics, Fetched};
 use crate::stage::dispatch::{DocumentRequest, OwnRequests};
-use crate::value::document::{Encoding, V2_PROTOBUF, V3_PROTOBUF};
+use crate::value::document::{OpenApiEncoding, V2_PROTOBUF, V3_PROTOBUF};
 use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::media::JSON;
 
@@ -48,9 +48,9 @@ pub(super) enum Paper {
     /// `/openapi/v3`.
     Index,
     /// `/openapi/v2`.
-    OpenApiV2(Encoding),
+    OpenApiV2(OpenApiEncoding),
     /// `/openapi/v3/<path>`.
-    OpenApi(Encoding, String),
+    OpenApi(OpenApiEncoding, String),
 }
 
 impl Paper {
@@ -67,9 +67,9 @@ impl Paper {
     fn accept(&self) -> &'static str {
         match self {
             Self::Core | Self::Groups => AGGREGATED,
-            Self::OpenApiV2(Encoding::Protobuf) => V2_PROTOBUF,
-            Self::OpenApi(Encoding::Protobuf, _) => V3_PROTOBUF,
-            Self::Index | Self::OpenApiV2(Encoding::Json) | Self::OpenApi(Encoding::Json, _) => JSON,
+            Self::OpenApiV2(OpenApiEncoding::Protobuf) => V2_PROTOBUF,
+            Self::OpenApi(OpenApiEncoding::Protobuf, _) => V3_PROTOBUF,
+            Self::Index | Self::OpenApiV2(OpenApiEncoding::Json) | Self::OpenApi(OpenApiEncoding::Json, _) => JSON,
         }
     }
 
@@ -222,13 +222,13 @@ impl Copies {
         let (this, key) = (self.clone(), key.clone());
         self.tasks.spawn("discovery", async move {
             let answer = this.documents.get(&request).await;
-            this.told(&key, answer.map_err(|fault| fault.to_string()));
+            this.record(&key, answer.map_err(|fault| fault.to_string()));
             drop(over);
         });
         running
     }
 
-    fn told(&self, key: &Key, answer: Result<Response<Bytes>, String>) {
+    fn record(&self, key: &Key, answer: Result<Response<Bytes>, String>) {
         let read = answer.and_then(|answer| read(key, answer));
         let fetched = match &read {
             Ok(None) => Fetched::Unchanged,

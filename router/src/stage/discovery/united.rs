@@ -15,7 +15,7 @@ use super::answer::Ready;
 use super::bounded;
 use super::cache::Copy;
 use super::metrics::DiscoveryMetrics;
-use crate::value::document::{Encoding, Source};
+use crate::value::document::{DocumentSource, OpenApiEncoding};
 use crate::value::media::JSON;
 
 /// Unions of discovery: one per set of members that some shard has, some hundred KB each.
@@ -28,7 +28,7 @@ const MAX_OPENAPI_BYTES: u64 = 64 << 20;
 /// One member's discovery.
 #[derive(Debug, Clone)]
 pub(super) struct Half {
-    pub(super) source: Source,
+    pub(super) source: DocumentSource,
     pub(super) core: Arc<Copy>,
     pub(super) groups: Arc<Copy>,
 }
@@ -60,9 +60,9 @@ impl Union {
 }
 
 /// Sources with the hashes of their two documents.
-type UnionKey = Vec<(Source, String, String)>;
+type UnionKey = Vec<(DocumentSource, String, String)>;
 /// What was asked for, in which encoding, and the hash of all it was made of.
-type OpenApiKey = (String, Encoding, String);
+type OpenApiKey = (String, OpenApiEncoding, String);
 
 /// What has been made.
 pub(super) struct Made {
@@ -114,7 +114,7 @@ impl Made {
         &self,
         name: &str,
         edition: Edition,
-        encoding: Encoding,
+        encoding: OpenApiEncoding,
         copies: &[Arc<Copy>],
     ) -> Option<Arc<Ready>> {
         let mut distinct: Vec<&Arc<Copy>> = Vec::new();
@@ -133,8 +133,8 @@ impl Made {
         let parts: Vec<&[u8]> = bodies.iter().map(AsRef::as_ref).collect();
         let body = match (parts.as_slice(), encoding) {
             ([_], _) => first.bytes(),
-            (parts, Encoding::Json) => openapi::unite_json(edition, parts)?.into(),
-            (parts, Encoding::Protobuf) => openapi::unite_protobuf(edition, parts)?.into(),
+            (parts, OpenApiEncoding::Json) => openapi::unite_json(edition, parts)?.into(),
+            (parts, OpenApiEncoding::Protobuf) => openapi::unite_protobuf(edition, parts)?.into(),
         };
         let made = Arc::new(Ready::new(first.content_type.clone(), key.2.clone(), body));
         self.openapi.insert(key, made.clone());

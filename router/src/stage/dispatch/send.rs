@@ -12,7 +12,7 @@ use tracing::{Instrument as _, Span, field};
 use super::outcome::{classify_error, classify_response, fault_of, refused_us};
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
-use crate::resource::breaker::{Outcome, Permit, State};
+use crate::resource::breaker::{Outcome, Pass, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::Verb;
@@ -74,8 +74,8 @@ async fn attempts(run: &Run, head: Parts, body: Body) -> Result<Response<Body>, 
     let again = (forward.traffic.is_read() && matches!(body, Body::Empty)).then(|| head.clone());
     let mut request = Request::from_parts(head, body);
     for attempt in 1.. {
-        let permit = run.pass_breaker()?;
-        let error = match attempt_once(run, permit, request).await? {
+        let pass = run.pass_breaker()?;
+        let error = match attempt_once(run, pass, request).await? {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
@@ -108,19 +108,19 @@ fn is_retryable(error: &UpstreamError) -> bool {
 }
 
 impl Run {
-    pub(super) fn pass_breaker(&self) -> Result<Permit, Fault> {
+    pub(super) fn pass_breaker(&self) -> Result<Pass, Fault> {
         let forward = &self.leg.forward;
-        let permit = pass_breaker(&self.upstream, forward.traffic.class, forward.is_priority());
-        permit.map_err(|message| forward.unavailable(message))
+        let pass = pass_breaker(&self.upstream, forward.traffic.class, forward.is_priority());
+        pass.map_err(|message| forward.unavailable(message))
     }
 
-    pub(super) fn tell(&self, permit: Permit, outcome: Outcome, why: &dyn std::fmt::Display) {
-        tell(&self.upstream, self.leg.forward.traffic.class, permit, outcome, why);
+    pub(super) fn tell(&self, pass: Pass, outcome: Outcome, why: &dyn std::fmt::Display) {
+        tell(&self.upstream, self.leg.forward.traffic.class, pass, outcome, why);
     }
 }
 
 /// Asks the breaker of this traffic. An error says why nothing may be sent.
-pub(super) fn pass_breaker(upstream: &Upstream, class: TrafficClass, priority: bool) -> Result<Permit, String> {
+pub(super) fn pass_breaker(upstream: &Upstream, class: TrafficClass, priority: bool) -> Result<Pass, String> {
     let breaker = upstream.breaker(class);
     breaker.admit(priority).map_err(|refused| {
         Span::current().record("breaker", State::Open.as_str());
@@ -142,11 +142,11 @@ pub(super) fn pass_breaker(upstream: &Upstream, class: TrafficClass, priority: b
 pub(super) fn tell(
     upstream: &Upstream,
     class: TrafficClass,
-    permit: Permit,
+    pass: Pass,
     outcome: Outcome,
     why: &dyn std::fmt::Display,
 ) {
-    let transition = permit.record(outcome);
+    let transition = pass.record(outcome);
     if outcome == Outcome::Failure {
         upstream.failed(why);
     }
@@ -167,13 +167,13 @@ pub(super) fn tell(
 /// One attempt. The outer error ends the leg, the inner one may be tried again.
 async fn attempt_once(
     run: &Run,
-    permit: Permit,
+    pass: Pass,
     request: Request<Body>,
 ) -> Result<Result<Response<Body>, UpstreamError>, Fault> {
     let watch = run.leg.asked.verb == Verb::Watch;
     // Followed logs and what is behind `proxy` may say nothing until there is something to say.
     let patient = run.leg.deadline.is_none() && !watch;
-    let waiting = Waiting::new(permit, request.body().delivered(), patient);
+    let waiting = Waiting::new(pass, request.body().delivered(), patient);
     let patience = Instant::now() + LONG_HEAD_TIMEOUT;
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
     let mut sending = std::pin::pin!(deliver(run, request));
@@ -192,10 +192,10 @@ async fn attempt_once(
             return Ok(outcome.map(|response| limited(run, response)));
         }
     };
-    if let Some(permit) = waiting.over() {
+    if let Some(pass) = waiting.over() {
         match &outcome {
-            Ok(response) => run.tell(permit, classify_response(response), &response.status()),
-            Err(error) => run.tell(permit, classify_error(error), error),
+            Ok(response) => run.tell(pass, classify_response(response), &response.status()),
+            Err(error) => run.tell(pass, classify_error(error), error),
         }
     }
     Ok(outcome.map(|response| limited(run, response)))
@@ -239,8 +239,8 @@ fn limited(run: &Run, mut response: Response<Body>) -> Response<Body> {
 fn timed_out(run: &Run, waiting: Option<Waiting>) -> Fault {
     let message = format!("member cluster {} did not answer in time", run.upstream.cluster);
     let shortened = run.leg.asked.query.first("timeout").is_some();
-    if let Some((permit, outcome)) = waiting.and_then(|waiting| waiting.timed_out(shortened)) {
-        run.tell(permit, outcome, &message);
+    if let Some((pass, outcome)) = waiting.and_then(|waiting| waiting.timed_out(shortened)) {
+        run.tell(pass, outcome, &message);
     }
     if run.leg.asked.verb == Verb::Watch {
         // Nothing can have changed by it, and an informer lists anew after anything but 429.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::resource::breaker::{Outcome, Permit, State};
+use crate::resource::breaker::{Outcome, Pass, State};
 use crate::resource::upstream::Delivered;
 
 /// Without the head of an answer, with the whole request in its hands. API servers answer most requests within one.
@@ -16,7 +16,7 @@ pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// A request that waits for its member's answer. Dropped, it tells the breaker what the silence means.
 pub(super) struct Waiting {
     /// `None`: told.
-    permit: Option<Permit>,
+    pass: Option<Pass>,
     delivered: Delivered,
     since: Instant,
     /// What waits for something to happen in a Pod may be silent for as long as nothing does.
@@ -24,29 +24,29 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn new(permit: Permit, delivered: Delivered, patient: bool) -> Self {
+    pub(super) fn new(pass: Pass, delivered: Delivered, patient: bool) -> Self {
         Self {
-            permit: Some(permit),
+            pass: Some(pass),
             delivered,
             since: Instant::now(),
             patient,
         }
     }
 
-    /// The permit, to be told of an answer or an error.
-    pub(super) fn over(mut self) -> Option<Permit> {
-        self.permit.take()
+    /// The pass, to be told of an answer or an error.
+    pub(super) fn over(mut self) -> Option<Pass> {
+        self.pass.take()
     }
 
-    /// The permit, and what the member's silence up to a deadline says: one that a client made shorter than what an API
+    /// The pass, and what the member's silence up to a deadline says: one that a client made shorter than what an API
     /// server may need says nothing.
-    pub(super) fn timed_out(mut self, shortened: bool) -> Option<(Permit, Outcome)> {
+    pub(super) fn timed_out(mut self, shortened: bool) -> Option<(Pass, Outcome)> {
         let outcome = if shortened {
             self.silence()
         } else {
             self.blame(Duration::ZERO)
         };
-        self.permit.take().map(|permit| (permit, outcome))
+        self.pass.take().map(|pass| (pass, outcome))
     }
 
     fn silence(&self) -> Outcome {
@@ -65,7 +65,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let outcome = self.silence();
-        let Some(transition) = self.permit.take().and_then(|permit| permit.record(outcome)) else {
+        let Some(transition) = self.pass.take().and_then(|pass| pass.record(outcome)) else {
             return;
         };
         if transition.to == State::Open {

@@ -72,7 +72,7 @@ pub(super) async fn upgrade(
 }
 
 async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Response<Body>, Fault> {
-    let permit = run.pass_breaker()?;
+    let pass = run.pass_breaker()?;
     let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, ask(run, tasks, request)).await;
     let failed = |fault: Fault| {
         tracing::Span::current().record("otel.status_code", "ERROR");
@@ -81,11 +81,11 @@ async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Re
     };
     match outcome {
         Ok(Ok(response)) => {
-            run.tell(permit, classify_response(&response), &response.status());
+            run.tell(pass, classify_response(&response), &response.status());
             Ok(response)
         }
         Ok(Err(error)) => {
-            run.tell(permit, classify_error(&error), &error);
+            run.tell(pass, classify_error(&error), &error);
             Err(failed(fault_of(&run.leg.forward, &error)))
         }
         Err(_) => {
@@ -97,7 +97,7 @@ async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Re
                 cluster: run.upstream.cluster.to_string(),
                 sent: true,
             };
-            run.tell(permit, Outcome::Failure, &fault);
+            run.tell(pass, Outcome::Failure, &fault);
             Err(failed(fault))
         }
     }

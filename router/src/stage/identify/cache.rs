@@ -40,7 +40,7 @@ impl TokenHash {
 
 /// Where an answer came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum AnswerSource {
     /// Kept from an earlier review.
     Kept,
     /// The review of another request with the same token.
@@ -49,7 +49,7 @@ pub(crate) enum Source {
     Asked,
 }
 
-impl Source {
+impl AnswerSource {
     /// The word in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -97,15 +97,15 @@ impl TokenCache {
         life: Duration,
         permit: impl FnOnce(Arc<Notify>) -> P,
         review: R,
-    ) -> (Entry<TokenHash, Running>, Source)
+    ) -> (Entry<TokenHash, Running>, AnswerSource)
     where
         P: Future<Output = Result<H, Fault>> + Send + 'static,
         R: Future<Output = Outcome> + Send + 'static,
         H: Send,
     {
-        let mut source = Source::Joined;
+        let mut source = AnswerSource::Joined;
         let running = self.running.entry(hash, || {
-            source = Source::Asked;
+            source = AnswerSource::Asked;
             let (kept, came, lease) = (self.kept.clone(), Instant::now(), Arc::<Notify>::default());
             let permit = permit(lease.clone());
             let reviewed = async move {

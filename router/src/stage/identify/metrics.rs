@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::cache::Source;
+use super::cache::AnswerSource;
 
 /// One closed set of words.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -69,7 +69,7 @@ impl IdentifyMetrics {
         self.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
-    pub(crate) fn source(&self, source: Source) {
+    pub(crate) fn source(&self, source: AnswerSource) {
         let source = source.as_str();
         self.sources.get_or_create(&SourceLabels { source }).inc();
     }

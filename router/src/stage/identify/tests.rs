@@ -198,7 +198,7 @@ impl World {
         let sender = Sender {
             headers: &map,
             peer,
-            source: &self.identifier.admit.source([127, 0, 0, 1].into()),
+            downstream: &self.identifier.admit.downstream([127, 0, 0, 1].into()),
             asked: &get(path),
         };
         let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;

@@ -247,8 +247,8 @@ async fn who_is_known_waits_for_nobody_who_is_not() {
     let mut held = Vec::new();
     let mut arriving = true;
     while arriving {
-        let source = admit.source([10, 0, 0, 1].into());
-        let arrived = admit.arrive(&source, &member, &pods).now_or_never();
+        let downstream = admit.downstream([10, 0, 0, 1].into());
+        let arrived = admit.arrive(&downstream, &member, &pods).now_or_never();
         arriving = arrived.is_some();
         held.extend(arrived.map(Result::unwrap));
     }
