@@ -33,7 +33,7 @@ use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
 use policy::PolicyInput;
 
-/// From the write of a policy until every new object meets it. Measured at 1-2 s; the sweep sees what slips through.
+/// Time from the write of a policy until every new object meets it. Measured at 1-2 s; the sweep sees what slips through.
 const TAKES_EFFECT: Duration = Duration::from_secs(3);
 /// The policies are compared with what they shall be at least this often.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);

@@ -42,7 +42,7 @@ pub(crate) const ONLY_BY_NAME: [&str; 1] = ["rbac.authorization.k8s.io"];
 pub(crate) struct Served {
     pub(crate) resource: ApiResource,
     pub(crate) namespaced: bool,
-    /// It can be listed, watched and patched.
+    /// Whether objects of the kind can be listed, watched and patched.
     pub(crate) labelable: bool,
 }
 

@@ -74,7 +74,7 @@ pub(crate) struct Stream {
     pub(crate) settings: watch::Sender<Option<Arc<Settings>>>,
     /// Told when the hub would not take the identity: `join` looks for another one then.
     pub(crate) refused: Arc<Notify>,
-    /// As it was last read: a hello must be possible while the member's API server is down.
+    /// The member's facts as they were last read: a hello must be possible while its API server is down.
     pub(crate) facts: wire::MemberFacts,
     pub(crate) ready: ReadyHandle,
     pub(crate) metrics: Metrics,

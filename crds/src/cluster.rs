@@ -228,7 +228,7 @@ pub struct BreakerStatus {
     /// What opened or closed it last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// When it came into this state.
+    /// When the breaker came into this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::time"))]
     pub since: Option<Time>,

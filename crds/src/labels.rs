@@ -44,7 +44,7 @@ pub const SECRET_AGENT_BOOTSTRAP: &str = "portolan-agent-bootstrap";
 pub const SERVICE_ACCOUNT_AGENT: &str = "portolan-agent";
 /// ServiceAccount that a gateway router acts from on a member.
 pub const SERVICE_ACCOUNT_ROUTER: &str = "portolan-router";
-/// The same with its namespace: whose token gateways hold, which may act as others.
+/// `namespace/name` of the ServiceAccount whose token gateways hold, by which they act as others.
 pub const GATEWAY_ACCOUNT: &str = "portolan-system/portolan-router";
 /// MutatingAdmissionPolicy (and its binding) on a member that labels objects at admission.
 pub const POLICY_LABELS: &str = "portolan-labels";

@@ -43,7 +43,7 @@ pub struct Record {
     pub term: u64,
     /// The highest view revision that the whole ledger had given when this was written.
     pub view_revision: u64,
-    /// The rest, by kind of record.
+    /// What the record says, by its kind.
     pub content: Content,
 }
 
@@ -93,7 +93,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SpecInForce {
-    /// Whose.
+    /// The shard that the spec is of.
     pub shard: ShardName,
     /// metadata.uid of the ShardingConfig: one that is made anew under the same name starts anew.
     pub uid: String,
@@ -112,9 +112,9 @@ pub enum RecordError {
     /// The data is not what was written.
     #[error("its checksum is {actual}, and it was written with {written}: it was changed by hand, or cut")]
     Checksum {
-        /// Of what is there.
+        /// Checksum of the data as it is.
         actual: String,
-        /// As it stands beside it.
+        /// Checksum that was written beside the data.
         written: String,
     },
     /// Written by another version.
@@ -136,7 +136,7 @@ struct Versioned<T> {
     rest: T,
 }
 
-/// Only the format.
+/// Any record, of which nothing but the format is read.
 #[derive(Deserialize)]
 struct Anything {}
 

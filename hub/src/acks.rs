@@ -25,7 +25,7 @@ const RETURN_GRACE: Duration = Duration::from_mins(1);
 pub(crate) struct RouterState {
     pub(crate) epoch: u64,
     pub(crate) version: String,
-    /// What it is told.
+    /// What the router is told.
     pub(crate) subscription: Subscription,
     /// `None` while connected.
     pub(crate) left: Option<Instant>,
@@ -36,7 +36,7 @@ pub(crate) struct RouterState {
     pub(crate) rejected: BTreeMap<Ref, (String, String)>,
     /// The last compile run whose outcome it serves whole.
     pub(crate) acked_run: u64,
-    /// What it had seen of the ledger when its stream began.
+    /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: Seen,
     pub(crate) breakers: Vec<v1::BreakerState>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Acks {
     // A lock: sessions write one entry each, readers take one pass.
     routers: RwLock<BTreeMap<String, RouterState>>,
     changed: watch::Sender<u64>,
-    /// Until then, routers of an earlier life of the hub may come back that still act on what they hold.
+    /// The time until which routers may come back that an earlier hub served, and that still act on what they hold.
     returning_until: RwLock<Instant>,
 }
 

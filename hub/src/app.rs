@@ -49,9 +49,9 @@ const START_RETRY_MAX: Duration = Duration::from_secs(5);
 /// What the parts share.
 struct Parts {
     config: Config,
-    /// For requests with one answer.
+    /// Client for requests with one answer.
     client: Client,
-    /// For watches, which are silent for minutes.
+    /// Client for watches, which are silent for minutes.
     watching: Client,
     index: Arc<Index>,
     acks: Arc<Acks>,
@@ -106,7 +106,8 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
 }
 
 impl Parts {
-    /// In order: watches, CA, pins; once the facts are complete the ledger and the compiler, then streams. Runs until the end.
+    /// Starts in order: watches, CA, pins; once the facts are complete the ledger and the compiler, then streams. Runs until
+    /// the hub stops.
     async fn start(self, listener: TcpListener, serving: ReadyHandle) -> anyhow::Result<()> {
         let facts_ready = self.start_watches();
         let ca = Arc::new(self.load_ca().await);

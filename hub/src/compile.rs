@@ -47,7 +47,7 @@ pub(crate) struct State {
 /// A spec in force.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Accepted {
-    /// Of the object: one re-created under the same name starts anew.
+    /// UID of the object: one that is made anew under the same name starts anew.
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) spec: Arc<ShardingConfigSpec>,
@@ -61,7 +61,7 @@ pub(crate) struct World {
     /// What cannot be said yet of which cluster, so that absence from `resources` is no reason to take it from a router.
     pub(crate) unknown: BTreeSet<(v1::ResourceKind, String)>,
     pub(crate) shards: BTreeMap<ShardName, Verdict>,
-    /// Callers by shard, by resource name of their view.
+    /// The callers of each shard, by the resource names of their views.
     pub(crate) callers: BTreeMap<ShardName, BTreeSet<Ref>>,
     pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
 }

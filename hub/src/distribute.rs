@@ -66,7 +66,7 @@ pub(crate) struct Distributor {
     pub(crate) worlds: watch::Sender<Option<Published>>,
     /// Whether the ledger has begun a new life under this hub.
     pub(crate) reborn: bool,
-    /// When it was last asked whether the ledger is this hub's still, with an answer.
+    /// When it was last confirmed that the ledger is this hub's still.
     pub(crate) confirmed: Instant,
 }
 
@@ -118,7 +118,7 @@ impl Distributor {
         }
     }
 
-    /// Until another run may have another outcome. `waiting`: for routers, or for a chance to write.
+    /// Completes when another run may have another outcome. `waiting`: for routers, or for a chance to write.
     async fn wait(&mut self, alarms: &mut Alarms, waiting: bool) -> Result<(), LedgerError> {
         loop {
             tokio::select! {
@@ -229,7 +229,7 @@ impl Distributor {
 struct Alarms {
     facts: watch::Receiver<u64>,
     acks: watch::Receiver<u64>,
-    /// To see whether another hub has started.
+    /// Ticks at which it is looked whether another hub has started.
     checks: tokio::time::Interval,
 }
 
@@ -237,7 +237,7 @@ struct Alarms {
 #[derive(Debug)]
 struct Writes {
     backoff: Backoff,
-    /// Until then they are not tried again, after one that failed.
+    /// When writes are tried again after one that failed.
     again_at: Option<Instant>,
 }
 
@@ -264,7 +264,7 @@ impl Writes {
     }
 }
 
-/// Since when which runs are seen, by all routers and by those that may serve each shard that lets go of something.
+/// The times since which runs are seen, by all routers and by those that may serve each shard that lets go of something.
 #[derive(Debug, Default)]
 struct Dwells {
     by_all: Dwell,
@@ -287,7 +287,7 @@ impl Dwells {
     }
 }
 
-/// Since when everyone has seen which run.
+/// The time since which everyone has seen each run.
 #[derive(Debug, Default)]
 struct Dwell {
     /// Ascending in both.

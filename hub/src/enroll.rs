@@ -298,7 +298,7 @@ impl Enroller {
 struct Names<'a> {
     identity: &'a Identity,
     hosts: Vec<String>,
-    /// Of a router.
+    /// What a router may be told; `None` for an agent.
     subscription: Option<&'a Subscription>,
 }
 

@@ -47,9 +47,9 @@ pub(crate) struct ShardObject {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) created: Timestamp,
-    /// It was deleted, and stays until routers have let go of what it has: it wants nothing any more.
+    /// The object was deleted and stays until routers have let go of what the shard has: it wants nothing any more.
     pub(crate) deleting: bool,
-    /// It has the hub's finalizer.
+    /// Whether the object has the hub's finalizer.
     pub(crate) has_finalizer: bool,
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
@@ -82,7 +82,7 @@ pub(crate) struct AgentReport {
     pub(crate) kubernetes_version: String,
     pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
     pub(crate) coverage: Option<BTreeMap<GroupResource, Coverage>>,
-    /// By Pod uid.
+    /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
     pub(crate) token: Option<Token>,
     pub(crate) allowed: Option<v1::Allowed>,

@@ -23,7 +23,7 @@ use crate::writer::{REST, Writer};
 /// Changes come in bursts; one pass for all of them.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The writer.
+/// Adds and removes the finalizers of ShardingConfigs.
 pub(crate) struct Finalizers {
     client: Client,
     index: Arc<Index>,
@@ -86,7 +86,7 @@ fn due(facts: &Facts, world: &World) -> Vec<(ShardName, Step)> {
     shards.collect()
 }
 
-/// By the version that was read: another's finalizer is never lost.
+/// Writes the finalizers against the version that was read: another's is never lost.
 async fn write(client: &Client, name: ShardName, step: Step) -> kube::Result<()> {
     let resource = ApiResource::erase::<ShardingConfig>(&());
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), name.namespace(), &resource);

@@ -22,7 +22,7 @@ pub(crate) enum EnrollOutcome {
     Refused,
 }
 
-/// Whose streams.
+/// The kind of program that a stream is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Program {
     Agent,
@@ -64,11 +64,11 @@ pub(crate) struct Metrics {
     resources: Gauge,
     pub(crate) statuses: WriteCounters,
     pub(crate) finalizers: WriteCounters,
-    /// Until what failed is written, nothing is granted.
+    /// Writes of the ledger: until one that failed is made good, nothing is granted.
     pub(crate) ledger: WriteCounters,
     ack_seconds: Histogram,
     unreached_members: By<String, Gauge>,
-    /// Those with a series now. A lock, because clones share the series.
+    /// Members with a series of `unreached_members` now. A lock, because clones share the series.
     unreached_names: Arc<Mutex<BTreeSet<String>>>,
     shadowed: Gauge,
     awaited: Gauge,

@@ -16,7 +16,7 @@ use crate::bootstrap::key_hash;
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) remote: SocketAddr,
-    /// Of the client certificate, which chains to the hub's CA.
+    /// What the client certificate says, which chains to the hub's CA.
     pub(crate) subject: Option<Subject>,
     /// The client certificate itself.
     pub(crate) certificate: Option<CertificateDer<'static>>,

@@ -38,14 +38,14 @@ pub(crate) enum PinError {
     Contended,
 }
 
-/// By what an agent shows that it is the member's. Hashes of its key.
+/// The proof by which an agent shows that it is the member's, with the hashes of its keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AgentKey<'a> {
-    /// By a bootstrap token: this key and no other from now on.
+    /// A bootstrap token: this key and no other is the agent's from now on.
     Enrolled(&'a str),
-    /// By the certificate of a connection.
+    /// The certificate of a connection, which has this key.
     Presented(&'a str),
-    /// By the certificate that it replaces.
+    /// The certificate that a renewal replaces, and the key of the new one.
     Renewed { presented: &'a str, issued: &'a str },
 }
 

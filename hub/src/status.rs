@@ -52,7 +52,7 @@ struct Sources<'a> {
     now: Timestamp,
 }
 
-/// The writer.
+/// Writes the statuses of MemberClusters and ShardingConfigs.
 pub(crate) struct StatusWriter {
     client: Client,
     index: Arc<Index>,
@@ -61,7 +61,7 @@ pub(crate) struct StatusWriter {
     writer: Writer<Object>,
 }
 
-/// Whose status.
+/// The object that a status is of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
     Member(String),
@@ -204,8 +204,7 @@ fn is_due(written: Option<&Written>, wanted: &Status, observed: &Status) -> bool
     wanted.material() != present.material() || written.is_none_or(|written| written.at.elapsed() >= FIGURES_PERIOD)
 }
 
-/// With the uid, so that another object of the same name does not inherit what was in force of the one before: after a
-/// restart the compiler starts from it.
+/// Applies a status by the object's uid, so that another object of the same name does not get it.
 async fn write(client: &Client, object: Object, uid: String, status: Status) -> kube::Result<()> {
     let params = PatchParams::apply(MANAGER_HUB_STATUS).force();
     match (&object, &status) {

@@ -16,7 +16,7 @@ use crate::standing::standing;
 /// Between cluster and Pod in a router's name. Routers with a bootstrap token have names without it.
 const SEPARATOR: char = '.';
 
-/// Whose word counts. Clones share the index.
+/// The members that may vouch for routers. Clones share the index.
 #[derive(Debug, Clone)]
 pub(crate) struct Vouched {
     index: Arc<Index>,

@@ -35,7 +35,7 @@ pub(crate) struct AgentIdentity {
     pub(crate) origin: Origin,
 }
 
-/// By what an identity was got.
+/// The hub and the join that an identity is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// `host:port` of the hub.

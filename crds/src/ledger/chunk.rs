@@ -31,20 +31,20 @@ pub struct Chunk {
 pub struct Pair {
     /// `None`: free.
     pub owner: Option<ShardName>,
-    /// Number of owners it has had.
+    /// Number of owners that the pair has had.
     pub owner_count: u64,
     /// View revision at which it entered its owner's shard, or that of the last one while it is free.
     pub view_revision: u64,
-    /// Its owner no longer wants it, but some router may still let the owner's callers write.
+    /// The owner no longer wants the pair, but some router may still let the owner's callers write.
     pub releasing: bool,
 }
 
 /// A pair that left its shard: since then no caller of the shard is served it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// Of the leaving.
+    /// View revision at which it left.
     pub view_revision: u64,
-    /// When.
+    /// Time at which it left.
     pub unix_seconds: i64,
 }
 

@@ -65,7 +65,7 @@ impl Requirement {
         &self.key
     }
 
-    /// What it says about the label.
+    /// How the requirement relates label and values.
     pub fn operator(&self) -> Operator {
         self.operator
     }

@@ -37,7 +37,7 @@ pub struct ShardingConfigStatus {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]),
     ))]
     pub clusters: Vec<ClusterShardStatus>,
-    /// Who owns it.
+    /// The callers of the shard, and how far the current version has reached them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<CallersStatus>,
     /// View revision at which a namespace last entered or left the shard; 0 if none ever did.
@@ -58,11 +58,11 @@ pub struct ClusterShardStatus {
     /// Number of namespaces owned there.
     #[serde(default)]
     pub namespace_count: i64,
-    /// Their names; of more than 500 the first.
+    /// Names of the namespaces owned there; of more than 500 the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub namespaces: Vec<String>,
-    /// Of those that have changed hands: how many owners each has had, as hubs told it that kept no ledger.
+    /// Number of owners that namespaces have had that changed hands, as hubs told it that kept no ledger.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub generations: BTreeMap<String, i64>,
     /// Number of labelled objects in them, as the agent last reported.

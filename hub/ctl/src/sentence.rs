@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use kube::core::Status;
 
-/// From what was tried to what stood in the way.
+/// The error and its causes as one sentence, from what was tried to what stood in the way.
 pub(crate) fn of(error: &anyhow::Error) -> String {
     let mut sentence = String::new();
     for cause in error.chain() {

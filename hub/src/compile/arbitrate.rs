@@ -23,9 +23,9 @@ const NAMED_MAX: usize = 10;
 /// What became of a ShardingConfig.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Verdict {
-    /// metadata.generation that it is about.
+    /// metadata.generation that the verdict is about.
     pub(crate) generation: i64,
-    /// Why that generation is not in force.
+    /// Why the present generation is not in force.
     pub(crate) refusal: Option<Refusal>,
     /// What the spec in force asks for.
     pub(crate) wanted: Wanted,
@@ -59,7 +59,7 @@ impl std::fmt::Display for Contested {
     }
 }
 
-/// Who has a pair before another shard may.
+/// Whoever must let go of a pair before another shard may have it.
 #[derive(Debug, Clone, Copy)]
 enum Holder<'a> {
     Shard(&'a ShardName),
@@ -89,7 +89,7 @@ struct Draft<'a> {
 
 /// A (cluster, namespace).
 type Pair<'a> = (&'a str, &'a str);
-/// Who is to have a pair next.
+/// The shard that is to have each pair next.
 type Queue<'a> = BTreeMap<Pair<'a>, &'a ShardName>;
 /// Conflicts over which a new spec was refused.
 type Refused = BTreeMap<ShardName, Vec<Contested>>;
@@ -127,7 +127,7 @@ pub(super) fn arbitrate(facts: &Facts, before: &State, ledger: &Ledger) -> Outco
 struct Known<'a> {
     facts: &'a Facts,
     ledger: &'a Ledger,
-    /// Those of `ledger`.
+    /// Where each shard has its namespaces by `ledger`.
     homes: Homes<'a>,
 }
 
@@ -161,7 +161,7 @@ impl Known<'_> {
 }
 
 impl Draft<'_> {
-    /// What it asks for if its present spec is accepted, or if it was refused.
+    /// What the shard asks for if its present spec is accepted, or if it was refused.
     fn wants(&self, refused: bool) -> Option<&Wanted> {
         match (&self.present, &self.accepted) {
             (Ok((_, wanted)), _) if !refused => Some(wanted),
@@ -169,7 +169,7 @@ impl Draft<'_> {
         }
     }
 
-    /// What it asks for whether its present spec is accepted or not.
+    /// What the shard asks for whether its present spec is accepted or not.
     fn surely_wants(&self) -> BTreeSet<Pair<'_>> {
         let of = |refused| -> BTreeSet<_> { self.wants(refused).into_iter().flat_map(Wanted::pairs).collect() };
         match (self.settled, self.accepted.is_some()) {
@@ -179,7 +179,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Its present spec as the one in force.
+    /// The shard's present spec as the one in force.
     fn accept(&self, spec: &Arc<ShardingConfigSpec>) -> Accepted {
         Accepted {
             uid: self.object.uid.clone(),
@@ -371,7 +371,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Of what `name` wants and others have: the pairs that they go on wanting, and those that they let go of.
+    /// The pairs that `name` wants and others have: those that they go on wanting, and those that they let go of.
     fn contested(&self, name: &ShardName, wanted: &Wanted) -> (Vec<Contested>, Vec<Contested>) {
         let all = wanted.pairs().filter_map(|pair| {
             let holder = self.before(name, pair)?;

@@ -51,9 +51,10 @@ pub(crate) struct Entry {
 /// The last runs that every router has acknowledged that might still act on an earlier one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Released {
-    /// All routers.
+    /// The last run that all routers have acknowledged.
     pub(crate) by_all: u64,
-    /// Those that may serve a shard, by shards of which something is on its way back.
+    /// The last run that the routers which may serve a shard have acknowledged, for each shard of which something is being
+    /// released.
     pub(crate) of_shard: BTreeMap<ShardName, u64>,
 }
 
@@ -103,7 +104,7 @@ impl Ledger {
             .map_or(0, |departures| departures.dropped_up_to)
     }
 
-    /// The shards of which something is on its way back.
+    /// The shards of which something is being released.
     pub(crate) fn releasing(&self) -> BTreeSet<ShardName> {
         let entries = self.pairs.values().flat_map(BTreeMap::values);
         let releasing = entries.filter(|entry| entry.releasing_since.is_some());
@@ -115,7 +116,7 @@ impl Ledger {
         self.clusters().any(|cluster| self.is_owner_in(cluster, shard))
     }
 
-    /// The same, in one cluster.
+    /// Whether `shard` has anything in `cluster`, releasing or not.
     pub(super) fn is_owner_in(&self, cluster: &str, shard: &ShardName) -> bool {
         let mut entries = self.in_cluster(cluster);
         entries.any(|(_, entry)| entry.owner.as_ref() == Some(shard))

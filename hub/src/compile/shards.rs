@@ -83,7 +83,7 @@ fn ownership(state: &State, cluster: &str, name: &ShardName, namespaces: Vec<v1:
     }
 }
 
-/// Of a shard without clusters: wherever a caller runs, all of it.
+/// The member of a shard without clusters: wherever a caller runs, all of it.
 fn home() -> v1::ShardMember {
     v1::ShardMember {
         cluster: String::new(),

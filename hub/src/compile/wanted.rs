@@ -13,13 +13,13 @@ use crate::facts::Facts;
 /// What one spec asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// In `clusters[]` order; of several members of one entry, by name.
+    /// The members in the order of `clusters[]`; several members of one entry by name.
     pub(crate) members: Vec<WantedMember>,
     /// `field: message` for each member that the spec names and that does not exist.
     pub(crate) unknown_clusters: Vec<String>,
 }
 
-/// What it asks for in one member.
+/// What one spec asks for in one member.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WantedMember {
     pub(crate) cluster: String,

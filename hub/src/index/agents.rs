@@ -116,7 +116,7 @@ impl AgentReport {
     }
 }
 
-/// As routers see it.
+/// Coverage as routers are told of it.
 fn told(coverage: &BTreeMap<GroupResource, Coverage>) -> BTreeMap<GroupResource, Coverage> {
     coverage
         .iter()

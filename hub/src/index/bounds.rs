@@ -15,14 +15,14 @@ use thiserror::Error;
 use super::report::Report;
 use crate::facts::AgentReport;
 
-/// Five times what Kubernetes is tested with.
+/// Namespaces of a member: five times what Kubernetes is tested with.
 const MAX_NAMESPACES: usize = 50_000;
 /// Replicas of operators in one cluster: each of them costs a view with all that its shard owns.
 const MAX_CALLERS: usize = 5_000;
 /// Kinds of a cluster with thousands of CustomResourceDefinitions.
 const MAX_KINDS: usize = 5_000;
 const MAX_ALLOWED: usize = 10_000;
-/// They are kept in one object's status, which etcd takes up to 1.5 MiB of.
+/// Bytes of users and ServiceAccounts: they are kept in one object's status, which etcd takes up to 1.5 MiB of.
 const MAX_ALLOWED_BYTES: usize = 512 * 1024;
 /// A subject altogether, with all labels: what one message may have.
 const MAX_SUBJECT_BYTES: usize = 64 * 1024 * 1024;
@@ -33,7 +33,7 @@ const MAX_LABELS_BYTES: usize = 64 * 1024;
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Identifiers and texts that are not DNS names: uids, versions, messages, user names.
 const MAX_TEXT_BYTES: usize = 1024;
-/// Of a refused text, in the refusal.
+/// Bytes of a refused text that its refusal quotes.
 const NAMED_BYTES: usize = 80;
 
 /// A report that the hub does not take.
@@ -184,7 +184,8 @@ impl<K: Ord, V> Subject<'_, K, V> {
         Ok(())
     }
 
-    /// The same for their size. What is replaced or removed counts all the same: honest agents are far from this.
+    /// Whether their bytes fit after the change. What is replaced or removed counts all the same: honest agents are far from
+    /// the bound.
     fn fits_bytes(&self, more: usize, size: impl Fn(&K, &V) -> usize) -> Result<(), OutOfBounds> {
         let known = self.known.into_iter().flatten().map(|(key, value)| size(key, value));
         if known.sum::<usize>() + more > MAX_SUBJECT_BYTES {

@@ -8,10 +8,10 @@ use portolan_crds::ledger::{Content, Phase, Root, Slot, SpecInForce};
 
 use crate::compile::{Accepted, Ledger, State};
 
-/// Of what two states differ, or of what it is not known whether it is stored.
+/// Names of what two states say differently, and of what may not be stored yet.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// By cluster.
+    /// Namespaces by cluster.
     namespaces: BTreeMap<String, BTreeSet<String>>,
     specs: BTreeSet<ShardName>,
 }
@@ -19,9 +19,9 @@ pub(super) struct Changes {
 /// What has to be written.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// In any order.
+    /// Chunks and specs, to be written in any order.
     pub(super) contents: Vec<Content>,
-    /// After all others: what it does not list does not count.
+    /// The root, to be written after all others: what it does not list does not count.
     pub(super) root: Root,
 }
 

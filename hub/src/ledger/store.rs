@@ -29,7 +29,7 @@ use crate::writer::{self, WriteError};
 const WRITE_PERIOD: Duration = Duration::from_millis(50);
 /// Records of one commit that are not written by then are left for the next: distribution waits meanwhile.
 const COMMIT_WITHIN: Duration = Duration::from_secs(10);
-/// The same for all records, at the start, when nothing waits.
+/// All records must be taken over within this time at the start, when nothing waits.
 const TAKE_OVER_WITHIN: Duration = Duration::from_mins(5);
 /// What may be written in the long run: an agent that tells another inventory every second must not fill etcd, which keeps
 /// old versions for minutes.
@@ -89,9 +89,9 @@ pub(crate) struct Store {
     api: Api<ConfigMap>,
     metrics: Metrics,
     term: u64,
-    /// What is listed.
+    /// The root as it was written last: what it lists counts.
     root: Root,
-    /// By name.
+    /// The ConfigMaps as they lie there, by name.
     stored: BTreeMap<String, Stored>,
     /// Checksums of what writes would have left of which nobody knows whether they went through, by name.
     uncertain: BTreeMap<String, String>,
@@ -99,7 +99,7 @@ pub(crate) struct Store {
     asked: State,
     pending: Changes,
     last_write: Option<Instant>,
-    /// When what was written would have been, at the rate of the long run.
+    /// The time until which [`BYTES_PER_SECOND`] would have taken to write what was written.
     paid_at: Instant,
 }
 

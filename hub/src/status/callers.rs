@@ -90,7 +90,7 @@ fn parts<'a>(world: &'a World, name: &ShardName) -> Vec<Part<'a>> {
 /// A router, as far as one shard is concerned.
 struct Served<'a> {
     router: &'a RouterState,
-    /// By all its present parts.
+    /// Whether it holds all present parts of the shard.
     present: bool,
     /// The version of the shard that it holds.
     version: Option<&'a String>,
@@ -117,7 +117,7 @@ fn refusal(router: &RouterState, name: &Ref, version: &String) -> Option<String>
     (refused == version).then(|| reason.clone())
 }
 
-/// Of the shard's callers: name, version and content of the present view.
+/// Name, version and content of the present view of each caller of the shard.
 fn views<'a>(world: &'a World, name: &ShardName) -> impl Iterator<Item = (&'a Ref, &'a String, &'a CallerView)> {
     let views = world.callers.get(name).into_iter().flatten();
     views.filter_map(|view| {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use portolan_crds::{ConditionReason, ConditionType, Finding, set_condition};
 
-/// Of a condition about a spec that there is not.
+/// The finding for a condition about the spec in force, where there is none.
 pub(super) fn nothing_in_force(type_: ConditionType) -> Finding {
     let message = "no spec is in force, see Accepted";
     Finding::unknown(type_, ConditionReason::Invalid, message)

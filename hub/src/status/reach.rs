@@ -14,7 +14,7 @@ use crate::compile::{Accepted, Ref, Verdict, World};
 
 const TYPE: ConditionType = ConditionType::MembersReachable;
 
-/// By member: the connected routers that do not get through, and why.
+/// The connected routers that do not get through to each member, and why.
 type Unreached<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a str>>;
 
 /// Members that some connected router does not get through to.

@@ -190,8 +190,8 @@ impl AgentSession {
         }
     }
 
-    /// By the facts, which no compiled world is ahead of. A MemberCluster that was deleted takes its agent's reports along,
-    /// also if another has its name by now.
+    /// Whether the facts, which no compiled world is ahead of, still know this stream and its member. A MemberCluster that was
+    /// deleted takes its agent's reports along, also if another has its name by now.
     fn check_known(&self) -> Result<(), Status> {
         let epoch = |agent: &crate::facts::AgentReport| agent.epoch >= self.epoch;
         let (known, joined) = self.service.index.read(|facts| {

@@ -23,7 +23,7 @@ pub(super) struct Part {
     views: BTreeSet<Ref>,
     /// Members that the shards use: theirs, homes of callers, primaries.
     clusters: BTreeSet<String>,
-    /// Also tokens that may act as others.
+    /// Whether tokens that may act as others are among it.
     gateway: bool,
     /// Which shard is the router's is not known yet: what it holds is neither renewed nor taken away.
     uncertain: bool,

@@ -75,7 +75,7 @@ impl Transaction {
         self.upserts.is_empty() && self.removals.is_empty()
     }
 
-    /// The same, answered by a refusal: whether the run counts as seen all the same.
+    /// This transaction as it counts after a refusal: the run is seen all the same unless ownership was refused.
     pub(super) fn refused(self, nack: &v1::Nack) -> Self {
         let names = nack
             .rejected

@@ -146,7 +146,7 @@ where
     metric.encode(encoder.encode_descriptor(name, help, unit, metric.metric_type())?)
 }
 
-/// From `/proc`, as nothing portable tells; absent elsewhere.
+/// Resident memory from `/proc`, as nothing portable tells; absent elsewhere.
 #[allow(clippy::cast_precision_loss)] // exact up to 8 PiB
 fn resident_bytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -64,7 +64,7 @@ struct Shared {
 pub struct TaskFailure {
     /// Name of the task.
     pub task: &'static str,
-    /// Its error, or that it panicked.
+    /// The task's error, or that it panicked.
     pub reason: String,
 }
 
@@ -129,7 +129,7 @@ impl Tasks {
         }
     }
 
-    /// This set of tasks, spawning on another runtime: traffic apart from admin and control streams.
+    /// The same set of tasks, spawning on another runtime: traffic apart from admin and control streams.
     pub fn on(&self, runtime: Handle) -> Self {
         Self {
             scope: self.scope.clone(),
@@ -181,7 +181,7 @@ impl Tasks {
         })
     }
 
-    /// As [`Self::spawn_critical`], for work that may be dropped at any point: it is, once the set is cancelled.
+    /// Runs critical work, see [`Self::spawn_critical`], that may be dropped at any point: it is, once the set is cancelled.
     pub fn spawn_service<F>(&self, name: &'static str, work: F) -> AbortHandle
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -379,7 +379,7 @@ impl ShutdownReport {
         self.cut.is_empty() && self.failure.is_none()
     }
 
-    /// For `main`: a critical task's early end is the program's error. Cut tasks are not: they were logged.
+    /// The outcome of `main`: a critical task's early end is the program's error. Cut tasks are not: they were logged.
     pub fn into_result(self) -> Result<(), TaskFailure> {
         self.failure.map_or(Ok(()), Err)
     }

@@ -50,7 +50,7 @@ impl Spoken {
         Self { oldest, newest }
     }
 
-    /// As a Hello or a Welcome tells it. Without `oldest`, as revision 1 told it: that one alone.
+    /// What a Hello or a Welcome tells. Without `oldest`, as revision 1 told it: that one alone.
     pub const fn told(newest: u32, oldest: u32) -> Self {
         let oldest = if oldest == 0 || oldest > newest { newest } else { oldest };
         Self { oldest, newest }

@@ -12,7 +12,7 @@ use thiserror::Error;
 const EVERYTHING: &str = "everything";
 const SHARD: &str = "shard:";
 const CALLER: &str = "caller:";
-/// Before each scope in a certificate.
+/// What a certificate writes before each scope.
 const URI: &str = "portolan:subscription:";
 
 /// A router's part of the world.
@@ -31,9 +31,9 @@ pub enum Subscription {
 pub struct CallerPod {
     /// The member cluster in which it runs.
     pub cluster: String,
-    /// Its namespace.
+    /// Namespace of the Pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Pod.
     pub pod: String,
 }
 
@@ -85,7 +85,7 @@ impl Subscription {
     /// Reads the URI names of a certificate; others than [`Self::to_uris`] makes say nothing.
     ///
     /// # Errors
-    /// As [`Self::from_scopes`]; a certificate that says nothing is one of those.
+    /// Scopes that [`Self::from_scopes`] refuses; a certificate that says nothing has none, which it refuses too.
     pub fn from_uris(uris: &[String]) -> Result<Self, SubscriptionError> {
         Self::from_scopes(uris.iter().filter_map(|uri| uri.strip_prefix(URI)))
     }

@@ -44,7 +44,7 @@ const CHUNK_BYTES: usize = 16 * 1024;
 const CHUNKS_IN_FLIGHT: usize = 256;
 const BACKLOG: u32 = 1024;
 
-/// Until a dropped stage's listener is closed, which takes its thread a moment.
+/// How long it is waited until a dropped stage's listener is closed, which takes its thread a moment.
 const CLOSING: Duration = Duration::from_secs(10);
 
 /// One thread for all stages of this process.

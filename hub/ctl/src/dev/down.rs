@@ -19,7 +19,7 @@ use crate::connect::Clients;
 use crate::dev::fleet::{Fleet, FleetMember};
 use crate::dev::programs::{find, text};
 
-/// For what was deleted to be gone. A namespace with finalizers of others in it may take for ever.
+/// How long it is waited until what was deleted is gone. A namespace with finalizers of others in it may take for ever.
 const GONE_PATIENCE: Duration = Duration::from_mins(1);
 const GONE_POLL: Duration = Duration::from_millis(200);
 

@@ -18,11 +18,11 @@ pub(crate) type PairName = (String, String);
 pub(crate) struct Evidence {
     pub(crate) shards: Vec<ShardingConfig>,
     pub(crate) members: Vec<MemberCluster>,
-    /// Of the members whose kubeconfigs were given.
+    /// Namespaces of the members whose kubeconfigs were given.
     pub(crate) inventories: BTreeMap<String, Inventory>,
-    /// What is left of the ledger.
+    /// Pairs in what is left of the ledger.
     pub(crate) pairs: BTreeMap<PairName, Pair>,
-    /// What is left of the ledger.
+    /// Specs in what is left of the ledger.
     pub(crate) specs: BTreeMap<ShardName, SpecInForce>,
 }
 

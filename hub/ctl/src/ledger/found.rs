@@ -15,7 +15,7 @@ const PAGE: u32 = 100;
 /// What lies in the hub's namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// By name.
+    /// Records by the name of their ConfigMap.
     pub(crate) records: BTreeMap<String, Record>,
     /// Names of what is missing or cannot be read, and why.
     pub(crate) damaged: BTreeMap<String, String>,
@@ -99,13 +99,13 @@ impl Found {
         })
     }
 
-    /// The highest that any record tells.
+    /// The highest view revision that any record tells.
     pub(crate) fn view_revision(&self) -> u64 {
         let revisions = self.records.values().map(|record| record.view_revision);
         revisions.max().unwrap_or_default()
     }
 
-    /// The highest that any record tells.
+    /// The highest term that any record tells.
     pub(crate) fn term(&self) -> u64 {
         let terms = self.records.values().map(|record| record.term);
         terms.max().unwrap_or_default()

@@ -46,7 +46,7 @@ pub(super) struct QuietExporter<E> {
     silence: Mutex<Silence>,
 }
 
-/// When to warn again.
+/// How long failures of the exporter are not warned of again.
 #[derive(Debug, Default)]
 struct Silence {
     /// `None`: the last export went well.

@@ -26,7 +26,7 @@ pub enum Applied {
     Pending {
         /// What is missing, in the hub's words.
         reason: String,
-        /// After which to try again.
+        /// How long to wait before the next try.
         wait: Duration,
     },
 }
@@ -36,7 +36,7 @@ pub trait Applicant: Sync {
     /// Why a try failed.
     type Error: std::error::Error + Send + 'static;
 
-    /// The one in use, which may have expired.
+    /// The identity in use, which may have expired.
     fn identity(&self) -> Option<Arc<Identity>>;
 
     /// One try to have a good identity. Reads proof and key anew; whatever is issued is kept before it is used. Must not

@@ -14,7 +14,7 @@ use crate::v1::enroll_response::Outcome;
 use crate::v1::enrollment_client::EnrollmentClient;
 use crate::v1::{EnrollRequest, EnrollResponse, MemberFacts, RenewRequest};
 
-/// For one question to the hub, connection and signing included.
+/// Time for one question to the hub, connection and signing included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Bounds of what a hub may ask us to wait while it has not accepted us: a person who accepts does not wait long.
 const PENDING_WAIT_MIN: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ pub enum Answer {
     Pending {
         /// What is missing, in the hub's words.
         reason: String,
-        /// After which to ask again.
+        /// How long to wait before asking again.
         wait: Duration,
     },
 }
