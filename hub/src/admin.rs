@@ -94,7 +94,7 @@ fn world(world: &World) -> Value {
             .map(|(namespace, entry)| {
                 let entry = json!({
                     "owner": entry.owner.as_ref().map(ToString::to_string),
-                    "generation": entry.owner_count,
+                    "ownerCount": entry.owner_count,
                     "viewRevision": entry.view_revision,
                     "releasing": entry.releasing_since.is_some(),
                 });

@@ -55,7 +55,7 @@ fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
             let grants = owned.entry(owner).or_default().entry(cluster).or_default();
             grants.push(v1::NamespaceGrant {
                 namespace: namespace.to_owned(),
-                generation: entry.owner_count,
+                owner_count: entry.owner_count,
                 state: state.into(),
                 view_revision: entry.view_revision,
             });

@@ -194,7 +194,7 @@ fn resources(member: &Backend, signer: &Signer) -> Vec<v1::Resource> {
     credential.expires_unix_seconds = 4_000_000_000;
     let grant = v1::NamespaceGrant {
         namespace: "ns-a".to_owned(),
-        generation: 1,
+        owner_count: 1,
         state: v1::GrantState::Granted.into(),
         ..v1::NamespaceGrant::default()
     };

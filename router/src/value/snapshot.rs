@@ -233,8 +233,8 @@ impl Ownership {
 /// One (cluster, namespace) pair of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// Counts the changes of owner of the pair.
-    pub(crate) generation: u64,
+    /// Number of owners that the pair has had.
+    pub(crate) owner_count: u64,
     /// The hub's count of changes of ownership when it entered the shard.
     pub(crate) view_revision: u64,
     /// Whether writes are still allowed.
@@ -268,7 +268,7 @@ impl Shard {
             Grant {
                 member: index,
                 pair: Pair {
-                    generation: 0,
+                    owner_count: 0,
                     view_revision: 0,
                     state: GrantState::Granted,
                 },

@@ -828,9 +828,9 @@ pub struct Policy {
 pub struct NamespaceGrant {
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
-    /// Counts the changes of owner of this (cluster, namespace) pair.
+    /// Number of owners that this (cluster, namespace) pair has had.
     #[prost(uint64, tag = "2")]
-    pub generation: u64,
+    pub owner_count: u64,
     #[prost(enumeration = "GrantState", tag = "3")]
     pub state: i32,
     /// The hub's count of changes of ownership, which only grows, when the pair entered.

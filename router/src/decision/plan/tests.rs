@@ -58,7 +58,7 @@ fn member(cluster: &str, namespaces: &[&str]) -> told::MemberGrant {
         };
         v1::NamespaceGrant {
             namespace: name.into(),
-            generation: 1,
+            owner_count: 1,
             state: state.into(),
             ..v1::NamespaceGrant::default()
         }

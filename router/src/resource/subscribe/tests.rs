@@ -68,7 +68,7 @@ fn rules(shard: &str, label_prefix: &str) -> v1::Resource {
 fn owned(shard: &str, state: v1::GrantState) -> v1::Resource {
     let grant = v1::NamespaceGrant {
         namespace: "ns-a".to_owned(),
-        generation: 1,
+        owner_count: 1,
         state: state.into(),
         view_revision: 1,
     };

@@ -81,7 +81,7 @@ impl World {
             all_namespaces: false,
             namespaces: vec![v1::NamespaceGrant {
                 namespace: namespace.into(),
-                generation: 1,
+                owner_count: 1,
                 state: v1::GrantState::Granted.into(),
                 ..v1::NamespaceGrant::default()
             }],

@@ -95,7 +95,7 @@ impl World {
 fn grant(namespace: &str) -> v1::NamespaceGrant {
     v1::NamespaceGrant {
         namespace: namespace.into(),
-        generation: 1,
+        owner_count: 1,
         state: v1::GrantState::Granted.into(),
         ..v1::NamespaceGrant::default()
     }

@@ -106,7 +106,7 @@ impl Shard {
                 "allNamespaces": member.all_namespaces,
                 "namespaces": owned.into_iter().map(|(name, grant)| json!({
                     "name": &**name,
-                    "generation": grant.pair.generation,
+                    "ownerCount": grant.pair.owner_count,
                     "viewRevision": grant.pair.view_revision,
                     "state": match grant.pair.state {
                         GrantState::Granted => "Granted",

@@ -308,7 +308,7 @@ fn member(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> Vec<Body> {
     };
     let namespace = v1::NamespaceGrant {
         namespace: cluster.clone(),
-        generation: 1,
+        owner_count: 1,
         state: v1::GrantState::Granted.into(),
         view_revision: 1,
     };

@@ -149,7 +149,7 @@ pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
     let mut namespaces = HashMap::with_capacity(wire.namespaces.len());
     for grant in &wire.namespaces {
         let pair = Pair {
-            generation: grant.generation,
+            owner_count: grant.owner_count,
             view_revision: grant.view_revision,
             state: grant_state(grant.state),
         };
