@@ -59,9 +59,9 @@ fn covered(fact: &Arc<wire::CoverageFact>) -> Value {
 
 fn settings(settings: &Settings) -> Value {
     json!({
-        "labelPrefix": settings.labeling.keys.prefix(),
-        "bucketAlgorithm": settings.labeling.bucketing.algorithm(),
-        "buckets": settings.labeling.bucketing.buckets(),
+        "labelPrefix": settings.labelling.keys.prefix(),
+        "bucketAlgorithm": settings.labelling.bucketing.algorithm(),
+        "buckets": settings.labelling.bucketing.buckets(),
         "labelledKinds": settings.kinds.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "callerSelectors": settings.callers.iter()
             .map(|caller| json!({ "namespace": caller.namespace, "selector": caller.selector }))

@@ -119,7 +119,7 @@ impl Admission {
                 continue;
             };
             let input = PolicyInput {
-                keys: current.labeling.keys.clone(),
+                keys: current.labelling.keys.clone(),
                 kinds: current.kinds.keys().cloned().collect(),
                 agents: agents.clone(),
             };

@@ -51,7 +51,7 @@ pub struct Bound {
 }
 
 /// Senders of what tasks find out; receivers go to `report` and `admin`.
-struct Sources {
+struct Senders {
     heartbeats: watch::Sender<Option<wire::Heartbeat>>,
     tokens: watch::Sender<Option<Minted>>,
     allowed: watch::Sender<Option<wire::Allowed>>,
@@ -81,7 +81,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     registry.scope("labels", |part| metrics.register_labels(part));
     registry.scope("member", |part| metrics.register_member(part));
     registry.scope("hub", |part| metrics.register_hub(part));
-    let (subjects, sources) = subjects();
+    let (subjects, senders) = subjects();
     let (settings, identity) = (watch::Sender::new(None), watch::Sender::new(None));
     let state = State {
         config: config.clone(),
@@ -106,7 +106,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     let ready = readiness.task("hub");
     ready.not_ready("an identity of this cluster, see the log");
     // Boxed: the whole life of the program is one large future.
-    tasks.spawn_service("agent", Box::pin(agent.live(sources, ready)));
+    tasks.spawn_service("agent", Box::pin(agent.live(senders, ready)));
     Ok(Bound {
         admin,
         drain: Drain::new(readiness.clone(), root, ADMIN_DEADLINE).after(tasks, SHUTDOWN_DEADLINE),
@@ -114,7 +114,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     })
 }
 
-fn subjects() -> (Subjects, Sources) {
+fn subjects() -> (Subjects, Senders) {
     let (heartbeats, tokens, allowed) = (
         watch::Sender::new(None),
         watch::Sender::new(None),
@@ -128,18 +128,18 @@ fn subjects() -> (Subjects, Sources) {
         tokens: tokens.subscribe(),
         allowed: allowed.subscribe(),
     };
-    let sources = Sources {
+    let senders = Senders {
         heartbeats,
         tokens,
         allowed,
     };
-    (subjects, sources)
+    (subjects, senders)
 }
 
 impl Agent {
     /// Observers start at once; the stream starts when there is an identity; all end with the program.
-    async fn live(self, sources: Sources, ready: ReadyHandle) -> anyhow::Result<()> {
-        self.spawn_observers(sources);
+    async fn live(self, senders: Senders, ready: ReadyHandle) -> anyhow::Result<()> {
+        self.spawn_observers(senders);
         self.spawn_labelling();
         let joiner = self.joiner();
         enroll_until_done(&joiner).await;
@@ -167,20 +167,20 @@ impl Agent {
         }
     }
 
-    fn spawn_observers(&self, sources: Sources) {
+    fn spawn_observers(&self, senders: Senders) {
         let (client, metrics) = (&self.client, &self.metrics);
         self.spawn(
             "health",
-            health::run(client.clone(), sources.heartbeats, metrics.clone()),
+            health::run(client.clone(), senders.heartbeats, metrics.clone()),
         );
         self.spawn(
             "allowed",
-            allowed::run(client.clone(), sources.allowed, metrics.clone()),
+            allowed::run(client.clone(), senders.allowed, metrics.clone()),
         );
         let namespace = self.config.member.namespace.clone();
         self.spawn(
             "mint",
-            mint::run(client.clone(), namespace, sources.tokens, metrics.clone()),
+            mint::run(client.clone(), namespace, senders.tokens, metrics.clone()),
         );
         let inventory = namespaces::run(client.clone(), self.subjects.namespaces.clone(), metrics.clone());
         self.spawn("namespaces", inventory);

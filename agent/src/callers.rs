@@ -44,7 +44,7 @@ struct PodStatusFacts {
 }
 
 /// What each selector sees; `None` until its first list is through.
-type Seen = BTreeMap<CallerSelector, Option<FactMap<String, CallerFact>>>;
+type FactsBySelector = BTreeMap<CallerSelector, Option<FactMap<String, CallerFact>>>;
 
 /// Starts and stops watches as the settings change.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ pub(crate) struct Callers {
     pub(crate) facts: Arc<CallerFacts>,
     pub(crate) metrics: Metrics,
     // A mutex: every watch writes its own entry and the union is made from all; never held across an await.
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<FactsBySelector>>,
 }
 
 impl Callers {
@@ -147,7 +147,7 @@ impl Callers {
 }
 
 /// All Pods that any selector sees; `None` while one has not listed yet.
-fn union(seen: &Seen) -> Option<FactMap<String, CallerFact>> {
+fn union(seen: &FactsBySelector) -> Option<FactMap<String, CallerFact>> {
     let mut union = FactMap::new();
     for facts in seen.values() {
         union.extend(facts.as_ref()?.iter().map(|(uid, fact)| (uid.clone(), fact.clone())));
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_pod_goes_when_the_last_selector_loses_it() {
-        let mut seen = Seen::from([(selector("a=1"), Some(pod("u1"))), (selector("b=2"), None)]);
+        let mut seen = FactsBySelector::from([(selector("a=1"), Some(pod("u1"))), (selector("b=2"), None)]);
         assert_eq!(union(&seen), None, "one list is not through");
         seen.insert(selector("b=2"), Some(pod("u1")));
         assert_eq!(union(&seen).unwrap().len(), 1);
@@ -215,6 +215,6 @@ mod tests {
         assert_eq!(union(&seen).unwrap().len(), 1);
         seen.insert(selector("b=2"), Some(FactMap::new()));
         assert_eq!(union(&seen), Some(FactMap::new()));
-        assert_eq!(union(&Seen::new()), Some(FactMap::new()));
+        assert_eq!(union(&FactsBySelector::new()), Some(FactMap::new()));
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::member::{self, CallError};
 use bootstrap::{Bootstrap, BootstrapSource};
-use identity::{AgentIdentity, IdentityError, IdentitySecret, Stored};
+use identity::{AgentIdentity, IdentityError, IdentitySecret, StoredIdentity};
 
 /// Why there is no identity yet. All are retried: a person can mend each without a restart.
 #[derive(Debug, Error)]
@@ -87,9 +87,9 @@ impl Applicant for Joiner {
         let stored = self.secret.load().await?;
         let bootstrap = self.source.read(&self.client).await;
         let identity = match stored {
-            Stored::Nothing => return self.enroll(&bootstrap?, None).await,
-            Stored::KeyOnly(key) => return self.enroll(&bootstrap?, Some(key)).await,
-            Stored::Whole(identity) => *identity,
+            StoredIdentity::Nothing => return self.enroll(&bootstrap?, None).await,
+            StoredIdentity::KeyOnly(key) => return self.enroll(&bootstrap?, Some(key)).await,
+            StoredIdentity::Whole(identity) => *identity,
         };
         let now = SystemTime::now();
         let Some(reason) = rejoin_reason(&identity, bootstrap.as_ref().ok(), now) else {

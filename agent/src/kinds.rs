@@ -39,7 +39,7 @@ pub(crate) const ONLY_BY_NAME: [&str; 1] = ["rbac.authorization.k8s.io"];
 
 /// One kind as discovery describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Served {
+pub(crate) struct DiscoveredKind {
     pub(crate) resource: ApiResource,
     pub(crate) namespaced: bool,
     /// Whether objects of the kind can be listed, watched and patched.
@@ -66,7 +66,7 @@ fn matches(rule: &GroupResource, kind: &ApiResource) -> bool {
 /// The kinds to label, and, for the log, the exactly named rules that label nothing with the reason.
 pub(crate) fn select<'a>(
     rules: &'a BTreeSet<GroupResource>,
-    served: &[Served],
+    served: &[DiscoveredKind],
 ) -> (
     BTreeMap<GroupResource, ApiResource>,
     Vec<(&'a GroupResource, &'static str)>,
@@ -87,7 +87,7 @@ pub(crate) fn select<'a>(
     (chosen, unmet.collect())
 }
 
-fn refusal(kind: &Served) -> Option<&'static str> {
+fn refusal(kind: &DiscoveredKind) -> Option<&'static str> {
     if is_excluded(&kind.resource.group, &kind.resource.plural) {
         Some("it is never labelled: too short-lived, or its labels belong to a controller")
     } else if !kind.namespaced {
@@ -101,7 +101,7 @@ fn refusal(kind: &Served) -> Option<&'static str> {
 
 /// What the member serves now: each kind in the version its group recommends, and those that this version lacks in their
 /// most stable one; the first of a kind is the one to use. Servers without aggregated discovery are asked group by group.
-pub(crate) async fn discover(client: Client) -> kube::Result<Vec<Served>> {
+pub(crate) async fn discover(client: Client) -> kube::Result<Vec<DiscoveredKind>> {
     let discovery = match Discovery::new(client.clone()).run_aggregated().await {
         Ok(discovery) if discovery.groups().next().is_some() => discovery,
         _ => Discovery::new(client).run().await?,
@@ -109,9 +109,9 @@ pub(crate) async fn discover(client: Client) -> kube::Result<Vec<Served>> {
     Ok(of_groups(discovery.groups()))
 }
 
-fn of_groups<'a>(groups: impl Iterator<Item = &'a ApiGroup>) -> Vec<Served> {
+fn of_groups<'a>(groups: impl Iterator<Item = &'a ApiGroup>) -> Vec<DiscoveredKind> {
     let all = groups.flat_map(|group| [group.recommended_resources(), group.resources_by_stability()].concat());
-    let served = all.map(|(resource, capabilities)| Served {
+    let served = all.map(|(resource, capabilities)| DiscoveredKind {
         resource,
         namespaced: capabilities.scope == Scope::Namespaced,
         labelable: [verbs::LIST, verbs::WATCH, verbs::PATCH]
@@ -127,16 +127,16 @@ mod tests {
     use kube::core::GroupVersionKind;
     use serde_json::{Value, json};
 
-    fn served(group: &str, plural: &str, namespaced: bool, labelable: bool) -> Served {
+    fn served(group: &str, plural: &str, namespaced: bool, labelable: bool) -> DiscoveredKind {
         let gvk = GroupVersionKind::gvk(group, "v1", plural);
-        Served {
+        DiscoveredKind {
             resource: ApiResource::from_gvk_with_plural(&gvk, plural),
             namespaced,
             labelable,
         }
     }
 
-    fn member() -> Vec<Served> {
+    fn member() -> Vec<DiscoveredKind> {
         vec![
             served("", "pods", true, true),
             served("", "services", true, true),

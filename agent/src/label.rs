@@ -16,12 +16,12 @@ const CONTROLLED: &str = "true";
 
 /// The hub-wide rule: under which keys, and by which hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Labeling {
+pub(crate) struct Labelling {
     pub(crate) keys: LabelKeys,
     pub(crate) bucketing: Bucketing,
 }
 
-impl Labeling {
+impl Labelling {
     /// The labels of the Namespace called `namespace` and of every labelled object in it. `None`: a system namespace,
     /// which is left alone (`portolan_crds::labels::SYSTEM_NAMESPACES`).
     pub(crate) fn wanted(&self, namespace: &str) -> Option<BTreeMap<String, String>> {
@@ -48,15 +48,15 @@ impl Labeling {
 /// What shall be labelled, and how: what the policies at admission follow.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Plan {
-    pub(crate) labeling: Labeling,
+    pub(crate) labelling: Labelling,
     pub(crate) kinds: BTreeMap<GroupResource, ApiResource>,
 }
 
-impl From<&Labeling> for wire::LabelRule {
-    fn from(labeling: &Labeling) -> Self {
+impl From<&Labelling> for wire::LabelRule {
+    fn from(labelling: &Labelling) -> Self {
         Self {
-            prefix: labeling.keys.prefix().to_owned(),
-            bucketing: Some(labeling.bucketing.into()),
+            prefix: labelling.keys.prefix().to_owned(),
+            bucketing: Some(labelling.bucketing.into()),
         }
     }
 }
@@ -69,11 +69,11 @@ mod tests {
 
     #[test]
     fn wanted_of_the_legacy_fleet() {
-        let labeling = Labeling {
+        let labelling = Labelling {
             keys: LabelKeys::default(),
             bucketing: Bucketing::new(BucketAlgorithm::Legacy, 32).unwrap(),
         };
-        let wanted = labeling.wanted("ns-a").unwrap();
+        let wanted = labelling.wanted("ns-a").unwrap();
         let expected = [
             ("ctrlmesh.kusionstack.io/control", "true"),
             ("ctrlmesh.kusionstack.io/namespace", "ns-a"),
@@ -84,12 +84,12 @@ mod tests {
 
     #[test]
     fn system_namespaces_are_left_alone() {
-        let labeling = Labeling::default();
+        let labelling = Labelling::default();
         for namespace in ["kube-system", "kube-public", "kube-node-lease", "portolan-system"] {
-            assert_eq!(labeling.wanted(namespace), None);
-            assert!(labeling.is_met(namespace, None), "{namespace}");
+            assert_eq!(labelling.wanted(namespace), None);
+            assert!(labelling.is_met(namespace, None), "{namespace}");
         }
-        assert!(!labeling.is_met("default", None));
+        assert!(!labelling.is_met("default", None));
     }
 
     proptest! {
@@ -101,19 +101,19 @@ mod tests {
             spoiled in 0_usize..3,
             removed: bool,
         ) {
-            let labeling = Labeling {
+            let labelling = Labelling {
                 keys: LabelKeys::default(),
                 bucketing: Bucketing::new(BucketAlgorithm::Xxh3, buckets).unwrap(),
             };
-            let wanted = labeling.wanted(&namespace).unwrap();
+            let wanted = labelling.wanted(&namespace).unwrap();
             prop_assert_eq!(wanted.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(),
-                labeling.keys.reserved().into_iter().collect());
+                labelling.keys.reserved().into_iter().collect());
             let mut labels = own;
             labels.extend(wanted.clone());
-            prop_assert!(labeling.is_met(&namespace, Some(&labels)));
+            prop_assert!(labelling.is_met(&namespace, Some(&labels)));
             let key = wanted.keys().nth(spoiled).unwrap();
             if removed { labels.remove(key); } else { labels.insert(key.clone(), "x-spoiled".into()); }
-            prop_assert!(!labeling.is_met(&namespace, Some(&labels)));
+            prop_assert!(!labelling.is_met(&namespace, Some(&labels)));
         }
     }
 }

@@ -12,12 +12,12 @@ use portolan_crds::shard::{BucketAlgorithm, Bucketing, BucketingError};
 use portolan_wire::v1 as wire;
 use thiserror::Error;
 
-use crate::label::Labeling;
+use crate::label::Labelling;
 
 /// The checked configuration. `Default` labels nothing and reports no callers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
-    pub(crate) labeling: Labeling,
+    pub(crate) labelling: Labelling,
     /// Kinds to label besides namespaces; `*` stands for all.
     pub(crate) kinds: BTreeSet<GroupResource>,
     pub(crate) callers: BTreeSet<CallerSelector>,
@@ -63,7 +63,7 @@ impl TryFrom<&wire::AgentConfig> for Settings {
             return Err(SettingsError::Kind(index));
         }
         Ok(Self {
-            labeling: Labeling {
+            labelling: Labelling {
                 keys: LabelKeys::new(&config.label_prefix)?,
                 bucketing: bucketing(config.bucketing.unwrap_or_default())?,
             },
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_good_config_is_taken_whole() {
         let settings = Settings::try_from(&good()).unwrap();
-        assert_eq!(settings.labeling, Labeling::default());
+        assert_eq!(settings.labelling, Labelling::default());
         assert!(settings.kinds.contains(&GroupResource::new("*", "pods")));
         assert_eq!(settings.callers.first().unwrap().selector, "a=1,b=2");
     }

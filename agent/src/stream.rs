@@ -190,7 +190,7 @@ impl Stream {
     fn configure(&self, config: &wire::AgentConfig) {
         match Settings::try_from(config) {
             Ok(settings) => {
-                let buckets = settings.labeling.bucketing.buckets();
+                let buckets = settings.labelling.bucketing.buckets();
                 let changed = self.settings.send_if_modified(|current| {
                     let changed = current.as_deref() != Some(&settings);
                     if changed {

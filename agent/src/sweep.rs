@@ -33,7 +33,7 @@ use crate::admission::Covered;
 use crate::explain::watch_broke;
 use crate::facts::FactMap;
 use crate::kinds;
-use crate::label::{Labeling, Plan};
+use crate::label::{Labelling, Plan};
 use crate::member::{CallError, watch_config};
 use crate::metrics::{Metrics, Watched};
 use crate::report::CoverageFacts;
@@ -68,7 +68,7 @@ pub(crate) struct Sweeper {
 
 /// What runs now, all under one labelling.
 struct Running {
-    labeling: Labeling,
+    labelling: Labelling,
     namespaces: Tasks,
     /// The swept kinds, each with the API version that it is listed and watched in.
     kinds: BTreeMap<GroupResource, (ApiResource, Tasks)>,
@@ -136,7 +136,7 @@ impl Sweeper {
     async fn turn_to(&self, settings: &Settings, running: &mut Option<Running>) {
         if running
             .as_ref()
-            .is_some_and(|running| running.labeling != settings.labeling)
+            .is_some_and(|running| running.labelling != settings.labelling)
         {
             tracing::info!("labelling rule changed: everything is labelled anew");
             if let Some(old) = running.take() {
@@ -158,7 +158,7 @@ impl Sweeper {
         self.turn_kinds(&kinds, current).await;
         self.plan.send_if_modified(|plan| {
             let now = Plan {
-                labeling: settings.labeling.clone(),
+                labelling: settings.labelling.clone(),
                 kinds,
             };
             let changed = plan.as_deref() != Some(&now);
@@ -169,18 +169,18 @@ impl Sweeper {
 
     /// Starts with the namespaces and waits until they are labelled.
     async fn start(&self, settings: &Settings, kinds: &BTreeMap<GroupResource, ApiResource>) -> Running {
-        let labeling = settings.labeling.clone();
+        let labelling = settings.labelling.clone();
         self.coverage.replace(begun(settings, kinds));
         let (first, mut done) = watch::channel(false);
         let resource = ApiResource::erase::<Namespace>(&());
-        let tasks = self.sweep(namespaces_kind(), &resource, &labeling, first);
+        let tasks = self.sweep(namespaces_kind(), &resource, &labelling, first);
         let waited = tokio::time::timeout(NAMESPACES_FIRST, done.wait_for(|done| *done)).await;
         if waited.is_err() {
             tracing::warn!("namespaces are not all labelled yet, going on with objects");
         }
         drop(waited);
         Running {
-            labeling,
+            labelling,
             namespaces: tasks,
             kinds: BTreeMap::new(),
         }
@@ -205,9 +205,9 @@ impl Sweeper {
                 let nobody_waits = watch::Sender::new(false);
                 self.coverage.upsert(
                     kind.clone(),
-                    coverage_of(kind, Counts::default(), Told::default(), &running.labeling),
+                    coverage_of(kind, Counts::default(), Told::default(), &running.labelling),
                 );
-                let tasks = self.sweep(kind.clone(), resource, &running.labeling, nobody_waits);
+                let tasks = self.sweep(kind.clone(), resource, &running.labelling, nobody_waits);
                 (resource.clone(), tasks)
             });
         }
@@ -217,7 +217,7 @@ impl Sweeper {
         &self,
         kind: GroupResource,
         resource: &ApiResource,
-        labeling: &Labeling,
+        labelling: &Labelling,
         first: watch::Sender<bool>,
     ) -> Tasks {
         let subject = if kind == namespaces_kind() {
@@ -227,7 +227,7 @@ impl Sweeper {
         };
         let sweep = KindSweep {
             kind,
-            labeling: labeling.clone(),
+            labelling: labelling.clone(),
             patcher: Patcher {
                 client: self.client.clone(),
                 resource: resource.clone(),
@@ -281,7 +281,7 @@ fn begun(
     let named = settings.kinds.iter().filter(|rule| kinds::is_exact(rule));
     let named = named.chain(served.keys()).cloned();
     let all = named.chain([namespaces_kind()]).map(|kind| {
-        let fact = coverage_of(&kind, Counts::default(), Told::default(), &settings.labeling);
+        let fact = coverage_of(&kind, Counts::default(), Told::default(), &settings.labelling);
         (kind, Arc::new(fact))
     });
     all.collect()
@@ -296,13 +296,13 @@ struct Told {
     at_admission: Option<bool>,
 }
 
-fn coverage_of(kind: &GroupResource, counts: Counts, told: Told, labeling: &Labeling) -> wire::CoverageFact {
+fn coverage_of(kind: &GroupResource, counts: Counts, told: Told, labelling: &Labelling) -> wire::CoverageFact {
     wire::CoverageFact {
         kind: Some(kind.clone().into()),
         labelled: counts.labelled,
         total: counts.total,
         complete: told.complete,
-        rule: Some(wire::LabelRule::from(labeling)),
+        rule: Some(wire::LabelRule::from(labelling)),
         at_admission: told.at_admission,
     }
 }

@@ -55,7 +55,7 @@ pub(crate) enum IdentityError {
 
 /// What the Secret holds: a whole identity, or the key of one that was asked for and not yet given.
 #[derive(Debug)]
-pub(crate) enum Stored {
+pub(crate) enum StoredIdentity {
     Nothing,
     KeyOnly(Secret<String>),
     Whole(Box<AgentIdentity>),
@@ -98,16 +98,16 @@ impl IdentitySecret {
         }
     }
 
-    pub(crate) async fn load(&self) -> Result<Stored, CallError> {
+    pub(crate) async fn load(&self) -> Result<StoredIdentity, CallError> {
         let Some(secret) = bounded(self.secrets.get_opt(SECRET_AGENT_IDENTITY)).await? else {
-            return Ok(Stored::Nothing);
+            return Ok(StoredIdentity::Nothing);
         };
         let text = |key: &str| raw_text(&secret, key);
         let Some(key) = text(KEY).map(Secret::new) else {
-            return Ok(Stored::Nothing);
+            return Ok(StoredIdentity::Nothing);
         };
         let (Some(certificate), Some(ca), Some(hub)) = (text(CERTIFICATE), text(CA), text(HUB)) else {
-            return Ok(Stored::KeyOnly(key));
+            return Ok(StoredIdentity::KeyOnly(key));
         };
         let origin = Origin {
             hub,
@@ -116,10 +116,10 @@ impl IdentitySecret {
         let read = tls::Identity::from_pem(&certificate, &key).map_err(IdentityError::from);
         Ok(
             match read.and_then(|certificate| AgentIdentity::new(certificate, &ca, origin)) {
-                Ok(identity) => Stored::Whole(Box::new(identity)),
+                Ok(identity) => StoredIdentity::Whole(Box::new(identity)),
                 Err(error) => {
                     tracing::warn!(secret = SECRET_AGENT_IDENTITY, error = %Chain(&error), "stored identity cannot be used, joining anew");
-                    Stored::KeyOnly(key)
+                    StoredIdentity::KeyOnly(key)
                 }
             },
         )

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::label::Labeling;
+use crate::label::Labelling;
 
 /// Longest queue of one kind. A waiting object costs some 150 bytes: 3 MB.
 const QUEUE_MAX: usize = 20_000;
@@ -36,7 +36,7 @@ type Marks = HashMap<Box<str>, HashMap<Box<str>, bool>>;
 /// What one kind's sweep knows of its objects: which are labelled, and which are still to be.
 #[derive(Debug)]
 pub(crate) struct Inventory {
-    labeling: Labeling,
+    labelling: Labelling,
     subject: Subject,
     marks: Marks,
     /// The marks of the list under way; they replace `marks` at its end.
@@ -68,9 +68,9 @@ enum Urgency {
 }
 
 impl Inventory {
-    pub(crate) fn new(labeling: Labeling, subject: Subject) -> Self {
+    pub(crate) fn new(labelling: Labelling, subject: Subject) -> Self {
         Self {
-            labeling,
+            labelling,
             subject,
             marks: Marks::new(),
             listing: None,
@@ -214,13 +214,13 @@ impl Inventory {
             Subject::Objects => metadata.namespace.as_deref()?,
             Subject::Namespaces => name,
         };
-        self.labeling.wanted(namespace)?;
+        self.labelling.wanted(namespace)?;
         let todo = Todo {
             namespace: namespace.into(),
             name: name.into(),
             uid: metadata.uid.as_deref()?.into(),
         };
-        Some((todo, self.labeling.is_met(namespace, metadata.labels.as_ref())))
+        Some((todo, self.labelling.is_met(namespace, metadata.labels.as_ref())))
     }
 
     fn is_full(&self) -> bool {
@@ -265,13 +265,13 @@ mod tests {
             namespace: Some(namespace.into()),
             name: Some(name.into()),
             uid: Some(uid.to_string()),
-            labels: met.then(|| Labeling::default().wanted(namespace)).flatten(),
+            labels: met.then(|| Labelling::default().wanted(namespace)).flatten(),
             ..ObjectMeta::default()
         }
     }
 
     fn inventory() -> Inventory {
-        let mut inventory = Inventory::new(Labeling::default(), Subject::Objects);
+        let mut inventory = Inventory::new(Labelling::default(), Subject::Objects);
         inventory.begin();
         inventory.end();
         inventory
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_restart_queues_only_what_is_wrong() {
-        let mut inventory = Inventory::new(Labeling::default(), Subject::Objects);
+        let mut inventory = Inventory::new(Labelling::default(), Subject::Objects);
         inventory.begin();
         inventory.listed(&object("a", "right", 1, true));
         inventory.listed(&object("a", "wrong", 2, false));
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn namespaces_are_labelled_by_their_own_name() {
-        let mut inventory = Inventory::new(Labeling::default(), Subject::Namespaces);
+        let mut inventory = Inventory::new(Labelling::default(), Subject::Namespaces);
         inventory.begin();
         for name in ["team", "kube-system"] {
             let metadata = ObjectMeta {
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_forgets_nothing_for_good() {
-        let mut inventory = Inventory::new(Labeling::default(), Subject::Objects);
+        let mut inventory = Inventory::new(Labelling::default(), Subject::Objects);
         inventory.begin();
         for uid in 0..=u32::try_from(QUEUE_MAX).unwrap() {
             inventory.listed(&object("a", &format!("o{uid}"), uid, false));

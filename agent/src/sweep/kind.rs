@@ -22,7 +22,7 @@ use super::patch::Patcher;
 use super::{Told, coverage_of};
 use crate::admission::Covered;
 use crate::explain::watch_broke;
-use crate::label::Labeling;
+use crate::label::Labelling;
 use crate::member::watch_config;
 use crate::metrics::{Patched, SweepGauges, Watched};
 use crate::report::CoverageFacts;
@@ -37,7 +37,7 @@ const RETRY_FAILED: Duration = Duration::from_secs(15);
 /// One kind's sweep.
 pub(crate) struct KindSweep {
     pub(crate) kind: GroupResource,
-    pub(crate) labeling: Labeling,
+    pub(crate) labelling: Labelling,
     pub(crate) patcher: Patcher,
     pub(crate) coverage: Arc<CoverageFacts>,
     pub(crate) covered: watch::Receiver<Covered>,
@@ -49,7 +49,7 @@ pub(crate) struct KindSweep {
 impl KindSweep {
     /// Sweeps until cancelled; what it reported is withdrawn by `sweep`.
     pub(crate) async fn run(mut self) {
-        let mut inventory = Inventory::new(self.labeling.clone(), self.patcher.subject);
+        let mut inventory = Inventory::new(self.labelling.clone(), self.patcher.subject);
         loop {
             self.follow(&mut inventory).await;
             tracing::info!(kind = %self.kind, counts = ?inventory.counts(), "listing again for what is still unlabelled");
@@ -118,9 +118,9 @@ impl KindSweep {
 
     /// Labels one object, which is returned if that failed for now.
     fn label(&self, todo: Todo) -> BoxFuture<'static, Option<Todo>> {
-        let (patcher, labeling) = (self.patcher.clone(), self.labeling.clone());
+        let (patcher, labelling) = (self.patcher.clone(), self.labelling.clone());
         let labelled = async move {
-            let labels = labeling.wanted(&todo.namespace)?;
+            let labels = labelling.wanted(&todo.namespace)?;
             (patcher.label(&todo, &labels).await == Patched::failed).then_some(todo)
         };
         labelled.boxed()
@@ -147,13 +147,13 @@ impl KindSweep {
         // exists, so their own coverage needs no policy.
         let at_admission = match self.patcher.subject {
             Subject::Namespaces => Some(true),
-            Subject::Objects => self.covered.borrow().says(&self.kind, &self.labeling.keys),
+            Subject::Objects => self.covered.borrow().says(&self.kind, &self.labelling.keys),
         };
         let told = Told {
             complete: inventory.swept() && at_admission == Some(true) && counts.labelled == counts.total,
             at_admission,
         };
-        let fact = coverage_of(&self.kind, counts, told, &self.labeling);
+        let fact = coverage_of(&self.kind, counts, told, &self.labelling);
         self.coverage.upsert(self.kind.clone(), fact);
     }
 }
