@@ -47,7 +47,7 @@ fn report(found: &Found) -> String {
         for (namespace, pair) in &chunk.pairs {
             let state = match (&pair.owner, pair.releasing) {
                 (None, _) => "free",
-                (Some(_), false) => "held",
+                (Some(_), false) => "granted",
                 (Some(_), true) => "releasing",
             };
             let owner = pair.owner.as_ref().map(ToString::to_string).unwrap_or_default();

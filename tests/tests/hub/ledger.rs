@@ -66,7 +66,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     router
         .follow("the caller's view", |router| router.holds("east/uid-operator-0"))
         .await;
-    let entered = until_row(&scene, "ops/old", "held").await;
+    let entered = until_row(&scene, "ops/old", "granted").await;
     let mut claim = shard_spec("east", &["ns-b"]);
     claim["selector"] = json!({"matchLabels": {"app": "another"}});
     following(&mut router, scene.shard_says("old", "Distributed", "True/Ok")).await;
@@ -85,7 +85,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     scene.hub.ready().await;
     // The agent is silent, and the router knows: the release stays promised.
     let mut router = scene.router("gateway", held).await;
-    let granted = following(&mut router, until_row(&scene, "ops/new", "held")).await;
+    let granted = following(&mut router, until_row(&scene, "ops/new", "granted")).await;
     assert!(granted > entered, "{granted} after {entered}");
     let held = router.held.clone();
     drop(router);
@@ -95,7 +95,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     scene.hub.ready().await;
     assert_eq!(
         row(&scene).await,
-        Some(("ops/new".to_owned(), granted, "held".to_owned()))
+        Some(("ops/new".to_owned(), granted, "granted".to_owned()))
     );
     let mut router = scene.router("gateway", held).await;
     following(&mut router, scene.shard_says("new", "Complete", "True/Ok")).await;

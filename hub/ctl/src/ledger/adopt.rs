@@ -13,7 +13,7 @@ use portolan_crds::ShardName;
 use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
 use portolan_crds::ledger::{Chunk, Content, Phase, Record, Root, Slot};
 
-use super::claims::{Claims, Evidence, Inventory, claims};
+use super::claims::{Adoption, Evidence, Inventory, claims};
 use super::found::Found;
 use crate::cli::LedgerAdoptArgs;
 use crate::connect::{connect, list};
@@ -74,7 +74,7 @@ async fn evidence(hub: &Client, found: &Found, args: &LedgerAdoptArgs) -> anyhow
     Ok(evidence)
 }
 
-fn print(found: &Found, claims: &Claims) {
+fn print(found: &Found, claims: &Adoption) {
     for (name, reason) in &found.damaged {
         println!("ConfigMap {name}: {reason}");
     }
@@ -103,7 +103,7 @@ fn print(found: &Found, claims: &Claims) {
 }
 
 /// The root last: until it lists them, records count for nothing.
-async fn write(hub: &Client, found: &Found, claims: &Claims) -> anyhow::Result<()> {
+async fn write(hub: &Client, found: &Found, claims: &Adoption) -> anyhow::Result<()> {
     let maps = Api::<ConfigMap>::namespaced(hub.clone(), SYSTEM_NAMESPACE);
     let mut root = Root {
         incarnation: random_name(),
@@ -149,7 +149,7 @@ fn random_name() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-fn contents(claims: &Claims, key: &str) -> Vec<Content> {
+fn contents(claims: &Adoption, key: &str) -> Vec<Content> {
     let mut chunks = BTreeMap::<&str, Chunk>::new();
     for ((cluster, namespace), pair) in &claims.certain {
         let chunk = chunks

@@ -28,7 +28,7 @@ pub(crate) struct Evidence {
 
 /// What can be said about who has what.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Claims {
+pub(crate) struct Adoption {
     /// One shard claims it, or the ledger tells.
     pub(crate) certain: BTreeMap<PairName, Pair>,
     /// Several claim it, or one and perhaps another that does not tell all.
@@ -51,8 +51,8 @@ struct Claimant<'a> {
 }
 
 /// Weighs all evidence. Pairs that are not in the ledger get view revisions after `view_revision`.
-pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Claims {
-    let mut claims = Claims::default();
+pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Adoption {
+    let mut claims = Adoption::default();
     let mut claimants = BTreeMap::<PairName, BTreeSet<ShardName>>::new();
     // Members in which some shard may have more than it claims: those of a spec that cannot be read may be any.
     let (mut unsure, mut everywhere) = (BTreeSet::new(), false);
@@ -168,7 +168,7 @@ impl<'a> Claimant<'a> {
         claimant
     }
 
-    /// Claims what `spec` asks for: of a name in several members where the shard is told to have it, else in the first.
+    /// Adoption what `spec` asks for: of a name in several members where the shard is told to have it, else in the first.
     fn ask(&mut self, spec: &ShardingConfigSpec) {
         let mut taken = BTreeMap::<String, String>::new();
         for entry in &spec.clusters {
@@ -270,7 +270,7 @@ mod tests {
         names.iter().map(|name| ((*name).to_owned(), BTreeMap::new())).collect()
     }
 
-    fn owners(claims: &Claims) -> Vec<String> {
+    fn owners(claims: &Adoption) -> Vec<String> {
         let owners = claims.certain.iter().map(|((cluster, namespace), pair)| {
             let owner = pair.owner.as_ref().map(ShardName::name).unwrap_or_default();
             format!("{cluster}/{namespace}={owner}")
