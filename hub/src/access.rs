@@ -22,13 +22,13 @@ const RESOURCE: &str = "memberclusters";
 
 /// Asks the hub's API server. Clones share the bound.
 #[derive(Clone)]
-pub(crate) struct Access {
+pub(crate) struct AccessReviewer {
     api: Api<SubjectAccessReview>,
     // A semaphore: bounds all sessions together.
     permits: Arc<Semaphore>,
 }
 
-impl Access {
+impl AccessReviewer {
     pub(crate) fn new(client: Client) -> Self {
         Self {
             api: Api::all(client),

@@ -37,7 +37,7 @@ pub(crate) struct RouterState {
     /// The last compile run whose outcome it serves whole.
     pub(crate) acked_run: u64,
     /// What the router had seen of the ledger when its stream began.
-    pub(crate) seen: Seen,
+    pub(crate) seen: LedgerPosition,
     pub(crate) breakers: Vec<v1::BreakerState>,
 }
 
@@ -53,7 +53,7 @@ impl RouterState {
             offered: BTreeSet::new(),
             rejected: BTreeMap::new(),
             acked_run: 0,
-            seen: Seen::default(),
+            seen: LedgerPosition::default(),
             breakers: Vec::new(),
         }
     }
@@ -69,7 +69,7 @@ impl RouterState {
 
 /// How much of which ledger's life somebody has seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct LedgerPosition {
     pub(crate) incarnation: String,
     pub(crate) view_revision: u64,
 }
@@ -230,7 +230,7 @@ mod tests {
     async fn a_ledger_that_was_set_back_is_noticed() {
         let acks = Acks::default();
         assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
-        let seen = Seen {
+        let seen = LedgerPosition {
             incarnation: "one".to_owned(),
             view_revision: 8,
         };

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::access::Access;
+use crate::access::AccessReviewer;
 use crate::acks::Acks;
 use crate::admin;
 use crate::args::Config;
@@ -211,7 +211,7 @@ impl Parts {
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
-                access: Access::new(self.client.clone()),
+                access: AccessReviewer::new(self.client.clone()),
                 vouched,
                 metrics: self.metrics.clone(),
                 tasks: self.tasks.clone(),

@@ -54,7 +54,7 @@ pub(crate) enum TokenError {
 
 /// Whom a token is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub(crate) enum Subject {
     Agent {
         cluster: String,
     },
@@ -68,7 +68,7 @@ pub(crate) enum Grant {
 /// A token whose secret half was right.
 #[derive(Debug)]
 pub(crate) struct Proof {
-    pub(crate) grant: Grant,
+    pub(crate) subject: Subject,
     secret: KubeSecret,
     name: String,
     spent_on: Option<String>,
@@ -160,12 +160,12 @@ fn read(secret: KubeSecret, name: String, secret_half: &str, now: Timestamp) -> 
         return Err(TokenError::Expired(expires));
     }
     // No dots: those are in the names of routers that a member vouches for (`vouched`).
-    let subject = text(&data, "name").filter(|name| portolan_crds::names::is_dns_label(name));
-    let subject = subject.ok_or_else(|| malformed("name", "is missing or no DNS label"))?;
-    let grant = match text(&data, "kind").as_deref() {
-        Some("agent") => Grant::Agent { cluster: subject },
-        Some("router") => Grant::Router {
-            name: subject,
+    let name_of_subject = text(&data, "name").filter(|name| portolan_crds::names::is_dns_label(name));
+    let named = name_of_subject.ok_or_else(|| malformed("name", "is missing or no DNS label"))?;
+    let subject = match text(&data, "kind").as_deref() {
+        Some("agent") => Subject::Agent { cluster: named },
+        Some("router") => Subject::Router {
+            name: named,
             sans: text(&data, "sans").map(|sans| words(&sans)).unwrap_or_default(),
             subscription: text(&data, "subscription")
                 .and_then(|scopes| Subscription::from_scopes(words(&scopes).iter().map(String::as_str)).ok())
@@ -174,7 +174,7 @@ fn read(secret: KubeSecret, name: String, secret_half: &str, now: Timestamp) -> 
         _ => return Err(malformed("kind", "must be agent or router")),
     };
     Ok(Proof {
-        grant,
+        subject,
         spent_on: text(&data, "spent-on"),
         secret,
         name,
@@ -223,16 +223,16 @@ mod tests {
         }
     }
 
-    fn check(secret: KubeSecret, half: &str) -> Result<Grant, String> {
+    fn check(secret: KubeSecret, half: &str) -> Result<Subject, String> {
         let now = "2029-01-01T00:00:00Z".parse().unwrap();
         read(secret, "s".to_owned(), half, now)
-            .map(|proof| proof.grant)
+            .map(|proof| proof.subject)
             .map_err(|error| error.to_string())
     }
 
     #[test]
     fn tokens_name_their_subject() {
-        assert_eq!(check(secret(&[]), HALF), Ok(Grant::Agent { cluster: "east".into() }));
+        assert_eq!(check(secret(&[]), HALF), Ok(Subject::Agent { cluster: "east".into() }));
         let router = secret(&[
             ("kind", "router"),
             ("name", "gateway"),
@@ -242,7 +242,7 @@ mod tests {
         let sans = vec!["a.example".to_owned(), "10.0.0.1".to_owned()];
         assert_eq!(
             check(router, HALF),
-            Ok(Grant::Router {
+            Ok(Subject::Router {
                 name: "gateway".into(),
                 sans,
                 subscription: Subscription::from_scopes(["shard:ops/a", "shard:ops/b"]).unwrap(),

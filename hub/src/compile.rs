@@ -1,7 +1,7 @@
 //! Facts → what every router and agent must know. Pure: no IO, no clock, no randomness; same facts, same hashes.
 //!
 //! Order of things: *draft* what each shard wants (`wanted`), *arbitrate* between the drafts by age against who
-//! holds what (`arbitrate`), *settle* the ledger of (cluster, namespace) pairs (`ledger`); and, once that is stored, *print* resources
+//! holds what (`arbitrate`), *settle* the ledger of (cluster, namespace) pairs (`ledger`); and, once that is stored, *render* resources
 //! for the wire (`members`, `shards`, `callers`). The ledger is the only thing carried from one run to the next, beside
 //! the accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller:
 //! `distribute`.
@@ -129,16 +129,16 @@ pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Ti
 }
 
 /// What everybody must know of what was decided, by facts that may be later ones.
-pub(crate) fn print(facts: &Facts, settings: &Settings, decided: Decided) -> World {
+pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided) -> World {
     let mut world = World {
         state: decided.state,
         shards: decided.verdicts,
         ..World::default()
     };
-    members::print(&mut world, facts);
-    shards::print(&mut world, facts, settings);
-    callers::print(&mut world, facts);
-    world.agent_configs = agent_config::print(facts, settings, &world.state.accepted);
+    members::render(&mut world, facts);
+    shards::render(&mut world, facts, settings);
+    callers::render(&mut world, facts);
+    world.agent_configs = agent_config::render(facts, settings, &world.state.accepted);
     world
 }
 

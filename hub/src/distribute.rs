@@ -2,7 +2,7 @@
 //! The only writer of the compile state.
 //!
 //! Waits until the facts are complete (watches synced, pins read): a world compiled from half the facts would take from
-//! routers what they need. While the ledger cannot be written, what was decided last stays in force, printed by the facts
+//! routers what they need. While the ledger cannot be written, what was decided last stays in force, rendered by the facts
 //! as they are. Sessions and `status` read the published world.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{Decided, Released, State, World, decide, print};
+use crate::compile::{Decided, Released, State, World, decide, render};
 use crate::index::Index;
 use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
@@ -37,7 +37,7 @@ const WRITE_RETRY_BASE: Duration = Duration::from_millis(100);
 /// Longest wait between two tries to write the ledger.
 const WRITE_RETRY_MAX: Duration = Duration::from_secs(5);
 /// Grace periods pass without an event; what waits for one is looked at again.
-const RECHECK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 /// A router acknowledges a release when it lets no new write through; one that it let through just before may still be
 /// under way to the member. It gets this long before the namespace can have another owner. What remains: a member that
 /// takes a write in later than that (its own limit is a minute) may carry it out after the new owner has begun. Waiting
@@ -124,7 +124,7 @@ impl Distributor {
             tokio::select! {
                 _ = alarms.facts.changed() => return Ok(()),
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
-                () = tokio::time::sleep(RECHECK), if waiting => return Ok(()),
+                () = tokio::time::sleep(POLL), if waiting => return Ok(()),
                 _ = alarms.checks.tick() => {
                     let was_cut_off = self.is_cut_off();
                     self.check().await?;
@@ -184,7 +184,7 @@ impl Distributor {
         let _entered = span.enter();
         let started = Instant::now();
         decided.state.run = run;
-        let world = self.index.read(|facts| print(facts, &self.settings, decided.clone()));
+        let world = self.index.read(|facts| render(facts, &self.settings, decided.clone()));
         self.metrics
             .compiled(started.elapsed().as_secs_f64(), world.resources.len());
         span.record("resources", world.resources.len());

@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
-use crate::bootstrap::{Grant, Proof, TokenError, Tokens};
+use crate::bootstrap::{Proof, Subject, TokenError, Tokens};
 use crate::facts::{MemberObject, Pin};
 use crate::index::Index;
 use crate::jwks;
@@ -138,9 +138,9 @@ impl Enroller {
                     .check(&Secret::new(token), Timestamp::now())
                     .await
                     .map_err(token_refused)?;
-                match proof.grant.clone() {
-                    Grant::Agent { cluster } => self.enroll_agent(&proof, &cluster, &csr, request.member).await,
-                    Grant::Router {
+                match proof.subject.clone() {
+                    Subject::Agent { cluster } => self.enroll_agent(&proof, &cluster, &csr, request.member).await,
+                    Subject::Router {
                         name,
                         sans,
                         subscription,

@@ -3,7 +3,7 @@
 //! How a change travels: `watch` and agent sessions (`stream`) write facts into `index`; `distribute` runs `compile`
 //! (pure) whenever facts or acknowledgements changed, stores what it decided (`ledger`), and publishes one `World`; each router session (`stream`) sends
 //! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
-//! `status` prints facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out.
+//! `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out.
 
 mod access;
 mod acks;

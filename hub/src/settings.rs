@@ -1,6 +1,6 @@
 //! Hub-wide settings that agents and routers must agree on: label keys, buckets, kinds to label.
 //!
-//! Pure. `args` builds it from flags, `compile` prints it into what is sent.
+//! Pure. `args` builds it from flags, `compile` renders it into what is sent.
 
 use portolan_crds::{Bucketing, GroupResource, LabelKeys};
 use thiserror::Error;

@@ -28,7 +28,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::access::Access;
+use crate::access::AccessReviewer;
 use crate::acks::Acks;
 use crate::bootstrap::Tokens;
 use crate::ca;
@@ -137,7 +137,7 @@ impl TestHub {
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
-                access: Access::new(client.clone()),
+                access: AccessReviewer::new(client.clone()),
                 vouched,
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),

@@ -11,7 +11,7 @@ use crate::facts::Facts;
 use crate::settings::Settings;
 
 /// One configuration for each accepted member.
-pub(super) fn print(
+pub(super) fn render(
     facts: &Facts,
     settings: &Settings,
     accepted: &BTreeMap<ShardName, Accepted>,

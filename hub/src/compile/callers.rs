@@ -12,7 +12,7 @@ use crate::facts::Facts;
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
 /// Adds a view for each caller that agents have reported, and says of which members none have been.
-pub(super) fn print(world: &mut World, facts: &Facts) {
+pub(super) fn render(world: &mut World, facts: &Facts) {
     for (cluster, _) in facts.members.iter().filter(|(_, member)| member.accept) {
         let callers = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref());
         let Some(callers) = callers else {

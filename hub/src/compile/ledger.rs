@@ -1,6 +1,6 @@
 //! Who holds which (cluster, namespace) pair, how often it changed hands, and what is on its way back.
 //!
-//! A pair is *held*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
+//! A pair is *granted*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
 //! write) or *free*. Only a free pair can be claimed by another shard. Each change of ownership, entering or leaving,
 //! takes the next *view revision*; what left is kept for a day. Callers: `arbitrate` asks, `compile` moves it on.
 
@@ -189,7 +189,7 @@ impl Ledger {
         self.departures.values_mut().for_each(|departures| departures.drop(now));
     }
 
-    /// Moves on to the claims of `run`: what is claimed is held, what is no longer claimed is being released.
+    /// Moves on to the claims of `run`: what is claimed is granted, what is no longer claimed is being released.
     pub(super) fn settle(&mut self, claims: &Claims, run: u64) {
         for (cluster, namespaces) in claims {
             for (namespace, shard) in namespaces {

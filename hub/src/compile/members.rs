@@ -13,7 +13,7 @@ use crate::facts::{AgentReport, Coverage, Facts, MemberObject, Pin};
 use crate::jwks;
 
 /// Adds what routers must know of each joined member, and says what of which members is not known yet.
-pub(super) fn print(world: &mut World, facts: &Facts) {
+pub(super) fn render(world: &mut World, facts: &Facts) {
     let shared = shared_keys(facts);
     for cluster in facts.members.keys() {
         let Some((member, pin)) = facts.joined(cluster) else {

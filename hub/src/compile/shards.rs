@@ -11,7 +11,7 @@ use crate::facts::Facts;
 use crate::settings::Settings;
 
 /// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had.
-pub(super) fn print(world: &mut World, facts: &Facts, settings: &Settings) {
+pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
     let mut owned = owned(&world.state.ledger);
     let mut resources = Vec::new();
     for (name, accepted) in &world.state.accepted {

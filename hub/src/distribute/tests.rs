@@ -10,7 +10,7 @@ use portolan_wire::v1::agent_message::Kind as AgentSaid;
 use serde_json::json;
 
 use super::*;
-use crate::acks::{RouterState, Seen};
+use crate::acks::{LedgerPosition, RouterState};
 use crate::compile::Ref;
 use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distributor, faulty_api};
 
@@ -166,7 +166,7 @@ async fn a_ledger_that_was_set_back_begins_a_new_life() {
     };
     let first = hub.until("there is a world", incarnation).await;
     hub.acks.connected("gateway", RouterState::new(1, BTreeMap::new()));
-    let seen = Seen {
+    let seen = LedgerPosition {
         incarnation: first.clone(),
         view_revision: 1,
     };
@@ -180,7 +180,7 @@ async fn a_ledger_that_was_set_back_begins_a_new_life() {
         .await;
     assert_eq!(incarnation(&hub), second, "once");
     // One that always says so is believed no more.
-    let seen = Seen {
+    let seen = LedgerPosition {
         incarnation: second.clone().unwrap(),
         view_revision: u64::MAX,
     };

@@ -10,7 +10,7 @@ use crate::compile::{Accepted, Ledger, State};
 
 /// Names of what two states say differently, and of what may not be stored yet.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(super) struct Unsaved {
     /// Namespaces by cluster.
     namespaces: BTreeMap<String, BTreeSet<String>>,
     specs: BTreeSet<ShardName>,
@@ -25,7 +25,7 @@ pub(super) struct Batch {
     pub(super) root: Root,
 }
 
-impl Changes {
+impl Unsaved {
     pub(super) fn between(before: &State, after: &State) -> Self {
         let shards = before.accepted.keys().chain(after.accepted.keys());
         let differs = |name: &&ShardName| before.accepted.get(*name) != after.accepted.get(*name);
@@ -45,7 +45,7 @@ impl Changes {
 
 impl Batch {
     /// What of `changes` has to be written to say `state`, where `listed` is what is there.
-    pub(super) fn new(state: &State, listed: &Root, changes: &Changes) -> Self {
+    pub(super) fn new(state: &State, listed: &Root, changes: &Unsaved) -> Self {
         let mut batch = Self {
             contents: Vec::new(),
             root: Root {

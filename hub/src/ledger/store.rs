@@ -19,7 +19,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::import::{ImportError, import};
-use super::records::{Batch, Changes, state};
+use super::records::{Batch, Unsaved, state};
 use crate::compile::State;
 use crate::index::Index;
 use crate::metrics::Metrics;
@@ -97,7 +97,7 @@ pub(crate) struct Store {
     uncertain: BTreeMap<String, String>,
     /// The state that was to be stored last, and of what it is not known that it is.
     asked: State,
-    pending: Changes,
+    pending: Unsaved,
     last_write: Option<Instant>,
     /// The time until which [`BYTES_PER_SECOND`] would have taken to write what was written.
     paid_at: Instant,
@@ -130,7 +130,7 @@ impl Store {
             stored: BTreeMap::new(),
             uncertain: BTreeMap::new(),
             asked: State::default(),
-            pending: Changes::default(),
+            pending: Unsaved::default(),
             last_write: None,
             paid_at: Instant::now(),
         };
@@ -147,7 +147,7 @@ impl Store {
     /// Writes what of `next` is not stored. Afterwards a hub that starts anew begins with `next`; after an error with any
     /// mixture of it and what was stored before, neither of which takes a pair from anybody who was told of it.
     pub(crate) async fn commit(&mut self, next: &State) -> Result<(), LedgerError> {
-        self.pending.extend(Changes::between(&self.asked, next));
+        self.pending.extend(Unsaved::between(&self.asked, next));
         self.asked = next.clone();
         self.resolve().await?;
         let Batch { contents, root } = Batch::new(next, &self.root, &self.pending);
@@ -166,7 +166,7 @@ impl Store {
             self.root = root;
             self.delete(unlisted).await;
         }
-        self.pending = Changes::default();
+        self.pending = Unsaved::default();
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use portolan_crds::{ClusterEntry, ShardName, ShardingConfigSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::records::{Batch, Changes};
+use super::records::{Batch, Unsaved};
 use super::*;
 use crate::compile::{Accepted, Ledger, State};
 use crate::index::Index;
@@ -361,7 +361,7 @@ async fn what_is_written_all_the_time_is_written_slower() {
 fn an_accepted_spec_is_told_whole() {
     let before = State::default();
     let after = state(&[("ns-a", "a")]);
-    let changes = Changes::between(&before, &after);
+    let changes = Unsaved::between(&before, &after);
     let batch = Batch::new(&after, &portolan_crds::ledger::Root::default(), &changes);
     let names: Vec<_> = batch.contents.iter().map(name_of).collect();
     assert_eq!(names.len(), 2, "{names:?}");
@@ -395,7 +395,7 @@ impl Stored {
 
     /// Names of what was written.
     fn say(&mut self, next: State) -> BTreeSet<String> {
-        let batch = Batch::new(&next, &self.root, &Changes::between(&self.said, &next));
+        let batch = Batch::new(&next, &self.root, &Unsaved::between(&self.said, &next));
         let written = batch.contents.iter().map(name_of).collect();
         for content in batch.contents {
             self.contents.insert(name_of(&content), content);

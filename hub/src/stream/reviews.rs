@@ -47,12 +47,12 @@ pub(super) struct Registered {
 #[derive(Debug, Default)]
 pub(crate) struct AgentSessions {
     // A mutex: held for one map operation.
-    sessions: Mutex<BTreeMap<String, Entry>>,
+    sessions: Mutex<BTreeMap<String, SessionHandle>>,
 }
 
 /// The session of one agent.
 #[derive(Debug)]
-struct Entry {
+struct SessionHandle {
     epoch: u64,
     questions: mpsc::Sender<Question>,
     replaced: CancellationToken,
@@ -62,7 +62,7 @@ impl AgentSessions {
     pub(super) fn register(&self, cluster: &str, epoch: u64) -> Registered {
         let (sender, questions) = mpsc::channel(WAITING);
         let replaced = CancellationToken::new();
-        let session = Entry {
+        let session = SessionHandle {
             epoch,
             questions: sender,
             replaced: replaced.clone(),

@@ -23,8 +23,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::scope::Scope;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
-use crate::access::Access;
-use crate::acks::{Acks, RouterState, Seen};
+use crate::access::AccessReviewer;
+use crate::acks::{Acks, LedgerPosition, RouterState};
 use crate::compile::{Ref, World};
 use crate::distribute::{Published, Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
@@ -48,7 +48,7 @@ const MAX_REVIEWS: usize = 32;
 pub(crate) struct RouterService {
     pub(crate) worlds: Worlds,
     pub(crate) acks: Arc<Acks>,
-    pub(crate) access: Access,
+    pub(crate) access: AccessReviewer,
     pub(crate) vouched: Vouched,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
@@ -90,7 +90,7 @@ impl RouterControl for RouterService {
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
             let stream = session.service.metrics.stream(Program::Router);
-            let left = Left {
+            let left = DisconnectGuard {
                 acks: session.service.acks.clone(),
                 router: session.router.clone(),
                 epoch: session.epoch,
@@ -136,13 +136,13 @@ fn subscribed(granted: &Subscription, hello: &v1::RouterHello) -> Result<Subscri
 
 /// Says that a router's stream has ended, however it did: one that seems open keeps the router from coming back, and holds
 /// all handovers up.
-struct Left {
+struct DisconnectGuard {
     acks: Arc<Acks>,
     router: String,
     epoch: u64,
 }
 
-impl Drop for Left {
+impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         self.acks
             .update(&self.router, self.epoch, |state| state.left = Some(Instant::now()));
@@ -150,7 +150,7 @@ impl Drop for Left {
 }
 
 /// A transaction that was sent and not answered.
-struct Pending {
+struct InFlight {
     nonce: u64,
     transaction: Transaction,
     sent: Instant,
@@ -163,7 +163,7 @@ struct RouterSession {
     outbound: Outbound<v1::RouterUpdate>,
     subscription: Subscription,
     holding: Holding,
-    pending: Option<Pending>,
+    in_flight: Option<InFlight>,
     nonce: u64,
     reviews: Arc<Semaphore>,
 }
@@ -186,7 +186,7 @@ impl RouterSession {
         let state = RouterState {
             version: hello.version,
             subscription: subscription.clone(),
-            seen: Seen {
+            seen: LedgerPosition {
                 incarnation: hello.seen_incarnation,
                 view_revision: hello.seen_view_revision,
             },
@@ -210,7 +210,7 @@ impl RouterSession {
                 held,
                 rejected: BTreeMap::new(),
             },
-            pending: None,
+            in_flight: None,
             nonce: 0,
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
         })
@@ -222,15 +222,15 @@ impl RouterSession {
         let mut none = self.service.worlds.clone();
         loop {
             let answer_by = self
-                .pending
+                .in_flight
                 .as_ref()
-                .map_or_else(Instant::now, |pending| pending.sent + ACK_TIMEOUT);
-            let idle = self.pending.is_none();
+                .map_or_else(Instant::now, |in_flight| in_flight.sent + ACK_TIMEOUT);
+            let idle = self.in_flight.is_none();
             tokio::select! {
                 message = inbound.next() => match message {
                     Some(message) => {
                         self.hear(message?)?;
-                        if idle != self.pending.is_none() {
+                        if idle != self.in_flight.is_none() {
                             // What was missed meanwhile, and what a refusal left undone.
                             worlds.mark_changed();
                         }
@@ -281,7 +281,7 @@ impl RouterSession {
         for message in transaction.messages(self.nonce, &traceparent) {
             send(&self.outbound, "router", message).await?;
         }
-        self.pending = Some(Pending {
+        self.in_flight = Some(InFlight {
             nonce: self.nonce,
             transaction,
             sent: Instant::now(),
@@ -292,12 +292,12 @@ impl RouterSession {
     fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
         match message.kind {
             Some(Said::Ack(ack)) => {
-                let pending = self.answered(ack.nonce, Answer::Ack)?;
-                self.holding.acked(&pending.transaction);
-                self.settled(&pending.transaction);
+                let in_flight = self.answered(ack.nonce, Answer::Ack)?;
+                self.holding.acked(&in_flight.transaction);
+                self.settled(&in_flight.transaction);
             }
             Some(Said::Nack(nack)) => {
-                let pending = self.answered(nack.nonce, Answer::Nack)?;
+                let in_flight = self.answered(nack.nonce, Answer::Nack)?;
                 for rejected in &nack.rejected {
                     let name = rejected
                         .r#ref
@@ -311,13 +311,13 @@ impl RouterSession {
                         "a router refused an entry"
                     );
                 }
-                if !self.holding.nacked(&pending.transaction, &nack) {
+                if !self.holding.nacked(&in_flight.transaction, &nack) {
                     // It comes back with a pause and says what it holds.
                     return Err(Status::aborted(
                         "what was refused is not what was sent: what this router holds is unclear",
                     ));
                 }
-                self.settled(&pending.transaction.refused(&nack));
+                self.settled(&in_flight.transaction.refused(&nack));
             }
             Some(Said::Breakers(report)) => {
                 let told_of = self.told_of();
@@ -334,14 +334,14 @@ impl RouterSession {
         Ok(())
     }
 
-    fn answered(&mut self, nonce: u64, answer: Answer) -> Result<Pending, Status> {
-        let pending = self.pending.take().filter(|pending| pending.nonce == nonce);
-        let pending = pending
+    fn answered(&mut self, nonce: u64, answer: Answer) -> Result<InFlight, Status> {
+        let in_flight = self.in_flight.take().filter(|in_flight| in_flight.nonce == nonce);
+        let in_flight = in_flight
             .ok_or_else(|| Status::invalid_argument(format!("answer to transaction {nonce}, which is not open")))?;
         self.service
             .metrics
-            .answered(answer, pending.sent.elapsed().as_secs_f64());
-        Ok(pending)
+            .answered(answer, in_flight.sent.elapsed().as_secs_f64());
+        Ok(in_flight)
     }
 
     /// Tells the rest of the hub what this router holds now.
@@ -449,7 +449,7 @@ mod tests {
     fn a_session_that_panics_has_left_too() {
         let acks = Arc::<Acks>::default();
         assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
-        let left = Left {
+        let left = DisconnectGuard {
             acks: acks.clone(),
             router: "a".to_owned(),
             epoch: 1,
