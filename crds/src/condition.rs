@@ -4,7 +4,7 @@ use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// What a condition of ours is about. Its text is the `type` of a `metav1.Condition`.
+/// What a condition of ours is about. A variant's name is the `type` of the `metav1.Condition`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ConditionType {
     /// The spec is valid and in force (both kinds); of a MemberCluster also: the hub has opted in.
@@ -29,7 +29,7 @@ pub enum ConditionType {
     LabelsSynced,
 }
 
-/// Why a condition is as it is. Its text is the `reason` of a `metav1.Condition`.
+/// Why a condition is as it is. A variant's name is the `reason` of the `metav1.Condition`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ConditionReason {
     /// Nothing to report: it is as it should be.
@@ -58,8 +58,6 @@ pub enum ConditionReason {
     Overlap,
     /// Another shard is letting go of pairs that this one is to have: they are granted once every router has let go.
     HandoverPending,
-    /// Some buckets have no owner.
-    Incomplete,
     /// Namespaces exist in several clusters of the shard; the first in order owns them.
     Shadowed,
     /// Namespaces that the spec names do not exist.
@@ -86,67 +84,15 @@ pub enum ConditionReason {
     Labelling,
 }
 
-impl ConditionType {
-    /// The type as `status.conditions[].type` has it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "Accepted",
-            Self::Distributed => "Distributed",
-            Self::Complete => "Complete",
-            Self::Disjoint => "Disjoint",
-            Self::NamespacesResolved => "NamespacesResolved",
-            Self::MembersReachable => "MembersReachable",
-            Self::Joined => "Joined",
-            Self::Available => "Available",
-            Self::CredentialsReady => "CredentialsReady",
-            Self::LabelsSynced => "LabelsSynced",
-        }
-    }
-}
-
-impl ConditionReason {
-    /// The reason as `status.conditions[].reason` has it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "Ok",
-            Self::Invalid => "Invalid",
-            Self::NotImplemented => "NotImplemented",
-            Self::NotAccepted => "NotAccepted",
-            Self::UnknownCluster => "UnknownCluster",
-            Self::ClusterNotJoined => "ClusterNotJoined",
-            Self::Cordoned => "Cordoned",
-            Self::Progressing => "Progressing",
-            Self::Rejected => "Rejected",
-            Self::NoCallers => "NoCallers",
-            Self::CallersInSeveralShards => "CallersInSeveralShards",
-            Self::Overlap => "Overlap",
-            Self::HandoverPending => "HandoverPending",
-            Self::Incomplete => "Incomplete",
-            Self::Shadowed => "Shadowed",
-            Self::NamespaceMissing => "NamespaceMissing",
-            Self::HeartbeatLost => "HeartbeatLost",
-            Self::ApiServerNotReady => "ApiServerNotReady",
-            Self::Unreachable => "Unreachable",
-            Self::WaitingForAgent => "WaitingForAgent",
-            Self::WaitingForRouter => "WaitingForRouter",
-            Self::ClusterUidChanged => "ClusterUidChanged",
-            Self::DuplicateCluster => "DuplicateCluster",
-            Self::TokenExpired => "TokenExpired",
-            Self::NothingAllowed => "NothingAllowed",
-            Self::Labelling => "Labelling",
-        }
-    }
-}
-
 impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        fmt::Debug::fmt(self, f)
     }
 }
 
 impl fmt::Display for ConditionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        fmt::Debug::fmt(self, f)
     }
 }
 
@@ -196,12 +142,11 @@ impl Finding {
 /// Longest message of a `metav1.Condition`, in bytes (API conventions).
 pub const MESSAGE_MAX: usize = 32_768;
 
-/// Sets `finding`, made of the object's `generation`, in `conditions` and says whether anything changed, so that an
-/// unchanged status is not patched.
+/// Sets `finding`, made of the object's `generation`, in `conditions`.
 ///
 /// `lastTransitionTime` becomes `now` only when the status changes (API conventions). Conditions of other types stay.
-pub fn set_condition(conditions: &mut Vec<Condition>, mut finding: Finding, generation: i64, now: &Time) -> bool {
-    let (type_, message) = (finding.type_.as_str(), &mut finding.message);
+pub fn set_condition(conditions: &mut Vec<Condition>, mut finding: Finding, generation: i64, now: &Time) {
+    let (type_, message) = (finding.type_.to_string(), &mut finding.message);
     message.truncate(message.floor_char_boundary(MESSAGE_MAX));
     let status = match finding.status {
         Some(true) => "True",
@@ -214,23 +159,16 @@ pub fn set_condition(conditions: &mut Vec<Condition>, mut finding: Finding, gene
         _ => now.clone(),
     };
     let wanted = Condition {
-        type_: type_.to_owned(),
+        type_,
         status: status.to_owned(),
-        reason: finding.reason.as_str().to_owned(),
+        reason: finding.reason.to_string(),
         message: finding.message,
         observed_generation: Some(generation),
         last_transition_time,
     };
     match existing {
-        Some(condition) if *condition == wanted => false,
-        Some(condition) => {
-            *condition = wanted;
-            true
-        }
-        None => {
-            conditions.push(wanted);
-            true
-        }
+        Some(condition) => *condition = wanted,
+        None => conditions.push(wanted),
     }
 }
 
@@ -259,12 +197,11 @@ mod tests {
     #[test]
     fn only_a_change_of_status_is_a_transition() {
         let mut conditions = Vec::new();
-        assert!(set_condition(&mut conditions, accepted(Some(false), "a"), 1, &at(1)));
-        assert!(
-            !set_condition(&mut conditions, accepted(Some(false), "a"), 1, &at(2)),
-            "nothing changed"
-        );
-        assert!(set_condition(&mut conditions, accepted(Some(false), "b"), 1, &at(3)));
+        set_condition(&mut conditions, accepted(Some(false), "a"), 1, &at(1));
+        let before = conditions.clone();
+        set_condition(&mut conditions, accepted(Some(false), "a"), 1, &at(2));
+        assert_eq!(conditions, before, "nothing changed");
+        set_condition(&mut conditions, accepted(Some(false), "b"), 1, &at(3));
         assert_eq!(
             (
                 conditions[0].last_transition_time.clone(),
@@ -273,7 +210,7 @@ mod tests {
             (at(1), "b")
         );
         assert_eq!(conditions[0].status, "False");
-        assert!(set_condition(&mut conditions, accepted(Some(true), ""), 1, &at(4)));
+        set_condition(&mut conditions, accepted(Some(true), ""), 1, &at(4));
         assert_eq!(
             (
                 conditions[0].last_transition_time.clone(),
@@ -282,7 +219,7 @@ mod tests {
             (at(4), "Ok")
         );
         assert_eq!(conditions[0].status, "True");
-        assert!(set_condition(&mut conditions, accepted(None, ""), 1, &at(5)));
+        set_condition(&mut conditions, accepted(None, ""), 1, &at(5));
         assert_eq!((conditions.len(), conditions[0].status.as_str()), (1, "Unknown"));
     }
 

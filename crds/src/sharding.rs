@@ -7,6 +7,8 @@
 mod root;
 mod status;
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +18,11 @@ pub use status::{
     ShardingConfigStatus,
 };
 
+use crate::labels::system_namespace;
+use crate::names::GroupResource;
 #[cfg(feature = "schema")]
 use crate::schema::{self, DNS_LABEL, DNS_SUBDOMAIN, GROUP_OR_RESOURCE, rules};
+use crate::selector::Selector;
 
 /// What one group of callers owns: pairs of member cluster and namespace, narrowed to objects by limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -151,6 +156,51 @@ impl ShardingConfigSpec {
         self.controller
             .as_ref()
             .map(|controller| controller.leader_election_name.as_str())
+    }
+
+    /// The member clusters that the spec names, each with the path of its field.
+    pub fn named_clusters(&self) -> Vec<(String, &str)> {
+        let entries = self.clusters.iter().enumerate();
+        let entries = entries.filter_map(|(index, entry)| {
+            let name = entry.name.as_deref()?;
+            Some((format!("spec.clusters[{index}].name"), name))
+        });
+        let callers = self.caller_clusters.iter().enumerate();
+        let callers = callers.map(|(index, name)| (format!("spec.callerClusters[{index}]"), name.as_str()));
+        let primary = self.primary_cluster.iter();
+        let primary = primary.map(|name| ("spec.primaryCluster".to_owned(), name.as_str()));
+        entries.chain(callers).chain(primary).collect()
+    }
+
+    /// The kinds that the limits name, with `*` as it is written.
+    pub fn limited_kinds(&self) -> impl Iterator<Item = GroupResource> {
+        let rules = self.limits.iter().flat_map(|limit| &limit.relate_resources);
+        rules.flat_map(|rule| {
+            let groups = rule.api_groups.iter();
+            groups.flat_map(move |group| rule.resources.iter().map(move |resource| GroupResource::new(group, resource)))
+        })
+    }
+}
+
+impl ClusterEntry {
+    /// Tells of MemberClusters, by name and labels, whether the entry chooses them.
+    pub fn cluster_filter(&self) -> impl Fn(&str, &BTreeMap<String, String>) -> bool {
+        let selector = self.selector.as_ref();
+        let selector = selector.and_then(|selector| Selector::from_label_selector(selector).ok());
+        move |name, labels| match (&self.name, &selector) {
+            (Some(wanted), _) => wanted == name,
+            (None, Some(selector)) => selector.matches(labels),
+            (None, None) => false,
+        }
+    }
+
+    /// Tells of namespaces, by name and labels, whether an entry that names none chooses them.
+    pub fn namespace_filter(&self) -> impl Fn(&str, &BTreeMap<String, String>) -> bool + use<> {
+        let selector = match &self.namespace_selector {
+            Some(selector) => Selector::from_label_selector(selector).unwrap_or(Selector::nothing()),
+            None => Selector::everything(),
+        };
+        move |name, labels| !system_namespace(name) && selector.matches(labels)
     }
 }
 

@@ -244,7 +244,7 @@ fn worth_telling(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
         .iter()
         .any(|condition| condition.type_ == "Accepted" && condition.status == "False");
     conditions.iter().filter(move |condition| {
-        let refers = condition.status == "Unknown" && condition.reason == ConditionReason::Invalid.as_str();
+        let refers = condition.status == "Unknown" && condition.reason == ConditionReason::Invalid.to_string();
         condition.status != "True" && !(refused && refers)
     })
 }

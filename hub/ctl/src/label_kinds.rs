@@ -9,7 +9,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Client;
 use kube::api::Api;
 use portolan_crds::names::WILDCARD;
-use portolan_crds::{ShardingConfig, labels};
+use portolan_crds::{GroupResource, ShardingConfig, labels};
 
 use crate::grant::{managed, put, role_ref, service_account, widen};
 
@@ -40,19 +40,11 @@ impl LabelKinds {
     /// [`Self::parse`] refuses them, and returned.
     pub(crate) fn of_limits(configs: &[ShardingConfig]) -> (Self, BTreeSet<String>) {
         let (mut kinds, mut stars) = (Self::default(), BTreeSet::new());
-        let groups = configs
-            .iter()
-            .flat_map(|config| &config.spec.limits)
-            .flat_map(|limit| &limit.relate_resources);
-        for group in groups {
-            for name in &group.api_groups {
-                for resource in &group.resources {
-                    if name == WILDCARD || resource == WILDCARD {
-                        stars.insert(format!("{name}/{resource}"));
-                    } else {
-                        kinds.add(name, resource);
-                    }
-                }
+        for GroupResource { group, resource } in configs.iter().flat_map(|config| config.spec.limited_kinds()) {
+            if group == WILDCARD || resource == WILDCARD {
+                stars.insert(format!("{group}/{resource}"));
+            } else {
+                kinds.add(&group, &resource);
             }
         }
         (kinds, stars)

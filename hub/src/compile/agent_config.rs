@@ -33,15 +33,10 @@ pub(super) fn render(
 
 /// The configured kinds and those that limits in force name, without repetition.
 fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTreeSet<GroupResource> {
-    let limits = accepted.values().flat_map(|accepted| &accepted.spec.limits);
-    let named = limits.flat_map(|limit| &limit.relate_resources).flat_map(|rule| {
-        rule.api_groups.iter().flat_map(|group| {
-            // Subresources have no labels of their own.
-            let resources = rule.resources.iter().filter_map(|resource| resource.split('/').next());
-            resources.map(move |resource| GroupResource::new(group, resource))
-        })
-    });
-    settings.label_kinds.iter().cloned().chain(named).collect()
+    let named = accepted.values().flat_map(|accepted| accepted.spec.limited_kinds());
+    // Subresources have no labels of their own.
+    let whole = named.map(|kind| GroupResource::new(kind.group, kind.resource.split('/').next().unwrap_or_default()));
+    settings.label_kinds.iter().cloned().chain(whole).collect()
 }
 
 fn selectors(cluster: &str, accepted: &BTreeMap<ShardName, Accepted>) -> Vec<v1::CallerSelector> {

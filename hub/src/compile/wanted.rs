@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_crds::{ClusterEntry, Selector, ShardName, ShardingConfigSpec, system_namespace};
+use portolan_crds::{ClusterEntry, ShardName, ShardingConfigSpec};
 
 use super::Ledger;
 use super::ledger::Homes;
@@ -71,20 +71,10 @@ pub(super) fn wanted(
 
 /// Members of one entry that exist, by name.
 fn clusters_of<'a>(facts: &'a Facts, entry: &ClusterEntry) -> Vec<&'a str> {
-    let selector = entry
-        .selector
-        .as_ref()
-        .and_then(|selector| Selector::from_label_selector(selector).ok());
-    let chosen = |name: &str, labels: &BTreeMap<String, String>| match (&entry.name, &selector) {
-        (Some(wanted), _) => wanted == name,
-        (None, Some(selector)) => selector.matches(labels),
-        (None, None) => false,
-    };
-    let members = facts
-        .members
-        .iter()
-        .filter(|(name, member)| chosen(name, &member.labels));
-    members.map(|(name, _)| name.as_str()).collect()
+    let is_chosen = entry.cluster_filter();
+    let members = facts.members.iter();
+    let chosen = members.filter(|(name, member)| is_chosen(name, &member.labels));
+    chosen.map(|(name, _)| name.as_str()).collect()
 }
 
 fn in_member(facts: &Facts, ledger: &Ledger, shard: &ShardName, cluster: &str, entry: &ClusterEntry) -> WantedMember {
@@ -102,14 +92,11 @@ fn in_member(facts: &Facts, ledger: &Ledger, shard: &ShardName, cluster: &str, e
         member.absent.extend(absent.cloned());
         return member;
     }
-    let selector = match &entry.namespace_selector {
-        Some(selector) => Selector::from_label_selector(selector).unwrap_or(Selector::nothing()),
-        None => Selector::everything(),
-    };
     if let Some(inventory) = inventory {
+        let is_chosen = entry.namespace_filter();
         let chosen = inventory
             .iter()
-            .filter(|(name, namespace)| !system_namespace(name) && selector.matches(&namespace.labels));
+            .filter(|(name, namespace)| is_chosen(name, &namespace.labels));
         member.namespaces.extend(chosen.map(|(name, _)| name.clone()));
     } else {
         member.unreported = true;
@@ -121,26 +108,12 @@ fn in_member(facts: &Facts, ledger: &Ledger, shard: &ShardName, cluster: &str, e
 }
 
 fn unknown_clusters(facts: &Facts, spec: &ShardingConfigSpec) -> Vec<String> {
-    let mut unknown = Vec::new();
-    let mut check = |field: String, name: &str| {
-        if !facts.members.contains_key(name) {
-            unknown.push(format!(
-                "{field}: no MemberCluster is named {name:?}: join it with portolanctl, or correct the name"
-            ));
-        }
+    let named = spec.named_clusters().into_iter();
+    let unknown = named.filter(|(_, name)| !facts.members.contains_key(*name));
+    let problem = |(field, name)| {
+        format!("{field}: no MemberCluster is named {name:?}: join it with portolanctl, or correct the name")
     };
-    for (index, entry) in spec.clusters.iter().enumerate() {
-        if let Some(name) = &entry.name {
-            check(format!("spec.clusters[{index}].name"), name);
-        }
-    }
-    for (index, name) in spec.caller_clusters.iter().enumerate() {
-        check(format!("spec.callerClusters[{index}]"), name);
-    }
-    if let Some(name) = &spec.primary_cluster {
-        check("spec.primaryCluster".to_owned(), name);
-    }
-    unknown
+    unknown.map(problem).collect()
 }
 
 impl WantedMember {

@@ -41,8 +41,8 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         labels(agent),
     ];
     if agent.is_none() && may_return(&status, now) {
-        let is_known = |type_: &str| status.conditions.iter().any(|known| known.type_ == type_);
-        findings.retain(|finding| finding.status.is_some() || !is_known(finding.type_.as_str()));
+        let is_known = |type_: ConditionType| status.conditions.iter().any(|known| known.type_ == type_.to_string());
+        findings.retain(|finding| finding.status.is_some() || !is_known(finding.type_));
     }
     set(&mut status.conditions, findings, member.generation, now);
     status

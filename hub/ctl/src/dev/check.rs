@@ -71,11 +71,11 @@ pub(crate) fn placeholders(configs: &[ShardingConfig], members: &[String]) -> an
 pub(crate) async fn clusters_named(hub: &Client, configs: &[ShardingConfig], members: &[String]) -> anyhow::Result<()> {
     let known = Api::<MemberCluster>::all(hub.clone());
     for config in configs {
-        for (field, name) in names_in(config) {
-            if members.contains(&name) {
+        for (field, name) in config.spec.named_clusters() {
+            if members.iter().any(|member| member == name) {
                 continue;
             }
-            match known.get_metadata(&name).await {
+            match known.get_metadata(name).await {
                 Ok(_) => {}
                 // No such member, or not even the kind yet.
                 Err(kube::Error::Api(status)) if status.code == 404 => bail!(
@@ -88,17 +88,6 @@ pub(crate) async fn clusters_named(hub: &Client, configs: &[ShardingConfig], mem
         }
     }
     Ok(())
-}
-
-fn names_in(config: &ShardingConfig) -> Vec<(String, String)> {
-    let spec = &config.spec;
-    let entries = spec.clusters.iter().enumerate();
-    let named = entries.filter_map(|(at, entry)| Some((format!("spec.clusters[{at}].name"), entry.name.clone()?)));
-    let callers = spec.caller_clusters.iter().enumerate();
-    let callers = callers.map(|(at, name)| (format!("spec.callerClusters[{at}]"), name.clone()));
-    let primary = spec.primary_cluster.clone();
-    let primary = primary.map(|name| ("spec.primaryCluster".to_owned(), name));
-    named.chain(callers).chain(primary).collect()
 }
 
 /// The hub serves every kind of the manifests; ours are yet to be installed.

@@ -77,7 +77,7 @@ fn is_refused(conditions: &[Condition], generation: Option<i64>) -> bool {
     accepted.is_some_and(|condition| {
         condition.status == "False"
             && condition.observed_generation >= generation
-            && REFUSALS.iter().any(|reason| reason.as_str() == condition.reason)
+            && REFUSALS.iter().any(|reason| reason.to_string() == condition.reason)
     })
 }
 

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
 use portolan_crds::ledger::{Pair, SpecInForce};
-use portolan_crds::{
-    ClusterEntry, MemberCluster, Selector, ShardName, ShardingConfig, ShardingConfigSpec, system_namespace,
-};
+use portolan_crds::{ClusterEntry, MemberCluster, ShardName, ShardingConfig, ShardingConfigSpec};
 
 /// Namespaces of a member, with their labels.
 pub(crate) type Inventory = BTreeMap<String, BTreeMap<String, String>>;
@@ -190,15 +188,11 @@ impl<'a> Claimant<'a> {
     }
 
     fn clusters_of(&self, entry: &ClusterEntry) -> Vec<String> {
-        let selector = entry.selector.as_ref();
-        let selector = selector.and_then(|selector| Selector::from_label_selector(selector).ok());
+        let is_chosen = entry.cluster_filter();
         let mut members: Vec<_> = self.evidence.members.iter().collect();
         members.sort_by_key(|member| member.name_any());
-        let chosen = members.into_iter().filter(|member| match (&entry.name, &selector) {
-            (Some(name), _) => *name == member.name_any(),
-            (None, Some(selector)) => selector.matches(member.labels()),
-            (None, None) => false,
-        });
+        let chosen = members.into_iter();
+        let chosen = chosen.filter(|member| is_chosen(&member.name_any(), member.labels()));
         chosen.map(kube::ResourceExt::name_any).collect()
     }
 
@@ -214,13 +208,8 @@ impl<'a> Claimant<'a> {
             self.unknown.entry(cluster.to_owned()).or_insert(unknown);
             return Vec::new();
         };
-        let selector = match &entry.namespace_selector {
-            Some(selector) => Selector::from_label_selector(selector).unwrap_or(Selector::nothing()),
-            None => Selector::everything(),
-        };
-        let chosen = inventory
-            .iter()
-            .filter(|(name, labels)| !system_namespace(name) && selector.matches(labels));
+        let is_chosen = entry.namespace_filter();
+        let chosen = inventory.iter().filter(|(name, labels)| is_chosen(name, labels));
         chosen.map(|(name, _)| name.clone()).collect()
     }
 }
