@@ -177,7 +177,11 @@ impl ShardingConfigSpec {
         let rules = self.limits.iter().flat_map(|limit| &limit.relate_resources);
         rules.flat_map(|rule| {
             let groups = rule.api_groups.iter();
-            groups.flat_map(move |group| rule.resources.iter().map(move |resource| GroupResource::new(group, resource)))
+            groups.flat_map(move |group| {
+                rule.resources
+                    .iter()
+                    .map(move |resource| GroupResource::new(group, resource))
+            })
         })
     }
 }

@@ -109,11 +109,7 @@ impl Enrollment for Enroller {
             }
         };
         // The names were vouched for when the certificate was issued, and it chains to our CA.
-        let hosts = peer
-            .certificate
-            .as_deref()
-            .map(csr::hosts_of_certificate)
-            .unwrap_or_default();
+        let hosts = peer.subject.map(|subject| subject.hosts).unwrap_or_default();
         let names = Names {
             identity: &identity,
             hosts,

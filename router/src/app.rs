@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use portolan_runtime::admin::{self, AdminPages, AdminServer};
+use portolan_runtime::admin::{AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
 use portolan_runtime::program::{self, Drain};
 use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
@@ -152,7 +152,7 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
     })
 }
 
-fn start_admin(admin: admin::Bound, parts: &Parts, registry: Registry, telemetry: Telemetry, tasks: &Tasks) {
+fn start_admin(admin: AdminServer, parts: &Parts, registry: Registry, telemetry: Telemetry, tasks: &Tasks) {
     let pages = Pages {
         routing: parts.routing.clone(),
         hub: parts.metrics.hub.clone(),

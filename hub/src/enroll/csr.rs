@@ -1,14 +1,12 @@
 //! A certificate signing request: its key, the names it asks for, and nothing else of it.
 
-use std::net::IpAddr;
-
-use portolan_runtime::pki::MAX_CSR_BYTES;
+use portolan_runtime::pki::{MAX_CSR_BYTES, host_of};
 use rcgen::CertificateSigningRequestParams;
 use rustls_pki_types::CertificateSigningRequestDer;
 use tonic::Status;
 use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer;
 
 use crate::bootstrap::key_hash;
 
@@ -65,36 +63,7 @@ fn hosts_of(request: &X509CertificationRequest<'_>) -> Vec<String> {
         ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
         _ => None,
     });
-    names.flatten().filter_map(host).collect()
-}
-
-/// The DNS names and IP addresses of a certificate that a handshake accepted.
-pub(super) fn hosts_of_certificate(der: &[u8]) -> Vec<String> {
-    let Ok((_, certificate)) = X509Certificate::from_der(der) else {
-        return Vec::new();
-    };
-    let names = certificate.subject_alternative_name().ok().flatten();
-    names
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .filter_map(host)
-        .collect()
-}
-
-fn host(name: &GeneralName<'_>) -> Option<String> {
-    match name {
-        GeneralName::DNSName(name) => Some((*name).to_owned()),
-        GeneralName::IPAddress(bytes) => address(bytes).map(|address| address.to_string()),
-        _ => None,
-    }
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
-        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
-        _ => None,
-    }
+    names.flatten().filter_map(host_of).collect()
 }
 
 #[cfg(test)]

@@ -58,13 +58,9 @@ pub struct AdminBindError {
     pub source: io::Error,
 }
 
-/// Where to start: [`AdminServer::bind`].
-#[derive(Debug)]
-pub struct AdminServer;
-
 /// A bound admin server that does not answer yet.
 #[derive(Debug)]
-pub struct Bound {
+pub struct AdminServer {
     /// The address with its real port.
     pub addr: SocketAddr,
     listener: TcpListener,
@@ -121,16 +117,14 @@ impl AdminPages {
 }
 
 impl AdminServer {
-    /// Takes the address and answers nothing yet. Port 0 picks one: see [`Bound::addr`].
-    pub async fn bind(addr: SocketAddr) -> Result<Bound, AdminBindError> {
+    /// Takes the address and answers nothing yet. Port 0 picks one: see [`Self::addr`].
+    pub async fn bind(addr: SocketAddr) -> Result<Self, AdminBindError> {
         let failed = |source| AdminBindError { addr, source };
         let listener = TcpListener::bind(addr).await.map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
-        Ok(Bound { addr, listener })
+        Ok(Self { addr, listener })
     }
-}
 
-impl Bound {
     /// Serves until `tasks` are cancelled and a little beyond: `/readyz` must be seen to fail, so give it a set
     /// of tasks that is shut down last. Registers the metrics every program has.
     pub fn serve(self, tasks: &Tasks, pages: AdminPages) {

@@ -71,7 +71,7 @@ impl Registry {
         )
     }
 
-    /// What every program registers: task, log and trace counts. Called once, by `admin::Bound::serve`.
+    /// What every program registers: task, log and trace counts. Called once, by `AdminServer::serve`.
     pub fn standard(&self, tasks: &Tasks, telemetry: &Telemetry) {
         self.root(|root| {
             tasks.register(root);

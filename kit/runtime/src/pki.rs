@@ -122,8 +122,8 @@ pub struct Subject {
     pub common_name: String,
     /// Organizations (O) of the subject.
     pub organizations: Vec<String>,
-    /// DNS names among the alternative names.
-    pub dns_names: Vec<String>,
+    /// DNS names and IP addresses among the alternative names.
+    pub hosts: Vec<String>,
     /// URIs among the alternative names.
     pub uris: Vec<String>,
     /// The certificate is not valid before.
@@ -202,11 +202,6 @@ impl CertificateAuthority {
     /// The private key of the CA, PEM.
     pub fn key_pem(&self) -> Secret<String> {
         Secret::new(self.issuer.key().serialize_pem())
-    }
-
-    /// The subject of the CA certificate.
-    pub fn subject(&self) -> &Subject {
-        &self.subject
     }
 
     /// A server certificate with a new key. `sans`: DNS names and IP addresses.
@@ -322,7 +317,7 @@ pub fn subject_of(cert_der: &[u8]) -> Result<Subject, PkiError> {
             .next()
             .unwrap_or_default(),
         organizations: texts(&mut certificate.subject().iter_organization()),
-        dns_names: Vec::new(),
+        hosts: Vec::new(),
         uris: Vec::new(),
         not_before: time_of(certificate.validity().not_before.timestamp()),
         not_after: time_of(certificate.validity().not_after.timestamp()),
@@ -330,12 +325,25 @@ pub fn subject_of(cert_der: &[u8]) -> Result<Subject, PkiError> {
     let names = certificate.subject_alternative_name().ok().flatten();
     for name in names.iter().flat_map(|names| &names.value.general_names) {
         match name {
-            GeneralName::DNSName(name) => subject.dns_names.push((*name).to_owned()),
             GeneralName::URI(uri) => subject.uris.push((*uri).to_owned()),
-            _ => {}
+            name => subject.hosts.extend(host_of(name)),
         }
     }
     Ok(subject)
+}
+
+/// The DNS name or IP address that an alternative name says; `None` for names of other kinds.
+pub fn host_of(name: &GeneralName<'_>) -> Option<String> {
+    let address = |bytes: &[u8]| match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    };
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address(bytes).map(|address| address.to_string()),
+        _ => None,
+    }
 }
 
 /// The key of a CSR whose signature proves that the sender has the private half. Nothing else of it is read, so

@@ -213,16 +213,6 @@ impl Tasks {
         self.scope.stop.cancel();
     }
 
-    /// Tasks of this set that have not ended, children included.
-    pub fn running(&self) -> usize {
-        self.scope.tracker.len()
-    }
-
-    /// The critical task that ended early, if any.
-    pub fn failure(&self) -> Option<TaskFailure> {
-        self.scope.shared.failure.lock().clone()
-    }
-
     /// Panics caught so far in all tasks of the program.
     pub fn panics(&self) -> u64 {
         self.scope.shared.panics.get()
@@ -276,7 +266,7 @@ impl Tasks {
         ShutdownReport {
             cut,
             panics: self.panics(),
-            failure: self.failure(),
+            failure: scope.shared.failure.lock().clone(),
             took: started.elapsed(),
         }
     }

@@ -1,4 +1,4 @@
-//! The pages of the admin server: handlers and routes, no sockets. Caller: `admin::Bound::serve`.
+//! The pages of the admin server: handlers and routes, no sockets. Caller: `AdminServer::serve`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,7 +18,7 @@ async fn a_drain_waits_for_tasks_and_is_clean() {
     let report = tasks.shutdown(2 * SECOND).await;
     assert!(report.is_clean() && done.load(Ordering::SeqCst), "{report:?}");
     assert_eq!(report.took, SECOND);
-    assert_eq!(tasks.running(), 0);
+    assert_eq!(tasks.scope.tracker.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,11 +50,11 @@ async fn stragglers_are_named_and_cut() {
 async fn a_panic_is_counted_and_ends_nothing_else() {
     let tasks = Tasks::new();
     tasks.spawn("bad", async { panic!("boom") });
-    while tasks.running() > 0 {
+    while tasks.scope.tracker.len() > 0 {
         tokio::task::yield_now().await;
     }
     assert_eq!(tasks.panics(), 1);
-    assert!(!tasks.is_cancelled() && tasks.failure().is_none());
+    assert!(!tasks.is_cancelled() && tasks.scope.shared.failure.lock().is_none());
 }
 
 #[tokio::test]
@@ -109,16 +109,16 @@ async fn children_drain_alone_and_with_their_parent() {
         let tasks = tasks.clone();
         async move { tasks.cancelled().await }
     });
-    assert_eq!((child.running(), tasks.running()), (1, 2));
+    assert_eq!((child.scope.tracker.len(), tasks.scope.tracker.len()), (1, 2));
     assert!(child.shutdown(SECOND).await.is_clean());
     assert!(!tasks.is_cancelled());
-    assert_eq!(tasks.running(), 1);
+    assert_eq!(tasks.scope.tracker.len(), 1);
 
     let second = tasks.child();
     second.spawn("deaf", std::future::pending());
     let report = tasks.shutdown(SECOND).await;
     assert_eq!(report.cut, BTreeMap::from([("deaf", 1)]));
-    assert!(second.is_cancelled() && second.running() == 0);
+    assert!(second.is_cancelled() && second.scope.tracker.len() == 0);
 }
 
 #[tokio::test]
