@@ -5,12 +5,11 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use portolan_runtime::metrics::count;
+use portolan_runtime::metrics::{Seconds, count};
 use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 /// Which watch of the member's API server.
@@ -43,7 +42,7 @@ pub(crate) enum Patched {
 type CountersBy<L> = Family<[(&'static str, L); 1], Counter>;
 
 /// All metrics. Clones are the same ones.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
     patches: CountersBy<Patched>,
     queued: Gauge,
@@ -52,7 +51,8 @@ pub(crate) struct Metrics {
     kinds: Gauge,
     kinds_complete: Gauge,
     watch_failures: CountersBy<Watched>,
-    probe_seconds: Histogram,
+    /// From 1 ms to 8 s: the probe's own time-out is 10 s.
+    probe_seconds: Seconds<1000, 14>,
     api_ready: Gauge,
     token_expiry: Gauge<f64, AtomicU64>,
     mint_failures: Counter,
@@ -72,31 +72,6 @@ pub(crate) struct SweepGauges {
     queued: i64,
     objects: i64,
     unlabelled: i64,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            patches: Family::default(),
-            queued: Gauge::default(),
-            objects: Gauge::default(),
-            unlabelled: Gauge::default(),
-            kinds: Gauge::default(),
-            kinds_complete: Gauge::default(),
-            watch_failures: Family::default(),
-            // 1 ms to 8 s: the probe's own time-out is 10 s.
-            probe_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 14)),
-            api_ready: Gauge::default(),
-            token_expiry: Gauge::default(),
-            mint_failures: Counter::default(),
-            identity_expiry: Gauge::default(),
-            hub_connected: Gauge::default(),
-            hub_reconnects: Counter::default(),
-            configs_refused: Counter::default(),
-            reviews: Counter::default(),
-            admission_installed: Gauge::default(),
-        }
-    }
 }
 
 impl Metrics {
@@ -126,7 +101,7 @@ impl Metrics {
         let help = "Watches of the API server that broke";
         registry.register("watch_failures", help, self.watch_failures.clone());
         let help = "Round trip of /readyz of the API server";
-        registry.register_with_unit("probe", help, Unit::Seconds, self.probe_seconds.clone());
+        registry.register_with_unit("probe", help, Unit::Seconds, self.probe_seconds.histogram());
         registry.register("api_ready", "1 while the API server is ready", self.api_ready.clone());
         let (name, help) = ("token_expiry_timestamp", "End of the newest router token");
         registry.register_with_unit(name, help, Unit::Seconds, self.token_expiry.clone());

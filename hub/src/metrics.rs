@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use portolan_runtime::metrics::count;
+use portolan_runtime::metrics::{Seconds, count};
 use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 /// What came of an enrolment.
@@ -54,47 +53,26 @@ pub(crate) struct WriteCounters {
 }
 
 /// Everything the hub counts. Clones are the same counters.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
     enrollments: By<EnrollOutcome, Counter>,
     streams: By<Program, Gauge>,
     watch_errors: By<Watched, Counter>,
     answers: By<Answer, Counter>,
-    compile_seconds: Histogram,
+    /// From 100 µs to about 3 s.
+    compile_seconds: Seconds<100, 16>,
     resources: Gauge,
     pub(crate) statuses: WriteCounters,
     pub(crate) finalizers: WriteCounters,
     /// Writes of the ledger: until one that failed is made good, nothing is granted.
     pub(crate) ledger: WriteCounters,
-    ack_seconds: Histogram,
+    /// From 100 µs to about 3 s.
+    ack_seconds: Seconds<100, 16>,
     unreached_members: By<String, Gauge>,
     /// Members with a series of `unreached_members` now. A lock, because clones share the series.
     unreached_names: Arc<Mutex<BTreeSet<String>>>,
     shadowed: Gauge,
     awaited: Gauge,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        // From 100 µs to about 3 s.
-        let buckets = || exponential_buckets(0.0001, 2.0, 16);
-        Self {
-            enrollments: Family::default(),
-            streams: Family::default(),
-            watch_errors: Family::default(),
-            answers: Family::default(),
-            compile_seconds: Histogram::new(buckets()),
-            resources: Gauge::default(),
-            statuses: WriteCounters::default(),
-            finalizers: WriteCounters::default(),
-            ledger: WriteCounters::default(),
-            ack_seconds: Histogram::new(buckets()),
-            unreached_members: Family::default(),
-            unreached_names: Arc::default(),
-            shadowed: Gauge::default(),
-            awaited: Gauge::default(),
-        }
-    }
 }
 
 impl Metrics {
@@ -107,13 +85,13 @@ impl Metrics {
         let help = "Transactions by the router's answer";
         registry.register("transactions", help, self.answers.clone());
         let help = "Time to compile all facts";
-        registry.register_with_unit("compile", help, Unit::Seconds, self.compile_seconds.clone());
+        registry.register_with_unit("compile", help, Unit::Seconds, self.compile_seconds.histogram());
         registry.register("resources", "Resources that routers must hold", self.resources.clone());
         self.statuses.register("status", registry);
         self.finalizers.register("finalizer", registry);
         self.ledger.register("ledger", registry);
         let help = "Time from a commit to the router's answer";
-        registry.register_with_unit("ack", help, Unit::Seconds, self.ack_seconds.clone());
+        registry.register_with_unit("ack", help, Unit::Seconds, self.ack_seconds.histogram());
         let help = "1 for each member that a connected router does not get through to: its objects are held";
         registry.register("held_members", help, self.unreached_members.clone());
         let help = "Namespaces that shards ask for and have in another member already";

@@ -13,6 +13,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry as Inner, Unit};
 
@@ -103,6 +104,29 @@ pub fn gauges<'a>(
         value.encode(family.encode_family(&labels)?)?;
     }
     Ok(())
+}
+
+/// Times in seconds: a histogram whose first bucket ends at so many microseconds, and each other at twice the one before.
+#[derive(Debug, Clone)]
+pub struct Seconds<const FIRST_MICROSECONDS: u32, const BUCKETS: u16>(Histogram);
+
+impl<const FIRST_MICROSECONDS: u32, const BUCKETS: u16> Default for Seconds<FIRST_MICROSECONDS, BUCKETS> {
+    fn default() -> Self {
+        let first = f64::from(FIRST_MICROSECONDS) / 1e6;
+        Self(Histogram::new(exponential_buckets(first, 2.0, BUCKETS)))
+    }
+}
+
+impl<const FIRST_MICROSECONDS: u32, const BUCKETS: u16> Seconds<FIRST_MICROSECONDS, BUCKETS> {
+    /// Counts one time.
+    pub fn observe(&self, seconds: f64) {
+        self.0.observe(seconds);
+    }
+
+    /// The histogram, to be registered.
+    pub fn histogram(&self) -> Histogram {
+        self.0.clone()
+    }
 }
 
 /// Whole seconds as the value of a gauge.
