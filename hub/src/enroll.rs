@@ -31,7 +31,7 @@ use crate::jwks;
 use crate::metrics::{EnrollOutcome, Metrics};
 use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
-use crate::standing::{for_log, not_pinned, pin_or_note, standing};
+use crate::standing::{accepted, for_log, not_pinned, pin_or_note, standing};
 use crate::stream::AgentSessions;
 use crate::vouched::Vouched;
 
@@ -208,13 +208,9 @@ impl Enroller {
         let mut changes = self.index.compile_changes();
         let deadline = Instant::now() + ACCEPT_WAIT;
         loop {
-            let member = self.index.read(|facts| facts.members.get(cluster).cloned());
-            let reason = match member {
-                Some(member) if member.accept => return Ok(member),
-                Some(_) => format!(
-                    "spec.accept of MemberCluster {cluster} is false: set it to true on the hub to let the cluster join"
-                ),
-                None => format!("MemberCluster {cluster} does not exist on the hub: create it, with spec.accept: true"),
+            let reason = match self.index.read(|facts| accepted(facts, cluster).cloned()) {
+                Ok(member) => return Ok(member),
+                Err(reason) => reason,
             };
             if !matches!(tokio::time::timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
                 return Err(reason);

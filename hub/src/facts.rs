@@ -81,7 +81,7 @@ pub(crate) struct AgentReport {
     pub(crate) version: String,
     pub(crate) kubernetes_version: String,
     pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
-    pub(crate) coverage: Option<BTreeMap<GroupResource, Coverage>>,
+    pub(crate) coverage: Option<BTreeMap<GroupResource, v1::KindCoverage>>,
     /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
     pub(crate) token: Option<Token>,
@@ -96,31 +96,14 @@ pub(crate) struct Namespace {
     pub(crate) terminating: bool,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Coverage {
-    pub(crate) labelled: u64,
-    pub(crate) total: u64,
-    pub(crate) complete: bool,
-    /// What the agent labelled by.
-    pub(crate) rule: Option<v1::LabelRule>,
-    /// Whether new objects get their labels at admission, as far as the agent has looked.
-    pub(crate) at_admission: Option<bool>,
-}
-
-impl Coverage {
-    /// What routers are told: figures only while something is missing. Objects come and go all the time, and a router
-    /// has no use for their number.
-    pub(crate) fn told(&self) -> Self {
-        if self.complete {
-            return Self {
-                complete: true,
-                rule: self.rule.clone(),
-                at_admission: self.at_admission,
-                ..Self::default()
-            };
-        }
-        self.clone()
+/// What routers are told of a kind's coverage: figures only while something is missing. Objects come and go all the time,
+/// and a router has no use for their number.
+pub(crate) fn coverage_for_routers(coverage: &v1::KindCoverage) -> v1::KindCoverage {
+    let mut coverage = coverage.clone();
+    if coverage.complete {
+        (coverage.labelled, coverage.total) = (0, 0);
     }
+    coverage
 }
 
 /// A token of the member's router ServiceAccount.

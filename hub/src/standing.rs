@@ -5,21 +5,36 @@
 use portolan_crds::ConditionReason;
 use tonic::Status;
 
-use crate::facts::Pin;
+use crate::facts::{Facts, MemberObject, Pin};
 use crate::index::Index;
 use crate::pins::{AgentKey, PinError, Pins};
 
 /// Most characters of a refusal in the log: it may quote what anybody sent.
 pub(crate) const LOGGED_MAX: usize = 256;
 
-/// Whether a member is in good standing: accepted, and pinned.
-pub(crate) fn standing(index: &Index, cluster: &str) -> Result<(), Status> {
-    let joined = index.read(|facts| facts.joined(cluster).is_some());
-    joined.then_some(()).ok_or_else(|| {
-        Status::permission_denied(format!(
-            "cluster {cluster} is no accepted member: check spec.accept of its MemberCluster, or join it anew"
-        ))
-    })
+/// The MemberCluster if it is accepted, else what is to be done first.
+pub(crate) fn accepted<'a>(facts: &'a Facts, cluster: &str) -> Result<&'a MemberObject, String> {
+    match facts.members.get(cluster) {
+        Some(member) if member.accept => Ok(member),
+        Some(_) => Err(format!(
+            "spec.accept of MemberCluster {cluster} is false: set it to true on the hub to let the cluster join"
+        )),
+        None => Err(format!(
+            "MemberCluster {cluster} does not exist on the hub: create it, with spec.accept: true"
+        )),
+    }
+}
+
+/// The pin of a member in good standing: accepted, and pinned.
+pub(crate) fn standing(index: &Index, cluster: &str) -> Result<Pin, Status> {
+    let pin = index.read(|facts| {
+        accepted(facts, cluster)?;
+        let joined = facts.joined(cluster).map(|(_, pin)| pin.clone());
+        joined.ok_or_else(|| {
+            format!("cluster {cluster} has not joined as the present MemberCluster {cluster}: run portolanctl join")
+        })
+    });
+    pin.map_err(Status::permission_denied)
 }
 
 /// Pins, and keeps a refusal for the MemberCluster's status.

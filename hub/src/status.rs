@@ -234,17 +234,6 @@ fn patch<K: Resource<DynamicType = ()>>(metadata: Value, status: Value) -> Value
     })
 }
 
-/// The first few names, and how many more: messages are for people.
-fn named<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    const NAMED_MAX: usize = 10;
-    let more = names.len().saturating_sub(NAMED_MAX);
-    let text = names.take(NAMED_MAX).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        return format!("{text} and {more} more");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;

@@ -50,6 +50,6 @@ impl Vouched {
                  --routers-of, or enrol the router with the token of portolanctl router-token",
             ));
         }
-        standing(&self.index, cluster)
+        standing(&self.index, cluster).map(drop)
     }
 }

@@ -208,7 +208,7 @@ fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpe
     }
     Err(Refusal {
         reason: accepted_reason(&problems),
-        message: some_of(problems.iter().map(ToString::to_string), "; "),
+        message: some_of(&problems, "; "),
     })
 }
 
@@ -433,17 +433,22 @@ fn refuse_conflicts(conflicts: &[Contested]) -> Refusal {
         reason: ConditionReason::Overlap,
         message: format!(
             "spec.clusters: {} belong to another ShardingConfig: remove them here or there, a namespace has one owner",
-            some_of(conflicts.iter().map(ToString::to_string), ", ")
+            some_of(conflicts, ", ")
         ),
     }
 }
 
-/// The first few, and how many more.
-fn some_of(items: impl ExactSizeIterator<Item = String>, separator: &str) -> String {
+/// The first few, and how many more: messages are for people.
+pub(crate) fn some_of(
+    items: impl IntoIterator<Item: std::fmt::Display, IntoIter: ExactSizeIterator>,
+    separator: &str,
+) -> String {
+    let items = items.into_iter();
     let more = items.len().saturating_sub(NAMED_MAX);
-    let text = items.take(NAMED_MAX).collect::<Vec<_>>().join(separator);
+    let named = items.take(NAMED_MAX).map(|item| item.to_string());
+    let text = named.collect::<Vec<_>>().join(separator);
     if more > 0 {
-        return format!("{text}{separator}and {more} more");
+        return format!("{text} and {more} more");
     }
     text
 }

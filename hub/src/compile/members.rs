@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use portolan_crds::MemberClusterSpec;
 use portolan_crds::labels::GATEWAY_ACCOUNT;
-use portolan_crds::{GroupResource, MemberClusterSpec};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::{Compiled, Ref, World};
-use crate::facts::{AgentReport, Coverage, Facts, MemberObject, Pin};
+use crate::facts::{AgentReport, Facts, MemberObject, Pin, coverage_for_routers};
 use crate::jwks;
 
 /// Adds what routers must know of each joined member, and says what of which members is not known yet.
@@ -100,8 +100,7 @@ fn identity(
 
 /// `None` until the agent has told.
 fn coverage(cluster: &str, agent: &AgentReport) -> Option<Compiled> {
-    let kinds = agent.coverage.as_ref()?.iter();
-    let kinds = kinds.map(|(kind, coverage)| kind_coverage(kind, coverage));
+    let kinds = agent.coverage.as_ref()?.values().map(coverage_for_routers);
     Some(Compiled::new(Body::Coverage(v1::Coverage {
         cluster: cluster.to_owned(),
         kinds: kinds.collect(),
@@ -143,18 +142,5 @@ fn breaker(breaker: &portolan_crds::Breaker) -> v1::Breaker {
         window_milliseconds: milliseconds(&breaker.window),
         open_for_milliseconds: milliseconds(&breaker.open_for),
         max_open_for_milliseconds: milliseconds(&breaker.max_open_for),
-    }
-}
-
-fn kind_coverage(kind: &GroupResource, coverage: &Coverage) -> v1::KindCoverage {
-    let coverage = coverage.told();
-    v1::KindCoverage {
-        group: kind.group.clone(),
-        resource: kind.resource.clone(),
-        complete: coverage.complete,
-        labelled: coverage.labelled,
-        total: coverage.total,
-        rule: coverage.rule,
-        at_admission: coverage.at_admission,
     }
 }

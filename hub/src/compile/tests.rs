@@ -269,7 +269,7 @@ fn a_report_of_coverage_changes_one_resource() {
     fleet.apply("shard", spec(&[("east", &[])]));
     let before = fleet.compile(0);
     let pods = portolan_crds::GroupResource::new("", "pods");
-    let coverage = BTreeMap::from([(pods, crate::facts::Coverage::default())]);
+    let coverage = BTreeMap::from([(pods, v1::KindCoverage::default())]);
     fleet.agent("east").coverage = Some(coverage);
     let after = fleet.compile(0);
     let changed = |name: &&Ref| before.resources.get(*name) != after.resources.get(*name);

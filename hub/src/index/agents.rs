@@ -13,7 +13,7 @@ use portolan_wire::v1;
 use super::Change;
 use super::bounds::{OutOfBounds, check, cut};
 use super::report::Report;
-use crate::facts::{AgentReport, Coverage, Facts, Heartbeat, Namespace, Token};
+use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, coverage_for_routers};
 
 impl Facts {
     /// A stream begins: what earlier ones reported stays until it is replaced.
@@ -93,19 +93,25 @@ impl AgentReport {
 
     fn coverage(&mut self, delta: v1::CoverageDelta) -> Change {
         let upserted = delta.upserted.into_iter().filter_map(|fact| {
-            let coverage = Coverage {
+            let kind = GroupResource::from(fact.kind?);
+            let coverage = v1::KindCoverage {
+                group: kind.group.clone(),
+                resource: kind.resource.clone(),
+                complete: fact.complete,
                 labelled: fact.labelled,
                 total: fact.total,
-                complete: fact.complete,
                 rule: fact.rule,
                 at_admission: fact.at_admission,
             };
-            Some((GroupResource::from(fact.kind?), coverage))
+            Some((kind, coverage))
         });
         let removed = delta.removed.into_iter().map(GroupResource::from);
-        let before = self.coverage.as_ref().map(told);
+        let told = |coverage: &Option<BTreeMap<_, _>>| -> Option<Vec<_>> {
+            Some(coverage.as_ref()?.values().map(coverage_for_routers).collect())
+        };
+        let before = told(&self.coverage);
         match fold(&mut self.coverage, delta.reset, upserted, removed) {
-            Change::Compile if before == self.coverage.as_ref().map(told) => Change::Status,
+            Change::Compile if before == told(&self.coverage) => Change::Status,
             change => change,
         }
     }
@@ -114,14 +120,6 @@ impl AgentReport {
         let upserted = delta.upserted.into_iter().map(|fact| (fact.uid.clone(), fact));
         fold(&mut self.callers, delta.reset, upserted, delta.removed)
     }
-}
-
-/// Coverage as routers are told of it.
-fn told(coverage: &BTreeMap<GroupResource, Coverage>) -> BTreeMap<GroupResource, Coverage> {
-    coverage
-        .iter()
-        .map(|(kind, known)| (kind.clone(), known.told()))
-        .collect()
 }
 
 fn replace<T: PartialEq>(slot: &mut Option<T>, value: T) -> Change {

@@ -14,10 +14,10 @@ use portolan_wire::subscription::Subscription;
 use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::{CallerView, ResourceKind};
 
+use super::Routers;
 use super::finding::nothing_in_force;
-use super::{Routers, named};
 use crate::acks::RouterState;
-use crate::compile::{Ref, World};
+use crate::compile::{Ref, World, some_of};
 
 const TYPE: ConditionType = ConditionType::Distributed;
 
@@ -164,7 +164,7 @@ fn in_several(body: &CallerView) -> String {
         "it belongs to {} shards, which must be one: {}; routers answer 403 to it until spec.selector of all but one is \
          narrowed",
         body.shards.len(),
-        named(body.shards.iter().map(String::as_str))
+        some_of(&body.shards, ", ")
     )
 }
 
@@ -180,8 +180,8 @@ fn shared(world: &World, name: &ShardName) -> Option<String> {
         format!(
             "routers answer 403 to Pod {}: also selected by ShardingConfig {}, and a Pod must belong to one shard; narrow \
              spec.selector here or there",
-            named(pods.iter().map(String::as_str)),
-            named(others.into_iter())
+            some_of(pods, ", "),
+            some_of(others, ", ")
         )
     })
 }

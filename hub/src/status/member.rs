@@ -12,8 +12,8 @@ use portolan_crds::{
 use portolan_wire::v1;
 
 use super::finding::{set, whole_seconds};
-use super::{Routers, Sources, named};
-use crate::compile::Ref;
+use super::{Routers, Sources};
+use crate::compile::{Ref, some_of};
 use crate::facts::{AgentReport, Facts, MemberObject};
 
 /// Three heartbeats of five seconds that did not come.
@@ -201,7 +201,7 @@ fn unreachable(breakers: &[BreakerStatus]) -> Option<String> {
         .filter(|breaker| breaker.traffic_class == TrafficClass::Unary);
     let open: Vec<_> = unary.collect();
     let first = open.first()?;
-    let names = named(open.iter().map(|breaker| breaker.router.as_str()));
+    let names = some_of(open.iter().map(|breaker| &breaker.router), ", ");
     Some(format!(
         "circuit open in router {names}: {}; if it stays so, check spec.endpoints and spec.caBundle",
         first.reason
@@ -244,7 +244,7 @@ fn labels(agent: Option<&AgentReport>) -> Finding {
     } else if missing.is_empty() {
         Finding::holds(TYPE, "every object has its labels")
     } else {
-        let message = format!("being labelled: {}", named(missing.iter().map(String::as_str)));
+        let message = format!("being labelled: {}", some_of(missing, ", "));
         Finding::fails(TYPE, ConditionReason::Labelling, message)
     }
 }
@@ -254,16 +254,15 @@ mod tests {
     use portolan_crds::GroupResource;
 
     use super::*;
-    use crate::facts::Coverage;
 
     #[test]
     fn labels_are_synced_when_every_kind_says_so_and_there_is_one() {
         let coverage = |complete: &[bool]| {
             let kinds = complete.iter().enumerate().map(|(number, complete)| {
                 let kind = GroupResource::new("", number.to_string());
-                let coverage = Coverage {
+                let coverage = v1::KindCoverage {
                     complete: *complete,
-                    ..Coverage::default()
+                    ..v1::KindCoverage::default()
                 };
                 (kind, coverage)
             });

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Unavailable};
 use portolan_wire::v1;
 
+use super::Routers;
 use super::finding::nothing_in_force;
-use super::{Routers, named};
-use crate::compile::{Accepted, Ref, Verdict, World};
+use crate::compile::{Accepted, Ref, Verdict, World, some_of};
 
 const TYPE: ConditionType = ConditionType::MembersReachable;
 
@@ -78,7 +78,7 @@ fn reachable(members: &BTreeSet<&str>, accepted: &Accepted, unreached: &Unreache
         })
         .collect();
     if cut_off.is_empty() {
-        let message = format!("routers get through to {}", named(members.iter().copied()));
+        let message = format!("routers get through to {}", some_of(members, ", "));
         return Finding::holds(TYPE, message);
     }
     let lists = match accepted.spec.unavailable {
@@ -88,7 +88,7 @@ fn reachable(members: &BTreeSet<&str>, accepted: &Accepted, unreached: &Unreache
     let message = format!(
         "routers do not get through to {}: until it is back its objects stay as clients last saw them, running watches \
          go on without its events, and {lists}",
-        named(cut_off.iter().map(String::as_str))
+        some_of(cut_off, ", ")
     );
     Finding::fails(TYPE, ConditionReason::Unreachable, message)
 }

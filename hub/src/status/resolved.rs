@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use portolan_crds::{ConditionReason, ConditionType, Finding};
 
 use super::finding::nothing_in_force;
-use super::named;
-use crate::compile::{Verdict, WantedMember};
+use crate::compile::{Verdict, WantedMember, some_of};
 use crate::facts::Facts;
 
 pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Finding {
@@ -20,7 +19,6 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
             .flat_map(|member| of(member).iter().map(|name| format!("{}/{name}", member.cluster)));
         pairs.collect::<Vec<_>>()
     };
-    let list = |pairs: &[String]| named(pairs.iter().map(String::as_str));
     let (absent, shadowed) = (pairs(|member| &member.absent), pairs(|member| &member.shadowed));
     let unreported: Vec<_> = members
         .iter()
@@ -42,13 +40,13 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
         let message = format!(
             "{} exist too, but the namespace of that name is served from another cluster: from where it was first, \
              else from the earlier in spec.clusters",
-            list(&shadowed)
+            some_of(&shadowed, ", ")
         );
         Finding::fails(TYPE, ConditionReason::Shadowed, message)
     } else if !absent.is_empty() {
         let message = format!(
             "{} do not exist yet: create them, or correct spec.clusters[].namespaces",
-            list(&absent)
+            some_of(&absent, ", ")
         );
         Finding::fails(TYPE, ConditionReason::NamespaceMissing, message)
     } else if !unreported.is_empty() {

@@ -8,8 +8,8 @@ use portolan_crds::{
 
 use super::finding::{nothing_in_force, set};
 use super::resolved::resolved;
-use super::{Sources, callers, named, reach};
-use crate::compile::{Contested, Verdict, World};
+use super::{Sources, callers, reach};
+use crate::compile::{Verdict, World, some_of};
 use crate::facts::{Facts, ShardObject};
 
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
@@ -117,20 +117,15 @@ fn complete(verdict: &Verdict, in_force: bool) -> Finding {
         let message = format!(
             "waiting for {}: granted here without further action once every router has let go of them there; all else \
              is in force",
-            contested(&verdict.awaited)
+            some_of(&verdict.awaited, ", ")
         );
         Finding::fails(TYPE, ConditionReason::HandoverPending, message)
     } else if verdict.refusal.is_none() && !verdict.conflicts.is_empty() {
-        let message = format!("other shards have {}", contested(&verdict.conflicts));
+        let message = format!("other shards have {}", some_of(&verdict.conflicts, ", "));
         Finding::fails(TYPE, ConditionReason::Overlap, message)
     } else {
         Finding::holds(TYPE, "the shard has every namespace that it asks for")
     }
-}
-
-fn contested(pairs: &[Contested]) -> String {
-    let pairs: Vec<_> = pairs.iter().map(ToString::to_string).collect();
-    named(pairs.iter().map(String::as_str))
 }
 
 fn disjoint(verdict: &Verdict) -> Finding {
@@ -138,6 +133,6 @@ fn disjoint(verdict: &Verdict) -> Finding {
     if verdict.conflicts.is_empty() {
         return Finding::holds(TYPE, "no pair of cluster and namespace is another shard's");
     }
-    let message = format!("owned by other shards: {}", contested(&verdict.conflicts));
+    let message = format!("owned by other shards: {}", some_of(&verdict.conflicts, ", "));
     Finding::fails(TYPE, ConditionReason::Overlap, message)
 }

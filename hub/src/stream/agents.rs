@@ -27,7 +27,7 @@ use crate::jwks;
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
-use crate::standing::pin_or_note;
+use crate::standing::{pin_or_note, standing};
 
 /// The service. Clones share everything.
 #[derive(Clone)]
@@ -89,29 +89,7 @@ impl AgentControl for AgentService {
 impl AgentService {
     /// Accepted, pinned, and the cluster that was pinned; keys that were rotated are pinned anew.
     async fn check_standing(&self, cluster: &str, key: &str, hello: &v1::AgentHello) -> Result<(), Status> {
-        let found = self.index.read(|facts| {
-            let member = facts.members.get(cluster).cloned();
-            let joined = facts.joined(cluster).map(|(_, pin)| pin.clone());
-            (member, joined)
-        });
-        let pin = match found {
-            (None, _) => {
-                return Err(Status::permission_denied(format!(
-                    "MemberCluster {cluster} does not exist on the hub"
-                )));
-            }
-            (Some(member), _) if !member.accept => {
-                return Err(Status::permission_denied(format!(
-                    "spec.accept of MemberCluster {cluster} is false"
-                )));
-            }
-            (Some(_), None) => {
-                return Err(Status::permission_denied(format!(
-                    "cluster {cluster} has not joined as the present MemberCluster {cluster}: run portolanctl join"
-                )));
-            }
-            (Some(_), Some(pin)) => pin,
-        };
+        let pin = standing(&self.index, cluster)?;
         // An agent that cannot reach its API server may not know its keys; then the pinned ones stay.
         let signing_keys = match jwks::parse(&hello.jwks) {
             Ok(keys) => keys,
