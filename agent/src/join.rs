@@ -141,7 +141,7 @@ impl Joiner {
         Applied::Enrolled
     }
 
-    async fn enroll(&self, bootstrap: &Bootstrap, key: Option<Secret<String>>) -> Result<Applied, JoinError> {
+    async fn enroll(&self, bootstrap: &Bootstrap, key: Option<Secret>) -> Result<Applied, JoinError> {
         let facts = member::facts(&self.client).await?;
         let key = if let Some(key) = key {
             key

@@ -28,7 +28,7 @@ const RETRY_MAX: Duration = Duration::from_mins(1);
 /// A minted token and when it expires.
 #[derive(Debug, Clone)]
 pub(crate) struct Minted {
-    pub(crate) token: Secret<String>,
+    pub(crate) token: Secret,
     pub(crate) expires_unix_seconds: i64,
 }
 

@@ -223,7 +223,7 @@ impl TestHub {
     }
 
     /// As an enrolled program: with the certificate it was issued and its key.
-    pub(crate) fn channel_as(&self, issued: &v1::Issued, key: &Secret<String>) -> Channel {
+    pub(crate) fn channel_as(&self, issued: &v1::Issued, key: &Secret) -> Channel {
         let identity = TlsIdentity::from_pem(&issued.certificate_pem, key).unwrap();
         self.channel_with(Some(IdentityStore::new(identity)))
     }
@@ -249,7 +249,7 @@ impl TestHub {
         self.agent(cluster, hello_of(cluster)).await.unwrap()
     }
 
-    pub(crate) async fn enroll_agent(&self, cluster: &str) -> (v1::Issued, Secret<String>) {
+    pub(crate) async fn enroll_agent(&self, cluster: &str) -> (v1::Issued, Secret) {
         let (key, csr) = key_and_csr();
         let request = enroll_request(self.good_token("agent", cluster), &csr, Some(facts_of(cluster)));
         match self.enroll(request).await.unwrap() {
@@ -342,7 +342,7 @@ pub(crate) async fn distributor(
 }
 
 /// A key and a CSR in DER.
-pub(crate) fn key_and_csr() -> (Secret<String>, Vec<u8>) {
+pub(crate) fn key_and_csr() -> (Secret, Vec<u8>) {
     let key = pki::new_private_key().unwrap();
     let csr = pki::signing_request(&key).unwrap();
     (key, csr)

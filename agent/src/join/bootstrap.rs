@@ -27,7 +27,7 @@ pub(crate) struct BootstrapSource {
 pub(super) struct Bootstrap {
     pub(super) hub: String,
     pub(super) ca_pem: String,
-    pub(super) token: Secret<String>,
+    pub(super) token: Secret,
 }
 
 impl BootstrapSource {

@@ -57,7 +57,7 @@ pub(crate) enum IdentityError {
 #[derive(Debug)]
 pub(crate) enum StoredIdentity {
     Nothing,
-    KeyOnly(Secret<String>),
+    KeyOnly(Secret),
     Whole(Box<AgentIdentity>),
 }
 
@@ -125,7 +125,7 @@ impl IdentitySecret {
         )
     }
 
-    pub(crate) async fn store_key(&self, key: &Secret<String>) -> Result<(), CallError> {
+    pub(crate) async fn store_key(&self, key: &Secret) -> Result<(), CallError> {
         self.write(BTreeMap::from([(KEY, key.expose().clone())])).await
     }
 

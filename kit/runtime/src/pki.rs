@@ -112,7 +112,7 @@ pub struct Issued {
     /// The certificate and its chain, PEM.
     pub cert_pem: String,
     /// The private key, PEM.
-    pub key_pem: Secret<String>,
+    pub key_pem: Secret,
 }
 
 /// What a certificate says of its owner.
@@ -162,7 +162,7 @@ impl CertificateAuthority {
     }
 
     /// A CA made before, or one of the user's. The first certificate must be the CA's and the key must fit it.
-    pub fn from_pem(cert_pem: &str, key_pem: &Secret<String>) -> Result<Self, PkiError> {
+    pub fn from_pem(cert_pem: &str, key_pem: &Secret) -> Result<Self, PkiError> {
         let der = first_certificate(cert_pem)?;
         let key = KeyPair::from_pem(key_pem.expose()).map_err(PkiError::CaKey)?;
         let certificate = parse(&der)?;
@@ -200,7 +200,7 @@ impl CertificateAuthority {
     }
 
     /// The private key of the CA, PEM.
-    pub fn key_pem(&self) -> Secret<String> {
+    pub fn key_pem(&self) -> Secret {
         Secret::new(self.issuer.key().serialize_pem())
     }
 
@@ -290,12 +290,12 @@ impl CertificateAuthority {
 }
 
 /// A new P-256 key, PEM.
-pub fn new_private_key() -> Result<Secret<String>, PkiError> {
+pub fn new_private_key() -> Result<Secret, PkiError> {
     Ok(Secret::new(new_key()?.serialize_pem()))
 }
 
 /// A CSR (PKCS#10 in DER) by `key_pem`. It names nobody: whoever signs knows the subject by a proof.
-pub fn signing_request(key_pem: &Secret<String>) -> Result<Vec<u8>, PkiError> {
+pub fn signing_request(key_pem: &Secret) -> Result<Vec<u8>, PkiError> {
     let key = KeyPair::from_pem(key_pem.expose()).map_err(generating("read the key of a request"))?;
     let mut nobody = CertificateParams::default();
     nobody.distinguished_name = DistinguishedName::new();

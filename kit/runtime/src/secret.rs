@@ -1,77 +1,52 @@
-//! A value that must not be seen: tokens, private keys, passwords.
+//! A text that must not be seen: tokens, private keys, passwords.
 //!
 //! `Secret` has a redacted `Debug`, no `Display` and no `Serialize`, so that it cannot reach a log line,
 //! `/configz` or an error by accident; it is wiped from memory when dropped. It does not encrypt anything.
 //! Callers: every program, and `pki` and `tls` for private keys.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer};
 use subtle::ConstantTimeEq;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
-/// A redacted, wiped-on-drop value. As a clap flag, add `hide_env_values = true`: help prints env values.
+/// A text that is redacted, and wiped when it is dropped.
 #[derive(Clone, Default)]
-pub struct Secret<T: Zeroize = String>(Zeroizing<T>);
+pub struct Secret(Zeroizing<String>);
 
-impl<T: Zeroize> Secret<T> {
-    /// Takes a value that must not be seen.
-    pub fn new(value: T) -> Self {
-        Self(Zeroizing::new(value))
+impl Secret {
+    /// Takes a text that must not be seen.
+    pub fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
     }
 
-    /// The value itself. Keep the borrow short and never format it.
-    pub fn expose(&self) -> &T {
+    /// The text itself. Keep the borrow short and never format it.
+    pub fn expose(&self) -> &String {
         &self.0
     }
-}
 
-impl<T: Zeroize + AsRef<[u8]>> Secret<T> {
     /// Compares in time that depends on the lengths alone, so that a guess cannot be refined byte by byte.
     pub fn ct_eq(&self, other: impl AsRef<[u8]>) -> bool {
-        self.0.as_ref().ct_eq(other.as_ref()).into()
+        self.0.as_bytes().ct_eq(other.as_ref()).into()
     }
 }
 
-impl<T: Zeroize + AsRef<[u8]>> PartialEq for Secret<T> {
+impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
-        self.ct_eq(other.0.as_ref())
+        self.ct_eq(other.expose())
     }
 }
 
-impl<T: Zeroize + AsRef<[u8]>> Eq for Secret<T> {}
+impl Eq for Secret {}
 
-impl<T: Zeroize> fmt::Debug for Secret<T> {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[redacted]")
     }
 }
 
-impl<T: Zeroize> From<T> for Secret<T> {
-    fn from(value: T) -> Self {
-        Self::new(value)
-    }
-}
-
-impl From<&str> for Secret<String> {
-    fn from(value: &str) -> Self {
-        Self::new(value.to_owned())
-    }
-}
-
-impl FromStr for Secret<String> {
-    type Err = Infallible;
-
-    fn from_str(value: &str) -> Result<Self, Self::Err> {
-        Ok(value.into())
-    }
-}
-
-impl<'de, T: Zeroize + Deserialize<'de>> Deserialize<'de> for Secret<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        T::deserialize(deserializer).map(Self::new)
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self::new(text.to_owned())
     }
 }
 
@@ -101,16 +76,10 @@ mod tests {
 
     #[test]
     fn compares_whole_values() {
-        let secret: Secret = "abc".parse().unwrap();
+        let secret = Secret::from("abc");
         assert!(secret.ct_eq("abc"));
         assert!(!secret.ct_eq("abd") && !secret.ct_eq("ab") && !secret.ct_eq(""));
         assert_eq!(secret, Secret::from("abc"));
-        assert_ne!(Secret::new(vec![1_u8]), Secret::new(vec![2_u8]));
-    }
-
-    #[test]
-    fn reads_from_json_but_has_no_way_back() {
-        let secret: Secret = serde_json::from_str("\"s3\"").unwrap();
-        assert!(secret.ct_eq("s3"));
+        assert_ne!(secret, Secret::from("abd"));
     }
 }

@@ -123,7 +123,7 @@ impl Enroller {
         Ok(text.map(|text| Identity::from_pem(text.expose(), &text)).transpose()?)
     }
 
-    fn pending_key(&self) -> Result<Secret<String>, IdentityError> {
+    fn pending_key(&self) -> Result<Secret, IdentityError> {
         let file = self.state_dir.join(PENDING_KEY_FILE);
         if let Some(key) = read_secret(&file)? {
             return Ok(key);
@@ -184,7 +184,7 @@ fn read_token(file: &Path) -> Result<String, IdentityError> {
     Ok(read_text(file)?.trim().to_owned())
 }
 
-fn read_secret(path: &Path) -> Result<Option<Secret<String>>, IdentityError> {
+fn read_secret(path: &Path) -> Result<Option<Secret>, IdentityError> {
     match read_text(path) {
         Ok(text) => Ok(Some(Secret::new(text))),
         Err(IdentityError::File(error)) if error.is_not_found() => Ok(None),

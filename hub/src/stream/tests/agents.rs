@@ -40,7 +40,7 @@ async fn an_agent_that_is_let_in_before_the_world_knows_it_stays() {
 }
 
 /// Renews the identity that the channel is opened with.
-async fn renew(channel: Channel) -> Result<(v1::Issued, Secret<String>), Status> {
+async fn renew(channel: Channel) -> Result<(v1::Issued, Secret), Status> {
     let (key, csr) = key_and_csr();
     let answer = EnrollmentClient::new(channel).renew(v1::RenewRequest { csr }).await?;
     match answer.into_inner().outcome {

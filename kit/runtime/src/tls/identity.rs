@@ -28,7 +28,7 @@ pub struct Identity {
     certified: Arc<CertifiedKey>,
     subject: Subject,
     cert_pem: String,
-    key_pem: Secret<String>,
+    key_pem: Secret,
 }
 
 impl fmt::Debug for Identity {
@@ -41,7 +41,7 @@ impl fmt::Debug for Identity {
 
 impl Identity {
     /// Fails if the two do not belong together. Does not look at the clock: see [`Self::not_after`].
-    pub fn from_pem(cert_pem: &str, key_pem: &Secret<String>) -> Result<Self, TlsError> {
+    pub fn from_pem(cert_pem: &str, key_pem: &Secret) -> Result<Self, TlsError> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(cert_pem.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|error| TlsError::Pem(error.to_string()))?;
@@ -75,7 +75,7 @@ impl Identity {
     }
 
     /// The private key, PEM.
-    pub fn key_pem(&self) -> &Secret<String> {
+    pub fn key_pem(&self) -> &Secret {
         &self.key_pem
     }
 }

@@ -72,12 +72,7 @@ pub enum Answer {
 impl HubLink {
     /// Asks for the first certificate of `key`, which the caller has stored: a bootstrap token is spent on the first key
     /// that it meets, and a lost answer must be asked for again with the same one.
-    pub async fn enroll(
-        &self,
-        proof: Proof,
-        member: Option<MemberFacts>,
-        key: &Secret<String>,
-    ) -> Result<Answer, EnrollError> {
+    pub async fn enroll(&self, proof: Proof, member: Option<MemberFacts>, key: &Secret) -> Result<Answer, EnrollError> {
         let request = EnrollRequest {
             proof: Some(proof),
             csr: pki::signing_request(key)?,
@@ -103,7 +98,7 @@ impl HubLink {
 
 async fn answer_of(
     call: impl Future<Output = Result<Response<EnrollResponse>, Status>>,
-    key: &Secret<String>,
+    key: &Secret,
 ) -> Result<Answer, EnrollError> {
     let answered = tokio::time::timeout(CALL_TIMEOUT, call).await;
     let response = answered
