@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -14,7 +16,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ShardingConfigSpec;
-use crate::labels::CONFIG_MAP_LEDGER;
+use crate::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
 use crate::names::ShardName;
 
 mod chunk;
@@ -252,6 +254,20 @@ pub fn spec_object(shard: &ShardName) -> String {
     hash[..SPEC_NAME_BYTES]
         .iter()
         .fold(name, |name, byte| format!("{name}{byte:02x}"))
+}
+
+/// The ConfigMap `name` of the ledger, to be created, or to be put in place of the one of `resource_version`.
+pub fn config_map(name: &str, data: BTreeMap<String, String>, resource_version: Option<String>) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([(LABEL_LEDGER.to_owned(), String::new())].into()),
+            resource_version,
+            ..ObjectMeta::default()
+        },
+        data: Some(data),
+        ..ConfigMap::default()
+    }
 }
 
 /// The checksum that stands in the data of a ConfigMap: equal for equal records.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Client, Error as KubeError};
 use portolan_crds::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
-use portolan_crds::ledger::{Content, Phase, Record, RecordError, Root, checksum_of};
+use portolan_crds::ledger::{Content, Phase, Record, RecordError, Root, checksum_of, config_map};
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -451,16 +451,7 @@ async fn put(
     resource_version: Option<String>,
 ) -> Result<String, KubeError> {
     let exists = resource_version.is_some();
-    let map = ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            labels: Some([(LABEL_LEDGER.to_owned(), String::new())].into()),
-            resource_version,
-            ..ObjectMeta::default()
-        },
-        data: Some(data),
-        ..ConfigMap::default()
-    };
+    let map = config_map(name, data, resource_version);
     let written = if exists {
         api.replace(name, &PostParams::default(), &map).await?
     } else {

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::ShardName;
-use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
-use portolan_crds::ledger::{Chunk, Content, Phase, Record, Root, Slot};
+use portolan_crds::labels::SYSTEM_NAMESPACE;
+use portolan_crds::ledger::{Chunk, Content, Phase, Record, Root, Slot, config_map};
 
 use super::claims::{Adoption, Evidence, Inventory, claims};
 use super::found::Found;
@@ -169,16 +169,7 @@ fn contents(claims: &Adoption, key: &str) -> Vec<Content> {
 /// Creates or replaces, by the version that was read.
 async fn put(maps: &Api<ConfigMap>, versions: &mut BTreeMap<String, String>, record: &Record) -> anyhow::Result<()> {
     let name = record.object_name();
-    let map = ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(name.clone()),
-            labels: Some([(LABEL_LEDGER.to_owned(), String::new())].into()),
-            resource_version: versions.get(&name).cloned(),
-            ..ObjectMeta::default()
-        },
-        data: Some(record.encode()),
-        ..ConfigMap::default()
-    };
+    let map = config_map(&name, record.encode(), versions.get(&name).cloned());
     let written = if versions.contains_key(&name) {
         maps.replace(&name, &PostParams::default(), &map).await
     } else {
