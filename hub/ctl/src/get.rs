@@ -63,12 +63,8 @@ fn clusters(clusters: &Vec<MemberCluster>) -> String {
     let mut notes = String::new();
     for cluster in clusters {
         table.row(cluster_row(cluster));
-        let conditions = cluster.status.iter().flat_map(|status| &status.conditions).cloned();
-        explain_false(
-            &mut notes,
-            &format!("MemberCluster {}", cluster.name_any()),
-            &conditions.collect::<Vec<_>>(),
-        );
+        let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        explain_false(&mut notes, &format!("MemberCluster {}", cluster.name_any()), conditions);
     }
     format!("{table}{notes}")
 }
@@ -122,12 +118,8 @@ fn shards(configs: &Vec<ShardingConfig>) -> String {
         for row in shard_rows(config) {
             table.row(row);
         }
-        let conditions = config.status.iter().flat_map(|status| &status.conditions).cloned();
-        explain_false(
-            &mut notes,
-            &format!("ShardingConfig {}", name_of(config)),
-            &conditions.collect::<Vec<_>>(),
-        );
+        let conditions = config.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        explain_false(&mut notes, &format!("ShardingConfig {}", name_of(config)), conditions);
     }
     format!("{table}{notes}")
 }

@@ -129,13 +129,9 @@ impl Fleet {
     }
 
     fn token_source(&self, placeholder: &Placeholder, uid: String) -> anyhow::Result<TokenSource> {
-        let mut members = self.members.iter();
-        let home = members
-            .find(|member| member.name == placeholder.home)
-            .context("home is a member")?;
         Ok(TokenSource {
             file: self.path(&format!("merged-{}.token", placeholder.shard_name)),
-            kubeconfig: home.kubeconfig.clone(),
+            kubeconfig: self.member(&placeholder.home)?.kubeconfig.clone(),
             namespace: placeholder.namespace.clone(),
             service_account: placeholder.name.clone(),
             audiences: vec![AUDIENCE.to_owned()],

@@ -159,8 +159,7 @@ async fn client_of(clients: &mut Clients, fleet: &Fleet, cluster: Option<&str>) 
     let Some(name) = cluster else {
         return clients.of("the hub", &fleet.hub_kubeconfig).await;
     };
-    let member = fleet.members.iter().find(|member| member.name == name);
-    let kubeconfig = &member.context("a recorded member")?.kubeconfig;
+    let kubeconfig = &fleet.member(name)?.kubeconfig;
     clients.of(&format!("member cluster {name}"), kubeconfig).await
 }
 

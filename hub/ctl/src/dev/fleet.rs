@@ -101,6 +101,12 @@ impl Fleet {
         std::fs::remove_file(self.dir.join(FILE)).context("cannot remove the fleet's record")
     }
 
+    /// The recorded member of this name.
+    pub(crate) fn member(&self, name: &str) -> anyhow::Result<&FleetMember> {
+        let member = self.members.iter().find(|member| member.name == name);
+        member.with_context(|| format!("the fleet has no member {name}"))
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -247,14 +247,7 @@ impl Up {
     }
 
     async fn start_agent(&mut self, name: &str, member: &Cluster) -> anyhow::Result<()> {
-        let source = self
-            .fleet
-            .members
-            .iter()
-            .find(|known| known.name == name)
-            .context("a member")?
-            .kubeconfig
-            .clone();
+        let source = self.fleet.member(name)?.kubeconfig.clone();
         let program = format!("agent-{name}");
         let kubeconfig = self
             .program_kubeconfig(&program, member, &source, labels::SERVICE_ACCOUNT_AGENT)
