@@ -2,7 +2,6 @@
 //!
 //! Counts from info up, whatever the log filter shows. Caller: `telemetry::build`.
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -10,21 +9,9 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    level: LevelLabel,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(non_camel_case_types)] // the label's value is the variant's name
-enum LevelLabel {
-    info,
-    warn,
-    error,
-}
-
+/// Counters by level.
 #[derive(Debug, Clone, Default)]
-pub(super) struct EventCounts(Family<Labels, Counter>);
+pub(super) struct EventCounts(Family<[(&'static str, &'static str); 1], Counter>);
 
 impl EventCounts {
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -46,11 +33,11 @@ pub(super) struct CountEvents {
 
 impl CountEvents {
     pub(super) fn new(counts: EventCounts) -> Self {
-        let counter = |level| counts.0.get_or_create_owned(&Labels { level });
+        let counter = |level| counts.0.get_or_create_owned(&[("level", level)]);
         Self {
-            info: counter(LevelLabel::info),
-            warn: counter(LevelLabel::warn),
-            error: counter(LevelLabel::error),
+            info: counter("info"),
+            warn: counter("warn"),
+            error: counter("error"),
         }
     }
 }
