@@ -21,11 +21,8 @@ async fn lists_wait_or_begin_without_it() {
         let answer = list(&holds, query).await;
         answer.expect_status(429, &["west"]).unwrap();
         assert!(!answer.header("retry-after").is_empty());
-        let causes = answer.json()["details"]["causes"].clone();
-        assert!(
-            causes.as_array().is_some_and(|causes| causes.contains(&blames)),
-            "{causes}"
-        );
+        let causes = &answer.json()["details"]["causes"];
+        assert!(causes.as_array().unwrap().contains(&blames), "{causes}");
     }
     // What needs east alone goes on.
     let east = holds.get("/api/v1/namespaces/la-1/configmaps", &[]).await.unwrap();
@@ -52,11 +49,8 @@ async fn lists_wait_or_begin_without_it() {
     for door in [&holds, &starts] {
         eventually("west is back", || async {
             let answer = list(door, "").await;
-            if answer.status == 200 && answer.header("warning").is_empty() {
-                Ok(())
-            } else {
-                Err(answer.body)
-            }
+            let whole = answer.status == 200 && answer.header("warning").is_empty();
+            if whole { Ok(()) } else { Err(answer.body) }
         })
         .await;
     }

@@ -127,7 +127,7 @@ async fn the_router_is_whom_it_is_allowed_to_be() {
         assert!(!may(&west, ROUTER, refused).await, "{refused}");
     }
     let client = member.client().await.unwrap();
-    let role = Api::<Role>::namespaced(client.clone(), "team-w")
+    let role = Api::<Role>::namespaced(client, "team-w")
         .get("portolan-router-impersonate")
         .await
         .unwrap();
@@ -135,7 +135,20 @@ async fn the_router_is_whom_it_is_allowed_to_be() {
     assert_eq!(rules.len(), 1);
     assert_eq!(rules[0].resource_names.as_ref().unwrap(), &["first", "second"]);
     assert_eq!(rules[0].verbs, ["impersonate"]);
+}
 
+/// Nobody of the control plane is ever allowed, and of a list with one such name nothing is.
+#[tokio::test]
+async fn the_control_plane_is_never_allowed() {
+    let ground = ground().await;
+    let _joined = joined_west(ground).await;
+    let file = ground.kubeconfig("west");
+    let mine = ground.token_in_west.lock().await;
+    ctl::ok(&["allow", "--member-kubeconfig", &file, "--user", "bob"])
+        .await
+        .unwrap();
+    drop(mine);
+    let client = ground.testbed.cluster("west").client().await.unwrap();
     let people = Api::<ClusterRole>::all(client);
     let before = people.get("portolan-router-impersonate-users").await.unwrap().rules;
     for (never, word) in [
