@@ -38,7 +38,7 @@ use crate::member::{CallError, watch_config};
 use crate::metrics::{Metrics, Watched};
 use crate::report::CoverageFacts;
 use crate::settings::Settings;
-use inventory::{Counts, Subject};
+use inventory::Subject;
 use kind::KindSweep;
 use pacer::Pacer;
 use patch::Patcher;
@@ -203,10 +203,7 @@ impl Sweeper {
         for (kind, resource) in wanted {
             running.kinds.entry(kind.clone()).or_insert_with(|| {
                 let nobody_waits = watch::Sender::new(false);
-                self.coverage.upsert(
-                    kind.clone(),
-                    coverage_of(kind, Counts::default(), Told::default(), &running.labelling),
-                );
+                self.coverage.upsert(kind.clone(), uncounted(kind, &running.labelling));
                 let tasks = self.sweep(kind.clone(), resource, &running.labelling, nobody_waits);
                 (resource.clone(), tasks)
             });
@@ -281,29 +278,18 @@ fn begun(
     let named = settings.kinds.iter().filter(|rule| kinds::is_exact(rule));
     let named = named.chain(served.keys()).cloned();
     let all = named.chain([namespaces_kind()]).map(|kind| {
-        let fact = coverage_of(&kind, Counts::default(), Told::default(), &settings.labelling);
+        let fact = uncounted(&kind, &settings.labelling);
         (kind, Arc::new(fact))
     });
     all.collect()
 }
 
-/// Whether routers may select objects of a kind by their labels.
-#[derive(Debug, Default)]
-struct Told {
-    /// Every object that exists has its labels.
-    complete: bool,
-    /// Every new object gets its labels at admission; nothing until somebody has looked.
-    at_admission: Option<bool>,
-}
-
-fn coverage_of(kind: &GroupResource, counts: Counts, told: Told, labelling: &Labelling) -> wire::CoverageFact {
+/// What is told of a kind that nobody has looked at yet.
+fn uncounted(kind: &GroupResource, labelling: &Labelling) -> wire::CoverageFact {
     wire::CoverageFact {
         kind: Some(kind.clone().into()),
-        labelled: counts.labelled,
-        total: counts.total,
-        complete: told.complete,
         rule: Some(wire::LabelRule::from(labelling)),
-        at_admission: told.at_admission,
+        ..wire::CoverageFact::default()
     }
 }
 

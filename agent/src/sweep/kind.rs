@@ -14,12 +14,13 @@ use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use portolan_crds::GroupResource;
+use portolan_wire::v1::CoverageFact;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at, sleep_until};
 
 use super::inventory::{Inventory, Subject, Todo};
 use super::patch::Patcher;
-use super::{Told, coverage_of};
+use super::uncounted;
 use crate::admission::Covered;
 use crate::explain::watch_broke;
 use crate::label::Labelling;
@@ -149,11 +150,13 @@ impl KindSweep {
             Subject::Namespaces => Some(true),
             Subject::Objects => self.covered.borrow().says(&self.kind, &self.labelling.keys),
         };
-        let told = Told {
+        let fact = CoverageFact {
+            labelled: counts.labelled,
+            total: counts.total,
             complete: inventory.swept() && at_admission == Some(true) && counts.labelled == counts.total,
             at_admission,
+            ..uncounted(&self.kind, &self.labelling)
         };
-        let fact = coverage_of(&self.kind, counts, told, &self.labelling);
         self.coverage.upsert(self.kind.clone(), fact);
     }
 }
