@@ -27,7 +27,7 @@ mod shards;
 mod tests;
 mod wanted;
 
-pub(crate) use arbitrate::{Contested, Verdict, some_of};
+pub(crate) use arbitrate::{Verdict, some_of};
 pub(crate) use ledger::{Ledger, Released};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use wanted::{Wanted, WantedMember};

@@ -166,7 +166,7 @@ fn an_expired_ca_issues_nothing() {
     complete(&mut old, SystemTime::now() - HOUR);
     old.not_before = (SystemTime::now() - 2 * HOUR).into();
     let pem = old.self_signed(&key).unwrap().pem();
-    let ca = CertificateAuthority::from_pem(&pem, &key.serialize_pem().into()).unwrap();
+    let ca = CertificateAuthority::from_pem(&pem, &Secret::new(key.serialize_pem())).unwrap();
     assert!(matches!(ca.issue(&leaf("late")), Err(PkiError::CaExpired)));
 }
 
@@ -180,7 +180,7 @@ fn a_ca_whose_subject_cannot_be_written_is_refused() {
     twice.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     complete(&mut twice, SystemTime::now() + HOUR);
     let pem = twice.self_signed(&key).unwrap().pem();
-    let error = CertificateAuthority::from_pem(&pem, &key.serialize_pem().into()).unwrap_err();
+    let error = CertificateAuthority::from_pem(&pem, &Secret::new(key.serialize_pem())).unwrap_err();
     assert!(
         matches!(&error, PkiError::CaSubject(kind) if kind == "2.5.4.10"),
         "{error}"
