@@ -374,7 +374,11 @@ async fn a_member_vouches_for_routers_only_if_the_hub_says_so_and_while_it_is_on
     assert!(renew("north.router-0").await.is_err());
     hub.member("east", false);
     let status = renew("east.router-0").await.unwrap_err();
-    assert!(status.message().contains("no accepted member"), "{}", status.message());
+    assert!(
+        status.message().contains("spec.accept of MemberCluster east is false"),
+        "{}",
+        status.message()
+    );
     let dotted = enroll_request(hub.good_token("router", "east.router-0"), &key_and_csr().1, None);
     let status = hub.enroll(dotted).await.unwrap_err();
     assert_eq!(

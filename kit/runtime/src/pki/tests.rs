@@ -38,7 +38,7 @@ fn the_subject_of_a_signed_csr_follows_from_the_caller() {
     let subject = subject_of(&der).unwrap();
     assert_eq!(subject.common_name, "agent:east");
     assert_eq!(subject.organizations, ["portolan:agents"]);
-    assert_eq!(subject.hosts, ["agent.example"]);
+    assert_eq!(subject.hosts, ["agent.example", "10.0.0.7"]);
     assert_eq!(subject.uris, ["portolan://cluster/east"]);
     let certificate = parse(&der).unwrap();
     assert!(!certificate.is_ca());
