@@ -50,7 +50,7 @@ async fn stragglers_are_named_and_cut() {
 async fn a_panic_is_counted_and_ends_nothing_else() {
     let tasks = Tasks::new();
     tasks.spawn("bad", async { panic!("boom") });
-    while tasks.scope.tracker.len() > 0 {
+    while !tasks.scope.tracker.is_empty() {
         tokio::task::yield_now().await;
     }
     assert_eq!(tasks.panics(), 1);
@@ -118,7 +118,7 @@ async fn children_drain_alone_and_with_their_parent() {
     second.spawn("deaf", std::future::pending());
     let report = tasks.shutdown(SECOND).await;
     assert_eq!(report.cut, BTreeMap::from([("deaf", 1)]));
-    assert!(second.is_cancelled() && second.scope.tracker.len() == 0);
+    assert!(second.is_cancelled() && second.scope.tracker.is_empty());
 }
 
 #[tokio::test]
