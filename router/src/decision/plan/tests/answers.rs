@@ -189,58 +189,22 @@ fn a_cordon_stops_callers_but_not_their_lease() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn classes_and_deadlines() {
+    use TrafficClass::{Unary, Upgrade, Watch};
     let world = World::new(two());
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     let base = "/api/v1/namespaces/ns-a/pods";
     for (request, headers, class, long, read, collection) in [
-        (format!("GET {base}"), &[][..], TrafficClass::Unary, false, true, true),
-        (format!("GET {base}?watch"), &[], TrafficClass::Watch, true, true, true),
-        (
-            format!("GET {base}?watch"),
-            &upgrade,
-            // The client's connection is upgraded, the members' are not.
-            TrafficClass::Watch,
-            true,
-            true,
-            true,
-        ),
-        (format!("GET {base}/p"), &[], TrafficClass::Unary, false, true, false),
-        (format!("GET {base}/p/log"), &[], TrafficClass::Unary, true, true, false),
-        (
-            format!("GET {base}/p/log?follow=true"),
-            &[],
-            TrafficClass::Watch,
-            true,
-            true,
-            false,
-        ),
-        (
-            format!("POST {base}/p/exec"),
-            &upgrade,
-            TrafficClass::Upgrade,
-            true,
-            false,
-            false,
-        ),
-        (
-            format!("GET {base}/p/exec"),
-            &upgrade,
-            TrafficClass::Upgrade,
-            true,
-            false,
-            false,
-        ),
-        (
-            format!("GET {base}/p/proxy/x"),
-            &[],
-            TrafficClass::Unary,
-            true,
-            false,
-            false,
-        ),
-        (format!("PUT {base}/p"), &[], TrafficClass::Unary, false, false, false),
+        (format!("GET {base}"), &[][..], Unary, false, true, true),
+        (format!("GET {base}?watch"), &[], Watch, true, true, true),
+        (format!("GET {base}?watch"), &upgrade, Watch, true, true, true),
+        (format!("GET {base}/p"), &[], Unary, false, true, false),
+        (format!("GET {base}/p/log"), &[], Unary, true, true, false),
+        (format!("GET {base}/p/log?follow=true"), &[], Watch, true, true, false),
+        (format!("POST {base}/p/exec"), &upgrade, Upgrade, true, false, false),
+        (format!("GET {base}/p/exec"), &upgrade, Upgrade, true, false, false),
+        (format!("GET {base}/p/proxy/x"), &[], Unary, true, false, false),
+        (format!("PUT {base}/p"), &[], Unary, false, false, false),
     ] {
         let planned = world.plan(&world.pod(), &request, headers);
         let forward = match planned.plan {

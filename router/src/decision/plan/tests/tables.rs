@@ -3,7 +3,6 @@
 use super::*;
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn two_members_enforced() {
     World::new(two()).check(&[
         // Owned namespaces: the member that owns them, every verb; the first in order wins.
@@ -59,7 +58,12 @@ fn two_members_enforced() {
         ("GET /api/v1/namespaces/default/events", "outside-refused ✗ 403"),
         ("GET /api/v1/namespaces/default/events?watch", "outside-refused ✗ 403"),
         ("DELETE /api/v1/namespaces/default/events", "outside-refused ✗ 403"),
-        // Several members.
+    ]);
+}
+
+#[test]
+fn two_members_together() {
+    World::new(two()).check(&[
         (
             "GET /api/v1/pods",
             "all-namespaces ⇒ east select:namespace in (ns-a,ns-r) | west select:namespace=ns-c",
@@ -89,7 +93,12 @@ fn two_members_enforced() {
             "cluster-scoped → east",
         ),
         ("POST /api/v1/namespaces", "new-namespace ? east, west by body"),
-        // Leases of the leader election.
+    ]);
+}
+
+#[test]
+fn the_election_has_a_lease_of_the_shard() {
+    World::new(two()).check(&[
         (&format!("GET {LEASES}/op"), "leader-election → east lease:op---blue"),
         (&format!("PUT {LEASES}/op"), "leader-election → east lease:op---blue"),
         (&format!("PATCH {LEASES}/op"), "leader-election → east lease:op---blue"),
@@ -120,7 +129,12 @@ fn two_members_enforced() {
             "GET /apis/coordination.k8s.io/v1/namespaces/ns-c/leases/op",
             "owned-namespace → west",
         ),
-        // Reviews, discovery and the rest.
+    ]);
+}
+
+#[test]
+fn what_belongs_to_no_namespace_is_the_primarys_or_ours() {
+    World::new(two()).check(&[
         (
             "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
             "review → east",
@@ -142,7 +156,6 @@ fn two_members_enforced() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn one_member_is_filtered_by_its_labels() {
     let mut wire = shard(vec![member("west", &["ns-a", "ns-b"])]);
     wire.limits = vec![limit("*", "pods", "app=foo")];
@@ -176,6 +189,14 @@ fn one_member_is_filtered_by_its_labels() {
         ("GET /api/v1/nodes/n", "cluster-scoped ? east, west by /api/v1/nodes/n"),
         ("POST /apis/example.com/v1/ports", "cluster-scoped → east"),
         ("POST /api/v1/namespaces", "new-namespace ? west by body"),
+    ]);
+}
+
+#[test]
+fn one_namespace_of_one_member_is_held_to_its_labels() {
+    let mut wire = shard(vec![member("west", &["ns-a", "ns-b"])]);
+    wire.limits = vec![limit("*", "pods", "app=foo")];
+    World::new(wire).check(&[
         (
             "GET /api/v1/namespaces/ns-a/pods",
             "owned-namespace ⇒ west select:app=foo",
