@@ -1,18 +1,20 @@
 //! The merged resourceVersion: where a client stands on every member, as one decimal number.
 //!
-//! `1 eeeeeeeeee nnnn (ll rrr…)* ccccccccc`: format digit, ten digits of the epoch, the number of slots, per
-//! slot the length and the digits of that member's raw resourceVersion, nine check digits. The fixed parts alone are 24
-//! digits, so no member can take one for its uint64 and no filler is needed to reach the floor. A slot only moves forward;
-//! its length grows before its digits start again, so the whole grows under "longer is greater, else lexicographic", the
-//! order clients compare by. Stateless: every router replica reads it. The check digits tell accidents and tampering, they
-//! keep no secret: a client that forges one only chooses where its own watches begin.
+//! Format 1 is `1 eeeeeeeeee nnnn (ll rrr…)* ccccccccc`: format digit, ten digits of the epoch, the number of slots, per
+//! slot the length and the digits of that member's raw resourceVersion, nine check digits. Format 2 is
+//! `2 eeeeeeeeee vvvvvvvvvv nnnn (20 digits)* ccccccccc`: behind the epoch the view revision, and slots of one width, the
+//! member's raw resourceVersion plus one. The fixed parts alone are 24 digits, so no member can take one for its uint64. A
+//! slot only moves forward, and so the whole grows under "longer is greater, else lexicographic", the order clients compare
+//! by. Stateless: every router replica reads both, and writes the one it is told to. The check digits tell accidents and
+//! tampering, they keep no secret: a client that forges one only chooses where its own watches begin.
 //!
-//! The epoch says what the slots are positions *of*: the shard, its set of members, and which of the members' objects are
-//! the caller's in this request ([`Universe::covering`]). A position says nothing of objects that were not asked for when
-//! it was reached: who went on from it with more namespaces would never hear of what is in them already, and with fewer
-//! never of what is gone. So another share is another epoch, and its cursors are expired. Not in it: how a member is asked
-//! (by labels or not), whether it can be reached, and whatever is only so until more is known. It follows from content
-//! alone, so all routers, also after a restart, agree on it.
+//! The epoch says what the slots are positions *of*. In format 1 that is the shard, its set of members, and which of the
+//! members' objects are the caller's in this request ([`Universe::covering`]): a position says nothing of objects that were
+//! not asked for when it was reached, so another share is another epoch, and its cursors are expired. In format 2 it is the
+//! shard, the hub's incarnation and the set of members, and the *view revision* says how new the share was: a cursor of
+//! another revision is whole, and who reads it is told which view is the newer one ([`View`]). Not in either: how a member
+//! is asked (by labels or not), whether it can be reached, and whatever is only so until more is known. All of it follows
+//! from content alone, so all routers, also after a restart, agree on it.
 //!
 //! ```
 //! use portolan_merge::cursor::{Cursor, Slot, Universe};
@@ -26,33 +28,65 @@
 //! # Ok::<(), portolan_merge::cursor::CursorError>(())
 //! ```
 
-use std::fmt::Write as _;
+use std::cmp::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
+
+mod text;
 
 /// Digits of the shortest cursor: below this a number may be a member's own resourceVersion (uint64: at most 20 digits).
 pub const SHORTEST: usize = 24;
 /// Digits of the longest cursor: above this, URLs that carry it become longer than clients and proxies accept.
 pub const LONGEST: usize = 4_000;
+/// So many members can be asked at once and every cursor of it be written, in either format.
+pub const MOST_MEMBERS: usize = text::most_members();
 
-const FORMAT: char = '1';
-const EPOCH: usize = 10;
-const COUNT: usize = 4;
-const CHECK: usize = 9;
-const SLOTS_AT: usize = 1 + EPOCH + COUNT;
-/// Digits of a slot's length, and of the largest version.
-const LENGTH: usize = 2;
-const VERSION: usize = 20;
-/// So many members can be asked at once and every cursor of it be written.
-pub const MOST_MEMBERS: usize = (LONGEST - SLOTS_AT - CHECK) / (LENGTH + VERSION);
-/// The largest prime below 10⁹: no digit times a power of ten is a multiple of it, so one wrong digit never passes.
-const CHECK_PRIME: u64 = 999_999_937;
+/// How a cursor is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The epoch covers the share; what routers of before the second read.
+    #[default]
+    One,
+    /// The view revision says how new the share is.
+    Two,
+}
+
+/// Whose positions the slots are, and in which form that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    format: Format,
+    epoch: u32,
+    /// 0 in format 1.
+    revision: u64,
+}
+
+/// How new the view is that a cursor was made in, beside the universe that it is read against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// The same share.
+    Same,
+    /// The shard's pairs have changed since it was made, at this revision.
+    Older(u64),
+    /// It was made at this revision, which is not known here yet: only the hub can say what came with it.
+    Newer(u64),
+}
 
 /// What a caller's cursors speak of: member clusters in the order of their slots, and its share of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Universe {
     uids: Box<[String]>,
+    /// For format 1: of the shard's name, the members and the shares.
     epoch: u32,
+    /// For format 2; none: the hub has not told what it takes, and none is read or written.
+    identity: Option<Identity>,
+    writes: Format,
+}
+
+/// What format 2 says of a universe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    epoch: u32,
+    revision: u64,
 }
 
 impl Universe {
@@ -61,14 +95,23 @@ impl Universe {
         let mut uids: Vec<String> = uids.into_iter().collect();
         uids.sort_unstable();
         uids.dedup();
-        let mut hash = Xxh3::new();
-        for part in std::iter::once(shard).chain(uids.iter().map(String::as_str)) {
-            hash.update(part.as_bytes());
-            hash.update(&[0]);
-        }
         Self {
+            epoch: epoch_of(&[shard], &uids),
             uids: uids.into_boxed_slice(),
-            epoch: high(&hash),
+            identity: None,
+            writes: Format::One,
+        }
+    }
+
+    /// The universe as format 2 has it: of the shard of this UID, in this incarnation of the hub, at this view revision (the
+    /// highest of all changes of the shard's own pairs, those that left included). `writes`: the format of its cursors.
+    #[must_use]
+    pub fn identified(self, shard_uid: &str, hub_incarnation: &str, revision: u64, writes: Format) -> Self {
+        let epoch = epoch_of(&[shard_uid, hub_incarnation], &self.uids);
+        Self {
+            identity: Some(Identity { epoch, revision }),
+            writes,
+            ..self
         }
     }
 
@@ -105,12 +148,48 @@ impl Universe {
 
     /// Whether cursors in which so many of them have a position can be written, however far those get.
     pub fn has_room(&self, asked: usize) -> bool {
-        SLOTS_AT + self.len() * LENGTH + asked * VERSION + CHECK <= LONGEST
+        let format = self.head().format;
+        let wide = match format {
+            Format::One => asked,
+            Format::Two => self.len(),
+        };
+        wide <= MOST_MEMBERS && text::longest(format, self.len(), asked) <= LONGEST
     }
 
     /// What tells this universe's cursors from all others.
     pub fn epoch(&self) -> u32 {
-        self.epoch
+        self.head().epoch
+    }
+
+    /// What its cursors begin with.
+    fn head(&self) -> Head {
+        match (self.writes, self.identity) {
+            (Format::Two, Some(identity)) => Head {
+                format: Format::Two,
+                epoch: identity.epoch,
+                revision: identity.revision,
+            },
+            _ => Head {
+                format: Format::One,
+                epoch: self.epoch,
+                revision: 0,
+            },
+        }
+    }
+
+    /// Which view a cursor with this head was made in; none: of another universe.
+    fn view(&self, head: Head) -> Option<View> {
+        match (head.format, self.identity) {
+            (Format::One, _) => (head.epoch == self.epoch).then_some(View::Same),
+            (Format::Two, Some(identity)) if identity.epoch == head.epoch => {
+                Some(match head.revision.cmp(&identity.revision) {
+                    Ordering::Less => View::Older(head.revision),
+                    Ordering::Equal => View::Same,
+                    Ordering::Greater => View::Newer(head.revision),
+                })
+            }
+            (Format::Two, _) => None,
+        }
     }
 }
 
@@ -138,7 +217,7 @@ impl Slot {
 /// One position on every member of a set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cursor {
-    epoch: u32,
+    head: Head,
     slots: Box<[Slot]>,
 }
 
@@ -151,6 +230,9 @@ pub enum CursorError {
     /// A whole cursor, but of another shard, another set of members or another share of their objects.
     #[error("a cursor of another set of members or namespaces")]
     WrongEpoch,
+    /// A whole cursor of this shard, made in another view.
+    #[error("a cursor of another view of the shard")]
+    OtherView(View),
     /// Check digits or layout do not hold.
     #[error("a damaged cursor")]
     Damaged,
@@ -163,7 +245,7 @@ impl Cursor {
     /// A cursor in which nothing is asked of anyone.
     pub fn new(universe: &Universe) -> Self {
         Self {
-            epoch: universe.epoch,
+            head: universe.head(),
             slots: vec![Slot::Unasked; universe.len()].into_boxed_slice(),
         }
     }
@@ -180,7 +262,12 @@ impl Cursor {
 
     /// The epoch it was made in.
     pub fn epoch(&self) -> u32 {
-        self.epoch
+        self.head.epoch
+    }
+
+    /// Whether it is a position in this universe as it is now.
+    pub fn speaks_of(&self, universe: &Universe) -> bool {
+        self.head == universe.head()
     }
 
     /// Moves a slot forward; never backwards. Version 0 says "whatever you have", which is no position: `Sync`.
@@ -199,50 +286,31 @@ impl Cursor {
 
     /// Writes the digits. Refuses what [`Cursor::decode`] would not read.
     pub fn encode(&self) -> Result<String, CursorError> {
-        if self.slots.len() >= 10_usize.pow(4) {
-            return Err(CursorError::TooLong);
-        }
-        let mut text = String::with_capacity(SHORTEST + self.slots.len() * 12);
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{FORMAT}{:0EPOCH$}{:0COUNT$}", self.epoch, self.slots.len());
-        for slot in &self.slots {
-            match slot {
-                Slot::Unasked => text.push_str("00"),
-                Slot::Sync => text.push_str("010"),
-                Slot::At(version) => {
-                    let _ = write!(text, "{:02}{version}", digits(*version));
-                }
-            }
-        }
-        if text.len() + CHECK > LONGEST {
-            return Err(CursorError::TooLong);
-        }
-        let _ = write!(text, "{:0CHECK$}", check(text.as_bytes()));
-        Ok(text)
+        text::write(self.head, &self.slots)
     }
 
-    /// Reads what [`Cursor::encode`] wrote for the same set of members, and nothing else.
+    /// Reads what [`Cursor::encode`] wrote for the same set of members in the same view, in either format, and nothing
+    /// else.
     pub fn decode(text: &str, universe: &Universe) -> Result<Self, CursorError> {
-        if !is_cursor(text) {
-            return Err(CursorError::NotACursor);
+        match Self::read(text, universe)? {
+            (cursor, View::Same) => Ok(cursor),
+            (_, other) => Err(CursorError::OtherView(other)),
         }
-        if text.len() > LONGEST {
-            return Err(CursorError::TooLong);
-        }
-        let (body, sum) = text.split_at(text.len() - CHECK);
-        if !body.starts_with(FORMAT) || sum.parse() != Ok(check(body.as_bytes())) {
-            return Err(CursorError::Damaged);
-        }
-        let (head, slots) = body.split_at(SLOTS_AT);
-        let (epoch, count) = head[1..].split_at(EPOCH);
-        if epoch.parse() != Ok(universe.epoch) || count.parse() != Ok(universe.len()) {
-            return Err(CursorError::WrongEpoch);
-        }
-        let slots = read_slots(slots, universe.len()).ok_or(CursorError::Damaged)?;
-        Ok(Self {
-            epoch: universe.epoch,
-            slots,
-        })
+    }
+
+    /// Reads a cursor of the same set of members, and says in which view it was made. It stands in `universe` from then on:
+    /// written again it says that its share is today's, which only [`View::Same`] makes true.
+    pub fn read(text: &str, universe: &Universe) -> Result<(Self, View), CursorError> {
+        let (head, slots) = text::read(text, universe.len())?;
+        let view = universe.view(head).ok_or(CursorError::WrongEpoch)?;
+        let slots = slots.ok_or(CursorError::WrongEpoch)??;
+        Ok((
+            Self {
+                head: universe.head(),
+                slots,
+            },
+            view,
+        ))
     }
 }
 
@@ -251,34 +319,19 @@ pub fn is_cursor(text: &str) -> bool {
     text.len() >= SHORTEST && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn read_slots(mut text: &str, count: usize) -> Option<Box<[Slot]>> {
-    let mut slots = Vec::with_capacity(count);
-    for _ in 0..count {
-        let (length, rest) = text.split_at_checked(2)?;
-        let (version, rest) = rest.split_at_checked(length.parse().ok()?)?;
-        slots.push(match version {
-            "" => Slot::Unasked,
-            "0" => Slot::Sync,
-            _ if version.starts_with('0') => return None,
-            _ => Slot::At(version.parse().ok()?),
-        });
-        text = rest;
+/// A hash of who is meant and of which members.
+fn epoch_of(who: &[&str], uids: &[String]) -> u32 {
+    let mut hash = Xxh3::new();
+    for part in who.iter().copied().chain(uids.iter().map(String::as_str)) {
+        hash.update(part.as_bytes());
+        hash.update(&[0]);
     }
-    text.is_empty().then(|| slots.into_boxed_slice())
+    high(&hash)
 }
 
 /// The half of a hash that becomes the epoch.
 fn high(hash: &Xxh3) -> u32 {
     u32::try_from(hash.digest() >> 32).unwrap_or(u32::MAX)
-}
-
-fn digits(version: u64) -> u32 {
-    version.checked_ilog10().map_or(1, |log| log + 1)
-}
-
-fn check(body: &[u8]) -> u64 {
-    body.iter()
-        .fold(0, |sum, byte| (sum * 10 + u64::from(byte - b'0')) % CHECK_PRIME)
 }
 
 #[cfg(test)]

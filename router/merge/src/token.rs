@@ -122,7 +122,7 @@ impl Token {
             return Err(TokenError::NotYours);
         }
         let cursor = Cursor::decode(wire.rv, universe).map_err(|error| match error {
-            CursorError::WrongEpoch => TokenError::WrongEpoch,
+            CursorError::WrongEpoch | CursorError::OtherView(_) => TokenError::WrongEpoch,
             other => TokenError::Cursor(other),
         })?;
         if wire.m >= universe.len() {

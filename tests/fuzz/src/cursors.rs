@@ -2,13 +2,18 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use portolan_merge::cursor::{Cursor, SHORTEST, Universe, is_cursor};
+use portolan_merge::cursor::{Cursor, Format, SHORTEST, Universe, View, is_cursor};
 use portolan_merge::token::{Binding, Token};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The set of members that seeds are made for.
 pub(crate) fn universe(members: usize) -> Universe {
     Universe::new("team/shard", (0..members).map(|member| format!("uid-{member}")))
+}
+
+/// The same members, as the format with view revisions has them.
+pub(crate) fn viewed(members: usize) -> Universe {
+    universe(members).identified("shard-uid", "hub", 7, Format::Two)
 }
 
 pub(crate) fn binding(user: &str) -> Binding {
@@ -20,18 +25,29 @@ pub fn cursor(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mended = mend(text);
     for members in [0, 1, 2, 3, 5] {
-        let universe = universe(members);
-        for text in [Some(text), mended.as_deref()].into_iter().flatten() {
-            let Ok(cursor) = Cursor::decode(text, &universe) else {
-                continue;
-            };
-            assert!(is_cursor(text), "no member takes it for its own");
-            assert_eq!(cursor.encode().as_deref(), Ok(text), "one cursor, one text");
-            assert_eq!(cursor.slots().len(), members);
-            let other = Universe::new("other/shard", (0..members).map(|member| format!("uid-{member}")));
-            assert!(Cursor::decode(text, &other).is_err(), "a cursor of another shard");
+        for universe in [universe(members), viewed(members)] {
+            for text in [Some(text), mended.as_deref()].into_iter().flatten() {
+                read(text, &universe);
+            }
         }
     }
+}
+
+fn read(text: &str, universe: &Universe) {
+    let Ok((cursor, view)) = Cursor::read(text, universe) else {
+        assert!(Cursor::decode(text, universe).is_err());
+        return;
+    };
+    assert!(is_cursor(text), "no member takes it for its own");
+    assert_eq!(cursor.slots().len(), universe.len());
+    assert_eq!(Cursor::decode(text, universe).is_ok(), view == View::Same);
+    let again = cursor.encode().unwrap();
+    if view == View::Same && text.as_bytes()[0] == again.as_bytes()[0] {
+        assert_eq!(again, text, "one cursor, one text");
+    }
+    let members = (0..universe.len()).map(|member| format!("uid-{member}"));
+    let other = Universe::new("other/shard", members).identified("other-uid", "hub", 7, Format::Two);
+    assert!(Cursor::read(text, &other).is_err(), "a cursor of another shard");
 }
 
 /// The text with the check digits that belong to it.

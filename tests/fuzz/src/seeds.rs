@@ -5,7 +5,7 @@ use portolan_merge::cursor::{Cursor, Slot};
 use portolan_merge::token::Token;
 use portolan_merge::wire;
 
-use crate::cursors::{binding, universe};
+use crate::cursors::{binding, universe, viewed};
 
 /// Name of the target, name of the file, content.
 pub type Seed = (&'static str, String, Vec<u8>);
@@ -21,15 +21,21 @@ pub fn all() -> Vec<Seed> {
 }
 
 fn cursors(seeds: &mut Vec<Seed>) {
-    for members in [0, 1, 3] {
-        let mut cursor = Cursor::new(&universe(members));
+    let of = [0, 1, 3].into_iter().flat_map(|members| {
+        [
+            (format!("of-{members}"), universe(members)),
+            (format!("viewed-of-{members}"), viewed(members)),
+        ]
+    });
+    for (name, universe) in of {
+        let mut cursor = Cursor::new(&universe);
         cursor.set(0, Slot::At(u64::MAX));
         cursor.set(1, Slot::Sync);
         let text = cursor.encode().unwrap();
-        seeds.push(("cursor", format!("of-{members}"), text.clone().into_bytes()));
+        seeds.push(("cursor", name.clone(), text.clone().into_bytes()));
         seeds.push((
             "cursor",
-            format!("cut-of-{members}"),
+            format!("cut-{name}"),
             text.as_bytes()[..text.len() - 1].to_vec(),
         ));
     }

@@ -4,10 +4,30 @@ use std::cmp::Ordering;
 
 use proptest::prelude::*;
 
+use super::text::{CHECK, check, digits};
 use super::*;
 
 fn universe(members: usize) -> Universe {
     Universe::new("shard", (0..members).map(|member| format!("uid-{member:04}")))
+}
+
+fn at_revision(members: usize, revision: u64) -> Universe {
+    universe(members).identified("shard-uid", "hub", revision, Format::Two)
+}
+
+/// One set of members, as each format has it.
+fn either(members: usize) -> impl Strategy<Value = Universe> {
+    prop_oneof![
+        Just(universe(members)),
+        (0_u64..10_000_000_000).prop_map(move |revision| at_revision(members, revision)),
+    ]
+}
+
+fn slots_in(count: std::ops::Range<usize>) -> impl Strategy<Value = (Vec<Slot>, Universe)> {
+    prop::collection::vec(slot(), count).prop_flat_map(|slots| {
+        let members = slots.len();
+        (Just(slots), either(members))
+    })
 }
 
 /// How clients compare resourceVersions (KEP-5504).
@@ -48,8 +68,7 @@ fn advanced(slot: Slot, how: u8, any: u64) -> Slot {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(slots in prop::collection::vec(slot(), 0..40)) {
-        let universe = universe(slots.len());
+    fn what_is_written_is_read((slots, universe) in slots_in(0..40)) {
         let cursor = cursor_of(&universe, &slots);
         let text = cursor.encode().unwrap();
         prop_assert!(is_cursor(&text) && !text.starts_with('0') && text.len() <= LONGEST);
@@ -59,10 +78,9 @@ proptest! {
 
     #[test]
     fn it_grows_as_any_slot_moves(
-        slots in prop::collection::vec(slot(), 1..8),
+        (slots, universe) in slots_in(1..8),
         steps in prop::collection::vec(later(), 1..20),
     ) {
-        let universe = universe(slots.len());
         let mut cursor = cursor_of(&universe, &slots);
         for (index, how, any) in steps {
             let before = cursor.clone();
@@ -84,9 +102,8 @@ proptest! {
 
     #[test]
     fn one_wrong_digit_is_refused(
-        slots in prop::collection::vec(slot(), 1..6), at in any::<prop::sample::Index>(), by in 1_u8..10,
+        (slots, universe) in slots_in(1..6), at in any::<prop::sample::Index>(), by in 1_u8..10,
     ) {
-        let universe = universe(slots.len());
         let mut text = cursor_of(&universe, &slots).encode().unwrap().into_bytes();
         let at = at.index(text.len());
         text[at] = b'0' + (text[at] - b'0' + by) % 10;
@@ -95,8 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_one_is_refused(slots in prop::collection::vec(slot(), 1..6), from in any::<prop::sample::Index>(), n in 1_usize..4) {
-        let universe = universe(slots.len());
+    fn a_cut_one_is_refused((slots, universe) in slots_in(1..6), from in any::<prop::sample::Index>(), n in 1_usize..4) {
         let text = cursor_of(&universe, &slots).encode().unwrap();
         let from = from.index(text.len());
         let cut = format!("{}{}", &text[..from], &text[(from + n).min(text.len())..]);
@@ -107,6 +123,25 @@ proptest! {
     #[test]
     fn anything_is_read_without_panic_and_only_what_would_be_written(text in "[0-9]{0,80}|.{0,40}") {
         let universe = universe(2);
+        if let Ok(cursor) = Cursor::decode(&text, &universe) {
+            prop_assert_eq!(cursor.encode(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn it_grows_with_the_view_whatever_the_slots_say(
+        before in prop::collection::vec(slot(), 3), after in prop::collection::vec(slot(), 3), revision in 0_u64..9_999_999_999,
+    ) {
+        let older = cursor_of(&at_revision(3, revision), &before).encode().unwrap();
+        let newer = cursor_of(&at_revision(3, revision + 1), &after).encode().unwrap();
+        prop_assert_eq!(compare(&newer, &older), Ordering::Greater, "{} then {}", older, newer);
+    }
+
+    #[test]
+    fn wide_slots_made_up_with_right_check_digits_are_read_only_as_they_would_be_written(slots in "[0-9]{60}|[0-9]{0,70}|0{20}[0-2][0-9]{19}0{20}") {
+        let universe = at_revision(3, 7);
+        let body = format!("2{:010}00000000070003{slots}", universe.epoch());
+        let text = format!("{body}{:09}", check(body.as_bytes()));
         if let Ok(cursor) = Cursor::decode(&text, &universe) {
             prop_assert_eq!(cursor.encode(), Ok(text));
         }
@@ -174,6 +209,85 @@ fn the_wire_form_is_what_the_design_says() {
         format!("1{:010}000203734010", universe.epoch())
     );
     assert_eq!(Cursor::new(&Universe::new("", [])).encode().unwrap().len(), SHORTEST);
+}
+
+#[test]
+fn the_second_wire_form_is_what_the_design_says() {
+    let universe = at_revision(3, 4_711);
+    let text = cursor_of(&universe, &[Slot::At(734), Slot::Sync, Slot::At(u64::MAX)])
+        .encode()
+        .unwrap();
+    let expected = format!(
+        "2{:010}000000471100030000000000000000073500000000000000000001{}",
+        universe.epoch(),
+        "18446744073709551616"
+    );
+    assert_eq!(&text[..text.len() - CHECK], expected);
+    let longest = cursor_of(&at_revision(180, 1), &[Slot::At(7); 180]).encode().unwrap();
+    assert_eq!(longest.len(), 3_634);
+    // Clients come back with it to routers of other builds.
+    assert_eq!(universe.epoch(), 2_933_984_966);
+}
+
+#[test]
+fn who_reads_a_cursor_is_told_which_view_is_newer() {
+    let text = |revision| {
+        cursor_of(&at_revision(2, revision), &[Slot::At(5), Slot::At(6)])
+            .encode()
+            .unwrap()
+    };
+    for (written, held, view) in [(7, 7, View::Same), (7, 8, View::Older(7)), (8, 7, View::Newer(8))] {
+        let universe = at_revision(2, held);
+        let (cursor, told) = Cursor::read(&text(written), &universe).unwrap();
+        assert_eq!((cursor.slots(), told), (&[Slot::At(5), Slot::At(6)][..], view));
+        let only = Cursor::decode(&text(written), &universe);
+        assert_eq!(only.is_ok(), view == View::Same);
+        assert!(only.is_ok() || only == Err(CursorError::OtherView(view)));
+    }
+    let universe = universe(2);
+    for other in [
+        universe.clone().identified("another", "hub", 7, Format::Two),
+        universe.clone().identified("shard-uid", "another", 7, Format::Two),
+        at_revision(3, 7),
+        universe,
+    ] {
+        assert_eq!(Cursor::read(&text(7), &other).unwrap_err(), CursorError::WrongEpoch);
+    }
+}
+
+#[test]
+fn both_formats_are_read_and_the_one_told_is_written() {
+    let of = |writes| universe(2).covering([(0, 1)]).identified("shard-uid", "hub", 7, writes);
+    let (one, two) = (of(Format::One), of(Format::Two));
+    let slots = [Slot::At(5), Slot::Sync];
+    for (writer, reader) in [(&one, &two), (&two, &one)] {
+        let text = cursor_of(writer, &slots).encode().unwrap();
+        let read = Cursor::decode(&text, reader).unwrap();
+        assert!(read.speaks_of(reader) && !read.speaks_of(writer));
+        assert_eq!(read, cursor_of(reader, &slots), "it is written as the reader writes");
+    }
+    assert!(cursor_of(&one, &slots).encode().unwrap().starts_with('1'));
+    assert!(cursor_of(&two, &slots).encode().unwrap().starts_with('2'));
+    // The first knows no view but by its epoch.
+    let other = universe(2)
+        .covering([(0, 2)])
+        .identified("shard-uid", "hub", 7, Format::Two);
+    let text = cursor_of(&one, &slots).encode().unwrap();
+    assert_eq!(Cursor::decode(&text, &other), Err(CursorError::WrongEpoch));
+    // Nobody has told what the second is of.
+    let text = cursor_of(&two, &slots).encode().unwrap();
+    assert_eq!(
+        Cursor::decode(&text, &universe(2).covering([(0, 1)])),
+        Err(CursorError::WrongEpoch)
+    );
+}
+
+#[test]
+fn a_move_to_smaller_numbers_never_makes_it_shorter() {
+    let text = |revision, slots: [Slot; 2]| cursor_of(&at_revision(2, revision), &slots).encode().unwrap();
+    let large = text(7, [Slot::At(u64::MAX), Slot::Unasked]);
+    let small = text(8, [Slot::Unasked, Slot::At(1)]);
+    assert_eq!(compare(&small, &large), Ordering::Greater);
 }
 
 #[test]
@@ -253,6 +367,11 @@ fn more_than_a_url_carries_is_refused() {
     assert!(universe(180).has_room(180) && !universe(181).has_room(181));
     // One of many: the others' slots are empty.
     assert!(universe(1_000).has_room(1) && !universe(1_988).has_room(1));
+    // Of fixed width all slots take room.
+    let wide = |members: usize| cursor_of(&at_revision(members, 1), &[]).encode();
+    assert!(wide(180).is_ok() && at_revision(180, 1).has_room(1));
+    assert!(wide(181).is_err() && !at_revision(181, 1).has_room(1));
+    assert!(Cursor::new(&at_revision(1, 10_000_000_000)).encode().is_err());
     assert_eq!(Cursor::new(&universe(10_000)).encode(), Err(CursorError::TooLong));
     assert_eq!(Cursor::new(&universe(1_989)).encode(), Err(CursorError::TooLong));
     assert!(Cursor::new(&universe(1_988)).encode().is_ok());
