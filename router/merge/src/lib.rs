@@ -14,8 +14,8 @@
 //! 2. [`list`] makes one list of the members' bodies. Its resourceVersion is a cursor of all their resourceVersions.
 //! 3. [`watch`] makes one stream of the members' streams, from a cursor on. Its bookmarks are cursors. What is in the middle
 //!    of its initial events, was lost, or changed with the shard is resynced without the client, where that is possible.
-//! 4. [`resume`] keeps for some minutes what ended streams had sent last, for clients that come back with the version of an
-//!    object instead of a cursor.
+//! 4. [`resume`] knows what open streams, and for some minutes those that ended, sent last, for clients that come back with
+//!    the version of an object instead of a cursor.
 //!
 //! Beside that: [`filter`] tells which namespaces of a member are the caller's, [`object_meta`] reads what an object is
 //! without decoding it, [`wire`] walks protobuf; [`discovery`] and [`openapi`] make what members serve into one server's

@@ -1,25 +1,32 @@
-//! What ended watch streams had sent last, so that their clients go on instead of relisting.
+//! Where clients stand that come back with the version of an object instead of a cursor.
 //!
 //! Clients that never ask for bookmarks, and those whose last bookmark was cut off, resume from the version of the last
-//! object they read, which is one member's and says nothing of the others. For some minutes the router knows better.
-//! Memory only, of one router: whoever comes back to another one relists. Time is handed in; the router's `fanout` calls it.
+//! object they read, which is one member's and says nothing of the others. The router knows what its streams sent, those
+//! that are open (their client may be gone unnoticed) and for some minutes those that ended. It answers only where it must
+//! be right: all streams of the caller that may have sent the version agree, none of them was forgotten, and no other router
+//! can have sent it. Each stream answers once. Time is handed in; the router's `fanout` calls it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::cursor::{Cursor, Slot};
+use crate::cursor::{Cursor, Universe};
 use crate::token::Binding;
-use crate::watch::Sent;
+use crate::watch::{KEPT, Position, Sent, Spans};
+
+/// What is known of forgotten streams is kept apart for so many groups of callers and requests; 128 KiB.
+const GROUPS: u64 = 1024;
 
 /// Bounds of [`Resume`].
 #[derive(Clone, Copy, Debug)]
 pub struct ResumeBounds {
-    /// How long an ended stream is remembered.
+    /// How long an ended stream is remembered; no client stays away for longer and then resumes.
     pub keep: Duration,
     /// How many ended streams are remembered.
     pub streams: usize,
-    /// How many positions are remembered; what bounds the bytes, some 24 for each.
+    /// How many positions of ended streams are remembered; what bounds the bytes, some 24 for each.
     pub positions: usize,
+    /// How many positions each stream knows.
+    pub ring: usize,
 }
 
 impl Default for ResumeBounds {
@@ -29,25 +36,72 @@ impl Default for ResumeBounds {
             keep: Duration::from_mins(5),
             streams: 4_000,
             positions: 512 * 1024,
+            ring: KEPT,
         }
     }
 }
 
-/// The ended streams of one router, oldest first.
+/// A stream that may be resumed from, from before its first byte until [`Resume::end`].
+#[derive(Debug)]
+pub struct Stream {
+    id: u64,
+    sent: Sent,
+}
+
+impl Stream {
+    /// For [`crate::watch::WatchMerge::recorded`].
+    pub fn sent(&self) -> Sent {
+        self.sent.clone()
+    }
+}
+
+/// A client that comes with the version of the last object it has read.
+#[derive(Clone, Copy, Debug)]
+pub struct Comeback<'a> {
+    /// Whose it is, and what it asks for: by this the streams that it may have read are told from all others.
+    pub binding: Binding,
+    /// The object's version.
+    pub version: u64,
+    /// What its cursors speak of now.
+    pub universe: &'a Universe,
+    /// For how long no other router, nor this one before it was started, can have served it.
+    pub alone: Duration,
+}
+
+/// Where a client stands that comes with an object's version.
+#[derive(Debug)]
+pub enum Resumed {
+    /// Here, and it goes on with this stream.
+    At(Cursor, Stream),
+    /// It may have been sent the version, and what that stands for cannot be told: 410.
+    Gone,
+    /// No stream of this caller and request sent it.
+    Unknown,
+}
+
+/// The streams of one router.
 #[derive(Debug)]
 pub struct Resume {
     bounds: ResumeBounds,
-    ended: VecDeque<Ended>,
-    /// How many ended streams each request has: most lookups find none and should not walk.
-    known: HashMap<u64, u32>,
+    next: u64,
+    streams: BTreeMap<u64, Record>,
+    /// The streams of each caller and request.
+    known: HashMap<u64, Vec<u64>>,
+    /// Streams that ended, and when, oldest first.
+    ended: VecDeque<(Duration, u64)>,
+    /// Positions of streams that ended.
     positions: usize,
+    /// What forgotten streams may have sent, by group.
+    forgotten: HashMap<u64, Spans>,
 }
 
 #[derive(Debug)]
-struct Ended {
-    at: Duration,
+struct Record {
     key: u64,
     sent: Sent,
+    /// A client went on from it: it is asked what it may have sent, and answers nobody else.
+    served: bool,
+    /// Once it ended.
     positions: usize,
 }
 
@@ -56,244 +110,135 @@ impl Resume {
     pub fn new(bounds: ResumeBounds) -> Self {
         Self {
             bounds,
-            ended: VecDeque::new(),
+            next: 0,
+            streams: BTreeMap::new(),
             known: HashMap::new(),
+            ended: VecDeque::new(),
             positions: 0,
+            forgotten: HashMap::new(),
         }
     }
 
-    /// A stream of this caller and request ended at `now` (since any fixed moment, never backwards).
-    pub fn remember(&mut self, now: Duration, binding: &Binding, sent: Sent) {
+    /// A stream of this caller and request begins, not from an object's version. To be called before its first byte.
+    pub fn begin(&mut self, binding: Binding) -> Stream {
+        self.add(binding, Sent::keeping(self.bounds.ring))
+    }
+
+    /// Where a client stands that comes at `now` (since any fixed moment, never backwards).
+    pub fn find(&mut self, now: Duration, comes: Comeback<'_>) -> Resumed {
         self.forget_old(now);
-        let positions = sent.positions();
-        // Of one that ended in the middle of initial events it is kept that it may be the client's own.
-        let unclear = sent.unclear();
-        let nothing = positions == 0 && unclear.is_none();
-        if nothing || positions > self.bounds.positions || self.bounds.streams == 0 {
-            return;
+        let (key, version) = (comes.binding.key(), comes.version);
+        let forgotten = self.forgotten.get(&(key % GROUPS));
+        if comes.alone < self.bounds.keep || forgotten.is_some_and(|versions| versions.has(version)) {
+            return Resumed::Gone;
         }
-        let sent = unclear.unwrap_or(sent);
-        while self.ended.len() >= self.bounds.streams || self.positions + positions > self.bounds.positions {
+        let mut found: Option<Cursor> = None;
+        let mut serves = None;
+        for id in self.known.get(&key).into_iter().flatten() {
+            let Some(record) = self.streams.get(id) else { continue };
+            match record.sent.position(version) {
+                Position::Never => {}
+                Position::Unclear => return Resumed::Gone,
+                Position::At(cursor) if found.as_ref().is_some_and(|found| *found != cursor) => return Resumed::Gone,
+                Position::At(cursor) => {
+                    found = Some(cursor);
+                    serves = serves.or((!record.served).then_some(*id));
+                }
+            }
+        }
+        let Some(cursor) = found else { return Resumed::Unknown };
+        let Some(record) = serves.and_then(|id| self.streams.get_mut(&id)) else {
+            return Resumed::Gone;
+        };
+        if !cursor.speaks_of(comes.universe) {
+            return Resumed::Gone;
+        }
+        record.served = true;
+        let sent = Sent::of_resumed(self.bounds.ring, version, cursor.clone());
+        Resumed::At(cursor, self.add(comes.binding, sent))
+    }
+
+    /// The stream ended at `now` (since any fixed moment, never backwards), or did not come about.
+    pub fn end(&mut self, now: Duration, stream: Stream) {
+        self.forget_old(now);
+        let Some(record) = self.streams.get_mut(&stream.id) else {
+            return;
+        };
+        let positions = record.sent.settle();
+        record.positions = positions;
+        self.positions += positions;
+        self.ended.push_back((now, stream.id));
+        if stream.sent.is_nothing() {
+            // Nobody can come back with it; the newest of them, so nothing else moves.
+            self.ended.pop_back();
+            self.remove(stream.id);
+        }
+        while self.ended.len() > self.bounds.streams || self.positions > self.bounds.positions {
             self.forget_oldest();
         }
-        self.positions += positions;
-        *self.known.entry(binding.key()).or_default() += 1;
-        self.ended.push_back(Ended {
-            at: now,
-            key: binding.key(),
-            sent,
-            positions,
-        });
     }
 
-    /// Where a client of this caller and request stands, whose last event was an object of version `raw`. Of several
-    /// streams that sent it, the position that misses nothing of any; none if one of them may have sent it and cannot say
-    /// what it meant there.
-    pub fn find(&mut self, now: Duration, binding: &Binding, raw: u64) -> Option<Cursor> {
-        self.forget_old(now);
-        self.known.get(&binding.key())?;
-        let mut found: Option<Cursor> = None;
-        for ended in self.ended.iter().filter(|ended| ended.key == binding.key()) {
-            let Some(cursor) = ended.sent.resume(raw) else {
-                if ended.sent.may_have_sent(raw) {
-                    return None;
-                }
-                continue;
-            };
-            found = Some(match found {
-                None => cursor,
-                Some(other) => earlier(&other, &cursor)?,
-            });
-        }
-        found
-    }
-
-    /// How many streams are remembered.
+    /// How many streams are remembered that ended.
     pub fn len(&self) -> usize {
         self.ended.len()
     }
 
-    /// Whether no stream is remembered.
+    /// Whether no stream is remembered that ended.
     pub fn is_empty(&self) -> bool {
         self.ended.is_empty()
     }
 
-    /// How many positions are remembered.
+    /// How many positions of streams that ended are remembered.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
+    fn add(&mut self, binding: Binding, sent: Sent) -> Stream {
+        let (id, key) = (self.next, binding.key());
+        self.next += 1;
+        self.known.entry(key).or_default().push(id);
+        let record = Record {
+            key,
+            sent: sent.clone(),
+            served: false,
+            positions: 0,
+        };
+        self.streams.insert(id, record);
+        Stream { id, sent }
+    }
+
     fn forget_old(&mut self, now: Duration) {
-        while self
-            .ended
-            .front()
-            .is_some_and(|ended| now.saturating_sub(ended.at) >= self.bounds.keep)
-        {
+        let keep = self.bounds.keep;
+        let old = |(at, _): &(Duration, u64)| now.saturating_sub(*at) >= keep;
+        while self.ended.front().is_some_and(old) {
             self.forget_oldest();
         }
     }
 
+    /// Whoever comes back to a stream that is not known any more must not be taken for another's client. Of one that was
+    /// gone on from nobody comes back.
     fn forget_oldest(&mut self) {
-        let Some(ended) = self.ended.pop_front() else { return };
-        self.positions -= ended.positions;
-        if let Some(known) = self.known.get_mut(&ended.key) {
-            *known -= 1;
-            if *known == 0 {
-                self.known.remove(&ended.key);
-            }
+        let Some((_, id)) = self.ended.pop_front() else { return };
+        if let Some(record) = self.remove(id)
+            && !record.served
+        {
+            let versions = record.sent.versions();
+            self.forgotten.entry(record.key % GROUPS).or_default().unite(&versions);
         }
     }
-}
 
-/// The slots' smaller positions. None where one client waits for a member's state and the other has it: to begin anew
-/// would never tell the latter of what was deleted.
-fn earlier(one: &Cursor, other: &Cursor) -> Option<Cursor> {
-    if one.epoch() != other.epoch() || one.slots().len() != other.slots().len() {
-        return None;
+    fn remove(&mut self, id: u64) -> Option<Record> {
+        let record = self.streams.remove(&id)?;
+        self.positions -= record.positions;
+        if let Some(known) = self.known.get_mut(&record.key) {
+            known.retain(|held| *held != id);
+            if known.is_empty() {
+                self.known.remove(&record.key);
+            }
+        }
+        Some(record)
     }
-    let mut slots = one.slots().iter().zip(other.slots()).enumerate();
-    slots.try_fold(one.clone(), |earlier, (index, slots)| match slots {
-        (Slot::At(a), Slot::At(b)) => Some(earlier.with(index, Slot::At(*a.min(b)))),
-        (a, b) => (a == b).then_some(earlier),
-    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cursor::Universe;
-
-    const MINUTE: Duration = Duration::from_mins(1);
-
-    fn universe() -> Universe {
-        Universe::new("s", ["a".to_owned(), "b".to_owned()])
-    }
-
-    fn at(a: u64, b: u64) -> Cursor {
-        let mut cursor = Cursor::new(&universe());
-        cursor.set(0, Slot::At(a));
-        cursor.set(1, Slot::At(b));
-        cursor
-    }
-
-    fn sent(base: &Cursor, events: &[(usize, u64)]) -> Sent {
-        Sent::over(base, events)
-    }
-
-    fn of(user: &str) -> Binding {
-        Binding::new(["s", user, "/api/v1/pods"])
-    }
-
-    #[test]
-    fn a_position_is_found_by_its_own_caller_until_its_time_is_over() {
-        let mut resume = Resume::new(ResumeBounds::default());
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11), (1, 25), (0, 12)]));
-        assert_eq!(resume.find(MINUTE * 2, &of("ann"), 25), Some(at(11, 25)));
-        assert_eq!(resume.find(MINUTE * 2, &of("ann"), 12), Some(at(12, 25)));
-        assert_eq!(resume.find(MINUTE * 2, &of("ann"), 13), None, "never sent");
-        assert_eq!(resume.find(MINUTE * 2, &of("bob"), 25), None, "another caller");
-        assert_eq!(resume.find(MINUTE * 6, &of("ann"), 25), None, "too late");
-        assert_eq!((resume.len(), resume.positions()), (0, 0));
-        assert!(resume.known.is_empty());
-    }
-
-    #[test]
-    fn of_two_streams_the_position_that_misses_nothing() {
-        let mut resume = Resume::new(ResumeBounds::default());
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(1, 25), (0, 11)]));
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11)]));
-        assert_eq!(resume.find(MINUTE, &of("ann"), 11), Some(at(11, 20)));
-    }
-
-    #[test]
-    fn who_waits_and_who_has_it_are_not_mixed() {
-        let mut waits = Cursor::new(&universe());
-        waits.set(0, Slot::At(10));
-        waits.set(1, Slot::Sync);
-        let mut resume = Resume::new(ResumeBounds::default());
-        resume.remember(MINUTE, &of("ann"), sent(&waits, &[(0, 11)]));
-        assert!(resume.find(MINUTE, &of("ann"), 11).is_some());
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11)]));
-        assert_eq!(resume.find(MINUTE, &of("ann"), 11), None);
-    }
-
-    #[test]
-    fn a_stream_that_cannot_say_what_it_meant_is_not_passed_over() {
-        let mut resume = Resume::new(ResumeBounds::default());
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11), (0, 30)]));
-        assert!(resume.find(MINUTE, &of("ann"), 30).is_some());
-        // Both members' 30: which of them this client has read cannot be told.
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 30), (1, 30)]));
-        assert_eq!(resume.find(MINUTE, &of("ann"), 30), None);
-        assert!(resume.find(MINUTE, &of("ann"), 11).is_some());
-    }
-
-    #[test]
-    fn a_stream_that_ended_in_its_initial_events_is_remembered() {
-        let mut resume = Resume::new(ResumeBounds::default());
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 20), &[(0, 11), (0, 30)]));
-        resume.remember(MINUTE, &of("ann"), Sent::default());
-        assert_eq!(resume.len(), 1, "nothing was sent there");
-        let mut unclear = sent(&at(10, 20), &[(1, 25)]);
-        unclear.poison();
-        resume.remember(MINUTE * 2, &of("ann"), unclear);
-        assert_eq!(resume.find(MINUTE * 2, &of("ann"), 11), None, "it may have sent it");
-        assert!(
-            resume.find(MINUTE * 2, &of("ann"), 30).is_some(),
-            "it has sent nothing so high"
-        );
-        assert_eq!((resume.len(), resume.positions()), (2, 2));
-    }
-
-    #[test]
-    fn who_resumed_and_was_told_nothing_goes_on_where_it_was() {
-        let mut quiet = Sent::over(&at(11, 25), &[]);
-        quiet.begin_with(25, at(11, 25));
-        let mut resume = Resume::new(ResumeBounds::default());
-        resume.remember(MINUTE, &of("ann"), quiet);
-        assert_eq!(resume.find(MINUTE * 5, &of("ann"), 25), Some(at(11, 25)));
-        assert_eq!(resume.find(MINUTE * 5, &of("ann"), 11), None);
-        // Another stream sent the other member's 25: it is not the only one that is asked.
-        resume.remember(MINUTE * 2, &of("ann"), sent(&at(24, 30), &[(0, 25)]));
-        assert_eq!(resume.find(MINUTE * 5, &of("ann"), 25), Some(at(11, 25)));
-    }
-
-    #[test]
-    fn a_stream_of_which_nothing_can_be_told_is_not_passed_over() {
-        let mut blind = sent(&at(10, 20), &[(0, 11)]);
-        blind.renumber();
-        blind.rebase(&at(11, 20));
-        let mut resume = Resume::new(ResumeBounds::default());
-        resume.remember(MINUTE, &of("ann"), blind);
-        resume.remember(MINUTE, &of("ann"), sent(&at(10, 30), &[(0, 11)]));
-        assert_eq!(resume.find(MINUTE, &of("ann"), 11), None);
-    }
-
-    #[test]
-    fn streams_and_positions_are_bounded_and_the_oldest_goes_first() {
-        let bounds = ResumeBounds {
-            keep: MINUTE,
-            streams: 3,
-            positions: 5,
-        };
-        let mut resume = Resume::new(bounds);
-        for round in 0..20 {
-            resume.remember(MINUTE, &of("ann"), sent(&at(1, 1), &[(0, 100 + round)]));
-            assert!(resume.len() <= 3 && resume.positions() <= 5);
-        }
-        assert!(resume.find(MINUTE, &of("ann"), 116).is_none());
-        assert!(resume.find(MINUTE, &of("ann"), 117).is_some());
-        resume.remember(MINUTE, &of("bob"), sent(&at(1, 1), &[(0, 2), (0, 3), (0, 4), (0, 5)]));
-        assert_eq!((resume.len(), resume.positions()), (2, 5));
-        resume.remember(
-            MINUTE,
-            &of("bob"),
-            sent(&at(1, 1), &[(0, 2), (0, 3), (0, 4), (0, 5), (0, 6), (0, 7)]),
-        );
-        assert_eq!(
-            (resume.len(), resume.positions()),
-            (2, 5),
-            "too large for all of the memory"
-        );
-    }
-}
+mod tests;

@@ -65,6 +65,7 @@ mod pending;
 mod replan;
 mod resync;
 mod sent;
+mod spans;
 mod spec;
 mod state;
 mod table;
@@ -78,6 +79,8 @@ use state::LegState;
 pub use budget::Budget;
 pub use output::Output;
 pub use sent::Sent;
+pub(crate) use sent::{KEPT, Position};
+pub(crate) use spans::Spans;
 pub use spec::{Act, LARGEST_FRAME, LegView, Start, WatchError, WatchFault, WatchFormat, WatchLeg, WatchSpec};
 
 /// One merged watch.
@@ -137,9 +140,12 @@ impl WatchMerge {
         self
     }
 
-    /// Notes that the client resumed with an object's version instead of the cursor; to be called before anything is read.
-    pub fn resumed(&mut self, version: u64) {
-        self.sent.begin_with(version, self.legs.cursor.clone());
+    /// Notes what is sent there, where [`crate::resume::Resume`] sees it; to be called before anything is read.
+    #[must_use]
+    pub fn recorded(mut self, sent: Sent) -> Self {
+        self.sent = sent;
+        self.rebase();
+        self
     }
 
     /// How to ask this leg first. Not always what the client said: a union of names begins with an inventory.

@@ -20,13 +20,14 @@ mod wake;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::WARNING;
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 use portolan_merge::cursor::Cursor;
-use portolan_merge::resume::Resume;
-use portolan_merge::watch::{Budget, WatchMerge};
+use portolan_merge::resume::{Comeback, Resume, Resumed, Stream};
+use portolan_merge::watch::{Budget, Sent};
 use portolan_runtime::Tasks;
 
 pub(crate) use self::leg::Asking;
@@ -62,7 +63,7 @@ pub(crate) struct FanOuts {
     /// Tells open watches of swaps.
     pub(crate) replanner: Arc<Replanner>,
     pub(crate) open: Arc<OpenWatches>,
-    /// What ended watches had sent. A mutex: taken when a watch ends, and when a client has no cursor to go on from.
+    /// What watches have sent. A mutex: taken when a watch begins and ends, for a look at its caller's others.
     pub(crate) resume: Mutex<Resume>,
     /// What open watches remember of keys, together.
     pub(crate) shadows: Budget,
@@ -96,18 +97,53 @@ impl FanOuts {
         if plan.unique { &self.names } else { &self.shadows }
     }
 
-    fn remember(&self, asking: &Asking, plan: &FanOut, merge: &WatchMerge) {
-        let binding = list::stream_binding(asking, plan);
-        self.resume
-            .lock()
-            .remember(self.open.uptime(), &binding, merge.sent().clone());
+    /// A watch begins.
+    fn begin(self: &Arc<Self>, asking: &Asking, plan: &FanOut) -> Told {
+        let stream = self.resume.lock().begin(list::stream_binding(asking, plan));
+        Told::new(self, stream)
     }
 
-    /// Where a client stands whose last object had this version.
-    fn resume(&self, asking: &Asking, plan: &FanOut, raw: u64) -> Option<Cursor> {
-        let binding = list::stream_binding(asking, plan);
-        let cursor = self.resume.lock().find(self.open.uptime(), &binding, raw)?;
-        (cursor.epoch() == plan.universe.epoch()).then_some(cursor)
+    /// Where a client stands whose last object had this version, and the watch that goes on from there. Asked as of the only
+    /// router of the caller: which others there are the hub does not tell.
+    fn resume(self: &Arc<Self>, asking: &Asking, plan: &FanOut, raw: u64) -> Option<(Cursor, Told)> {
+        let comes = Comeback {
+            binding: list::stream_binding(asking, plan),
+            version: raw,
+            universe: &plan.universe,
+            alone: Duration::MAX,
+        };
+        match self.resume.lock().find(self.open.uptime(), comes) {
+            Resumed::At(cursor, stream) => Some((cursor, Told::new(self, stream))),
+            Resumed::Gone | Resumed::Unknown => None,
+        }
+    }
+}
+
+/// What one watch tells its client, which may come back with the version of an object of it. It ends when this is dropped.
+struct Told {
+    fanouts: Arc<FanOuts>,
+    stream: Option<Stream>,
+}
+
+impl Told {
+    fn new(fanouts: &Arc<FanOuts>, stream: Stream) -> Self {
+        Self {
+            fanouts: fanouts.clone(),
+            stream: Some(stream),
+        }
+    }
+
+    /// For what writes it.
+    fn sent(&self) -> Sent {
+        self.stream.as_ref().map(Stream::sent).unwrap_or_default()
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            self.fanouts.resume.lock().end(self.fanouts.open.uptime(), stream);
+        }
     }
 }
 

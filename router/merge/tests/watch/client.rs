@@ -42,9 +42,8 @@ pub(crate) struct Client {
     pub(crate) remembers: bool,
     read: Vec<u8>,
     last_cursor: Option<String>,
-    /// Resumed from before what it has seen: the marker of a watch-list in which something left, or the version of an object
-    /// that another stream of its caller was sent too, at an earlier position. Holds until it lists: it
-    /// may lose its connection, and resume, in the middle of what it is told again.
+    /// Resumed from before what it has seen: the marker of a watch-list in which something left. Holds until it lists: it may
+    /// lose its connection, and resume, in the middle of what it is told again.
     pub(crate) replay: bool,
     pub(crate) bookmarks: usize,
     pub(crate) events: usize,
@@ -99,12 +98,6 @@ impl Client {
                 self.past.push((self.cache.clone(), resume));
             }
         }
-    }
-
-    /// What it is told from now on it has been told before.
-    pub(crate) fn goes_back(&mut self) {
-        self.replay = true;
-        self.last_cursor = None;
     }
 
     /// As if it had not read further than this, of all that its connection brought.

@@ -6,8 +6,10 @@
 //! object's version only grows. Cursors of one epoch only grow; no bookmarks for who did not ask, no more when idle than
 //! the members send. One marker, no DELETED before it. A stream that began at nothing is never expired while there is
 //! memory. The client lists page by page while members change, and all pages together are the union at their one cursor;
-//! another client of the same caller may share the router's memory of ended streams with it; members are asked by label or
-//! not, and that changes while streams run. A failing seed is printed; `PORTOLAN_SEED=<seed>` replays it, `PORTOLAN_SOAK_SECONDS=<n>` runs for so long.
+//! another client of the same caller, connected in turn or at once, may share the router's memory of streams with it; that
+//! memory may be little, and its routers several, of which one does not reach all members; connections may be gone before the
+//! router notices. Who resumes by an object's version goes on where it stands, or lists. Members are asked by label or not,
+//! and that changes while streams run. A failing seed is printed; `PORTOLAN_SEED=<seed>` replays it, `PORTOLAN_SOAK_SECONDS=<n>` runs for so long.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -24,6 +24,8 @@ pub(crate) struct Setting {
     /// The shard's configuration changes.
     pub(crate) moves: bool,
     pub(crate) compaction: bool,
+    /// All members count alike: the same numbers on each.
+    pub(crate) close: bool,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,7 @@ impl Truth {
             truth.owner.insert(namespace, owner);
         }
         for member in &mut truth.members {
-            member.skip(1 + dice.next() % 200);
+            member.skip(1 + dice.next() % if truth.setting.close { 3 } else { 200 });
         }
         for _ in 0..dice.below(12) {
             truth.change(dice);
@@ -144,7 +146,8 @@ impl Truth {
     /// One write somewhere.
     pub(crate) fn change(&mut self, dice: &mut Dice) {
         let member = dice.below(self.members.len());
-        self.members[member].skip(if dice.percent(30) { dice.next() % 5 } else { 0 });
+        let skips = !self.setting.close && dice.percent(30);
+        self.members[member].skip(if skips { dice.next() % 5 } else { 0 });
         let namespace = if self.setting.unique {
             ""
         } else {

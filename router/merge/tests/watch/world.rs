@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portolan_merge::cursor::Universe;
-use portolan_merge::resume::{Resume, ResumeBounds};
+use portolan_merge::resume::{Resume, Stream as Resumable};
 use portolan_merge::token::Binding;
 use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
 mod connect;
 mod list;
+mod setting;
 mod swaps;
 
 use self::list::Paging;
-use crate::client::{Client, Manner};
+use crate::client::Client;
 use crate::dice::Dice;
 use crate::member::{Serves, Stream};
-use crate::truth::{Setting, Truth};
+use crate::truth::Truth;
 
 /// The side that does the IO, as the router's: legs, their streams, what is on its way to the client.
 struct Session {
@@ -30,6 +31,17 @@ struct Session {
     wire: Vec<u8>,
     /// Began at nothing, with memory for shadows: nothing may expire it.
     mendable: bool,
+    /// Which router serves it, and as which stream.
+    router: usize,
+    stream: Resumable,
+}
+
+/// A client that is not looked at now, and its connection, which stands still meanwhile.
+struct Seat {
+    client: Client,
+    session: Option<Session>,
+    paging: Option<Paging>,
+    own: Option<Sent>,
 }
 
 struct Line {
@@ -60,12 +72,20 @@ pub(crate) struct World {
     client: Client,
     format: WatchFormat,
     session: Option<Session>,
-    /// Another client of the same caller with the same request; the two are connected in turn.
-    twin: Option<(Client, Option<Sent>)>,
-    /// The client's stream that ended last.
-    ended: Option<Sent>,
-    /// The router's memory of streams that ended.
-    resume: Resume,
+    /// Another client of the same caller with the same request.
+    twin: Option<Seat>,
+    /// What the client's own last stream has sent: it alone knows what the version of an object stands for.
+    own: Option<Sent>,
+    /// Each router's memory of streams.
+    resume: Vec<Resume>,
+    /// Streams whose client is gone, which the router has not noticed.
+    half_open: Vec<Session>,
+    /// Members that the second router cannot reach.
+    cut: Vec<bool>,
+    /// With what was added to histories after some of them had been pinned.
+    all: bool,
+    /// Clients that resume by objects' versions, over connections that break, from members that count alike.
+    breaks: bool,
     clock: Duration,
     /// The client's list under way.
     paging: Option<Paging>,
@@ -77,65 +97,6 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `all`: also with what was added to histories after some of them had been pinned.
-    pub(crate) fn new(seed: u64, all: bool) -> Self {
-        let mut dice = Dice::new(seed);
-        let unique = dice.percent(35);
-        let setting = Setting {
-            members: 1 + dice.below(4),
-            unique,
-            labelled: dice.percent(50),
-            selector: dice.percent(40),
-            moves: dice.percent(50),
-            compaction: dice.percent(60),
-            flips: false,
-        };
-        let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
-        let manner = *dice.pick(&[
-            Manner::WatchList,
-            Manner::WatchList,
-            Manner::ListWatch,
-            Manner::NoBookmarks,
-            Manner::WatchOnly,
-        ]);
-        let small = dice.percent(15);
-        let twin = all && dice.percent(40);
-        // What is forgotten of one of two clients may be answered with the other's: here nothing of theirs is.
-        let bounds = if all && !twin && dice.percent(20) {
-            ResumeBounds {
-                streams: 3,
-                positions: 64,
-                ..ResumeBounds::default()
-            }
-        } else {
-            ResumeBounds::default()
-        };
-        let setting = Setting {
-            flips: all && !unique && dice.percent(50),
-            ..setting
-        };
-        if std::env::var_os("PORTOLAN_SEED").is_some() {
-            println!("{format:?} {manner:?} {setting:?}");
-        }
-        Self {
-            truth: Truth::new(setting, &mut dice),
-            client: Client::new(manner, format),
-            format,
-            session: None,
-            twin: twin.then(|| (Client::new(manner, format), None)),
-            ended: None,
-            resume: Resume::new(bounds),
-            clock: Duration::ZERO,
-            paging: None,
-            budget: dice.percent(85).then(|| Budget::new(if small { 400 } else { 1 << 20 })),
-            small,
-            trace: std::env::var_os("PORTOLAN_SEED").is_some(),
-            partial: dice.percent(30),
-            dice,
-            tally: Tally::default(),
-        }
-    }
-
     pub(crate) fn run(&mut self) {
         let steps = 20 + self.dice.below(150);
         let rests = self.dice.below(steps);
@@ -164,6 +125,8 @@ impl World {
             self.rest();
         }
         self.session = None;
+        self.twin = None;
+        self.half_open.clear();
         if let Some(budget) = &self.budget {
             assert_eq!(budget.used(), 0, "memory of shadows was not given back");
         }
@@ -225,6 +188,9 @@ impl World {
         if self.session.is_none() && self.dice.percent(40) {
             self.connect_client();
         }
+        if self.breaks && self.dice.percent(8) {
+            return self.cut_client();
+        }
         match self.dice.below(100) {
             0..25 => self.truth.change(&mut self.dice),
             25..65 => self.shovel(),
@@ -236,6 +202,8 @@ impl World {
             90..92 if self.truth.setting.moves => self.reconfigure(),
             92 if self.truth.setting.flips => self.flip(),
             93 if self.twin.is_some() => self.change_client(),
+            92 if self.all && !self.half_open.is_empty() => self.notice(),
+            93 if self.resume.len() > 1 => self.disturb_router(),
             92..94 => self.bookmark_member(),
             94..97 => self.give_up(),
             _ => self.flush(),
@@ -296,8 +264,12 @@ impl World {
 
     fn give_up(&mut self) {
         let Some(index) = self.line() else { return };
-        let Some(session) = &mut self.session else { return };
-        if self.partial && !self.truth.members[session.legs[index].member].up {
+        let Some(session) = &self.session else { return };
+        let away = !self.reaches(session.router, session.legs[index].member);
+        if let Some(session) = &mut self.session
+            && self.partial
+            && away
+        {
             let act = session.merge.give_up(index, &mut session.out);
             self.act(act);
         }
@@ -314,12 +286,14 @@ impl World {
     }
 
     fn shovel_leg(&mut self, index: usize) -> bool {
+        let Some(session) = &self.session else { return false };
+        let up = self.reaches(session.router, session.legs[index].member);
         let Some(session) = &mut self.session else { return false };
         let line = &mut session.legs[index];
         let member = &self.truth.members[line.member];
         let asked = self.truth.asked(line.member, session.labelled[line.member]);
         if let Some(start) = line.wants {
-            if !member.up {
+            if !up {
                 return false;
             }
             line.wants = None;
@@ -337,14 +311,14 @@ impl World {
             return true;
         }
         let Some(stream) = &mut line.stream else { return false };
-        if !member.up && !self.dice.percent(30) {
+        if !up && !self.dice.percent(30) {
             // Frozen or gone: a blackholed stream says nothing.
             return false;
         }
-        if member.up {
+        if up {
             member.feed(stream);
         }
-        if stream.bytes.is_empty() && (stream.ended || !member.up) {
+        if stream.bytes.is_empty() && (stream.ended || !up) {
             line.stream = None;
             let act = session.merge.lost(index);
             self.act(Some(act));
@@ -426,11 +400,23 @@ impl World {
         }
     }
 
+    /// Whether this router can ask the member.
+    fn reaches(&self, router: usize, member: usize) -> bool {
+        self.truth.members[member].up && !(router == 1 && self.cut[member])
+    }
+
+    /// The second router loses a member that others reach, or finds it again.
+    fn disturb_router(&mut self) {
+        let member = self.dice.below(self.cut.len());
+        self.cut[member] = !self.cut[member];
+    }
+
     /// Everybody is back, and all that is on its way arrives.
     fn settle(&mut self) {
         for member in &mut self.truth.members {
             member.up = true;
         }
+        self.cut.fill(false);
         for round in 0.. {
             assert!(round < 1_000, "no rest");
             if round % 20 == 19 {

@@ -13,7 +13,7 @@ mod status;
 use std::sync::Arc;
 
 use http::Response;
-use http::header::HeaderValue;
+use http::header::{ACCEPT, HeaderName, HeaderValue, USER_AGENT};
 use portolan_merge::query::{CollectionQuery, InvalidQuery, ListAsk, QueryFault};
 use portolan_merge::token::Binding;
 
@@ -56,19 +56,26 @@ pub(super) async fn list(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Bo
 
 /// Who may go on with what this request was answered: the caller, acting as whom it acts, for the same objects.
 fn binding(asking: &Asking, plan: &FanOut) -> Binding {
-    bind(asking, plan, [])
+    bind(asking, plan, &[])
 }
 
-/// Whose ended stream it was: one replica's. What another replica of the operator, under the same ServiceAccount, had been
-/// sent says nothing of what this one has seen.
+/// Whose stream it is: one replica's, of one way to ask. What another replica of the operator, under the same
+/// ServiceAccount, or another informer in the same Pod was sent says nothing of what this one has seen.
 pub(super) fn stream_binding(asking: &Asking, plan: &FanOut) -> Binding {
+    let header = |name: HeaderName| asking.headers.get(name).and_then(|value| value.to_str().ok());
+    let [accept, agent] = [ACCEPT, USER_AGENT].map(|name| header(name).unwrap_or_default());
+    let bookmarks = asking.asked.query.first("allowWatchBookmarks").unwrap_or_default();
+    let form = [accept, agent, &*bookmarks];
     match &asking.caller {
-        Caller::Pod(view) => bind(asking, plan, [&*view.key.home_cluster, &*view.key.pod_uid]),
-        Caller::Person { .. } => binding(asking, plan),
+        Caller::Pod(view) => {
+            let replica = [&*view.key.home_cluster, &*view.key.pod_uid];
+            bind(asking, plan, &[&form[..], &replica].concat())
+        }
+        Caller::Person { .. } => bind(asking, plan, &form),
     }
 }
 
-fn bind<const N: usize>(asking: &Asking, plan: &FanOut, replica: [&str; N]) -> Binding {
+fn bind(asking: &Asking, plan: &FanOut, more: &[&str]) -> Binding {
     let (shard, user) = match &asking.caller {
         Caller::Pod(view) => (view.shard().unwrap_or_default(), view.user()),
         Caller::Person { user, .. } => (String::new(), user.clone()),
@@ -81,7 +88,7 @@ fn bind<const N: usize>(asking: &Asking, plan: &FanOut, replica: [&str; N]) -> B
     let query = |name| asking.asked.query.first(name).unwrap_or_default();
     let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
     let request = [&*shard, &*user, &*act_as, &*asking.asked.path, &*labels, &*fields];
-    Binding::new(request.into_iter().chain(replica))
+    Binding::new(request.iter().chain(more).copied())
 }
 
 pub(super) fn fault_of(fault: QueryFault) -> Fault {

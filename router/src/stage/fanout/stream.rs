@@ -18,6 +18,7 @@ use portolan_runtime::Backoff;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::Told;
 use super::connect::{Connecting, Shared};
 use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
@@ -44,6 +45,7 @@ pub(super) struct Begun {
     pub(super) shared: Arc<Shared>,
     pub(super) plan: Arc<FanOut>,
     pub(super) merge: WatchMerge,
+    pub(super) told: Told,
     pub(super) shape: Shape,
     /// One per leg.
     pub(super) links: Vec<Link>,
@@ -124,6 +126,8 @@ pub(super) struct MergedWatch {
     shared: Arc<Shared>,
     plan: Arc<FanOut>,
     merge: WatchMerge,
+    /// Held for its end.
+    _told: Told,
     shape: Shape,
     legs: Vec<LegStream>,
     out: Output,
@@ -150,6 +154,7 @@ impl MergedWatch {
             shared,
             plan,
             merge,
+            told,
             shape,
             links,
             drain,
@@ -173,6 +178,7 @@ impl MergedWatch {
             shared,
             plan,
             merge,
+            _told: told,
             shape,
             legs,
             out: Output::default(),
@@ -395,14 +401,6 @@ impl http_body::Body for MergedWatch {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
-    }
-}
-
-impl Drop for MergedWatch {
-    fn drop(&mut self) {
-        self.shared
-            .fanouts
-            .remember(&self.shared.asking, &self.plan, &self.merge);
     }
 }
 

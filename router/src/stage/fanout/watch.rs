@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use self::opening::Opening;
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
-use super::{Fan, FanOuts, refused_by};
+use super::{Fan, FanOuts, Told, refused_by};
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
 use crate::resource::routing::Routing;
@@ -45,8 +45,7 @@ struct Plan {
     initial_events: bool,
     /// The client has a position to go on from.
     resumes: bool,
-    /// It said so with the version of an object.
-    raw: Option<u64>,
+    told: Told,
     /// It holds nothing yet that it could take for deleted.
     first: bool,
 }
@@ -74,16 +73,13 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
             cursor,
             begins: legs.into_iter().map(|(_, begin)| begin).collect(),
             initial_events,
-            raw: None,
+            told: fanouts.begin(&asking, &plan),
             first: query.is_first(),
         },
         Ok(WatchAsk::Invalid(invalid)) => return refuse(fanouts, &asking, &plan, routing, invalid).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
-        Err(QueryFault::Expired(why)) => match query
-            .raw()
-            .and_then(|raw| Some((raw, fanouts.resume(&asking, &plan, raw)?)))
-        {
-            Some((raw, cursor)) => Plan::resume(raw, cursor, &slots),
+        Err(QueryFault::Expired(why)) => match query.raw().and_then(|raw| fanouts.resume(&asking, &plan, raw)) {
+            Some((cursor, told)) => Plan::resume(cursor, told, &slots),
             None => return Ok(expired(fanouts, &accepted, why)),
         },
     };
@@ -102,7 +98,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
 }
 
 impl Plan {
-    fn resume(raw: u64, cursor: Cursor, slots: &[usize]) -> Self {
+    fn resume(cursor: Cursor, told: Told, slots: &[usize]) -> Self {
         let begin = |slot: &usize| match cursor.slot(*slot) {
             Slot::At(version) => Begin::At(version),
             Slot::Sync | Slot::Unasked => Begin::Sync { not_older: None },
@@ -112,7 +108,7 @@ impl Plan {
             cursor,
             initial_events: false,
             resumes: true,
-            raw: Some(raw),
+            told,
             first: false,
         }
     }

@@ -1,9 +1,11 @@
 //! How the client begins: it lists, or resumes, and a watch is planned for it as the router does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::filter::NamespaceFilter;
+use portolan_merge::resume::{Comeback, Resumed, Stream};
 use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
 
 use super::{Line, Session, World, binding, member_of};
@@ -52,51 +54,69 @@ impl World {
         }
         let universe = self.truth.universe();
         let listing = self.client.resume.is_none();
-        let up = |member: &usize| self.truth.joined[*member] && !self.truth.members[*member].up;
-        if listing && !self.partial && (0..self.truth.members.len()).any(|member| up(&member)) {
+        let router = self.router();
+        let away = |member: &usize| self.truth.joined[*member] && !self.reaches(router, *member);
+        if listing && !self.partial && (0..self.truth.members.len()).any(|member| away(&member)) {
             return;
         }
-        let text = self.client.resume.clone();
-        let raw = text.as_ref().and_then(|text| text.parse().ok());
-        let cursor = match text {
-            None => Cursor::new(&universe),
-            Some(text) => {
-                let Some(cursor) = self.resolve(&text, &universe) else {
-                    self.tally.expired += 1;
-                    self.client.resume = None;
-                    return;
-                };
-                cursor
-            }
+        let begins = match self.client.resume.clone() {
+            None => Some((Cursor::new(&universe), self.resume[router].begin(binding()))),
+            Some(text) => self.resolve(&text, &universe, router),
         };
-        self.open(universe, cursor, listing);
-        if let (Some(raw), Some(session)) = (raw, &mut self.session) {
-            session.merge.resumed(raw);
+        let Some((cursor, stream)) = begins else {
+            self.tally.expired += 1;
+            self.client.resume = None;
+            return;
+        };
+        if self.all && self.dice.percent(5) {
+            // Nothing comes of it: members are away. It asks once more.
+            self.resume[router].end(self.clock, stream);
+            return;
+        }
+        self.open(universe, cursor, listing, (router, stream));
+    }
+
+    /// The one that the client's next request comes to.
+    pub(super) fn router(&mut self) -> usize {
+        match self.resume.len() {
+            1 => 0,
+            routers => self.dice.below(routers),
         }
     }
 
     /// What a raw version or a cursor stands for.
-    fn resolve(&mut self, text: &str, universe: &Universe) -> Option<Cursor> {
+    fn resolve(&mut self, text: &str, universe: &Universe, router: usize) -> Option<(Cursor, Stream)> {
+        let alone = if self.resume.len() == 1 {
+            Duration::MAX
+        } else {
+            Duration::ZERO
+        };
+        let resume = &mut self.resume[router];
         if let Ok(cursor) = Cursor::decode(text, universe) {
-            return Some(cursor);
+            return Some((cursor, resume.begin(binding())));
         }
         let raw = text.parse().ok()?;
-        let known = self.resume.find(self.clock, &binding(), raw);
-        let known = known.filter(|cursor| cursor.epoch() == universe.epoch());
-        // Where this one stands is earlier if another stream sent the same number: it hears some of it once more.
-        let own = self.ended.as_ref().and_then(|sent| sent.resume(raw));
-        if known.is_some() && own.is_some() && known != own {
-            self.client.goes_back();
-        }
-        if known.is_some() {
+        let stands = self.own.as_ref().and_then(|own| own.resume(raw));
+        let comes = Comeback {
+            binding: binding(),
+            version: raw,
+            universe,
+            alone,
+        };
+        if let Resumed::At(cursor, stream) = resume.find(self.clock, comes) {
+            let own = Some(&cursor) == stands.as_ref();
+            assert!(
+                own,
+                "resumed by {raw} from where it does not stand: {cursor:?}, not {stands:?}"
+            );
             self.tally.resumed_raw += 1;
-        } else {
-            self.tally.unknown_raw += 1;
+            return Some((cursor, stream));
         }
-        known
+        self.tally.unknown_raw += 1;
+        None
     }
 
-    fn open(&mut self, universe: Universe, cursor: Cursor, anew: bool) {
+    fn open(&mut self, universe: Universe, cursor: Cursor, anew: bool, (router, stream): (usize, Stream)) {
         let any = self.dice.percent(30);
         let listing = anew && self.client.manner == Manner::WatchList;
         let legs = self.plan(&universe, |slot| match cursor.slot(slot) {
@@ -124,7 +144,8 @@ impl World {
                 .budget
                 .clone()
                 .filter(|_| !(self.small && self.truth.setting.unique)),
-        });
+        })
+        .recorded(stream.sent());
         let legs = members.into_iter().enumerate();
         let legs = legs.map(|(index, member)| Line {
             member,
@@ -143,6 +164,8 @@ impl World {
             out: Output::default(),
             wire: Vec::new(),
             mendable,
+            router,
+            stream,
         });
     }
 }

@@ -1,8 +1,9 @@
 //! What ends or changes a merged watch from outside: the client's connection, the shard's configuration, labels.
 
-use portolan_merge::watch::Start;
+use bytes::Bytes;
+use portolan_merge::watch::{Act, Start};
 
-use super::{Line, World, binding, member_of};
+use super::{Line, Session, World, member_of};
 use crate::truth::Truth;
 
 impl World {
@@ -24,23 +25,75 @@ impl World {
         self.drop_session();
     }
 
-    /// The other one has the connection from now on; this one is cut off as if it had lost it.
+    /// The other one is looked at from now on; the connection of this one is lost, or stands still.
     pub(super) fn change_client(&mut self) {
         self.deliver();
-        self.drop_session();
-        self.paging = None;
-        if let Some((client, ended)) = &mut self.twin {
-            std::mem::swap(&mut self.client, client);
-            std::mem::swap(&mut self.ended, ended);
+        if self.dice.percent(50) {
+            self.drop_session();
+        }
+        let Some(seat) = &mut self.twin else { return };
+        std::mem::swap(&mut self.client, &mut seat.client);
+        std::mem::swap(&mut self.session, &mut seat.session);
+        std::mem::swap(&mut self.paging, &mut seat.paging);
+        std::mem::swap(&mut self.own, &mut seat.own);
+        let universe = self.truth.universe();
+        if self
+            .session
+            .as_ref()
+            .is_some_and(|session| session.universe != universe)
+        {
+            self.replan();
         }
     }
 
+    /// The client is without its connection.
     pub(super) fn drop_session(&mut self) {
-        if let Some(session) = self.session.take() {
-            self.resume
-                .remember(self.clock, &binding(), session.merge.sent().clone());
-            self.ended = Some(session.merge.sent().clone());
+        let Some(mut session) = self.session.take() else { return };
+        self.own = Some(session.merge.sent().clone());
+        if self.all && self.half_open.len() < 2 && self.dice.percent(30) {
+            self.run_on(&mut session);
+            self.half_open.push(session);
+        } else {
+            self.forget(session);
         }
+    }
+
+    /// The router notices that a client is gone.
+    pub(super) fn notice(&mut self) {
+        if let Some(mut session) = self.half_open.pop() {
+            self.run_on(&mut session);
+            self.forget(session);
+        }
+    }
+
+    fn forget(&mut self, session: Session) {
+        self.resume[session.router].end(self.clock, session.stream);
+    }
+
+    /// What members tell goes on to a client that is gone.
+    fn run_on(&mut self, session: &mut Session) {
+        for index in 0..session.legs.len() {
+            let line = &mut session.legs[index];
+            let Some(stream) = &mut line.stream else { continue };
+            self.truth.members[line.member].feed(stream);
+            let chunk = Bytes::from(std::mem::take(&mut stream.bytes));
+            let mut act = session
+                .merge
+                .push(index, chunk, &mut session.out)
+                .expect("members speak well here");
+            while let Some(this) = act {
+                match this {
+                    Act::Restart { leg, .. } => session.legs[leg].stream = None,
+                    Act::Expired { .. } => session.legs.clear(),
+                }
+                act = session.merge.next_act();
+            }
+            if session.legs.is_empty() {
+                return;
+            }
+        }
+        session.merge.flush(&mut session.out);
+        while session.out.pop().is_some() {}
     }
 
     pub(super) fn reconfigure(&mut self) {

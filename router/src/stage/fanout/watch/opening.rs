@@ -112,9 +112,6 @@ impl Opening {
         if self.shared.hides_objects() {
             merge = merge.hiding_objects();
         }
-        if let Some(raw) = self.begin.raw {
-            merge.resumed(raw);
-        }
         merge
     }
 
@@ -258,11 +255,17 @@ impl Opening {
     }
 
     fn stream(self, routing: &Routing, shape: Shape, kind: HeaderValue) -> Response<Body> {
-        let mut merge = self.core(shape);
+        let mut merge = self.core(shape).recorded(self.begin.told.sent());
         for (leg, _) in self.plain.iter().enumerate().filter(|(_, plain)| **plain) {
             merge.disable_watch_list(leg);
         }
-        let Self { shared, plan, legs, .. } = self;
+        let Self {
+            shared,
+            plan,
+            legs,
+            begin,
+            ..
+        } = self;
         let mut missing = Vec::new();
         let links = legs.into_iter().zip(&plan.legs).map(|(asked, leg)| {
             let link = link(&shared, shape, asked);
@@ -288,6 +291,7 @@ impl Opening {
         let ending = Ending::default();
         let stream = MergedWatch::new(Begun {
             merge,
+            told: begin.told,
             shape,
             links,
             drain,

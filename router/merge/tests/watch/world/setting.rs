@@ -1,0 +1,98 @@
+//! What one history is about, all of it from its seed.
+
+use std::time::Duration;
+
+use portolan_merge::resume::{Resume, ResumeBounds};
+use portolan_merge::watch::{Budget, WatchFormat};
+
+use super::{Seat, Tally, World};
+use crate::client::{Client, Manner};
+use crate::dice::Dice;
+use crate::truth::{Setting, Truth};
+
+impl World {
+    /// `all`: also with what was added to histories after some of them had been pinned.
+    pub(crate) fn new(seed: u64, all: bool) -> Self {
+        let mut dice = Dice::new(seed);
+        let setting = setting(&mut dice);
+        let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
+        let manner = *dice.pick(&[
+            Manner::WatchList,
+            Manner::WatchList,
+            Manner::ListWatch,
+            Manner::NoBookmarks,
+            Manner::WatchOnly,
+        ]);
+        let small = dice.percent(15);
+        let breaks = all && dice.percent(30);
+        let manner = match manner {
+            Manner::WatchList if breaks => Manner::NoBookmarks,
+            Manner::ListWatch if breaks => Manner::WatchOnly,
+            manner => manner,
+        };
+        let twin = all && dice.percent(if breaks { 70 } else { 40 });
+        let bounds = bounds(all && dice.percent(30));
+        let setting = Setting {
+            flips: all && !setting.unique && dice.percent(50),
+            close: breaks,
+            ..setting
+        };
+        let routers = 1 + usize::from(all && dice.percent(30));
+        if std::env::var_os("PORTOLAN_SEED").is_some() {
+            println!("{format:?} {manner:?} {setting:?} {routers} routers");
+        }
+        Self {
+            cut: vec![false; setting.members],
+            all,
+            breaks,
+            half_open: Vec::new(),
+            truth: Truth::new(setting, &mut dice),
+            client: Client::new(manner, format),
+            format,
+            session: None,
+            twin: twin.then(|| Seat {
+                client: Client::new(manner, format),
+                session: None,
+                paging: None,
+                own: None,
+            }),
+            own: None,
+            resume: (0..routers).map(|_| Resume::new(bounds)).collect(),
+            clock: Duration::ZERO,
+            paging: None,
+            budget: dice.percent(85).then(|| Budget::new(if small { 400 } else { 1 << 20 })),
+            small,
+            trace: std::env::var_os("PORTOLAN_SEED").is_some(),
+            partial: dice.percent(30),
+            dice,
+            tally: Tally::default(),
+        }
+    }
+}
+
+fn setting(dice: &mut Dice) -> Setting {
+    let unique = dice.percent(35);
+    Setting {
+        members: 1 + dice.below(4),
+        unique,
+        labelled: dice.percent(50),
+        selector: dice.percent(40),
+        moves: dice.percent(50),
+        compaction: dice.percent(60),
+        flips: false,
+        close: false,
+    }
+}
+
+/// How much routers remember: `little` is soon forgotten.
+fn bounds(little: bool) -> ResumeBounds {
+    if !little {
+        return ResumeBounds::default();
+    }
+    ResumeBounds {
+        keep: Duration::from_secs(40),
+        streams: 3,
+        positions: 64,
+        ring: 6,
+    }
+}
