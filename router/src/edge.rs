@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
 use portolan_runtime::{Readiness, Tasks};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
@@ -50,7 +51,7 @@ use crate::stage::admit::{Admit, Admitted, Downstream};
 use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::open::OpenWatches;
-use crate::stage::fanout::{FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
+use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, PeerIdentity};
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Replanner, Watched};
@@ -129,6 +130,7 @@ impl Edge {
             shadows: Budget::new(SHADOW_BYTES),
             names: Budget::new(NAMES_BYTES),
             frames: Budget::new(FRAME_BYTES),
+            ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
             tasks: parts.tasks.clone(),
         });
         Arc::new(Self {

@@ -264,7 +264,9 @@ impl Call<'_> {
         let received = self.received.clone();
         let mut asking = Asking::new(request.asked, &request.head, request.caller, received);
         asking.deadline = (!long).then_some(request.deadline);
-        let deadline = asking.deadline;
+        // A member that is slow has its own time, and the others have theirs.
+        let most = request.deadline + (request.deadline - request.started);
+        let deadline = (!long).then_some(if plan.legs.len() > 1 { most } else { request.deadline });
         let fan = Fan {
             plan,
             asking,

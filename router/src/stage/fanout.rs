@@ -29,6 +29,7 @@ use portolan_merge::cursor::Cursor;
 use portolan_merge::resume::{Comeback, Resume, Resumed, Stream};
 use portolan_merge::watch::{Budget, Sent};
 use portolan_runtime::Tasks;
+use tokio::sync::Semaphore;
 
 pub(crate) use self::leg::Asking;
 use self::open::OpenWatches;
@@ -53,6 +54,9 @@ pub(crate) const NAMES_BYTES: usize = 256 << 20;
 /// What all open watches may hold of large events that are not whole yet, together: some of the largest there are.
 pub(crate) const FRAME_BYTES: usize = 64 << 20;
 
+/// What all lists may hold of members that they have not come to yet, together: ten of those that hold the most.
+pub(crate) const AHEAD_BYTES: usize = 256 << 20;
+
 /// The stage. One per process.
 pub(crate) struct FanOuts {
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -71,6 +75,8 @@ pub(crate) struct FanOuts {
     pub(crate) names: Budget,
     /// What they hold of events that are not whole yet, together.
     pub(crate) frames: Budget,
+    /// Bytes that lists may read ahead, together.
+    pub(crate) ahead: Arc<Semaphore>,
     /// Cancelled when the router drains.
     pub(crate) tasks: Tasks,
 }

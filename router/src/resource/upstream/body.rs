@@ -200,6 +200,13 @@ impl Body {
         }
     }
 
+    /// Of a member's answer: whoever reads it says how long it may take.
+    pub(crate) fn clear_deadline(&mut self) {
+        if let Self::Member(stream) = self {
+            stream.clear_deadline();
+        }
+    }
+
     /// How a body that is over came to its end, by its own word.
     pub(crate) fn ended(&self) -> Ended {
         let told = match self {

@@ -4,6 +4,7 @@
 //! repeated where its heads say that it must: without members that do not serve the kind, or in another format. What a
 //! client may read of a failure is a member's own Status wherever one member's word decides.
 
+mod ahead;
 mod answer;
 mod body;
 mod heads;

@@ -13,7 +13,7 @@ use portolan_merge::cursor::{Slot, Universe};
 use portolan_merge::resume::ResumeBounds;
 use portolan_merge::watch::Start;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::connect::{Answered, Shared, Wish, connect};
 use super::fence::Write;
@@ -156,6 +156,7 @@ impl World {
             shadows: Budget::new(SHADOW_BYTES),
             names: Budget::new(1_000),
             frames: Budget::new(FRAME_BYTES),
+            ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
             tasks: Tasks::new(),
         });
         Self {

@@ -123,6 +123,11 @@ impl MemberStream {
         self.deadline = Some(Box::pin(tokio::time::sleep_until(deadline)));
     }
 
+    /// Whoever reads it says how long it may take.
+    pub(super) fn clear_deadline(&mut self) {
+        self.deadline = None;
+    }
+
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(rest) = &mut self.rest
             && let Poll::Ready(sent) = rest.poll(cx)

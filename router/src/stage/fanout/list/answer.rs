@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY, WARNING};
 use http::{HeaderMap, Method, Response};
 
-use super::body::{Begun, Broken, ListBody, Source};
+use super::ahead::MemberBody;
+use super::body::{Begun, Broken, ListBody};
 use super::{Listing, gzip};
 use crate::decision::plan::FanLeg;
 use crate::decision::rewrite;
@@ -19,7 +20,7 @@ const SNIFFED: usize = 256;
 const HELD_OF_UNION: usize = 1 << 20;
 
 /// Whether every member sends a Table: aggregated APIs may not know them.
-pub(super) async fn all_tables(legs: &[&FanLeg], sources: &mut [Source]) -> Result<bool, Fault> {
+pub(super) async fn all_tables(legs: &[&FanLeg], sources: &mut [MemberBody]) -> Result<bool, Fault> {
     for (leg, source) in legs.iter().zip(sources) {
         let begun = source
             .peek()

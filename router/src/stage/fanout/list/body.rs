@@ -1,4 +1,5 @@
-//! The merged list on its way to the client: reads its members when it is read, and holds nothing but what is in flight.
+//! The merged list on its way to the client: reads its members when it is read, and holds nothing but what is in flight
+//! and what was read ahead (`ahead`) while there was nothing to pass on.
 //!
 //! A member that fails in mid-body ends it with an error: hyper resets the client's stream, and nobody takes half a list
 //! for a whole one.
@@ -9,10 +10,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use portolan_merge::list::{LegMeta, ListError, ListMerge, MergedMeta, Wants};
 
-use crate::resource::upstream::{Body, BodyError};
+use super::ahead::{MemberBody, ReadAhead};
+use crate::resource::upstream::BodyError;
 use crate::stage::fanout::open::OpenWatches;
 
 /// What is put together of the members' metadata, once all of it is known.
@@ -20,13 +22,6 @@ pub(super) type Assemble = Box<dyn FnOnce(&[Option<LegMeta>]) -> Result<MergedMe
 
 /// Of the answer in one piece: with the head of its HTTP/2 frame it fills a TLS record, which holds 16 KiB.
 const PIECE_BYTES: usize = (16 << 10) - 9;
-
-/// One member's body.
-pub(super) struct Source {
-    /// Already read.
-    pub(super) first: Option<Bytes>,
-    pub(super) body: Body,
-}
 
 /// Why there is no more of it.
 #[derive(Debug)]
@@ -42,45 +37,19 @@ pub(super) enum Broken {
 /// The body.
 pub(super) struct ListBody {
     merge: ListMerge,
-    sources: Vec<Source>,
+    sources: Vec<MemberBody>,
+    ahead: ReadAhead,
     out: VecDeque<Bytes>,
     assemble: Option<Assemble>,
     done: bool,
 }
 
-impl Source {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(first)));
-        }
-        loop {
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    // Trailers say nothing here.
-                    if let Ok(data) = frame.into_data() {
-                        return Poll::Ready(Some(Ok(data)));
-                    }
-                }
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => return Poll::Ready(None),
-            }
-        }
-    }
-
-    /// The beginning of the body, which stays to be read.
-    pub(super) async fn peek(&mut self) -> Result<&[u8], BodyError> {
-        if self.first.is_none() {
-            self.first = std::future::poll_fn(|cx| self.poll(cx)).await.transpose()?;
-        }
-        Ok(self.first.as_deref().unwrap_or_default())
-    }
-}
-
 impl ListBody {
-    pub(super) fn new(merge: ListMerge, sources: Vec<Source>, assemble: Assemble) -> Self {
+    pub(super) fn new(merge: ListMerge, sources: Vec<MemberBody>, ahead: ReadAhead, assemble: Assemble) -> Self {
         Self {
             merge,
             sources,
+            ahead,
             out: VecDeque::new(),
             assemble: Some(assemble),
             done: false,
@@ -121,13 +90,14 @@ impl ListBody {
                 let Some(source) = self.sources.get_mut(leg) else {
                     return Poll::Ready(Err(Broken::Meta("there is no such leg".to_owned())));
                 };
-                match ready!(source.poll(cx)) {
+                let Poll::Ready(read) = source.poll_turn(cx) else {
+                    self.ahead.read(&mut self.sources[leg + 1..], cx);
+                    return Poll::Pending;
+                };
+                match read {
                     Some(Ok(chunk)) => self.merge.push(leg, chunk, &mut self.out),
                     Some(Err(error)) => return Poll::Ready(Err(Broken::Body(leg, error))),
-                    None => {
-                        source.body = Body::Empty;
-                        self.merge.end(leg, &mut self.out)
-                    }
+                    None => self.merge.end(leg, &mut self.out),
                 }
             }
             Wants::Meta => {

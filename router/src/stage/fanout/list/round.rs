@@ -1,5 +1,7 @@
 //! One round of a list: every member that is needed is asked at once, and their heads decide what becomes of it.
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WARNING};
 use http::{HeaderMap, Response, StatusCode};
@@ -7,9 +9,11 @@ use portolan_merge::cursor::Slot;
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions};
 use portolan_merge::query::{CONTINUE_INCONSISTENT, LegAsk, ListRead};
 use portolan_merge::token::Token;
+use tokio::time::Instant;
 
+use super::ahead::{MemberBody, ReadAhead};
 use super::answer::{all_tables, finish};
-use super::body::{Assemble, ListBody, Source};
+use super::body::{Assemble, ListBody};
 use super::heads::{self, Head};
 use super::status::{Told, pinned, whole};
 use super::{Listing, Overrides, start};
@@ -189,6 +193,10 @@ impl<'a> Round<'a> {
         headers.insert(CONTENT_TYPE, media.content_type());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         let (mut legs, mut sources) = (Vec::new(), Vec::new());
+        let deadline = listing.fan.asking.deadline;
+        let patience = deadline.map_or(Duration::MAX, |deadline| {
+            deadline.saturating_duration_since(Instant::now())
+        });
         for (leg, _, response) in std::mem::take(&mut self.lists) {
             let (head, body) = passed(leg, response).into_parts();
             for warning in head.headers.get_all(WARNING) {
@@ -199,7 +207,7 @@ impl<'a> Round<'a> {
             for via in head.headers.get_all(http::header::VIA) {
                 headers.insert(http::header::VIA, via.clone());
             }
-            sources.push(Source { first: None, body });
+            sources.push(MemberBody::new(leg.cluster(), body, patience));
             legs.push(leg);
         }
         for warning in listing.warnings.iter().chain(&self.warnings) {
@@ -217,7 +225,8 @@ impl<'a> Round<'a> {
         };
         let merge = ListMerge::new(format, legs.iter().map(|leg| list_leg(leg)).collect(), self.options());
         let assemble = self.assemble(legs.iter().map(|leg| leg.slot).collect());
-        let body = ListBody::new(merge, sources, assemble);
+        let ahead = ReadAhead::new(listing.fanouts.ahead.clone());
+        let body = ListBody::new(merge, sources, ahead, assemble);
         finish(listing, &legs, headers, body).await.map(Turn::Answer)
     }
 

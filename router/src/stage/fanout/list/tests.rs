@@ -14,6 +14,7 @@ use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
 use portolan_runtime::Tasks;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::*;
@@ -25,7 +26,7 @@ use crate::resource::upstream::scripted::{Backend, script, snapshot, until_reset
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
-use crate::stage::fanout::{FRAME_BYTES, SHADOW_BYTES};
+use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, SHADOW_BYTES};
 use crate::stage::replan::Replanner;
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::Unavailable;
@@ -146,6 +147,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         shadows: Budget::new(SHADOW_BYTES),
         names: Budget::new(SHADOW_BYTES),
         frames: Budget::new(FRAME_BYTES),
+        ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
         tasks: Tasks::new(),
     };
     let uids: Vec<_> = routing

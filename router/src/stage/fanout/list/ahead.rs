@@ -1,0 +1,163 @@
+//! Reads members of a merged list ahead, so that none of them waits for those before it.
+//!
+//! While the member whose turn it is has nothing to give, the others' bodies are read and kept, in their order, within two
+//! bounds: of one list and of all. Without room they wait with their HTTP/2 windows full.
+//!
+//! A member's deadline counts the time for which the list waits for that member alone: neither a slow neighbour nor a
+//! client that reads slowly takes it.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Body as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
+
+use crate::resource::upstream::{Body, BodyError};
+
+/// What one list may hold of members that it has not come to yet: with their HTTP/2 windows less than 32 MiB.
+const LIST_BYTES: usize = 24 << 20;
+/// Largest frame of a member's answer (`upstream::connection`): there is room for one before it is read.
+const FRAME_BYTES: u32 = 256 << 10;
+
+type Read = Option<Result<Bytes, BodyError>>;
+
+/// One member's body.
+pub(super) struct MemberBody {
+    body: Body,
+    /// Already read, in order, with what it takes of the bound of all lists.
+    kept: VecDeque<(Bytes, Option<OwnedSemaphorePermit>)>,
+    kept_bytes: usize,
+    /// How it ended, once that was read.
+    over: Option<Result<(), BodyError>>,
+    cluster: Arc<str>,
+    /// For how long the list may still wait for it.
+    patience: Duration,
+    /// Since when it does, and until when it may.
+    waits: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+/// Reads members of one list ahead.
+pub(super) struct ReadAhead {
+    /// Bytes that all lists may keep.
+    all: Arc<Semaphore>,
+}
+
+impl MemberBody {
+    /// `patience`: how long the list may wait for it.
+    pub(super) fn new(cluster: &Arc<str>, mut body: Body, patience: Duration) -> Self {
+        body.clear_deadline();
+        Self {
+            body,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            over: None,
+            cluster: cluster.clone(),
+            patience,
+            waits: None,
+        }
+    }
+
+    /// What comes next of it, for which the list waits.
+    pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        if let Poll::Ready(read) = self.poll(cx) {
+            if let Some((since, _)) = self.waits.take() {
+                self.patience = self.patience.saturating_sub(since.elapsed());
+            }
+            return Poll::Ready(read);
+        }
+        let patience = self.patience;
+        let (_, until) = self
+            .waits
+            .get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(patience))));
+        ready!(until.as_mut().poll(cx));
+        let cluster = self.cluster.clone();
+        Poll::Ready(Some(Err(BodyError::Deadline { cluster })))
+    }
+
+    /// First what was kept.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        if let Some((chunk, _)) = self.kept.pop_front() {
+            self.kept_bytes -= chunk.len();
+            return Poll::Ready(Some(Ok(chunk)));
+        }
+        match self.over.take() {
+            None => self.poll_body(cx),
+            Some(end) => Poll::Ready(end.err().map(Err)),
+        }
+    }
+
+    /// The beginning of the body, which stays to be read.
+    pub(super) async fn peek(&mut self) -> Result<&[u8], BodyError> {
+        if self.kept.is_empty()
+            && let Some(first) = std::future::poll_fn(|cx| self.poll_turn(cx)).await.transpose()?
+        {
+            self.keep(first, None);
+        }
+        Ok(self.kept.front().map(|(chunk, _)| chunk.as_ref()).unwrap_or_default())
+    }
+
+    fn keep(&mut self, chunk: Bytes, permit: Option<OwnedSemaphorePermit>) {
+        self.kept_bytes += chunk.len();
+        self.kept.push_back((chunk, permit));
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        loop {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    // Trailers say nothing here.
+                    if let Ok(data) = frame.into_data() {
+                        return Poll::Ready(Some(Ok(data)));
+                    }
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => {
+                    self.body = Body::Empty;
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+}
+
+impl ReadAhead {
+    /// `all`: bytes that all lists may keep together.
+    pub(super) fn new(all: Arc<Semaphore>) -> Self {
+        Self { all }
+    }
+
+    /// Keeps what is there of `later`, of the next member first. Who waits for more of them is woken.
+    pub(super) fn read(&self, later: &mut [MemberBody], cx: &mut Context<'_>) {
+        let mut kept: usize = later.iter().map(|member| member.kept_bytes).sum();
+        for member in later {
+            while member.over.is_none() {
+                let Some(mut permit) = self.room(kept) else { return };
+                let Poll::Ready(read) = member.poll_body(cx) else { break };
+                match read {
+                    Some(Ok(chunk)) => {
+                        kept += chunk.len();
+                        drop(permit.split((FRAME_BYTES as usize).saturating_sub(chunk.len())));
+                        member.keep(chunk, Some(permit));
+                    }
+                    Some(Err(error)) => member.over = Some(Err(error)),
+                    None => member.over = Some(Ok(())),
+                }
+            }
+        }
+    }
+
+    /// For one frame more, where this list keeps so much already.
+    fn room(&self, kept: usize) -> Option<OwnedSemaphorePermit> {
+        let own = kept + FRAME_BYTES as usize <= LIST_BYTES;
+        own.then(|| self.all.clone().try_acquire_many_owned(FRAME_BYTES).ok())
+            .flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests;
