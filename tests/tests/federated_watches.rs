@@ -20,6 +20,8 @@ mod http1;
 mod plans;
 #[path = "federated_watches/positions.rs"]
 mod positions;
+#[path = "federated_watches/previews.rs"]
+mod previews;
 #[path = "federated_watches/sockets.rs"]
 mod sockets;
 #[path = "federated_watches/stream.rs"]
@@ -41,8 +43,9 @@ static MEMBERS: RwLock<()> = RwLock::const_new(());
 const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "4s")];
 const MAPS: &str = "/api/v1/configmaps";
 /// Shards of the tests: their namespaces are `<shard>-e` in east and `<shard>-w` in west.
-const SHARDS: [&str; 11] = [
-    "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving", "grown", "plain",
+const SHARDS: [&str; 13] = [
+    "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving", "grown", "plain", "previews",
+    "partly",
 ];
 
 async fn world() -> &'static World {

@@ -120,6 +120,32 @@ impl NamespaceFilter {
         self.admits(if self.by_name { &meta.name } else { &meta.namespace })
     }
 
+    /// Whether an object of this namespace and name is the caller's.
+    pub fn admits_key(&self, namespace: &str, name: &str) -> bool {
+        self.admits(if self.by_name { name } else { namespace })
+    }
+
+    /// The namespaces that this filter admits and `other` does not, in order; `None`: they cannot be named.
+    pub fn beyond(&self, other: &Self) -> Option<Vec<Arc<str>>> {
+        let alike = self.labels == other.labels && (self.by_name, self.placeless) == (other.by_name, other.placeless);
+        let mut names: Vec<Arc<str>> = match (&self.reach, &other.reach) {
+            _ if !alike => return None,
+            (_, Reach::All) => Vec::new(),
+            (Reach::Only(own), _) => own.iter().filter(|name| !other.admits(name)).cloned().collect(),
+            (Reach::All | Reach::Except(_), Reach::Except(others)) => others.iter().cloned().collect(),
+            (Reach::All | Reach::Except(_), Reach::Only(_)) => return None,
+        };
+        names.retain(|name| self.admits(name));
+        names.sort_unstable();
+        Some(names)
+    }
+
+    /// What selects the objects of one namespace, of whatever kind.
+    pub fn field_selector(&self, namespace: &str) -> String {
+        let field = if self.by_name { "name" } else { "namespace" };
+        format!("metadata.{field}={namespace}")
+    }
+
     /// Whether it admits every namespace, so that no object need be looked at.
     pub fn is_everything(&self) -> bool {
         self.reach == Reach::All && self.labels.is_none()

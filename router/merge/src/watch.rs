@@ -20,7 +20,9 @@
 //!     uid_hash: 1,
 //!     slot: 0,
 //!     filter: None,
+//!     share: None,
 //!     request_hash: 0,
+//!     selector_hash: 0,
 //!     start: Start::At(7),
 //! };
 //! let mut merge = WatchMerge::new(WatchSpec {
@@ -52,6 +54,7 @@ use crate::cursor::Cursor;
 mod barrier;
 mod bookmark;
 mod budget;
+mod change;
 mod compose;
 mod decoder;
 mod emitter;
@@ -60,6 +63,7 @@ mod frame;
 mod known;
 mod leg;
 mod legs;
+mod listing;
 mod output;
 mod pending;
 mod replan;
@@ -77,11 +81,12 @@ use pending::{Acts, NextBookmark, PendingDeletes};
 use state::LegState;
 
 pub use budget::Budget;
+pub use listing::{Listing, ListingFault};
 pub use output::Output;
 pub use sent::Sent;
 pub(crate) use sent::{KEPT, Position};
 pub(crate) use spans::Spans;
-pub use spec::{Act, LARGEST_FRAME, LegView, Start, WatchError, WatchFault, WatchFormat, WatchLeg, WatchSpec};
+pub use spec::{Act, Expiry, LARGEST_FRAME, LegView, Start, WatchError, WatchFault, WatchFormat, WatchLeg, WatchSpec};
 
 /// One merged watch.
 pub struct WatchMerge {
@@ -209,8 +214,8 @@ impl WatchMerge {
         self.legs[leg].given_up = true;
         if self.barrier.is_closed() && self.legs[leg].state.is_dirty() {
             let cluster = &self.legs[leg].cluster;
-            self.acts
-                .expire(format!("member {cluster} stopped in the middle of its initial events"));
+            let why = format!("member {cluster} stopped in the middle of its initial events");
+            self.acts.expire(Expiry::Member, why);
         }
         self.proceed(out);
         self.next_act()
@@ -221,8 +226,8 @@ impl WatchMerge {
     pub fn absent(&mut self, leg: usize, out: &mut Output) -> Option<Act> {
         if self.legs[leg].state == LegState::Inventory {
             let cluster = &self.legs[leg].cluster;
-            self.acts
-                .expire(format!("member {cluster} does not serve the kind any more"));
+            let why = format!("member {cluster} does not serve the kind any more");
+            self.acts.expire(Expiry::Member, why);
             return self.next_act();
         }
         self.give_up(leg, out)

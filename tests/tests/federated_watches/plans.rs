@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::stream::Watch;
 use crate::{MAPS, MEMBERS, door, make_in, position, world};
 
-async fn own(shard: &str, clusters: Value) {
+pub(crate) async fn own(shard: &str, clusters: Value) {
     let client = world().await.cluster("hub").client().await.unwrap();
     let shards: Api<ShardingConfig> = Api::namespaced(client, "operators");
     let body = json!({"spec": {"clusters": clusters}});
@@ -43,8 +43,21 @@ async fn namespaces_and_members_come_and_go() {
         json!([{"name": "east", "namespaces": ["moving-e", "moving-x"]}, {"name": "west", "namespaces": ["moving-w"]}]),
     )
     .await;
-    assert_eq!(listed.sees("in-moving-x").await, "ADDED");
-    // What a client holds that came with a position nobody knows: it lists again, once, and is told so within the stream.
+    for watch in [&mut watch, &mut listed] {
+        assert_eq!(watch.sees("in-moving-x").await, "ADDED");
+    }
+    // It leaves again.
+    own(
+        "moving",
+        json!([{"name": "east", "namespaces": ["moving-e"]}, {"name": "west", "namespaces": ["moving-w"]}]),
+    )
+    .await;
+    for watch in [&mut watch, &mut listed] {
+        assert_eq!(watch.sees("in-moving-x").await, "DELETED");
+    }
+    // The whole of west does. What a client holds of it that came with a position cannot be asked for any more: it lists
+    // again, once, and is told so within the stream.
+    own("moving", json!([{"name": "east", "namespaces": ["moving-e"]}])).await;
     let mut last = Value::Null;
     while let Some(event) = watch.next().await {
         last = event;
@@ -54,9 +67,6 @@ async fn namespaces_and_members_come_and_go() {
         (&"ERROR".into(), &410.into()),
         "{last}"
     );
-    // It leaves again, and the whole of west does.
-    own("moving", json!([{"name": "east", "namespaces": ["moving-e"]}])).await;
-    assert_eq!(listed.sees("in-moving-x").await, "DELETED");
     // Its client was told of all that it has, so it can be told what of it is gone.
     while !listed.seen.iter().any(|event| event == "DELETED moving-w/own") {
         listed.next().await.expect("it goes on");

@@ -124,3 +124,28 @@ proptest! {
         prop_assert_eq!(wanted.fits(&namespace), wanted.selector().matches(&would));
     }
 }
+
+#[test]
+fn what_one_share_has_beyond_another_is_named_where_it_can_be() {
+    let only = |these: &[&str]| NamespaceFilter::only(names(these));
+    let except = |these: &[&str]| NamespaceFilter::except(names(these));
+    let beyond = |one: &NamespaceFilter, other: &NamespaceFilter| {
+        let named = one.beyond(other)?;
+        Some(named.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+    };
+    for (one, other, expected) in [
+        (only(&["a", "b", "c"]), only(&["b"]), Some("a c")),
+        (only(&["b"]), only(&["a", "b"]), Some("")),
+        (only(&["a", "b"]), except(&["b", "c"]), Some("b")),
+        (except(&["a"]), except(&["a", "b"]), Some("b")),
+        (except(&["a", "b"]), except(&["a"]), Some("")),
+        (NamespaceFilter::all(), except(&["a"]), Some("a")),
+        (except(&["a"]), NamespaceFilter::all(), Some("")),
+        (NamespaceFilter::all(), only(&["a"]), None),
+        (only(&["a"]).of_names(), only(&["b"]), None),
+    ] {
+        assert_eq!(beyond(&one, &other).as_deref(), expected, "{one} beyond {other}");
+    }
+    assert_eq!(only(&[]).field_selector("a"), "metadata.namespace=a");
+    assert_eq!(only(&[]).of_names().field_selector("a"), "metadata.name=a");
+}

@@ -1,7 +1,7 @@
 //! When a bookmark may be sent: it says "resume here and you miss nothing, and keep nothing that is gone".
 
-use super::WatchMerge;
 use super::output::Output;
+use super::{Expiry, WatchMerge};
 use crate::cursor::Slot;
 
 impl WatchMerge {
@@ -85,9 +85,10 @@ impl WatchMerge {
                 self.emitter.bookmark(&cursor, true, out);
             }
             // The client would wait for it for ever.
-            Err(error) => self
-                .acts
-                .expire(format!("where the initial events end cannot be told: {error}")),
+            Err(error) => {
+                let why = format!("where the initial events end cannot be told: {error}");
+                self.acts.expire(Expiry::Changed, why);
+            }
         }
     }
 }

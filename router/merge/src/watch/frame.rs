@@ -107,11 +107,18 @@ impl WatchMerge {
         let admitted = filter.is_none_or(|filter| filter.admits_object(&frame.event.meta));
         match self.legs[leg].state {
             LegState::Live => self.handle_live(leg, frame, admitted, out),
-            _ if !admitted => self.skip(leg, frame),
+            _ if !(admitted && self.is_read(leg, frame)) => self.skip(leg, frame),
             LegState::Initial { .. } => self.handle_initial(leg, frame, out),
             LegState::Resync { cause, .. } => self.handle_resync(leg, frame, cause, out),
             LegState::Inventory => self.handle_inventory(leg, frame),
+            LegState::Listing { .. } => self.skip(leg, frame),
         }
+    }
+
+    /// Where only what came with the share is read, whether this did.
+    fn is_read(&self, leg: usize, frame: &Frame<'_>) -> bool {
+        let change = self.legs[leg].change.as_ref();
+        !self.legs[leg].is_entering() || change.is_none_or(|change| change.came(&frame.event.meta))
     }
 
     fn handle_bookmark(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
@@ -119,6 +126,9 @@ impl WatchMerge {
         let version = frame.event.version;
         if self.legs[leg].state.is_live() {
             self.bookmarked(leg, version);
+            self.arrive(leg, out);
+        } else if self.legs[leg].state.is_listing() {
+            // Of a stream that nobody asked for.
         } else if frame.event.meta.initial_events_end || self.legs.follows(leg, version) {
             self.synced(leg, version, out);
         } else {
@@ -145,7 +155,8 @@ impl WatchMerge {
         // Before it moves: an event up to there is of the time that the known objects have behind them.
         let exact = self.legs.exact(leg);
         self.advance(leg, version);
-        if !admitted {
+        let change = self.legs[leg].change.as_ref();
+        if !admitted || change.is_some_and(|change| change.has_told(&frame.event.meta, version)) {
             self.skip(leg, frame);
         } else if frame.event.event_type == EventType::Deleted {
             self.handle_deleted(leg, frame, !exact, out);
@@ -157,6 +168,7 @@ impl WatchMerge {
             }
         }
         self.resend_if_due(leg);
+        self.arrive(leg, out);
     }
 
     fn handle_initial(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {

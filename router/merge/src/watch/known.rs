@@ -62,6 +62,9 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
     (digits == 32).then_some(bytes)
 }
 
+/// The version of what is no object, but a name that was barred.
+const BARRED: u64 = 0;
+
 /// One object that the client holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownObject {
@@ -169,15 +172,36 @@ impl KnownObjects {
         Some(object)
     }
 
+    /// Another leg has the last word about this name: a list of what the client held before must not bring it back.
+    #[must_use]
+    pub(super) fn bar(&mut self, key: &str) -> bool {
+        self.set(key, Uid::of(""), BARRED)
+    }
+
+    /// Takes over what was told of late, which is newer, and leaves out what was barred there. False if there is no memory
+    /// for it.
+    #[must_use]
+    pub(super) fn take_over(&mut self, mut later: Self) -> bool {
+        later.drain().into_iter().all(|(key, object)| {
+            if object.version == BARRED {
+                self.remove(&key);
+                return true;
+            }
+            self.set(&key, object.uid, object.version)
+        })
+    }
+
     /// Begins another pass over the member's state.
     pub(super) fn begin_pass(&mut self) {
         self.pass = self.pass.wrapping_add(1);
     }
 
-    /// What this pass did not see, in the order of the keys: the same input makes the same stream. It is taken out.
-    pub(super) fn sweep(&mut self) -> Vec<(Box<str>, KnownObject)> {
+    /// What this pass did not see of what it `read`, in the order of the keys: the same input makes the same stream. It is
+    /// taken out.
+    pub(super) fn sweep(&mut self, read: impl Fn(&str) -> bool) -> Vec<(Box<str>, KnownObject)> {
         let pass = self.pass;
-        let mut gone: Vec<_> = self.keys.extract_if(|_, object| object.pass != pass).collect();
+        let unseen = self.keys.extract_if(|key, object| object.pass != pass && read(key));
+        let mut gone: Vec<_> = unseen.collect();
         gone.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         self.release(gone.iter().map(|(key, _)| key.len() + PER_KEY).sum());
         gone
@@ -236,7 +260,7 @@ mod tests {
         assert!(one.set("a/c", Uid::of("u"), 1));
         one.begin_pass();
         assert!(one.set("a/c", Uid::of("u"), 1));
-        let gone = one.sweep();
+        let gone = one.sweep(|_| true);
         assert_eq!((&*gone[0].0, gone.len(), one.len()), ("a/a", 1, 1));
         drop(one);
         assert_eq!(budget.used(), 0);

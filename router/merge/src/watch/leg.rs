@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::budget::Budget;
+use super::change::ShareChange;
 use super::decoder::FrameDecoder;
 use super::known::{KnownObject, KnownObjects};
 use super::state::{LegState, ResyncCause};
@@ -19,7 +20,11 @@ pub(super) struct Leg {
     pub(super) uid_hash: u64,
     pub(super) slot: usize,
     pub(super) filter: Option<NamespaceFilter>,
+    pub(super) share: Option<NamespaceFilter>,
     pub(super) request_hash: u64,
+    pub(super) selector_hash: u64,
+    /// From another share on the way to this one.
+    pub(super) change: Option<Box<ShareChange>>,
     pub(super) start: Start,
     pub(super) state: LegState,
     pub(super) stream: LegStream,
@@ -59,7 +64,10 @@ impl Leg {
             uid_hash: spec.uid_hash,
             slot: spec.slot,
             filter: spec.filter,
+            share: spec.share,
             request_hash: spec.request_hash,
+            selector_hash: spec.selector_hash,
+            change: None,
             start: spec.start,
             state: LegState::starting(spec.start),
             stream: LegStream {
@@ -85,6 +93,28 @@ impl Leg {
         self.state.is_live() || self.given_up
     }
 
+    /// Whose objects are the caller's, whoever sorts them out; `None`: all that are asked for.
+    pub(super) fn owned(&self) -> Option<&NamespaceFilter> {
+        self.filter.as_ref().or(self.share.as_ref())
+    }
+
+    /// Asks from now on as the new plan has it. Whose objects were the caller's before.
+    pub(super) fn adopt(&mut self, spec: WatchLeg) -> Option<NamespaceFilter> {
+        let before = self.owned().cloned();
+        self.slot = spec.slot;
+        self.filter = spec.filter;
+        self.share = spec.share;
+        self.request_hash = spec.request_hash;
+        self.selector_hash = spec.selector_hash;
+        before
+    }
+
+    /// As [`Leg::begin_resync`], of all that is the caller's.
+    pub(super) fn begin_whole_resync(&mut self, cause: ResyncCause) -> Start {
+        self.change = None;
+        self.begin_resync(cause)
+    }
+
     /// Drops its stream: from the next on its frames tell what is there, to be compared with the known objects.
     pub(super) fn begin_resync(&mut self, cause: ResyncCause) -> Start {
         self.stream.reset();
@@ -98,7 +128,7 @@ impl Leg {
     /// Whether the member's state ends without a marker.
     pub(super) fn ends_unmarked(&self) -> bool {
         match self.state {
-            LegState::Live => false,
+            LegState::Live | LegState::Listing { .. } => false,
             LegState::Initial { .. } => self.without_watch_list || self.start != Start::Sync,
             LegState::Inventory | LegState::Resync { .. } => self.without_watch_list,
         }
@@ -111,6 +141,78 @@ impl Leg {
 
     pub(super) fn has(&self, key: &str) -> bool {
         self.known.as_ref().is_some_and(|known| known.has(key))
+    }
+
+    /// What came with the share is told, or was and is told again by the stream that goes on from before.
+    pub(super) fn is_entering(&self) -> bool {
+        self.change.as_ref().is_some_and(|change| change.entering)
+    }
+
+    /// The known objects are not all that the client holds.
+    pub(super) fn knows_partly(&self) -> bool {
+        self.change.as_ref().is_some_and(|change| change.partial)
+    }
+
+    /// Whether under `spec` the leg has what it has, and some more, asked for in the same way.
+    pub(super) fn only_gains(&self, spec: &WatchLeg) -> bool {
+        let (Some(before), Some(after)) = (&self.share, &spec.share) else {
+            return false;
+        };
+        let ready = match self.state {
+            LegState::Live => self.change.is_none() || self.is_entering(),
+            LegState::Resync { .. } => self.is_entering(),
+            _ => false,
+        };
+        ready
+            && self.selector_hash == spec.selector_hash
+            && self.filter.is_some() == spec.filter.is_some()
+            && before.beyond(after).is_some_and(|left| left.is_empty())
+    }
+
+    /// Reads what came alone.
+    pub(super) fn begin_entering(
+        &mut self,
+        held: Option<NamespaceFilter>,
+        exact: bool,
+        nothing: KnownObjects,
+    ) -> Start {
+        let change = self
+            .change
+            .get_or_insert_with(|| Box::new(ShareChange::of(held, true, !exact)));
+        change.until = 0;
+        self.known.get_or_insert_with(|| Box::new(nothing));
+        self.begin_resync(ResyncCause::Replanned)
+    }
+
+    /// Has what the client holds listed; what is known of what came is kept. `held`: whose it is, if the share has just
+    /// changed.
+    pub(super) fn begin_listing(&mut self, held: Option<NamespaceFilter>, cause: ResyncCause, nothing: KnownObjects) {
+        self.stream.reset();
+        let entered = self.is_entering();
+        let change = self
+            .change
+            .get_or_insert_with(|| Box::new(ShareChange::of(held, false, true)));
+        change.entering = false;
+        self.known.get_or_insert_with(|| Box::new(nothing));
+        self.state.begin_listing(cause);
+        if entered {
+            self.state.mark_dirty();
+        }
+    }
+
+    /// What is being listed may have this name, which is another leg's by now.
+    pub(super) fn bar(&mut self, key: &str) {
+        let barred = self.known.as_mut().is_some_and(|known| known.bar(key));
+        if let Some(change) = &mut self.change {
+            change.starved |= !barred;
+        }
+    }
+
+    /// The known objects that a comparison with what came alone did not find.
+    pub(super) fn sweep(&mut self) -> Vec<(Box<str>, KnownObject)> {
+        let entering = self.change.as_ref().filter(|change| change.entering);
+        let read = |key: &str| entering.is_none_or(|change| change.key_came(key));
+        self.known.as_mut().map(|known| known.sweep(read)).unwrap_or_default()
     }
 }
 

@@ -66,7 +66,7 @@ impl Legs {
     /// Adds a leg. `names`: it is one of several that have each name once.
     pub(super) fn admit(&mut self, spec: WatchLeg, names: bool) -> &mut Leg {
         let position = match spec.start {
-            Start::At(version) => Slot::At(version),
+            Start::At(version) | Start::Exact(version) => Slot::At(version),
             Start::Any | Start::Recent | Start::Sync => Slot::Sync,
         };
         self.cursor.set(spec.slot, position);
@@ -94,7 +94,8 @@ impl Legs {
     pub(super) fn exact(&self, leg: usize) -> bool {
         let this = &self.all[leg];
         let replayed = self.position(leg).version().unwrap_or(0) >= this.exact_from;
-        this.known.is_some() && this.state != LegState::Inventory && replayed
+        let whole = this.state != LegState::Inventory && !this.state.is_listing() && !this.knows_partly();
+        this.known.is_some() && whole && replayed
     }
 
     /// Of a leg without a marker: whether what comes with all up to `version` before it can only come behind what was there,
@@ -129,13 +130,26 @@ impl Legs {
 
     /// The cursor says all of what the client holds, and of which member.
     pub(super) fn are_settled(&self) -> bool {
-        let unsettled = |leg: &Leg| leg.state.is_dirty() || leg.resend;
+        let unsettled = |leg: &Leg| leg.state.is_dirty() || leg.resend || leg.is_entering();
         self.provisional.is_empty() && !self.is_handing_over() && !self.all.iter().any(unsettled)
     }
 
-    /// After legs have changed their states.
-    pub(super) fn refresh(&mut self) {
+    /// Whether keys may be kept of any leg.
+    pub(super) fn keeps_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn keep_memory(&mut self, memory: Budget) {
+        self.memory = Some(memory);
+    }
+
+    /// After legs have changed their states. `deleting`: deletions wait, and may be about what came elsewhere.
+    pub(super) fn refresh(&mut self, deleting: bool) {
         self.receiving = self.is_receiving();
+        if !(deleting || self.receiving) {
+            self.settle_changes();
+        }
         if !self.names_unknown() {
             self.provisional.clear();
         }
@@ -182,8 +196,12 @@ impl Legs {
         }
         if self.receiving && self.all[leg].known.is_some() {
             let others = self.all.iter_mut().enumerate().filter(|(index, _)| *index != leg);
-            for known in others.filter_map(|(_, other)| other.known.as_mut()) {
-                known.remove(key);
+            for (_, other) in others {
+                if other.state.is_listing() {
+                    other.bar(key);
+                } else if let Some(known) = &mut other.known {
+                    known.remove(key);
+                }
             }
         }
         true
@@ -193,5 +211,38 @@ impl Legs {
     pub(super) fn taken_from(&self, leg: usize) -> Vec<Box<str>> {
         let names = self.provisional.iter().filter(|key| self.all[leg].has(key));
         names.cloned().collect()
+    }
+
+    /// Whether the stream has come to where what came was told.
+    pub(super) fn has_arrived(&self, leg: usize) -> bool {
+        let this = &self.all[leg];
+        let at = self.position(leg).version().unwrap_or(0);
+        let through = this
+            .change
+            .as_ref()
+            .is_some_and(|change| change.entering && change.until <= at);
+        this.state.is_live() && through
+    }
+
+    /// Whether it may be listed what the client holds: names of a union are known otherwise.
+    pub(super) fn can_list(&self) -> bool {
+        self.keeps_memory() && !(self.unique && self.all.len() > 1)
+    }
+
+    /// Changes that are over, once no deletion can be about what came.
+    fn settle_changes(&mut self) {
+        for leg in 0..self.all.len() {
+            if self.has_arrived(leg) {
+                let this = &mut self.all[leg];
+                if this.change.take().is_some_and(|change| change.partial) {
+                    this.known = None;
+                }
+            }
+        }
+    }
+
+    /// Of some leg what came with its share is being told.
+    pub(super) fn is_entering(&self) -> bool {
+        self.all.iter().any(Leg::is_entering)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::known::{KnownObject, Uid};
-use super::{Act, Start};
+use super::{Act, Expiry, Start};
 
 /// In a large flush there is a bookmark after so many events …
 const EVENTS: u32 = 64;
@@ -97,8 +97,8 @@ impl Acts {
         self.push(Act::Restart { leg, start });
     }
 
-    pub(super) fn expire(&mut self, why: String) {
-        self.push(Act::Expired { why });
+    pub(super) fn expire(&mut self, cause: Expiry, why: String) {
+        self.push(Act::Expired { cause, why });
     }
 
     pub(super) fn pop(&mut self) -> Option<Act> {

@@ -7,7 +7,7 @@ use super::leg::Leg;
 use super::output::Output;
 use super::pending::PendingDelete;
 use super::state::{LegState, ResyncCause};
-use super::{Act, Start, WatchLeg, WatchMerge};
+use super::{Act, Expiry, Start, WatchLeg, WatchMerge};
 use crate::cursor::{Cursor, Slot, Universe};
 
 /// A leg of the plan before.
@@ -42,7 +42,8 @@ impl WatchMerge {
         let members = old.iter().flatten().map(|old| (&old.leg.cluster, old.leg.uid_hash));
         if self.legs.unique && !members.eq(legs.iter().map(|leg| (&leg.cluster, leg.uid_hash))) {
             // Who wins a name may be another one now, and of names that several have the client may hold any.
-            self.acts.expire("the members of a union of names changed".to_owned());
+            let why = "the members of a union of names changed".to_owned();
+            self.acts.expire(Expiry::Changed, why);
         }
         let names = self.legs.unique && legs.len() > 1;
         for spec in legs {
@@ -90,9 +91,8 @@ impl WatchMerge {
             position,
         } = old;
         let changed = leg.filter != spec.filter || leg.request_hash != spec.request_hash;
-        leg.slot = spec.slot;
-        leg.filter = spec.filter;
-        leg.request_hash = spec.request_hash;
+        let gains = leg.only_gains(&spec) && position.version().is_some();
+        let before = leg.adopt(spec);
         self.legs.cursor.set(leg.slot, position);
         if names && !held && leg.known.is_none() {
             leg.known = Some(Box::new(self.legs.nothing_known()));
@@ -101,34 +101,44 @@ impl WatchMerge {
             self.too_early();
         }
         let counted = names && leg.state != LegState::Inventory;
-        if (changed || counted) && held && !exact {
-            self.acts
-                .expire(format!("what is asked of member {} changed", leg.cluster));
-        }
+        let cluster = leg.cluster.clone();
+        let index = self.legs.all.len();
         self.legs.all.push(leg);
-        if changed && !self.acts.expired {
-            self.ask_anew(self.legs.all.len() - 1, held);
+        if self.acts.expired {
+            return;
+        }
+        let start = match (changed, held) {
+            _ if counted && held && !exact => None,
+            (false, _) => return,
+            (true, false) => Some(self.begin_anew(index)),
+            (true, true) if gains && (exact || self.legs.keeps_memory()) => {
+                let nothing = self.legs.nothing_known();
+                Some(self.legs[index].begin_entering(before, exact, nothing))
+            }
+            (true, true) if exact => Some(self.legs[index].begin_whole_resync(ResyncCause::Replanned)),
+            (true, true) => self.list(index, before, ResyncCause::Replanned),
+        };
+        if let Some(start) = start {
+            self.acts.restart(index, start);
+        } else {
+            let why = format!("what is asked of member {cluster} changed");
+            self.acts.expire(Expiry::Changed, why);
         }
     }
 
-    /// Asks a leg as its new plan has it, whatever it was in the middle of.
-    fn ask_anew(&mut self, index: usize, held: bool) {
-        let start = if held {
-            self.legs[index].begin_resync(ResyncCause::Replanned)
-        } else {
-            self.forget(index);
-            let leg = &mut self.legs[index];
-            leg.stream.reset();
-            leg.state.replan();
-            leg.start
-        };
-        self.acts.restart(index, start);
+    /// Asks a leg of which the client holds nothing as its new plan has it.
+    fn begin_anew(&mut self, index: usize) -> Start {
+        self.forget(index);
+        let leg = &mut self.legs[index];
+        leg.stream.reset();
+        leg.state.replan();
+        leg.start
     }
 
     /// What leaves cannot be told before the end of the initial events, and a client that resumed from there would keep it.
     fn too_early(&mut self) {
-        self.acts
-            .expire("the shard changed in the middle of the initial events".to_owned());
+        let why = "the shard changed in the middle of the initial events".to_owned();
+        self.acts.expire(Expiry::Changed, why);
     }
 
     fn leave(&mut self, mut old: Old) {
@@ -138,7 +148,8 @@ impl WatchMerge {
         if self.barrier.is_closed() {
             self.too_early();
         } else if !old.exact {
-            self.acts.expire(format!("member {} left", old.leg.cluster));
+            let why = format!("member {} left", old.leg.cluster);
+            self.acts.expire(Expiry::Changed, why);
             return;
         }
         let objects = old.leg.known.as_mut().map(|known| known.drain());

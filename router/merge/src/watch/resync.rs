@@ -4,7 +4,7 @@ use super::event::Refusal;
 use super::output::Output;
 use super::pending::PendingDelete;
 use super::state::{LegState, ResyncCause};
-use super::{Act, Start, WatchMerge};
+use super::{Act, Expiry, Start, WatchMerge};
 use crate::cursor::Slot;
 
 impl WatchMerge {
@@ -17,12 +17,20 @@ impl WatchMerge {
         this.stream.reset();
         let start = match (this.state, position) {
             (LegState::Live, Slot::At(version)) if !expired => Some(Start::At(version)),
+            (LegState::Listing { .. }, Slot::At(version)) if !expired => Some(Start::Exact(version)),
+            (LegState::Listing { .. }, _) => None,
             (LegState::Initial { dirty: false, .. } | LegState::Inventory, _) => {
                 let start = this.start;
                 self.forget(leg);
                 Some(start)
             }
-            _ => exact.then(|| this.begin_resync(ResyncCause::Recovery)),
+            (LegState::Resync { .. }, _) if this.is_entering() => Some(this.begin_resync(ResyncCause::Recovery)),
+            _ if exact => Some(this.begin_whole_resync(ResyncCause::Recovery)),
+            (LegState::Live, _) => {
+                let held = this.owned().cloned();
+                self.list(leg, held, ResyncCause::Recovery)
+            }
+            _ => None,
         };
         if let Some(start) = start {
             return Act::Restart { leg, start };
@@ -32,8 +40,13 @@ impl WatchMerge {
             Some(refusal) => format!("member {cluster}: {}", refusal.message),
             None => format!("member {cluster} was lost in the middle of its initial events"),
         };
+        let cause = match refusal {
+            Some(_) if !self.legs.keeps_memory() => Expiry::Memory,
+            Some(_) if expired => Expiry::Compacted,
+            _ => Expiry::Member,
+        };
         self.acts.expired = true;
-        Act::Expired { why }
+        Act::Expired { cause, why }
     }
 
     /// Nothing was told of it: the next attempt begins at nothing too. What was to be sent again has left unless that finds
@@ -59,8 +72,8 @@ impl WatchMerge {
 
     pub(super) fn expire_back(&mut self, leg: usize, version: u64, at: u64) {
         let cluster = &self.legs[leg].cluster;
-        self.acts
-            .expire(format!("member {cluster} went back from version {at} to {version}"));
+        let why = format!("member {cluster} went back from version {at} to {version}");
+        self.acts.expire(Expiry::Member, why);
     }
 
     /// No memory is left for what the client holds of this leg.
@@ -69,10 +82,8 @@ impl WatchMerge {
         // Who has a name must be known; and what left another leg may be here, and cannot be told from what is gone.
         let union = self.legs.unique && self.legs.all.len() > 1;
         let handing_over = !self.deletes.is_empty() || self.legs.is_handing_over();
-        if union || handing_over || self.legs[leg].state.is_resync() {
-            let cluster = &self.legs[leg].cluster;
-            self.acts
-                .expire(format!("no memory left to tell what is in member {cluster}"));
+        if union || handing_over || self.legs[leg].state.is_resync() || self.legs[leg].knows_partly() {
+            self.out_of_memory(leg);
         }
     }
 
@@ -91,6 +102,8 @@ impl WatchMerge {
             for key in self.legs.taken_from(leg) {
                 self.resend(leg, &key);
             }
+        } else if before.is_resync() && self.legs[leg].is_entering() {
+            self.entered(leg, version);
         } else {
             if version > 0 {
                 self.advance(leg, version);
@@ -105,10 +118,9 @@ impl WatchMerge {
     }
 
     /// What a resync did not find has left.
-    fn delete_unseen(&mut self, leg: usize, version: u64) {
+    pub(super) fn delete_unseen(&mut self, leg: usize, version: u64) {
         let slot = Some(self.legs[leg].slot);
-        let unseen = self.legs[leg].known.as_mut().map(|known| known.sweep());
-        for (key, object) in unseen.into_iter().flatten() {
+        for (key, object) in self.legs[leg].sweep() {
             if !self.taken_over(leg, &key) {
                 self.delete_later(key, PendingDelete::of(object, version, slot));
             }
@@ -124,7 +136,7 @@ impl WatchMerge {
             self.open_barrier(out);
         }
         self.emit_deletes(out);
-        self.legs.refresh();
+        self.legs.refresh(!self.deletes.is_empty());
         self.rebase();
         self.read_buffered(out);
     }

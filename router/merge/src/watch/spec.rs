@@ -53,8 +53,12 @@ pub struct WatchLeg {
     pub slot: usize,
     /// Which namespaces are the caller's; `None`: all that the member sends.
     pub filter: Option<NamespaceFilter>,
+    /// Which namespaces are the caller's, whether the router sorts them out or the member does; `None`: as the path says.
+    pub share: Option<NamespaceFilter>,
     /// A hash of what else the member is asked (selectors, path): [`super::WatchMerge::replan`] tells a change by it.
     pub request_hash: u64,
+    /// A hash of what of that is not about namespaces.
+    pub selector_hash: u64,
     /// Where the leg begins, as the client's request has it.
     pub start: Start,
 }
@@ -73,6 +77,9 @@ pub enum Start {
     /// `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` without a version: consistent, until the marker. Of members
     /// that refuse it the core must know ([`super::WatchMerge::disable_watch_list`]).
     Sync,
+    /// No watch: a LIST of metadata with `resourceVersionMatch=Exact` at this version, asked as the plan before had it if
+    /// the plan has just changed, for [`super::WatchMerge::listed`].
+    Exact(u64),
 }
 
 /// What the side that does the IO is to do.
@@ -87,9 +94,24 @@ pub enum Act {
     },
     /// One in-stream `410 Expired`, then the end: only the client's own relist helps.
     Expired {
+        /// For metrics.
+        cause: Expiry,
         /// The message of the Status; names the member.
         why: String,
     },
+}
+
+/// Why only the client's own relist helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// The member has compacted what the client goes on from.
+    Compacted,
+    /// No memory is left for keys, or none is to be used.
+    Memory,
+    /// The shard changed in a way that this stream cannot follow.
+    Changed,
+    /// The member is not what it was: it went back, serves the kind no more, or stopped in the middle.
+    Member,
 }
 
 /// A member that does not speak as an API server does. Treat as [`super::WatchMerge::lost`], and count it.

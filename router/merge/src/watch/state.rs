@@ -3,6 +3,7 @@
 //! A leg ends `Live`. It gets there from `Initial` (a client without a position), from `Inventory` (a union of names that is
 //! gone on with) or from `Resync` (what the client holds is compared with what the member has). Each of these three reads
 //! the member's state as ADDED and ends at its marker; of a member that sends none, at a bookmark or anything but ADDED.
+//! Where it is not known what the client holds, `Listing` comes before `Resync`.
 
 use super::Start;
 
@@ -19,6 +20,14 @@ pub(super) enum LegState {
     /// The member's state, for the known names alone: the client was told of it in an earlier stream. Then the leg is asked
     /// again, from where the client stands.
     Inventory,
+    /// What the client holds of it: the member's objects as of where the client stands, which it was told in an earlier
+    /// stream. No events.
+    Listing {
+        /// Why it is compared then.
+        cause: ResyncCause,
+        /// As in [`LegState::Resync`].
+        dirty: bool,
+    },
     /// The member's state, to be compared with the known objects.
     Resync {
         /// Why, if for several reasons the strongest.
@@ -47,7 +56,7 @@ impl LegState {
     /// Before the first frame.
     pub(super) fn starting(start: Start) -> Self {
         match start {
-            Start::At(_) => Self::Live,
+            Start::At(_) | Start::Exact(_) => Self::Live,
             Start::Any | Start::Recent | Start::Sync => Self::Initial {
                 dirty: false,
                 replanned: false,
@@ -60,7 +69,7 @@ impl LegState {
         let (before, dirty) = match *self {
             Self::Initial { dirty, replanned: true } => (ResyncCause::Handover, dirty),
             Self::Initial { dirty, .. } => (ResyncCause::Recovery, dirty),
-            Self::Resync { cause, dirty, .. } => (cause, dirty),
+            Self::Resync { cause, dirty, .. } | Self::Listing { cause, dirty } => (cause, dirty),
             Self::Inventory | Self::Live => (ResyncCause::Recovery, false),
         };
         *self = Self::Resync {
@@ -70,18 +79,26 @@ impl LegState {
         };
     }
 
+    /// What the client holds is to be listed before that.
+    pub(super) fn begin_listing(&mut self, cause: ResyncCause) {
+        self.begin_resync(cause, 0);
+        if let Self::Resync { cause, dirty, .. } = *self {
+            *self = Self::Listing { cause, dirty };
+        }
+    }
+
     /// The plan changed what is asked of a leg of which the client holds nothing.
     pub(super) fn replan(&mut self) {
         match self {
             Self::Initial { replanned, .. } => *replanned = true,
-            Self::Resync { cause, .. } => *cause = ResyncCause::Replanned,
+            Self::Resync { cause, .. } | Self::Listing { cause, .. } => *cause = ResyncCause::Replanned,
             Self::Inventory | Self::Live => {}
         }
     }
 
     /// Something of the state was emitted before it is through.
     pub(super) fn mark_dirty(&mut self) {
-        if let Self::Initial { dirty, .. } | Self::Resync { dirty, .. } = self {
+        if let Self::Initial { dirty, .. } | Self::Resync { dirty, .. } | Self::Listing { dirty, .. } = self {
             *dirty = true;
         }
     }
@@ -96,14 +113,18 @@ impl LegState {
     }
 
     pub(super) fn is_resync(self) -> bool {
-        matches!(self, Self::Resync { .. })
+        matches!(self, Self::Resync { .. } | Self::Listing { .. })
+    }
+
+    pub(super) fn is_listing(self) -> bool {
+        matches!(self, Self::Listing { .. })
     }
 
     /// The client holds some of its objects, but no position says which.
     pub(super) fn is_dirty(self) -> bool {
         matches!(
             self,
-            Self::Initial { dirty: true, .. } | Self::Resync { dirty: true, .. }
+            Self::Initial { dirty: true, .. } | Self::Resync { dirty: true, .. } | Self::Listing { dirty: true, .. }
         )
     }
 
@@ -111,7 +132,7 @@ impl LegState {
     pub(super) fn receives(self) -> bool {
         match self {
             Self::Initial { replanned, .. } => replanned,
-            Self::Resync { cause, .. } => cause > ResyncCause::Recovery,
+            Self::Resync { cause, .. } | Self::Listing { cause, .. } => cause > ResyncCause::Recovery,
             Self::Inventory | Self::Live => false,
         }
     }

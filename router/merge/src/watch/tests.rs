@@ -30,6 +30,8 @@ fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
                 slot,
                 filter: None,
                 request_hash: 0,
+                share: None,
+                selector_hash: 0,
                 start: *start,
             })
             .collect(),
@@ -313,6 +315,73 @@ fn what_left_at_one_version_is_no_place_to_resume_from() {
     let deleted = sent.iter().filter(|frame| frame.starts_with(b"{\"type\":\"DELETED\""));
     assert_eq!(deleted.count(), 2);
     assert_eq!(merge.sent().resume(9), None, "the client may have read one of them");
+}
+
+#[test]
+fn a_page_of_a_list_is_kept_as_far_as_it_is_the_callers_and_fits() {
+    let merge = merge(WatchFormat::Json, &[Start::At(9)]);
+    let item = |name: &str| {
+        format!(r#"{{"metadata":{{"name":"{name}","namespace":"ns","uid":"{name}","resourceVersion":"7"}}}}"#)
+    };
+    let page = |items: String, token: &str| {
+        let meta = format!(r#"{{"resourceVersion":"9","continue":"{token}"}}"#);
+        format!(
+            r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{meta},"items":{items}}}"#
+        )
+    };
+    let mut listing = merge.listing(0);
+    let two = page(format!("[{},{}]", item("a"), item("b")), "more");
+    assert_eq!(listing.page(two.as_bytes()), Ok(Some("more".to_owned())));
+    assert_eq!(listing.page(page("null".to_owned(), "").as_bytes()), Ok(None));
+    for none in ["<html>", "{}", r#"{"metadata":{}}"#, r#"{"items":[{"metadata":{}}]}"#] {
+        assert_eq!(listing.page(none.as_bytes()), Err(ListingFault::NotAList), "{none}");
+    }
+}
+
+#[test]
+fn what_came_is_asked_for_alone_where_it_has_a_name() {
+    let share = |names: &[&str]| {
+        let names = names.iter().map(|name| Arc::from(*name));
+        Some(NamespaceFilter::only(Arc::new(names.collect())))
+    };
+    let universe = Universe::new("shard", ["m0".to_owned()]);
+    let mut merge = merge(WatchFormat::Json, &[Start::At(5)]);
+    merge.legs[0].filter = share(&["ns"]);
+    merge.legs[0].share = share(&["ns"]);
+    merge.legs.keep_memory(Budget::new(10_000));
+    let spec = |names: &[&str]| WatchLeg {
+        cluster: "m0".into(),
+        uid_hash: 0,
+        slot: 0,
+        filter: share(names),
+        share: share(names),
+        request_hash: 0,
+        selector_hash: 0,
+        start: Start::Sync,
+    };
+    let mut out = Output::default();
+    let asked = |acts: Vec<Act>| match acts.as_slice() {
+        [Act::Restart { start, .. }] => *start,
+        acts => panic!("{acts:?}"),
+    };
+    let acts = merge.replan(&universe, vec![spec(&["ns", "more"])], &mut out);
+    assert_eq!(asked(acts), Start::Sync);
+    assert_eq!(merge.selects_only(0).as_deref(), Some("metadata.namespace=more"));
+    assert!(merge.is_changing() && !merge.is_catching_up(0));
+    let act = merge.push(0, bookmark(9, true).into(), &mut out).unwrap();
+    assert_eq!(asked(act.into_iter().collect()), Start::At(5));
+    assert!(merge.is_changing() && merge.is_catching_up(0) && merge.selects_only(0).is_none());
+    merge.push(0, bookmark(9, false).into(), &mut out).unwrap();
+    assert!(!merge.is_changing() && !merge.is_catching_up(0));
+    let acts = merge.replan(&universe, vec![spec(&["more"])], &mut out);
+    assert_eq!(asked(acts), Start::Exact(9), "what the client holds in it is not known");
+    assert_eq!(
+        merge.lost(0),
+        Act::Restart {
+            leg: 0,
+            start: Start::Exact(9)
+        }
+    );
 }
 
 #[test]

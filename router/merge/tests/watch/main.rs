@@ -4,8 +4,8 @@
 //! an object (uid) that the client holds and that was gone at some time after the version it holds. ADDED only for a key
 //! the client does not hold, for another object (uid) under it, or for one that was gone in between; no event twice, an
 //! object's version only grows. Cursors of one epoch only grow; no bookmarks for who did not ask, no more when idle than
-//! the members send. One marker, no DELETED before it. A stream that began at nothing is never expired while there is
-//! memory. The client lists page by page while members change, and all pages together are the union at their one cursor;
+//! the members send. One marker, no DELETED before it. While there is memory no stream is expired, but one that resumed and
+//! of which a member has compacted where it stood, or left. The client lists page by page while members change, and all pages together are the union at their one cursor;
 //! another client of the same caller, connected in turn or at once, may share the router's memory of streams with it; that
 //! memory may be little, and its routers several, of which one does not reach all members; connections may be gone before the
 //! router notices. Who resumes by an object's version goes on where it stands, or lists. Members are asked by label or not,
@@ -71,6 +71,8 @@ fn history(seed: u64, total: &mut Tally) -> bool {
     total.events += tally.events;
     total.bookmarks += tally.bookmarks;
     total.watches += tally.watches;
+    total.listed += tally.listed;
+    total.entered += tally.entered;
     true
 }
 
@@ -114,5 +116,8 @@ fn every_history_ends_in_the_union() {
         total.mended > each / 10 && total.expired > each / 10 && total.replans > each / 10 && total.flips > each / 10,
         "{total:?}"
     );
-    assert!(total.resumed_raw > each / 50, "{total:?}");
+    assert!(
+        total.resumed_raw > each / 50 && total.listed > each / 50 && total.entered > each / 50,
+        "{total:?}"
+    );
 }

@@ -69,6 +69,13 @@ pub(crate) struct Serves {
     pub(crate) behind: u64,
 }
 
+impl Serves {
+    pub(crate) const NOW: Self = Self {
+        marker: false,
+        behind: 0,
+    };
+}
+
 /// What a list is asked for.
 #[derive(Debug)]
 pub(crate) struct ListAsked {
@@ -193,7 +200,7 @@ impl Member {
             Start::At(version) if version < self.compacted => stream.fail(410, "Expired"),
             Start::At(version) if version > self.version => stream.fail(504, "Timeout"),
             Start::At(version) => stream.position = version,
-            Start::Any | Start::Recent | Start::Sync => {
+            Start::Any | Start::Recent | Start::Sync | Start::Exact(_) => {
                 stream.position = self
                     .version
                     .saturating_sub(serves.behind)

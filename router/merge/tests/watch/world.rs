@@ -7,7 +7,7 @@ use bytes::Bytes;
 use portolan_merge::cursor::Universe;
 use portolan_merge::resume::{Resume, Stream as Resumable};
 use portolan_merge::token::Binding;
-use portolan_merge::watch::{Act, Budget, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
+use portolan_merge::watch::{Act, Budget, Expiry, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
 mod connect;
 mod list;
@@ -17,7 +17,7 @@ mod swaps;
 use self::list::Paging;
 use crate::client::Client;
 use crate::dice::Dice;
-use crate::member::{Serves, Stream};
+use crate::member::{Asked, Serves, Stream};
 use crate::truth::Truth;
 
 /// The side that does the IO, as the router's: legs, their streams, what is on its way to the client.
@@ -29,8 +29,9 @@ struct Session {
     labelled: Vec<bool>,
     out: Output,
     wire: Vec<u8>,
-    /// Began at nothing, with memory for shadows: nothing may expire it.
+    /// With memory for shadows: nothing may expire it, unless it resumed and a member has compacted where it stood.
     mendable: bool,
+    anew: bool,
     /// Which router serves it, and as which stream.
     router: usize,
     stream: Resumable,
@@ -46,6 +47,12 @@ struct Seat {
 
 struct Line {
     member: usize,
+    /// What its plan asks.
+    asked: Asked,
+    /// What the plan before asked, while a new one is told.
+    before: Option<Asked>,
+    /// What its list is asked for.
+    listed: Option<Asked>,
     stream: Option<Stream>,
     wants: Option<Start>,
 }
@@ -64,6 +71,8 @@ pub(crate) struct Tally {
     pub(crate) events: usize,
     pub(crate) bookmarks: usize,
     pub(crate) watches: usize,
+    pub(crate) listed: usize,
+    pub(crate) entered: usize,
 }
 
 pub(crate) struct World {
@@ -285,30 +294,45 @@ impl World {
         }
     }
 
+    /// A leg's member is asked.
+    fn connect_leg(&mut self, index: usize, start: Start) {
+        if let Start::Exact(version) = start {
+            return self.list_leg(index, version);
+        }
+        let Some(session) = &mut self.session else { return };
+        let line = &mut session.legs[index];
+        let member = &self.truth.members[line.member];
+        let mut asked = line.asked.clone();
+        if let Some(only) = session.merge.selects_only(index).filter(|_| self.dice.percent(70)) {
+            let only = only.strip_prefix("metadata.namespace=").expect("kinds with namespaces");
+            asked.namespaces = Some([only.to_owned()].into());
+            self.tally.entered += 1;
+        }
+        if member.plain {
+            session.merge.disable_watch_list(index);
+        }
+        let serves = Serves {
+            behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
+            marker: self.dice.percent(50),
+        };
+        if self.trace {
+            println!("leg {index} asks {start:?} of {asked:?} behind {}", serves.behind);
+        }
+        line.stream = Some(member.watch(self.format, start, asked, serves));
+    }
+
     fn shovel_leg(&mut self, index: usize) -> bool {
         let Some(session) = &self.session else { return false };
         let up = self.reaches(session.router, session.legs[index].member);
         let Some(session) = &mut self.session else { return false };
         let line = &mut session.legs[index];
         let member = &self.truth.members[line.member];
-        let asked = self.truth.asked(line.member, session.labelled[line.member]);
         if let Some(start) = line.wants {
-            if !up {
-                return false;
+            if up {
+                line.wants = None;
+                self.connect_leg(index, start);
             }
-            line.wants = None;
-            if member.plain {
-                session.merge.disable_watch_list(index);
-            }
-            let serves = Serves {
-                behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
-                marker: self.dice.percent(50),
-            };
-            if self.trace {
-                println!("leg {index} asks {start:?} of {asked:?} behind {}", serves.behind);
-            }
-            line.stream = Some(member.watch(self.format, start, asked, serves));
-            return true;
+            return up;
         }
         let Some(stream) = &mut line.stream else { return false };
         if !up && !self.dice.percent(30) {
@@ -355,11 +379,19 @@ impl World {
                     if start == Start::Sync {
                         self.tally.mended += 1;
                     }
-                    session.legs[leg].stream = None;
-                    session.legs[leg].wants = Some(start);
+                    let line = &mut session.legs[leg];
+                    line.stream = None;
+                    line.wants = Some(start);
+                    let told = line.listed.take().or(line.before.take());
+                    let told = told.unwrap_or_else(|| line.asked.clone());
+                    line.listed = matches!(start, Start::Exact(_)).then_some(told);
                 }
-                Act::Expired { why } => {
-                    assert!(!session.mendable, "expired what can be mended: {why}");
+                Act::Expired { cause, why } => {
+                    let compacted = cause == Expiry::Compacted && !session.anew && self.truth.setting.compaction;
+                    assert!(
+                        !session.mendable || compacted,
+                        "expired what can be mended: {cause:?}, {why}"
+                    );
                     self.tally.expired += 1;
                     self.drop_session();
                     self.client.resume = None;

@@ -3,18 +3,19 @@
 //! The futures are boxed and live only while a leg (re)connects: an open stream is a body and nothing else. Callers: `watch`
 //! for the first connection, `stream` for all others.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode};
 use portolan_merge::query::{Begin, LegQuery, Param};
-use portolan_merge::watch::{Start, WatchLeg};
+use portolan_merge::watch::{Listing, ListingFault, Start, WatchLeg};
 use tokio::time::Instant;
 
 use super::FanOuts;
-use super::leg::{self, Asking, Overrides};
+use super::leg::{self, Asking, METADATA_LIST, Overrides};
+use super::list::gather;
 use super::named;
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::routing::Routing;
@@ -25,6 +26,13 @@ use crate::value::snapshot::Unavailable;
 
 /// Added to what members are told of the end of the client's stream: its end is to be ours, after a bookmark.
 const GRACE_SECONDS: u64 = 60;
+
+/// API servers send a bookmark two seconds before the end that they were told, else each minute.
+const HURRY_SECONDS: u64 = 3;
+/// Of a member's list of what a client holds: per page, and for each.
+const PAGE_OBJECTS: u32 = 250;
+const PAGE_BYTES: usize = 8 << 20;
+const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all legs of one merged watch share.
 pub(super) struct Shared {
@@ -56,6 +64,18 @@ pub(super) enum Answered {
     Away(Away),
 }
 
+/// A leg whose member lists what the client holds.
+pub(super) type ListingLeg = Pin<Box<dyn Future<Output = Result<Listing, NotListed>> + Send>>;
+
+/// Why there is no list.
+#[derive(Debug)]
+pub(super) enum NotListed {
+    /// No memory is left for it.
+    NoMemory,
+    /// As of a watch that does not begin.
+    Answered(Box<Answered>),
+}
+
 /// Why a member cannot serve now.
 #[derive(Debug)]
 pub(super) struct Away {
@@ -70,6 +90,10 @@ pub(super) struct Wish {
     pub(super) query: LegQuery,
     /// The others' shape, once one has chosen.
     pub(super) shape: Option<Shape>,
+    /// The only objects that are read, as a field selector.
+    pub(super) fields: Option<String>,
+    /// The first bookmark is waited for.
+    pub(super) hurries: bool,
     pub(super) wait: Duration,
 }
 
@@ -86,6 +110,7 @@ impl Wish {
                 return query;
             }
             (Start::Any, true) => Begin::Any,
+            (Start::Exact(version), _) => return exact(version, None),
             (Start::Recent | Start::Sync, false) => Begin::Sync { not_older: None },
             (Start::Recent | Start::Sync, true) => Begin::Recent,
         };
@@ -114,6 +139,77 @@ pub(super) fn connect(
     })
 }
 
+/// Has the member list what the client holds: `leg` is as the client was answered from, with the hold and target of now.
+pub(super) fn list(shared: &Arc<Shared>, leg: FanLeg, listing: Listing, version: u64, wait: Duration) -> ListingLeg {
+    let shared = shared.clone();
+    Box::pin(async move {
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        // A request that is a watch by its path cannot be turned into a list.
+        if !shared.asking.asked.query.flag("watch") {
+            return Err(not_listed(Answered::Gone));
+        }
+        read_list(&shared, &leg, listing, version).await
+    })
+}
+
+fn not_listed(answered: Answered) -> NotListed {
+    NotListed::Answered(Box::new(answered))
+}
+
+async fn read_list(shared: &Shared, leg: &FanLeg, mut listing: Listing, version: u64) -> Result<Listing, NotListed> {
+    let away = |why: String| not_listed(Answered::Away(Away { why, answer: None }));
+    let mut token = None;
+    loop {
+        let until = Instant::now() + LIST_PATIENCE;
+        let overrides = Overrides {
+            query: exact(version, token.take()),
+            timeout_seconds: Param::Drop,
+            accept: Some(METADATA_LIST),
+            list_until: Some(until),
+            ..Overrides::default()
+        };
+        let routing = shared.fanouts.routing.load();
+        let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, routing).await;
+        let response = answer.map_err(|fault| away(fault.to_string()))?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::GONE => return Err(not_listed(Answered::Gone)),
+            StatusCode::NOT_FOUND => return Err(not_listed(Answered::Absent(response))),
+            status => return Err(away(format!("member cluster {} answered {status}", leg.cluster()))),
+        }
+        let body = gather(response.into_body(), PAGE_BYTES, Some(until))
+            .await
+            .map_err(away)?;
+        match listing.page(&body) {
+            Ok(None) => return Ok(listing),
+            Ok(next) => token = next,
+            Err(ListingFault::NoMemory) => return Err(NotListed::NoMemory),
+            Err(fault) => return Err(away(format!("member cluster {}: {fault}", leg.cluster()))),
+        }
+    }
+}
+
+/// A page of what there was at a version. A token says the version itself.
+fn exact(version: u64, token: Option<String>) -> LegQuery {
+    let first = |value: String| {
+        if token.is_none() {
+            Param::Set(value)
+        } else {
+            Param::Drop
+        }
+    };
+    LegQuery {
+        resource_version: first(version.to_string()),
+        resource_version_match: first("Exact".to_owned()),
+        limit: Param::Set(PAGE_OBJECTS.to_string()),
+        continue_: token.clone().map_or(Param::Drop, Param::Set),
+        send_initial_events: Param::Drop,
+        allow_watch_bookmarks: Param::Drop,
+    }
+}
+
 impl Shared {
     /// Whether the initial events may do without a member that cannot be reached. To a client that lists anew, what is not
     /// among them is deleted.
@@ -123,11 +219,14 @@ impl Shared {
 
     fn overrides(&self, wish: &Wish) -> Overrides {
         let left = self.ends.saturating_duration_since(Instant::now()).as_secs() + GRACE_SECONDS;
+        let seconds = if wish.hurries { HURRY_SECONDS } else { left };
         Overrides {
             query: wish.query.clone(),
-            timeout_seconds: Param::Set(left.to_string()),
+            timeout_seconds: Param::Set(seconds.to_string()),
+            fields: wish.fields.clone(),
             include_object: self.include_object(),
             accept: Some(self.accept(wish.shape)),
+            list_until: None,
         }
     }
 
@@ -157,18 +256,20 @@ impl Shared {
 pub(super) fn watch_legs(plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
     let leg = |(index, leg): (usize, &FanLeg)| WatchLeg {
         cluster: leg.cluster().clone(),
-        uid_hash: uid_hash(leg),
+        uid_hash: hash_of(&leg.forward.target.cluster_uid),
         slot: leg.slot,
         filter: leg.filter.clone(),
+        share: leg.share.namespaces.clone(),
         request_hash: leg.asks(),
+        selector_hash: hash_of(&leg.share.selector),
         start: starts.get(index).copied().unwrap_or(Start::Sync),
     };
     plan.legs.iter().enumerate().map(leg).collect()
 }
 
-fn uid_hash(leg: &FanLeg) -> u64 {
+fn hash_of(what: &impl Hash) -> u64 {
     let mut hash = DefaultHasher::new();
-    leg.forward.target.cluster_uid.hash(&mut hash);
+    what.hash(&mut hash);
     hash.finish()
 }
 

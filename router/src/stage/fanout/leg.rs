@@ -20,14 +20,23 @@ use crate::decision::plan::FanLeg;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::Leg;
-use crate::value::classify::{ApiRequest, Query};
+use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
+use crate::value::traffic::Traffic;
 
 /// How long a member may take with the whole, in its own words.
 const TIMEOUT_SECONDS: &str = "timeoutSeconds";
 /// What of an object stands in the row of a Table.
 const INCLUDE_OBJECT: &str = "includeObject";
+/// Which objects, by their fields.
+const FIELD_SELECTOR: &str = "fieldSelector";
+/// A list, or what happens.
+const WATCH: &str = "watch";
+
+/// Keys and versions are read from JSON, whatever the client takes.
+pub(super) const METADATA_LIST: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
 
 /// Of the client's headers: its secrets, its body's, and those of a WebSocket that is ours to open.
 const NOT_KEPT: [HeaderName; 8] = [
@@ -60,7 +69,11 @@ pub(crate) struct Overrides {
     pub(crate) query: LegQuery,
     pub(crate) timeout_seconds: Param,
     pub(crate) include_object: Param,
+    /// Besides what the client selects.
+    pub(crate) fields: Option<String>,
     pub(crate) accept: Option<HeaderValue>,
+    /// A list that ends by then, whatever the client asked for.
+    pub(crate) list_until: Option<Instant>,
 }
 
 impl Asking {
@@ -93,6 +106,11 @@ impl Overrides {
                 Param::Set(value) => query.set(key, value),
             }
         }
+        if let Some(more) = &self.fields {
+            let own = query.first(FIELD_SELECTOR).filter(|own| !own.is_empty());
+            let both = own.map_or_else(|| more.clone(), |own| format!("{own},{more}"));
+            query.set(FIELD_SELECTOR, &both);
+        }
     }
 }
 
@@ -114,12 +132,18 @@ pub(crate) async fn start(
     overrides.apply(&mut asked.query);
     // Whatever the client's connection is to become: members stream their events.
     asked.upgrade = None;
+    let mut forward = Box::new(leg.forward.clone());
+    if overrides.list_until.is_some() {
+        asked.query.remove(WATCH);
+        asked.verb = Verb::List;
+        forward.traffic = Traffic::collection(false);
+    }
     let leg = Leg {
-        forward: Box::new(leg.forward.clone()),
+        forward,
         asked,
         routing,
         caller: asking.caller.clone(),
-        deadline: asking.deadline,
+        deadline: overrides.list_until.or(asking.deadline),
         received: asking.received.clone(),
         replanner: None,
     };
@@ -166,5 +190,17 @@ mod tests {
             query.raw(),
             Some("labelSelector=a&resourceVersion=7&x=1&timeoutSeconds=3&watch&allowWatchBookmarks=true")
         );
+        let only = Overrides {
+            fields: Some("metadata.namespace=n".to_owned()),
+            ..Overrides::default()
+        };
+        for (asked, sent) in [
+            ("fieldSelector=a%3Db&x", "fieldSelector=a%3Db,metadata.namespace%3Dn&x"),
+            ("x&fieldSelector=", "x&fieldSelector=metadata.namespace%3Dn"),
+        ] {
+            let mut query = Query::new(Some(asked));
+            only.apply(&mut query);
+            assert_eq!(query.raw(), Some(sent));
+        }
     }
 }

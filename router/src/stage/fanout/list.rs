@@ -20,6 +20,7 @@ use portolan_merge::token::Binding;
 
 use self::heads::Head;
 use self::round::{Round, Turn};
+pub(super) use self::status::gather;
 use super::leg::{Asking, Overrides, start};
 use super::{Fan, FanOuts, gzip, refused_by};
 use crate::decision::plan::FanOut;

@@ -97,6 +97,11 @@ impl FanOutMetrics {
         self.collisions.get()
     }
 
+    #[cfg(test)]
+    pub(crate) fn expirations(&self, reason: &'static str) -> u64 {
+        self.expired.get_or_create(&ReasonLabels { reason }).get()
+    }
+
     pub(crate) fn started(&self, outcome: &'static str) {
         self.starts.get_or_create(&OutcomeLabels { outcome }).inc();
     }

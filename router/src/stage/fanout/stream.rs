@@ -19,10 +19,10 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::Told;
-use super::connect::{Connecting, Shared};
+use super::connect::{Connecting, ListingLeg, Shared};
 use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
-use crate::decision::plan::FanOut;
+use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::upstream::{Body, BodyError, Ended, Ending};
 use crate::stage::replan::{FanVerdict, Verdict, WatchedFan};
 use crate::value::media::Shape;
@@ -35,6 +35,8 @@ const ROUND_CHUNKS: usize = 64;
 const JOINED_BYTES: usize = 16 << 10;
 /// A watch that ends sooner without an event is an error to client-go, which lists anew.
 const SHORTEST: Duration = Duration::from_millis(1200);
+/// A planned end waits so long for a change of the shard to be told: what its client stands at before is worth nothing.
+const CHANGING: Duration = Duration::from_secs(5);
 /// Between two attempts to connect a leg: at first, and at most. A member that is back is noticed within the latter, and its
 /// breaker lets few of the attempts through meanwhile.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -58,6 +60,8 @@ pub(super) struct Begun {
 pub(super) enum Link {
     Live(Body),
     Connecting(Connecting),
+    /// What the client holds of it is listed.
+    Listing(ListingLeg),
     /// It failed before the stream began, for this reason.
     Failed(Failed),
     Idle,
@@ -119,6 +123,8 @@ struct LegStream {
     touched: bool,
     /// Times in a row that it could not be read.
     unreadable: u32,
+    /// While it is listed what the client holds: as the client was answered from.
+    held_by: Option<Box<FanLeg>>,
 }
 
 /// The body of one merged watch.
@@ -211,9 +217,16 @@ impl MergedWatch {
         let mut cx = Context::from_waker(&self.control);
         let due = self.ends.as_mut().poll(&mut cx).is_ready();
         let drains = self.drain.as_mut().poll(&mut cx).is_ready();
-        if drains && !due && self.says_too_little() {
-            let grown = (self.begun + SHORTEST).min(self.ends.deadline());
-            self.ends.as_mut().reset(grown);
+        let until = if drains && !due && self.says_too_little() {
+            Some((self.begun + SHORTEST).min(self.ends.deadline()))
+        } else if due && !drains && self.merge.is_changing() {
+            // A little at a time: it is over at once when it is told.
+            Some(Instant::now() + CHANGING / 50).filter(|until| *until < self.shared.ends + CHANGING)
+        } else {
+            None
+        };
+        if let Some(until) = until {
+            self.ends.as_mut().reset(until);
             if self.ends.as_mut().poll(&mut cx).is_pending() {
                 return;
             }
@@ -298,6 +311,10 @@ impl MergedWatch {
             Link::Connecting(connecting) => match connecting.as_mut().poll(&mut cx) {
                 Poll::Pending => return false,
                 Poll::Ready(answered) => self.connected(index, answered),
+            },
+            Link::Listing(listing) => match listing.as_mut().poll(&mut cx) {
+                Poll::Pending => return false,
+                Poll::Ready(listed) => self.listed(index, listed),
             },
             Link::Live(body) => match Pin::new(body).poll_frame(&mut cx) {
                 Poll::Pending => return false,

@@ -15,6 +15,8 @@ fn union(legs: usize) -> WatchMerge {
             slot,
             filter: None,
             request_hash: 0,
+            share: None,
+            selector_hash: 0,
             start: Start::At(10),
         }
     });
@@ -180,6 +182,8 @@ fn again(slot: usize, cluster: &str) -> WatchLeg {
         slot,
         filter: None,
         request_hash: 0,
+        share: None,
+        selector_hash: 0,
         start: Start::Sync,
     }
 }

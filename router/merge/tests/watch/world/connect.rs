@@ -21,9 +21,10 @@ impl World {
                 let slot = universe.slot(&name).unwrap();
                 let owned = self.truth.owned(member);
                 let labelled = self.truth.labelled[member];
-                let filter = (!labelled && !self.truth.setting.unique).then(|| {
+                let share = (!self.truth.setting.unique).then(|| {
                     NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect()))
                 });
+                let filter = share.clone().filter(|_| !labelled);
                 let asks = if labelled && !self.truth.setting.unique {
                     owned
                         .iter()
@@ -36,7 +37,9 @@ impl World {
                     uid_hash: 0,
                     slot,
                     filter,
+                    share,
                     request_hash: asks,
+                    selector_hash: 0,
                     start: start(slot),
                 }
             })
@@ -149,13 +152,17 @@ impl World {
         let legs = members.into_iter().enumerate();
         let legs = legs.map(|(index, member)| Line {
             member,
+            asked: self.truth.asked(member, self.truth.labelled[member]),
+            before: None,
+            listed: None,
             stream: None,
             wants: Some(merge.start(index)),
         });
         let legs = legs.collect();
         self.tally.watches += 1;
         // Given up half way, an initial state cannot be completed for this client.
-        let mendable = anew && self.budget.is_some() && !self.small && !self.partial;
+        let names = self.truth.setting.unique && !anew;
+        let mendable = self.budget.is_some() && !self.small && !self.partial && !names && !self.client.replay;
         self.session = Some(Session {
             merge,
             universe,
@@ -164,6 +171,7 @@ impl World {
             out: Output::default(),
             wire: Vec::new(),
             mendable,
+            anew,
             router,
             stream,
         });

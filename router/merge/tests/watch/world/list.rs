@@ -7,12 +7,12 @@ use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions, MergedMeta, Wants};
 use portolan_merge::query::{CollectionQuery, LegAsk, ListAsk, ListRead, Param, QueryFault};
 use portolan_merge::token::Token;
-use portolan_merge::watch::Start;
+use portolan_merge::watch::{ListingFault, Start};
 use serde_json::{Value, json};
 
 use super::{World, binding};
 use crate::client::Cache;
-use crate::member::{ListAsked, Page};
+use crate::member::{ListAsked, Page, Serves};
 use crate::truth::Truth;
 
 /// A list under way.
@@ -196,6 +196,39 @@ impl World {
         (0..self.truth.members.len())
             .find(|member| universe.slot(&Truth::name(*member)) == Some(slot))
             .unwrap()
+    }
+
+    /// The member's list of what the client holds.
+    pub(super) fn list_leg(&mut self, index: usize, version: u64) {
+        let limit = Some(1 + self.dice.below(4));
+        let Some(session) = &mut self.session else { return };
+        let line = &mut session.legs[index];
+        let of = line.listed.clone().expect("it is known what to list");
+        self.tally.listed += 1;
+        let mut listing = session.merge.listing(index);
+        let mut token = None;
+        let act = loop {
+            let asked = ListAsked {
+                limit,
+                token: token.take(),
+                version: Some(version.to_string()),
+                exact: true,
+                behind: 0,
+            };
+            let Ok(page) = self.truth.members[line.member].list(&of, &asked) else {
+                let mut gone = self.truth.members[line.member].watch(self.format, Start::Sync, of, Serves::NOW);
+                gone.bytes.clear();
+                gone.fail(410, "Expired");
+                break session.merge.push(index, gone.bytes.into(), &mut session.out).unwrap();
+            };
+            match listing.page(&body(&page)) {
+                Ok(Some(next)) => token = Some(next),
+                Ok(None) => break session.merge.listed(index, listing, &mut session.out),
+                Err(ListingFault::NoMemory) => break session.merge.unlisted(index),
+                Err(fault) => panic!("{fault}"),
+            }
+        };
+        self.act(act);
     }
 
     /// What is there at the cursor.

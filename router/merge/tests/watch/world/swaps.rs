@@ -126,14 +126,25 @@ impl World {
         // Nor is mended who wins a name, which members that come or go change too.
         let members = session.legs.iter().map(|line| Truth::name(line.member));
         let same = members.eq(legs.iter().map(|leg| leg.cluster.to_string()));
-        session.mendable &= !self.client.listing && (!self.truth.setting.unique || same);
+        let members: Vec<usize> = legs.iter().map(member_of).collect();
+        let stay = session.legs.iter().all(|line| members.contains(&line.member));
+        session.mendable &= !self.client.listing && (!self.truth.setting.unique || same) && (session.anew || stay);
         let mut old: Vec<Line> = std::mem::take(&mut session.legs);
         for leg in &legs {
             let kept = old.iter().position(|line| Truth::name(line.member) == *leg.cluster);
-            session.legs.push(match kept {
-                Some(index) => old.swap_remove(index),
+            let member = member_of(leg);
+            let asked = self.truth.asked(member, session.labelled[member]);
+            session.legs.push(match kept.map(|index| old.swap_remove(index)) {
+                Some(line) => Line {
+                    before: Some(line.asked),
+                    asked,
+                    ..line
+                },
                 None => Line {
-                    member: member_of(leg),
+                    member,
+                    asked,
+                    before: None,
+                    listed: None,
                     stream: None,
                     wants: None,
                 },
@@ -141,6 +152,9 @@ impl World {
         }
         for act in acts {
             self.act(Some(act));
+        }
+        for line in self.session.iter_mut().flat_map(|session| &mut session.legs) {
+            line.before = None;
         }
     }
 }

@@ -20,6 +20,7 @@ use super::{Listing, Overrides, start};
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::decision::rewrite;
 use crate::resource::upstream::Body;
+use crate::stage::fanout::leg::METADATA_LIST;
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::named;
 use crate::stage::reply;
@@ -27,9 +28,6 @@ use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape};
 use crate::value::snapshot::Unavailable;
 
-/// Members' versions are read from JSON, whatever the client takes.
-const PIN_ACCEPT: HeaderValue =
-    HeaderValue::from_static("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
 /// Largest object that is kept until it is known whether it is shown: etcd takes 1.5 MiB, aggregated APIs may send more.
 const MAX_ITEM_BYTES: usize = 16 << 20;
 
@@ -72,7 +70,7 @@ impl<'a> Round<'a> {
     /// Asks, and waits for all heads.
     pub(super) async fn ask(listing: &'a Listing<'a>, read: ListRead) -> Result<Turn, Fault> {
         let asks = read.legs.iter().map(|ask| (ask, listing.wanted.header()));
-        let asks = asks.chain(read.pins.iter().map(|ask| (ask, PIN_ACCEPT)));
+        let asks = asks.chain(read.pins.iter().map(|ask| (ask, METADATA_LIST)));
         let heads = join_all(asks.map(|(ask, accept)| head(listing, ask, accept))).await;
         let pages = read.legs.len();
         let mut round = Self {

@@ -6,13 +6,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use portolan_merge::watch::{Act, Start};
+use portolan_merge::watch::{Act, Expiry, Listing, Start};
 use portolan_runtime::Backoff;
 use tokio::time::Instant;
 
 use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason};
 use crate::decision::plan::FanOut;
-use crate::stage::fanout::connect::{Answered, Away, Wish, connect, watch_legs};
+use crate::stage::fanout::connect::{Answered, Away, NotListed, Wish, connect, list, watch_legs};
 use crate::stage::fanout::open::{LegState, OpenLeg};
 use crate::stage::fanout::wake::Wakes;
 use crate::stage::reply;
@@ -25,6 +25,16 @@ const ABSENT_MOST: Duration = Duration::from_mins(1);
 const STABLE: Duration = Duration::from_secs(10);
 /// A member whose stream cannot be read so often at the same place will not do better: only a list gets past it.
 const UNREADABLE: u32 = 3;
+
+/// In metrics.
+fn reason_of(cause: Expiry) -> &'static str {
+    match cause {
+        Expiry::Compacted => "compacted",
+        Expiry::Memory => "memory",
+        Expiry::Changed => "changed",
+        Expiry::Member => "member",
+    }
+}
 
 impl LegStream {
     pub(super) fn new(link: Link, waker: Waker, shown: Arc<OpenLeg>) -> Self {
@@ -41,6 +51,7 @@ impl LegStream {
             parked: false,
             touched: live,
             unreadable: 0,
+            held_by: None,
         }
     }
 
@@ -135,7 +146,7 @@ impl MergedWatch {
     fn act(&mut self, act: Option<Act>, reason: Reason, why: &str) {
         match act {
             None => {}
-            Some(Act::Expired { why }) => self.forget("member", why),
+            Some(Act::Expired { cause, why }) => self.forget(reason_of(cause), why),
             Some(Act::Restart { leg, start }) => self.restart(leg, start, reason, why),
         }
     }
@@ -161,14 +172,41 @@ impl MergedWatch {
         };
         tracing::debug!(cluster = %leg.shown.cluster, reason = reason.as_str(), why, ?start, "a leg of a watch is connected again");
         leg.shown.set_state(state, Some(why));
-        let wish = Wish {
-            query: Wish::of(start, self.merge.watch_list_disabled(index)),
-            shape: Some(self.shape),
-            wait: leg.wait(reason),
-        };
         leg.parked = false;
-        leg.link = Link::Connecting(connect(&self.shared, &self.plan, index, wish, None));
+        let wait = leg.wait(reason);
+        leg.link = if let Start::Exact(version) = start {
+            let now = &self.plan.legs[index];
+            let mut held_by = leg.held_by.take().unwrap_or_else(|| Box::new(now.clone()));
+            held_by.held.clone_from(&now.held);
+            held_by.forward.target.clone_from(&now.forward.target);
+            let asked = held_by.as_ref().clone();
+            leg.held_by = Some(held_by);
+            let listing = self.merge.listing(index);
+            Link::Listing(list(&self.shared, asked, listing, version, wait))
+        } else {
+            leg.held_by = None;
+            let wish = Wish {
+                query: Wish::of(start, self.merge.watch_list_disabled(index)),
+                shape: Some(self.shape),
+                fields: self.merge.selects_only(index),
+                hurries: self.merge.is_catching_up(index),
+                wait,
+            };
+            Link::Connecting(connect(&self.shared, &self.plan, index, wish, None))
+        };
         self.wakes.set(index);
+    }
+
+    /// A leg's member has listed what the client holds, or not.
+    pub(super) fn listed(&mut self, index: usize, listed: Result<Listing, NotListed>) {
+        self.legs[index].link = Link::Idle;
+        let act = match listed {
+            Ok(listing) => self.merge.listed(index, listing, &mut self.out),
+            Err(NotListed::NoMemory) => self.merge.unlisted(index),
+            Err(NotListed::Answered(answered)) => return self.connected(index, *answered),
+        };
+        self.act(act, Reason::Replanned, "what the client holds is known");
+        self.next_acts();
     }
 
     /// A leg's member has answered.
@@ -214,6 +252,7 @@ impl MergedWatch {
     /// Goes on under another plan.
     pub(super) fn replan(&mut self, plan: Arc<FanOut>) {
         let mut before = std::mem::take(&mut self.legs);
+        let running = self.plan.clone();
         let acts = self.merge.replan(&plan.universe, watch_legs(&plan, &[]), &mut self.out);
         // Versions of another cluster under the same name are no measure for this one's.
         before.retain(|old| {
@@ -243,6 +282,16 @@ impl MergedWatch {
             .watch
             .set_legs(self.legs.iter().map(|leg| leg.shown.clone()).collect());
         for act in acts {
+            if let Act::Restart {
+                leg,
+                start: Start::Exact(_),
+            } = act
+                && self.legs[leg].held_by.is_none()
+            {
+                let mut running = running.legs.iter();
+                let held_by = running.find(|old| old.cluster() == self.plan.legs[leg].cluster());
+                self.legs[leg].held_by = held_by.cloned().map(Box::new);
+            }
             self.act(Some(act), Reason::Replanned, "the caller's shard has changed");
         }
         self.next_acts();

@@ -87,3 +87,88 @@ async fn a_member_without_watch_list_is_mended_without_a_marker() {
     let (_east, last) = tokio::join!(mending, reading);
     assert_eq!(last, world.cursor(&[8, 9]));
 }
+
+/// A page of metadata as of version 10, of these names.
+fn page(names: &[&str], token: &str) -> Bytes {
+    let items = names
+        .iter()
+        .map(|name| json!({"metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "7"}}));
+    let items: Vec<Value> = items.collect();
+    let meta = json!({"resourceVersion": "10", "continue": token});
+    let list =
+        json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items});
+    list.to_string().into()
+}
+
+fn gone() -> Bytes {
+    let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410}});
+    format!("{gone}\n").into()
+}
+
+#[tokio::test]
+async fn a_member_that_forgot_where_a_resumed_watch_stood_lists_what_was_there() {
+    let mut world = World::new(&["east", "west"]).await;
+    let (mut watch, mut streams) = world
+        .open(&format!(
+            "x=1&resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds=60",
+            world.cursor(&[10, 20])
+        ))
+        .await;
+    streams[1].1.send_data(event("ADDED", "w", 21), false).unwrap();
+    watch.expect("ADDED", "w").await;
+    streams[0].1.send_data(gone(), false).unwrap();
+    let mended = world.cursor(&[13, 21]);
+    let mending = async {
+        let (path, mut list) = world.members[0].opens().await;
+        for word in ["resourceVersion=10&", "resourceVersionMatch=Exact", "limit=250"] {
+            assert!(path.contains(word), "{path} says {word}");
+        }
+        for word in ["watch=", "timeoutSeconds", "sendInitialEvents", "allowWatchBookmarks"] {
+            assert!(!path.contains(word), "{path} says nothing of {word}");
+        }
+        list.send_data(page(&["a", "b"], "more"), true).unwrap();
+        let (path, mut list) = world.members[0].opens().await;
+        assert!(
+            path.contains("continue=more") && !path.contains("resourceVersion"),
+            "{path}"
+        );
+        list.send_data(page(&["c"], ""), true).unwrap();
+        let (path, mut east) = world.members[0].opens().await;
+        assert!(
+            path.contains("sendInitialEvents=true") && path.contains("watch=1"),
+            "{path}"
+        );
+        let now = [event("ADDED", "b", 7), event("ADDED", "c", 12), bookmark(13, true)];
+        east.send_data(now.concat().into(), false).unwrap();
+        east
+    };
+    let reading = async {
+        // What the client had and has is not told again.
+        let mut seen = Vec::new();
+        loop {
+            let event = watch.next().await.unwrap();
+            let name = event["object"]["metadata"]["name"].as_str().map(str::to_owned);
+            seen.extend(name.map(|name| format!("{} {name}", event["type"].as_str().unwrap())));
+            if event["object"]["metadata"]["resourceVersion"] == *mended {
+                return seen;
+            }
+        }
+    };
+    let (_east, seen) = tokio::join!(mending, reading);
+    assert_eq!(seen, ["MODIFIED c", "DELETED a"]);
+}
+
+#[tokio::test]
+async fn what_a_member_has_compacted_is_listed_anew_by_the_client() {
+    let mut world = World::new(&["east", "west"]).await;
+    let (mut watch, mut streams) = world
+        .open(&format!("resourceVersion={}", world.cursor(&[10, 20])))
+        .await;
+    streams[0].1.send_data(gone(), false).unwrap();
+    let (_, last) = tokio::join!(world.members[0].refuses(410), watch.next());
+    let last = last.unwrap();
+    assert_eq!((&last["type"], &last["object"]["code"]), (&"ERROR".into(), &410.into()));
+    assert!(watch.next().await.is_none());
+    let expired = world.fanouts.open.metrics.expirations("compacted");
+    assert_eq!(expired, 1);
+}

@@ -139,6 +139,8 @@ async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
     let wish = Wish {
         query: Wish::of(Start::Sync, false),
         shape: None,
+        fields: None,
+        hurries: false,
         wait: Duration::ZERO,
     };
     let joining = |leg| connect(&shared, &Arc::new(both.clone()), leg, wish.clone(), None);

@@ -70,6 +70,8 @@ impl Opening {
             let wish = Wish {
                 query: opening.query(index, start),
                 shape: None,
+                fields: None,
+                hurries: false,
                 wait: Duration::ZERO,
             };
             let connecting = connect(&opening.shared, &opening.plan, index, wish, Some(routing.clone()));
@@ -92,6 +94,8 @@ impl Opening {
         let wish = Wish {
             query: Wish::of(start, true),
             shape: None,
+            fields: None,
+            hurries: false,
             wait: Duration::ZERO,
         };
         self.legs[index] = Asked::Waiting(connect(&self.shared, &self.plan, index, wish, None));

@@ -1,0 +1,52 @@
+//! From one share of a member to another: what came is told, what left is found and told, the rest goes on.
+//!
+//! What came is read alone, as of some version at which the member has all of it, and the stream goes on from where it
+//! stood; of what came it says nothing up to that version. What left is in no event: where it is not known what the client
+//! holds, the member lists that (`listing`), and its state is compared with it.
+
+use crate::filter::NamespaceFilter;
+use crate::object_meta::ObjectMeta;
+
+/// A leg's share is another one than when the client came to where it stands.
+#[derive(Debug)]
+pub(super) struct ShareChange {
+    /// Whose objects the client has up to where it stands; `None`: all that were asked for.
+    pub(super) held: Option<NamespaceFilter>,
+    /// Only what came is read, else all.
+    pub(super) entering: bool,
+    /// What came was told as of this version; 0: it is being told.
+    pub(super) until: u64,
+    /// The known objects are those that came alone.
+    pub(super) partial: bool,
+    /// There was no memory for what a list must not bring back.
+    pub(super) starved: bool,
+}
+
+impl ShareChange {
+    /// Of a leg whose share was `held`, of which nothing is read yet.
+    pub(super) fn of(held: Option<NamespaceFilter>, entering: bool, partial: bool) -> Self {
+        Self {
+            held,
+            entering,
+            until: 0,
+            partial,
+            starved: false,
+        }
+    }
+
+    /// Whether the object is of what came, and was told with it.
+    pub(super) fn has_told(&self, meta: &ObjectMeta<'_>, version: u64) -> bool {
+        self.entering && version <= self.until && self.came(meta)
+    }
+
+    /// Whether the object is of what came, and not of what the client had before.
+    pub(super) fn came(&self, meta: &ObjectMeta<'_>) -> bool {
+        self.held.as_ref().is_some_and(|held| !held.admits_object(meta))
+    }
+
+    /// As [`ShareChange::came`], of the object of this key.
+    pub(super) fn key_came(&self, key: &str) -> bool {
+        let (namespace, name) = key.split_once('/').unwrap_or_default();
+        self.held.as_ref().is_some_and(|held| !held.admits_key(namespace, name))
+    }
+}

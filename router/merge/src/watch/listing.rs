@@ -1,0 +1,180 @@
+//! What the client holds of a member, where that was told in an earlier stream: the member lists it, as of where the client
+//! stands, to be compared with the member's state. And what is asked of a leg while its share changes (`change`).
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::known::{KnownObjects, Uid, write_key};
+use super::output::Output;
+use super::state::ResyncCause;
+use super::{Act, Expiry, Start, WatchMerge};
+use crate::filter::NamespaceFilter;
+use crate::object_meta::json_item;
+
+/// A member's list of what the client holds, page by page.
+#[derive(Debug)]
+pub struct Listing {
+    known: KnownObjects,
+    owned: Option<NamespaceFilter>,
+}
+
+/// Why a page cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListingFault {
+    /// No list of metadata in JSON.
+    #[error("what it answered is no list of metadata")]
+    NotAList,
+    /// No memory is left for what the client holds.
+    #[error("no memory left for the keys of a list")]
+    NoMemory,
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(default)]
+    metadata: PageMeta,
+    /// `null` is how API servers write an empty list of metadata; what has none at all is no list.
+    #[serde(borrow, deserialize_with = "items")]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct PageMeta {
+    #[serde(default, rename = "continue")]
+    continue_: String,
+}
+
+fn items<'de, D: serde::Deserializer<'de>>(items: D) -> Result<Vec<&'de RawValue>, D::Error> {
+    let items: Option<Vec<&RawValue>> = Deserialize::deserialize(items)?;
+    Ok(items.unwrap_or_default())
+}
+
+impl Listing {
+    /// Takes a page in. The token of the next one, if there is one.
+    pub fn page(&mut self, body: &[u8]) -> Result<Option<String>, ListingFault> {
+        let page: Page<'_> = serde_json::from_slice(body).map_err(|_| ListingFault::NotAList)?;
+        let mut key = String::new();
+        for item in page.items {
+            let meta = json_item(item.get().as_bytes()).ok_or(ListingFault::NotAList)?;
+            let version = meta.resource_version.parse().map_err(|_| ListingFault::NotAList)?;
+            if self.owned.as_ref().is_some_and(|owned| !owned.admits_object(&meta)) {
+                continue;
+            }
+            write_key(&mut key, &meta);
+            if !self.known.set(&key, Uid::of(&meta.uid), version) {
+                return Err(ListingFault::NoMemory);
+            }
+        }
+        Ok(Some(page.metadata.continue_).filter(|token| !token.is_empty()))
+    }
+}
+
+impl WatchMerge {
+    /// What a leg's list is read into.
+    pub fn listing(&self, leg: usize) -> Listing {
+        let this = &self.legs[leg];
+        let owned = match &this.change {
+            Some(change) => change.held.clone(),
+            None => this.owned().cloned(),
+        };
+        Listing {
+            known: self.legs.nothing_known(),
+            owned,
+        }
+    }
+
+    /// The leg's list is through: what is to be done next.
+    pub fn listed(&mut self, leg: usize, listing: Listing, out: &mut Output) -> Option<Act> {
+        let this = &mut self.legs[leg];
+        if !this.state.is_listing() || self.acts.expired {
+            return self.next_act();
+        }
+        let mut known = listing.known;
+        let starved = this.change.take().is_some_and(|change| change.starved);
+        if starved || this.known.take().is_some_and(|told| !known.take_over(*told)) {
+            self.out_of_memory(leg);
+            return self.next_act();
+        }
+        this.known = Some(Box::new(known));
+        let start = this.begin_resync(ResyncCause::Recovery);
+        self.acts.restart(leg, start);
+        self.proceed(out);
+        self.next_act()
+    }
+
+    /// The leg's list does not fit into memory.
+    pub fn unlisted(&mut self, leg: usize) -> Option<Act> {
+        self.out_of_memory(leg);
+        self.next_act()
+    }
+
+    pub(super) fn out_of_memory(&mut self, leg: usize) {
+        let cluster = &self.legs[leg].cluster;
+        self.acts.expire(
+            Expiry::Memory,
+            format!("no memory left to tell what is in member {cluster}"),
+        );
+    }
+
+    /// The only objects that the leg's stream is read for, as a field selector, if that can be said.
+    pub fn selects_only(&self, leg: usize) -> Option<String> {
+        let this = &self.legs[leg];
+        let change = this
+            .change
+            .as_ref()
+            .filter(|change| change.entering && this.state.is_resync())?;
+        let owned = this.owned()?;
+        match &*owned.beyond(change.held.as_ref()?)? {
+            [name] => Some(owned.field_selector(name)),
+            _ => None,
+        }
+    }
+
+    /// Whether the leg's next bookmark is waited for: the sooner it comes the better.
+    pub fn is_catching_up(&self, leg: usize) -> bool {
+        let this = &self.legs[leg];
+        let at = self.legs.position(leg).version().unwrap_or(0);
+        let until = this.change.as_ref().map_or(0, |change| change.until);
+        this.state.is_live() && at < until.max(this.exact_from)
+    }
+
+    /// Whether a change of the shard is being told: until it is, no bookmark is of the new view, and no older one will be
+    /// good.
+    pub fn is_changing(&self) -> bool {
+        self.legs.is_handing_over() || self.legs.is_entering()
+    }
+
+    /// What came is told as of `version`: on from where the stream stood.
+    pub(super) fn entered(&mut self, leg: usize, version: u64) {
+        self.delete_unseen(leg, version);
+        let at = self.legs.position(leg).version().unwrap_or(0);
+        let this = &mut self.legs[leg];
+        this.stream.reset();
+        if let Some(change) = &mut this.change {
+            change.until = version;
+        }
+        self.acts.restart(leg, Start::At(at));
+    }
+
+    /// Asks for a list of what the client holds. `None`: that cannot be kept.
+    pub(super) fn list(&mut self, leg: usize, held: Option<NamespaceFilter>, cause: ResyncCause) -> Option<Start> {
+        // At version 1 the client is said to be whose initial events had to be told again: it holds more.
+        let at = self.legs.position(leg).version().filter(|at| *at > 1)?;
+        if !self.legs.can_list() {
+            return None;
+        }
+        let nothing = self.legs.nothing_known();
+        let this = &mut self.legs[leg];
+        this.seen = this.seen.max(at);
+        this.begin_listing(held, cause, nothing);
+        Some(Start::Exact(at))
+    }
+
+    /// Whether the stream has come to where what came was told.
+    pub(super) fn arrive(&mut self, leg: usize, out: &mut Output) {
+        if self.legs.has_arrived(leg) {
+            self.bookmarks.due = true;
+            self.proceed(out);
+        }
+    }
+}

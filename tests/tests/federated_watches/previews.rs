@@ -1,0 +1,154 @@
+//! Clients end and resume each of their watches every few minutes: what a namespace brings and takes with it is told to a
+//! watch that resumed as to one that began, also while another member is away.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use portolan_tests::door::Door;
+use serde_json::{Value, json};
+
+use crate::plans::own;
+use crate::stream::Watch;
+use crate::{MEMBERS, door, make, make_in, mend_west, position, until_west_is, world};
+
+/// Clients ask for minutes.
+const SECONDS: u32 = 3;
+/// Namespaces that come and go.
+const PREVIEWS: u32 = 4;
+/// From a write in a member that is there to its event; machines of tests are slow.
+const SOON: Duration = Duration::from_secs(2);
+
+/// An informer that listed long ago.
+struct Informer {
+    door: Door,
+    watch: Watch,
+    /// Of its last bookmark.
+    cursor: String,
+    resumed: u32,
+    held: BTreeSet<String>,
+}
+
+impl Informer {
+    async fn resuming(door: Door) -> Self {
+        let cursor = position(&door).await;
+        let watch = Self::resume(&door, &cursor).await;
+        let (resumed, held) = (0, BTreeSet::new());
+        Self {
+            door,
+            watch,
+            cursor,
+            resumed,
+            held,
+        }
+    }
+
+    async fn resume(door: &Door, cursor: &str) -> Watch {
+        Watch::json(door, &format!("resourceVersion={cursor}&timeoutSeconds={SECONDS}")).await
+    }
+
+    /// One event, unless it is nobody's, or the end of a stream, after which it resumes.
+    async fn step(&mut self) -> Option<(String, String)> {
+        let Some(event) = self.watch.next().await else {
+            self.watch = Self::resume(&self.door, &self.cursor).await;
+            self.resumed += 1;
+            return None;
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (kind, meta) = (text(&event["type"]), &event["object"]["metadata"]);
+        assert_ne!(kind, "ERROR", "after {} resumes: {event}", self.resumed);
+        let name = text(&meta["name"]);
+        match kind.as_str() {
+            "BOOKMARK" => self.cursor = text(&meta["resourceVersion"]),
+            // The member's own controllers publish it.
+            _ if name == "kube-root-ca.crt" => {}
+            "DELETED" => assert!(self.held.remove(&name), "DELETED of what it does not hold: {event}"),
+            _ => drop(self.held.insert(name.clone())),
+        }
+        let told = kind != "BOOKMARK" && name != "kube-root-ca.crt";
+        told.then_some((kind, name))
+    }
+
+    async fn next(&mut self) -> (String, String) {
+        loop {
+            if let Some(event) = self.step().await {
+                return event;
+            }
+        }
+    }
+
+    async fn sees(&mut self, wanted: &str) -> String {
+        loop {
+            let (kind, name) = self.next().await;
+            if name == wanted {
+                return kind;
+            }
+        }
+    }
+
+    /// Until it has resumed once more.
+    async fn resumes(&mut self) {
+        let before = self.resumed;
+        while self.resumed == before {
+            self.step().await;
+        }
+    }
+}
+
+/// Previews of `shard` come to east and go, under a watch that resumes all the time.
+async fn come_and_go(shard: &str, mut informer: Informer) {
+    let (own_namespace, west) = (format!("{shard}-e"), format!("{shard}-w"));
+    let owns = async |namespaces: &[&str]| {
+        let clusters = json!([{"name": "east", "namespaces": namespaces}, {"name": "west", "namespaces": [&west]}]);
+        own(shard, clusters).await;
+    };
+    for round in 1..=PREVIEWS {
+        informer.resumes().await;
+        let preview = format!("{shard}-p{round}");
+        let name = |what: &str| format!("{what}-{round}");
+        world().await.namespace("east", &preview).await.unwrap();
+        make_in("east", &preview, &name("in")).await;
+        owns(&[&own_namespace, &preview]).await;
+        assert_eq!(informer.sees(&name("in")).await, "ADDED");
+        make_in("east", &preview, &name("more")).await;
+        assert_eq!(informer.sees(&name("more")).await, "ADDED");
+        let began = Instant::now();
+        make(shard, "east", &name("beside")).await;
+        assert_eq!(informer.sees(&name("beside")).await, "ADDED");
+        assert!(
+            began.elapsed() < SOON,
+            "the others' events came {:?} late",
+            began.elapsed()
+        );
+
+        owns(&[&own_namespace]).await;
+        // Both, in any order.
+        for _ in 0..2 {
+            assert_eq!(informer.next().await.0, "DELETED");
+        }
+        make_in("east", &preview, &name("after")).await;
+        make(shard, "east", &name("last")).await;
+        assert_eq!(informer.next().await, ("ADDED".to_owned(), name("last")));
+    }
+    let kept = |what: &'static str| (1..=PREVIEWS).map(move |round| format!("{what}-{round}"));
+    let held: BTreeSet<String> = kept("beside").chain(kept("last")).collect();
+    assert_eq!(informer.held, held);
+    assert!(informer.resumed >= PREVIEWS, "{}", informer.resumed);
+}
+
+#[tokio::test]
+async fn namespaces_come_and_go_under_a_watch_that_resumed() {
+    let _calm = MEMBERS.read().await;
+    let informer = Informer::resuming(door("previews").await).await;
+    come_and_go("previews", informer).await;
+}
+
+#[tokio::test]
+async fn namespaces_come_and_go_while_another_member_is_away() {
+    let _mine = MEMBERS.write().await;
+    mend_west().await;
+    let informer = Informer::resuming(door("partly").await).await;
+    world().await.cluster("west").kill().await.unwrap();
+    until_west_is("partly", "held").await;
+    come_and_go("partly", informer).await;
+    mend_west().await;
+}
