@@ -33,14 +33,17 @@ impl Emitter {
         self.columns.hide_objects();
     }
 
-    pub(super) fn learn_type(&mut self, event: &Event<'_>) {
-        if self.template.is_none() && !event.meta.kind.is_empty() {
+    /// True if it was not known before.
+    pub(super) fn learn_type(&mut self, event: &Event<'_>) -> bool {
+        let learns = self.template.is_none() && !event.meta.kind.is_empty();
+        if learns {
             self.template = Some(EventTemplate {
                 format: self.format,
                 kind: (*event.meta.kind).into(),
                 api_version: (*event.meta.api_version).into(),
             });
         }
+        learns
     }
 
     /// Whether bookmarks and deletions can be written.

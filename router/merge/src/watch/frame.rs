@@ -75,7 +75,9 @@ impl WatchMerge {
             self.acts.push(act);
             return Ok(());
         }
-        self.emitter.learn_type(&event);
+        if self.emitter.learn_type(&event) && !self.deletes.is_empty() {
+            self.proceed(out);
+        }
         self.legs[leg].seen = self.legs[leg].seen.max(event.version);
         let frame = Frame {
             chunk,

@@ -146,9 +146,11 @@ impl WatchMerge {
         self.deletes.insert(key, delete);
     }
 
-    /// Tells what has left and is in no leg, once it can be nowhere and may be told.
+    /// Tells what has left and is in no leg, once it can be nowhere and may be told. Of what type it is a member must have
+    /// said.
     fn emit_deletes(&mut self, out: &mut Output) {
-        if self.barrier.is_closed() || self.legs.names_unknown() || self.legs.is_receiving() {
+        let early = self.barrier.is_closed() || !self.emitter.knows_type();
+        if early || self.legs.names_unknown() || self.legs.is_receiving() {
             return;
         }
         // One by one: as long as some are left, no bookmark is safe.
