@@ -265,14 +265,26 @@ impl Call<'_> {
         let mut asking = Asking::new(request.asked, &request.head, request.caller, received);
         asking.deadline = (!long).then_some(request.deadline);
         // A member that is slow has its own time, and the others have theirs.
-        let most = request.deadline + (request.deadline - request.started);
+        let own = (request.deadline - request.started).min(self.edge.parts.request_timeout);
+        let most = request.deadline + own;
         let deadline = (!long).then_some(if plan.legs.len() > 1 { most } else { request.deadline });
         let fan = Fan {
             plan,
             asking,
             routing: request.routing,
         };
-        let response = self.edge.fanouts.run(fan).await?;
+        let overdue = Fault::Timeout {
+            message: "the members did not begin their answers in time".to_owned(),
+            cluster: fan.plan.legs.first().map(|leg| leg.cluster().to_string()).unwrap_or_default(),
+            sent: true,
+        };
+        let answered = self.edge.fanouts.run(fan);
+        let response = match deadline {
+            None => answered.await?,
+            Some(deadline) => tokio::time::timeout_at(deadline, answered)
+                .await
+                .map_err(|_| overdue)??,
+        };
         let (response, socket) = match switch {
             Some(switch) => switch.switch(response),
             None => (response, None),

@@ -23,6 +23,8 @@ use crate::resource::upstream::{Body, BodyError};
 const LIST_BYTES: usize = 24 << 20;
 /// Largest frame of a member's answer (`upstream::connection`): there is room for one before it is read.
 const FRAME_BYTES: u32 = 256 << 10;
+/// What a small frame takes: with it the memory that it came in stays.
+const LEAST_BYTES: usize = 4 << 10;
 
 type Read = Option<Result<Bytes, BodyError>>;
 
@@ -82,7 +84,7 @@ impl MemberBody {
     /// First what was kept.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
         if let Some((chunk, _)) = self.kept.pop_front() {
-            self.kept_bytes -= chunk.len();
+            self.kept_bytes -= weight(&chunk);
             return Poll::Ready(Some(Ok(chunk)));
         }
         match self.over.take() {
@@ -102,7 +104,7 @@ impl MemberBody {
     }
 
     fn keep(&mut self, chunk: Bytes, permit: Option<OwnedSemaphorePermit>) {
-        self.kept_bytes += chunk.len();
+        self.kept_bytes += weight(&chunk);
         self.kept.push_back((chunk, permit));
     }
 
@@ -131,17 +133,19 @@ impl ReadAhead {
         Self { all }
     }
 
-    /// Keeps what is there of `later`, of the next member first. Who waits for more of them is woken.
-    pub(super) fn read(&self, later: &mut [MemberBody], cx: &mut Context<'_>) {
-        let mut kept: usize = later.iter().map(|member| member.kept_bytes).sum();
-        for member in later {
+    /// Keeps what is there of all but the member whose `turn` it is, of the next one first. Who waits for more of them is
+    /// woken.
+    pub(super) fn read(&self, members: &mut [MemberBody], turn: usize, cx: &mut Context<'_>) {
+        let mut kept: usize = members.iter().map(|member| member.kept_bytes).sum();
+        let (before, later) = members.split_at_mut(turn);
+        for member in later.iter_mut().skip(1).chain(before) {
             while member.over.is_none() {
                 let Some(mut permit) = self.room(kept) else { return };
                 let Poll::Ready(read) = member.poll_body(cx) else { break };
                 match read {
                     Some(Ok(chunk)) => {
-                        kept += chunk.len();
-                        drop(permit.split((FRAME_BYTES as usize).saturating_sub(chunk.len())));
+                        kept += weight(&chunk);
+                        drop(permit.split((FRAME_BYTES as usize).saturating_sub(weight(&chunk))));
                         member.keep(chunk, Some(permit));
                     }
                     Some(Err(error)) => member.over = Some(Err(error)),
@@ -151,12 +155,19 @@ impl ReadAhead {
         }
     }
 
-    /// For one frame more, where this list keeps so much already.
+    /// For one frame more, where this list keeps so much already. Of what is free a list takes a part, so that lists which
+    /// nobody reads leave something for the next one.
     fn room(&self, kept: usize) -> Option<OwnedSemaphorePermit> {
-        let own = kept + FRAME_BYTES as usize <= LIST_BYTES;
+        let most = LIST_BYTES.min(kept + self.all.available_permits() / 4);
+        let own = kept + FRAME_BYTES as usize <= most;
         own.then(|| self.all.clone().try_acquire_many_owned(FRAME_BYTES).ok())
             .flatten()
     }
+}
+
+/// What a chunk counts for.
+fn weight(chunk: &Bytes) -> usize {
+    chunk.len().max(LEAST_BYTES)
 }
 
 #[cfg(test)]

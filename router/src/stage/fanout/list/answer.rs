@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use futures::future::join_all;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY, WARNING};
 use http::{HeaderMap, Method, Response};
 
@@ -21,11 +22,9 @@ const HELD_OF_UNION: usize = 1 << 20;
 
 /// Whether every member sends a Table: aggregated APIs may not know them.
 pub(super) async fn all_tables(legs: &[&FanLeg], sources: &mut [MemberBody]) -> Result<bool, Fault> {
-    for (leg, source) in legs.iter().zip(sources) {
-        let begun = source
-            .peek()
-            .await
-            .map_err(|error| leg.forward.unavailable(error.to_string()))?;
+    let begun = join_all(sources.iter_mut().map(MemberBody::peek)).await;
+    for (leg, begun) in legs.iter().zip(begun) {
+        let begun = begun.map_err(|error| leg.forward.unavailable(error.to_string()))?;
         if !begins_as_table(begun) {
             return Ok(false);
         }

@@ -91,7 +91,7 @@ impl ListBody {
                     return Poll::Ready(Err(Broken::Meta("there is no such leg".to_owned())));
                 };
                 let Poll::Ready(read) = source.poll_turn(cx) else {
-                    self.ahead.read(&mut self.sources[leg + 1..], cx);
+                    self.ahead.read(&mut self.sources, leg, cx);
                     return Poll::Pending;
                 };
                 match read {
