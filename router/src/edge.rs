@@ -50,6 +50,7 @@ use crate::resource::upstream::Body;
 use crate::stage::admit::{Admit, Admitted, Downstream};
 use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
+use crate::stage::fanout::listing::Turns;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, PeerIdentity};
@@ -130,6 +131,7 @@ impl Edge {
             shadows: Budget::new(SHADOW_BYTES),
             names: Budget::new(NAMES_BYTES),
             frames: Budget::new(FRAME_BYTES),
+            turns: Turns::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
             tasks: parts.tasks.clone(),
         });

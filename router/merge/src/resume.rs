@@ -13,8 +13,13 @@ use crate::cursor::{Cursor, Universe};
 use crate::token::Binding;
 use crate::watch::{KEPT, Position, Sent, Spans};
 
-/// What is known of forgotten streams is kept apart for so many groups of callers and requests; 128 KiB.
-const GROUPS: u64 = 1024;
+/// What is known of forgotten streams is kept apart for so many groups of callers, and within each for so many of requests:
+/// 512 KiB. No caller makes others list anew but those of its group.
+const GROUPS: u64 = 64;
+/// How long it is kept, at least: until then a client may come back whose stream was forgotten.
+const FORGOTTEN_FOR: Duration = Duration::from_hours(1);
+/// So many streams of one caller and request are looked through for a version; of more none is told from the others.
+const LOOKED_THROUGH: usize = 64;
 
 /// Bounds of [`Resume`].
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +32,8 @@ pub struct ResumeBounds {
     pub positions: usize,
     /// How many positions each stream knows.
     pub ring: usize,
+    /// One caller takes at most one part in so many, so that none makes the streams of all others forgotten.
+    pub callers: usize,
 }
 
 impl Default for ResumeBounds {
@@ -37,6 +44,7 @@ impl Default for ResumeBounds {
             streams: 4_000,
             positions: 512 * 1024,
             ring: KEPT,
+            callers: 8,
         }
     }
 }
@@ -55,11 +63,27 @@ impl Stream {
     }
 }
 
+/// Whose a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// The caller.
+    pub caller: Binding,
+    /// The caller and what it asks for.
+    pub request: Binding,
+}
+
+impl Whose {
+    /// Where it is kept what was forgotten of such streams.
+    fn group(self) -> u64 {
+        (self.caller.key() % GROUPS) * GROUPS + self.request.key() % GROUPS
+    }
+}
+
 /// A client that comes with the version of the last object it has read.
 #[derive(Clone, Copy, Debug)]
 pub struct Comeback<'a> {
-    /// Whose it is, and what it asks for: by this the streams that it may have read are told from all others.
-    pub binding: Binding,
+    /// By this the streams that it may have read are told from all others.
+    pub whose: Whose,
     /// The object's version.
     pub version: u64,
     /// What its cursors speak of now.
@@ -87,22 +111,85 @@ pub struct Resume {
     streams: BTreeMap<u64, Record>,
     /// The streams of each caller and request.
     known: HashMap<u64, Vec<u64>>,
-    /// Streams that ended, and when, oldest first.
+    /// Streams that ended, and when, oldest first; some of them may be forgotten by now.
     ended: VecDeque<(Duration, u64)>,
-    /// Positions of streams that ended.
-    positions: usize,
-    /// What forgotten streams may have sent, by group.
-    forgotten: HashMap<u64, Spans>,
+    /// How much is remembered of streams that ended.
+    kept: Kept,
+    /// The same, by caller.
+    callers: HashMap<u64, Caller>,
+    forgotten: Forgotten,
 }
 
 #[derive(Debug)]
 struct Record {
-    key: u64,
+    whose: Whose,
     sent: Sent,
     /// A client went on from it: it is asked what it may have sent, and answers nobody else.
     served: bool,
-    /// Once it ended.
+    /// Once it ended: its positions.
+    ended: Option<usize>,
+}
+
+/// How much is remembered of streams that ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    streams: usize,
     positions: usize,
+}
+
+impl Kept {
+    fn add(&mut self, positions: usize) {
+        self.streams += 1;
+        self.positions += positions;
+    }
+
+    fn drop_one(&mut self, positions: usize) {
+        self.streams -= 1;
+        self.positions -= positions;
+    }
+
+    /// Whether it is more than this part of what may be remembered.
+    fn exceeds(self, bounds: &ResumeBounds, part: usize) -> bool {
+        self.streams > (bounds.streams / part).max(1) || self.positions > (bounds.positions / part).max(1)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Caller {
+    /// Its streams that ended, oldest first; some may be forgotten by now.
+    ended: VecDeque<u64>,
+    kept: Kept,
+}
+
+/// What forgotten streams may have sent, by group: of this hour and of the one before.
+#[derive(Debug, Default)]
+struct Forgotten {
+    since: Duration,
+    now: HashMap<u64, Spans>,
+    before: HashMap<u64, Spans>,
+}
+
+impl Forgotten {
+    fn turn(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.since);
+        if passed >= FORGOTTEN_FOR {
+            self.before = std::mem::take(&mut self.now);
+            self.since = now;
+        }
+        if passed >= 2 * FORGOTTEN_FOR {
+            self.before.clear();
+        }
+    }
+
+    fn has(&self, whose: Whose, version: u64) -> bool {
+        let both = [&self.now, &self.before];
+        let mut groups = both.iter().filter_map(|groups| groups.get(&whose.group()));
+        groups.any(|versions| versions.has(version))
+    }
+
+    fn add(&mut self, whose: Whose, versions: &Spans) {
+        self.now.entry(whose.group()).or_default().unite(versions);
+    }
 }
 
 impl Resume {
@@ -114,27 +201,30 @@ impl Resume {
             streams: BTreeMap::new(),
             known: HashMap::new(),
             ended: VecDeque::new(),
-            positions: 0,
-            forgotten: HashMap::new(),
+            kept: Kept::default(),
+            callers: HashMap::new(),
+            forgotten: Forgotten::default(),
         }
     }
 
     /// A stream of this caller and request begins, not from an object's version. To be called before its first byte.
-    pub fn begin(&mut self, binding: Binding) -> Stream {
-        self.add(binding, Sent::keeping(self.bounds.ring))
+    pub fn begin(&mut self, whose: Whose) -> Stream {
+        self.add(whose, Sent::keeping(self.bounds.ring))
     }
 
     /// Where a client stands that comes at `now` (since any fixed moment, never backwards).
     pub fn find(&mut self, now: Duration, comes: Comeback<'_>) -> Resumed {
         self.forget_old(now);
-        let (key, version) = (comes.binding.key(), comes.version);
-        let forgotten = self.forgotten.get(&(key % GROUPS));
-        if comes.alone < self.bounds.keep || forgotten.is_some_and(|versions| versions.has(version)) {
+        let version = comes.version;
+        let known = self.known.get(&comes.whose.request.key());
+        let known = known.map(Vec::as_slice).unwrap_or_default();
+        let many = known.len() > LOOKED_THROUGH;
+        if many || comes.alone < self.bounds.keep || self.forgotten.has(comes.whose, version) {
             return Resumed::Gone;
         }
         let mut found: Option<Cursor> = None;
         let mut serves = None;
-        for id in self.known.get(&key).into_iter().flatten() {
+        for id in known {
             let Some(record) = self.streams.get(id) else { continue };
             match record.sent.position(version) {
                 Position::Never => {}
@@ -155,59 +245,75 @@ impl Resume {
         }
         record.served = true;
         let sent = Sent::of_resumed(self.bounds.ring, version, cursor.clone());
-        Resumed::At(cursor, self.add(comes.binding, sent))
+        Resumed::At(cursor, self.add(comes.whose, sent))
     }
 
     /// The stream ended at `now` (since any fixed moment, never backwards), or did not come about.
     pub fn end(&mut self, now: Duration, stream: Stream) {
         self.forget_old(now);
+        if stream.sent.is_nothing() {
+            // Nobody can come back with it.
+            self.remove(stream.id);
+            return;
+        }
         let Some(record) = self.streams.get_mut(&stream.id) else {
             return;
         };
         let positions = record.sent.settle();
-        record.positions = positions;
-        self.positions += positions;
+        record.ended = Some(positions);
+        let of = record.whose.caller.key();
+        self.kept.add(positions);
         self.ended.push_back((now, stream.id));
-        if stream.sent.is_nothing() {
-            // Nobody can come back with it; the newest of them, so nothing else moves.
-            self.ended.pop_back();
-            self.remove(stream.id);
+        let caller = self.callers.entry(of).or_default();
+        caller.kept.add(positions);
+        caller.ended.push_back(stream.id);
+        while self
+            .callers
+            .get(&of)
+            .is_some_and(|caller| caller.kept.exceeds(&self.bounds, self.bounds.callers))
+        {
+            self.forget_oldest_of(of);
         }
-        while self.ended.len() > self.bounds.streams || self.positions > self.bounds.positions {
+        while self.kept.exceeds(&self.bounds, 1) {
             self.forget_oldest();
+        }
+        if self.ended.len() > 2 * self.bounds.streams {
+            let streams = &self.streams;
+            self.ended.retain(|(_, id)| streams.contains_key(id));
         }
     }
 
     /// How many streams are remembered that ended.
     pub fn len(&self) -> usize {
-        self.ended.len()
+        self.kept.streams
     }
 
     /// Whether no stream is remembered that ended.
     pub fn is_empty(&self) -> bool {
-        self.ended.is_empty()
+        self.kept.streams == 0
     }
 
     /// How many positions of streams that ended are remembered.
     pub fn positions(&self) -> usize {
-        self.positions
+        self.kept.positions
     }
 
-    fn add(&mut self, binding: Binding, sent: Sent) -> Stream {
-        let (id, key) = (self.next, binding.key());
+    fn add(&mut self, whose: Whose, sent: Sent) -> Stream {
+        let id = self.next;
         self.next += 1;
-        self.known.entry(key).or_default().push(id);
+        self.known.entry(whose.request.key()).or_default().push(id);
         let record = Record {
-            key,
+            whose,
             sent: sent.clone(),
             served: false,
-            positions: 0,
+            ended: None,
         };
         self.streams.insert(id, record);
         Stream { id, sent }
     }
 
     fn forget_old(&mut self, now: Duration) {
+        self.forgotten.turn(now);
         let keep = self.bounds.keep;
         let old = |(at, _): &(Duration, u64)| now.saturating_sub(*at) >= keep;
         while self.ended.front().is_some_and(old) {
@@ -215,28 +321,60 @@ impl Resume {
         }
     }
 
+    fn forget_oldest(&mut self) {
+        if let Some((_, id)) = self.ended.pop_front() {
+            self.forget(id);
+        }
+    }
+
+    fn forget_oldest_of(&mut self, caller: u64) {
+        let oldest = self
+            .callers
+            .get_mut(&caller)
+            .and_then(|caller| caller.ended.pop_front());
+        if let Some(id) = oldest {
+            self.forget(id);
+        }
+    }
+
     /// Whoever comes back to a stream that is not known any more must not be taken for another's client. Of one that was
     /// gone on from nobody comes back.
-    fn forget_oldest(&mut self) {
-        let Some((_, id)) = self.ended.pop_front() else { return };
+    fn forget(&mut self, id: u64) {
         if let Some(record) = self.remove(id)
             && !record.served
         {
-            let versions = record.sent.versions();
-            self.forgotten.entry(record.key % GROUPS).or_default().unite(&versions);
+            self.forgotten.add(record.whose, &record.sent.versions());
         }
     }
 
     fn remove(&mut self, id: u64) -> Option<Record> {
         let record = self.streams.remove(&id)?;
-        self.positions -= record.positions;
-        if let Some(known) = self.known.get_mut(&record.key) {
+        if let Some(positions) = record.ended {
+            self.kept.drop_one(positions);
+            self.leave(record.whose.caller.key(), id, positions);
+        }
+        let key = record.whose.request.key();
+        if let Some(known) = self.known.get_mut(&key) {
             known.retain(|held| *held != id);
             if known.is_empty() {
-                self.known.remove(&record.key);
+                self.known.remove(&key);
             }
         }
         Some(record)
+    }
+
+    /// A caller's stream that ended is not remembered any more: mostly its oldest.
+    fn leave(&mut self, of: u64, id: u64, positions: usize) {
+        let Some(caller) = self.callers.get_mut(&of) else {
+            return;
+        };
+        caller.kept.drop_one(positions);
+        if let Some(at) = caller.ended.iter().position(|held| *held == id) {
+            caller.ended.remove(at);
+        }
+        if caller.kept.streams == 0 {
+            self.callers.remove(&of);
+        }
     }
 }
 

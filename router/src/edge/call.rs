@@ -275,7 +275,12 @@ impl Call<'_> {
         };
         let overdue = Fault::Timeout {
             message: "the members did not begin their answers in time".to_owned(),
-            cluster: fan.plan.legs.first().map(|leg| leg.cluster().to_string()).unwrap_or_default(),
+            cluster: fan
+                .plan
+                .legs
+                .first()
+                .map(|leg| leg.cluster().to_string())
+                .unwrap_or_default(),
             sent: true,
         };
         let answered = self.edge.fanouts.run(fan);

@@ -12,6 +12,7 @@ pub(crate) mod fence;
 mod gzip;
 pub(crate) mod leg;
 mod list;
+pub(crate) mod listing;
 pub(crate) mod metrics;
 pub(crate) mod open;
 pub(crate) mod socket;
@@ -32,6 +33,7 @@ use portolan_runtime::Tasks;
 use tokio::sync::Semaphore;
 
 pub(crate) use self::leg::Asking;
+use self::listing::Turns;
 use self::open::OpenWatches;
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
@@ -75,6 +77,8 @@ pub(crate) struct FanOuts {
     pub(crate) names: Budget,
     /// What they hold of events that are not whole yet, together.
     pub(crate) frames: Budget,
+    /// Of members that list what clients hold.
+    pub(crate) turns: Turns,
     /// Bytes that lists may read ahead, together.
     pub(crate) ahead: Arc<Semaphore>,
     /// Cancelled when the router drains.
@@ -105,7 +109,7 @@ impl FanOuts {
 
     /// A watch begins.
     fn begin(self: &Arc<Self>, asking: &Asking, plan: &FanOut) -> Told {
-        let stream = self.resume.lock().begin(list::stream_binding(asking, plan));
+        let stream = self.resume.lock().begin(list::whose(asking, plan));
         Told::new(self, stream)
     }
 
@@ -113,7 +117,7 @@ impl FanOuts {
     /// router of the caller: which others there are the hub does not tell.
     fn resume(self: &Arc<Self>, asking: &Asking, plan: &FanOut, raw: u64) -> Option<(Cursor, Told)> {
         let comes = Comeback {
-            binding: list::stream_binding(asking, plan),
+            whose: list::whose(asking, plan),
             version: raw,
             universe: &plan.universe,
             alone: Duration::MAX,

@@ -17,8 +17,11 @@ fn at(a: u64, b: u64) -> Cursor {
     cursor
 }
 
-fn of(user: &str) -> Binding {
-    Binding::new(["s", user, "/api/v1/pods"])
+fn of(user: &str) -> Whose {
+    Whose {
+        caller: Binding::new(["s", user]),
+        request: Binding::new(["s", user, "/api/v1/pods"]),
+    }
 }
 
 /// An open stream that sent these.
@@ -35,7 +38,7 @@ fn ended(resume: &mut Resume, now: Duration, user: &str, base: &Cursor, events: 
 
 fn comes<'a>(user: &str, version: u64, universe: &'a Universe, alone: Duration) -> Comeback<'a> {
     Comeback {
-        binding: of(user),
+        whose: of(user),
         version,
         universe,
         alone,
@@ -191,6 +194,7 @@ fn streams_and_positions_are_bounded_and_what_was_forgotten_is_gone() {
     let bounds = ResumeBounds {
         streams: 3,
         positions: 5,
+        callers: 1,
         ..ResumeBounds::default()
     };
     let mut resume = Resume::new(bounds);
@@ -212,8 +216,8 @@ fn streams_and_positions_are_bounded_and_what_was_forgotten_is_gone() {
     );
     assert_eq!(
         (resume.len(), resume.positions()),
-        (0, 0),
-        "too large for all of the memory"
+        (2, 5),
+        "what is too large for its caller's part is forgotten alone"
     );
     assert_eq!(find(&mut resume, MINUTE, "eve", 7), GONE);
     ended(&mut resume, MINUTE, "eve", &at(1, 9), &[(0, 7), (0, 8)]);
@@ -241,4 +245,53 @@ fn what_fell_out_of_a_streams_own_memory_is_gone() {
         "its own client's, or the other's?"
     );
     assert_eq!(find(&mut resume, MINUTE, "ann", 19), Some(Ok(at(19, 20))));
+}
+
+#[test]
+fn what_was_forgotten_is_forgotten_in_the_end() {
+    let mut resume = Resume::new(ResumeBounds::default());
+    ended(&mut resume, MINUTE, "ann", &at(10, 20), &[(0, 11), (0, 12)]);
+    let later = MINUTE * 70;
+    ended(&mut resume, later, "ann", &at(10, 5), &[(1, 11)]);
+    assert_eq!(
+        find(&mut resume, later, "ann", 11),
+        GONE,
+        "a client may have slept for an hour"
+    );
+    let much_later = MINUTE * 190;
+    ended(&mut resume, much_later, "ann", &at(10, 5), &[(1, 12)]);
+    assert_eq!(find(&mut resume, much_later, "ann", 12), Some(Ok(at(10, 12))));
+}
+
+#[test]
+fn no_caller_makes_anothers_streams_forgotten() {
+    let mut resume = Resume::new(ResumeBounds {
+        streams: 16,
+        ..ResumeBounds::default()
+    });
+    ended(&mut resume, MINUTE, "ann", &at(10, 20), &[(0, 11)]);
+    for round in 0..100 {
+        let whose = Whose {
+            request: Binding::new(["s", "eve", &round.to_string()]),
+            ..of("eve")
+        };
+        let stream = resume.begin(whose);
+        stream.sent.fill(&at(1, 1), &[(0, 5), (0, 1_000_000)]);
+        resume.end(MINUTE, stream);
+        assert!(resume.len() <= 3, "an eighth of sixteen, and ann's");
+        assert_eq!(resume.callers.len(), 2);
+    }
+    assert_eq!(find(&mut resume, MINUTE, "ann", 11), Some(Ok(at(11, 20))));
+}
+
+#[test]
+fn of_too_many_streams_none_is_told_from_the_others() {
+    let mut resume = Resume::new(ResumeBounds::default());
+    ended(&mut resume, MINUTE, "ann", &at(10, 20), &[(0, 11)]);
+    let others: Vec<Stream> = (0..LOOKED_THROUGH).map(|_| resume.begin(of("ann"))).collect();
+    assert_eq!(find(&mut resume, MINUTE, "ann", 11), GONE);
+    for stream in others {
+        resume.end(MINUTE, stream);
+    }
+    assert_eq!(find(&mut resume, MINUTE, "ann", 11), Some(Ok(at(11, 20))));
 }

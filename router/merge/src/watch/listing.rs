@@ -138,6 +138,12 @@ impl WatchMerge {
         this.state.is_live() && at < until.max(this.exact_from)
     }
 
+    /// Whether what came to the leg's share is being read.
+    pub fn is_telling_change(&self, leg: usize) -> bool {
+        let this = &self.legs[leg];
+        this.is_entering() && this.state.is_resync()
+    }
+
     /// Whether a change of the shard is being told: until it is, no bookmark is of the new view, and no older one will be
     /// good.
     pub fn is_changing(&self) -> bool {

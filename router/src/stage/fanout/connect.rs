@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode};
 use portolan_merge::query::{Begin, LegQuery, Param};
-use portolan_merge::watch::{Listing, ListingFault, Start, WatchLeg};
+use portolan_merge::watch::{Start, WatchLeg};
 use tokio::time::Instant;
 
 use super::FanOuts;
-use super::leg::{self, Asking, METADATA_LIST, Overrides};
-use super::list::gather;
+use super::leg::{self, Asking, Overrides};
 use super::named;
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::routing::Routing;
@@ -29,10 +28,6 @@ const GRACE_SECONDS: u64 = 60;
 
 /// API servers send a bookmark two seconds before the end that they were told, else each minute.
 const HURRY_SECONDS: u64 = 3;
-/// Of a member's list of what a client holds: per page, and for each.
-const PAGE_OBJECTS: u32 = 250;
-const PAGE_BYTES: usize = 8 << 20;
-const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all legs of one merged watch share.
 pub(super) struct Shared {
@@ -64,18 +59,6 @@ pub(super) enum Answered {
     Away(Away),
 }
 
-/// A leg whose member lists what the client holds.
-pub(super) type ListingLeg = Pin<Box<dyn Future<Output = Result<Listing, NotListed>> + Send>>;
-
-/// Why there is no list.
-#[derive(Debug)]
-pub(super) enum NotListed {
-    /// No memory is left for it.
-    NoMemory,
-    /// As of a watch that does not begin.
-    Answered(Box<Answered>),
-}
-
 /// Why a member cannot serve now.
 #[derive(Debug)]
 pub(super) struct Away {
@@ -102,7 +85,7 @@ impl Wish {
     pub(super) fn of(start: Start, plain: bool) -> LegQuery {
         let begin = match (start, plain) {
             (Start::At(0), _) => Begin::Latest,
-            (Start::At(version), _) => Begin::At(version),
+            (Start::At(version) | Start::Exact(version), _) => Begin::At(version),
             // A watch-list that may be as old as the member's cache: the marker tells where what was there ends.
             (Start::Any, false) => {
                 let mut query = Begin::Sync { not_older: None }.query();
@@ -110,7 +93,6 @@ impl Wish {
                 return query;
             }
             (Start::Any, true) => Begin::Any,
-            (Start::Exact(version), _) => return exact(version, None),
             (Start::Recent | Start::Sync, false) => Begin::Sync { not_older: None },
             (Start::Recent | Start::Sync, true) => Begin::Recent,
         };
@@ -137,77 +119,6 @@ pub(super) fn connect(
         let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, routing).await;
         classify_response(&shared, &plan, leg.cluster(), answer)
     })
-}
-
-/// Has the member list what the client holds: `leg` is as the client was answered from, with the hold and target of now.
-pub(super) fn list(shared: &Arc<Shared>, leg: FanLeg, listing: Listing, version: u64, wait: Duration) -> ListingLeg {
-    let shared = shared.clone();
-    Box::pin(async move {
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
-        }
-        // A request that is a watch by its path cannot be turned into a list.
-        if !shared.asking.asked.query.flag("watch") {
-            return Err(not_listed(Answered::Gone));
-        }
-        read_list(&shared, &leg, listing, version).await
-    })
-}
-
-fn not_listed(answered: Answered) -> NotListed {
-    NotListed::Answered(Box::new(answered))
-}
-
-async fn read_list(shared: &Shared, leg: &FanLeg, mut listing: Listing, version: u64) -> Result<Listing, NotListed> {
-    let away = |why: String| not_listed(Answered::Away(Away { why, answer: None }));
-    let mut token = None;
-    loop {
-        let until = Instant::now() + LIST_PATIENCE;
-        let overrides = Overrides {
-            query: exact(version, token.take()),
-            timeout_seconds: Param::Drop,
-            accept: Some(METADATA_LIST),
-            list_until: Some(until),
-            ..Overrides::default()
-        };
-        let routing = shared.fanouts.routing.load();
-        let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, routing).await;
-        let response = answer.map_err(|fault| away(fault.to_string()))?;
-        match response.status() {
-            StatusCode::OK => {}
-            StatusCode::GONE => return Err(not_listed(Answered::Gone)),
-            StatusCode::NOT_FOUND => return Err(not_listed(Answered::Absent(response))),
-            status => return Err(away(format!("member cluster {} answered {status}", leg.cluster()))),
-        }
-        let body = gather(response.into_body(), PAGE_BYTES, Some(until))
-            .await
-            .map_err(away)?;
-        match listing.page(&body) {
-            Ok(None) => return Ok(listing),
-            Ok(next) => token = next,
-            Err(ListingFault::NoMemory) => return Err(NotListed::NoMemory),
-            Err(fault) => return Err(away(format!("member cluster {}: {fault}", leg.cluster()))),
-        }
-    }
-}
-
-/// A page of what there was at a version. A token says the version itself.
-fn exact(version: u64, token: Option<String>) -> LegQuery {
-    let first = |value: String| {
-        if token.is_none() {
-            Param::Set(value)
-        } else {
-            Param::Drop
-        }
-    };
-    LegQuery {
-        resource_version: first(version.to_string()),
-        resource_version_match: first("Exact".to_owned()),
-        limit: Param::Set(PAGE_OBJECTS.to_string()),
-        continue_: token.clone().map_or(Param::Drop, Param::Set),
-        send_initial_events: Param::Drop,
-        allow_watch_bookmarks: Param::Drop,
-    }
 }
 
 impl Shared {

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use http::Response;
 use http::header::{ACCEPT, HeaderName, HeaderValue, USER_AGENT};
 use portolan_merge::query::{CollectionQuery, InvalidQuery, ListAsk, QueryFault};
+use portolan_merge::resume::Whose;
 use portolan_merge::token::Binding;
 
 use self::heads::Head;
 use self::round::{Round, Turn};
-pub(super) use self::status::gather;
 use super::leg::{Asking, Overrides, start};
 use super::{Fan, FanOuts, gzip, refused_by};
 use crate::decision::plan::FanOut;
@@ -63,17 +63,18 @@ fn binding(asking: &Asking, plan: &FanOut) -> Binding {
 
 /// Whose stream it is: one replica's, of one way to ask. What another replica of the operator, under the same
 /// ServiceAccount, or another informer in the same Pod was sent says nothing of what this one has seen.
-pub(super) fn stream_binding(asking: &Asking, plan: &FanOut) -> Binding {
+pub(super) fn whose(asking: &Asking, plan: &FanOut) -> Whose {
     let header = |name: HeaderName| asking.headers.get(name).and_then(|value| value.to_str().ok());
     let [accept, agent] = [ACCEPT, USER_AGENT].map(|name| header(name).unwrap_or_default());
     let bookmarks = asking.asked.query.first("allowWatchBookmarks").unwrap_or_default();
     let form = [accept, agent, &*bookmarks];
-    match &asking.caller {
-        Caller::Pod(view) => {
-            let replica = [&*view.key.home_cluster, &*view.key.pod_uid];
-            bind(asking, plan, &[&form[..], &replica].concat())
-        }
-        Caller::Person { .. } => bind(asking, plan, &form),
+    let replica = match &asking.caller {
+        Caller::Pod(view) => [&*view.key.home_cluster, &*view.key.pod_uid],
+        Caller::Person { user, .. } => ["", &**user],
+    };
+    Whose {
+        caller: Binding::new(replica),
+        request: bind(asking, plan, &[&form[..], &replica].concat()),
     }
 }
 

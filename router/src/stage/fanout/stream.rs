@@ -19,7 +19,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::Told;
-use super::connect::{Connecting, ListingLeg, Shared};
+use super::connect::{Connecting, Shared};
+use super::listing::ListingLeg;
 use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
 use crate::decision::plan::{FanLeg, FanOut};
@@ -121,8 +122,11 @@ struct LegStream {
     parked: bool,
     /// Something was read of it that is not shown yet.
     touched: bool,
-    /// Times in a row that it could not be read.
+    /// Times in a row that it could not be read, that it refused what a changed share has to be asked for, and that it ended
+    /// sooner for its next bookmark.
     unreadable: u32,
+    refused: u32,
+    hurried: u32,
     /// While it is listed what the client holds: as the client was answered from.
     held_by: Option<Box<FanLeg>>,
 }

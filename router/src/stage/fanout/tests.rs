@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::connect::{Answered, Shared, Wish, connect};
 use super::fence::Write;
+use super::listing::Turns;
 use super::*;
 use crate::decision::plan::{FanLeg, Forward, Need, Rewrite, fanout::Share};
 use crate::resource::access::{Access, HubReviews, MemberAnswer, MemberApi};
@@ -156,6 +157,7 @@ impl World {
             shadows: Budget::new(SHADOW_BYTES),
             names: Budget::new(1_000),
             frames: Budget::new(FRAME_BYTES),
+            turns: Turns::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
             tasks: Tasks::new(),
         });

@@ -8,7 +8,7 @@ use portolan_merge::filter::NamespaceFilter;
 use portolan_merge::resume::{Comeback, Resumed, Stream};
 use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
 
-use super::{Line, Session, World, binding, member_of};
+use super::{Line, Session, World, member_of, whose};
 use crate::client::Manner;
 use crate::truth::Truth;
 
@@ -63,7 +63,7 @@ impl World {
             return;
         }
         let begins = match self.client.resume.clone() {
-            None => Some((Cursor::new(&universe), self.resume[router].begin(binding()))),
+            None => Some((Cursor::new(&universe), self.resume[router].begin(whose()))),
             Some(text) => self.resolve(&text, &universe, router),
         };
         let Some((cursor, stream)) = begins else {
@@ -96,12 +96,12 @@ impl World {
         };
         let resume = &mut self.resume[router];
         if let Ok(cursor) = Cursor::decode(text, universe) {
-            return Some((cursor, resume.begin(binding())));
+            return Some((cursor, resume.begin(whose())));
         }
         let raw = text.parse().ok()?;
         let stands = self.own.as_ref().and_then(|own| own.resume(raw));
         let comes = Comeback {
-            binding: binding(),
+            whose: whose(),
             version: raw,
             universe,
             alone,

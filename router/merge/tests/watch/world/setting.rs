@@ -93,6 +93,7 @@ fn bounds(little: bool) -> ResumeBounds {
         keep: Duration::from_secs(40),
         streams: 3,
         positions: 64,
+        callers: 1,
         ring: 6,
     }
 }

@@ -155,10 +155,10 @@ impl ReadAhead {
         }
     }
 
-    /// For one frame more, where this list keeps so much already. Of what is free a list takes a part, so that lists which
+    /// For one frame more, where this list keeps so much already. Of what others leave a list takes a quarter, so that lists which
     /// nobody reads leave something for the next one.
     fn room(&self, kept: usize) -> Option<OwnedSemaphorePermit> {
-        let most = LIST_BYTES.min(kept + self.all.available_permits() / 4);
+        let most = LIST_BYTES.min((kept + self.all.available_permits()) / 4);
         let own = kept + FRAME_BYTES as usize <= most;
         own.then(|| self.all.clone().try_acquire_many_owned(FRAME_BYTES).ok())
             .flatten()

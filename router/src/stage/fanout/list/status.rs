@@ -117,11 +117,7 @@ impl Told {
 const TOO_LARGE: &str = "ResourceVersionTooLarge";
 
 /// A body of at most so many bytes; the error says what is wrong with it.
-pub(in crate::stage::fanout) async fn gather(
-    mut body: Body,
-    limit: usize,
-    deadline: Option<Instant>,
-) -> Result<Bytes, String> {
+async fn gather(mut body: Body, limit: usize, deadline: Option<Instant>) -> Result<Bytes, String> {
     let read = async {
         let mut bytes = BytesMut::new();
         while let Some(frame) = http_body_util::BodyExt::frame(&mut body).await {

@@ -24,6 +24,7 @@ use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::BodyError;
 use crate::resource::upstream::scripted::{Backend, script, snapshot, until_reset};
 use crate::stage::dispatch::Dispatcher;
+use crate::stage::fanout::listing::Turns;
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, SHADOW_BYTES};
@@ -147,6 +148,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         shadows: Budget::new(SHADOW_BYTES),
         names: Budget::new(SHADOW_BYTES),
         frames: Budget::new(FRAME_BYTES),
+        turns: Turns::default(),
         ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
         tasks: Tasks::new(),
     };

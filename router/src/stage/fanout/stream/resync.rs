@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason};
 use crate::decision::plan::FanOut;
-use crate::stage::fanout::connect::{Answered, Away, NotListed, Wish, connect, list, watch_legs};
+use crate::stage::fanout::connect::{Answered, Away, Wish, connect, watch_legs};
+use crate::stage::fanout::listing::{NotListed, list};
 use crate::stage::fanout::open::{LegState, OpenLeg};
 use crate::stage::fanout::wake::Wakes;
 use crate::stage::reply;
@@ -23,8 +24,11 @@ const ABSENT_FIRST: Duration = Duration::from_secs(5);
 const ABSENT_MOST: Duration = Duration::from_mins(1);
 /// A leg that was up for so long is connected again without much ado.
 const STABLE: Duration = Duration::from_secs(10);
-/// A member whose stream cannot be read so often at the same place will not do better: only a list gets past it.
-const UNREADABLE: u32 = 3;
+/// A member that cannot be read, or refuses what a changed share needs, so often at the same place will not do better: only a
+/// list of the client's gets past it.
+const ATTEMPTS: u32 = 3;
+/// Streams of seconds that did not come to the version that the member named: it named one that it does not have.
+const HURRIED: u32 = 20;
 
 /// In metrics.
 fn reason_of(cause: Expiry) -> &'static str {
@@ -51,6 +55,8 @@ impl LegStream {
             parked: false,
             touched: live,
             unreadable: 0,
+            refused: 0,
+            hurried: 0,
             held_by: None,
         }
     }
@@ -113,18 +119,22 @@ impl MergedWatch {
                 self.act(act, Reason::Relist, "the member has forgotten where it was");
             }
             Err(error) => {
-                let cluster = &self.legs[index].shown.cluster;
-                tracing::warn!(%cluster, %error, "a leg of a watch cannot be read");
-                self.legs[index].unreadable += 1;
-                let why = error.to_string();
-                if self.legs[index].unreadable >= UNREADABLE {
-                    self.forget(Reason::Unreadable.as_str(), why);
-                } else {
-                    self.lost(index, Reason::Unreadable, &why);
-                }
+                self.unreadable(index, error.to_string());
             }
         }
         self.next_acts();
+    }
+
+    /// What a member sent cannot be read: once more, some times.
+    fn unreadable(&mut self, index: usize, why: String) {
+        let leg = &mut self.legs[index];
+        tracing::warn!(cluster = %leg.shown.cluster, why, "a leg of a watch cannot be read");
+        leg.unreadable += 1;
+        if leg.unreadable >= ATTEMPTS {
+            self.forget(Reason::Unreadable.as_str(), why);
+        } else {
+            self.lost(index, Reason::Unreadable, &why);
+        }
     }
 
     /// True if something was done: a leg may have a connection that nobody has polled.
@@ -185,11 +195,21 @@ impl MergedWatch {
             Link::Listing(list(&self.shared, asked, listing, version, wait))
         } else {
             leg.held_by = None;
+            let hurries = self.merge.is_catching_up(index);
+            leg.hurried = if hurries { leg.hurried + 1 } else { 0 };
+            if leg.hurried > HURRIED {
+                let why = format!(
+                    "member cluster {} does not come to the version it named",
+                    leg.shown.cluster
+                );
+                return self.forget(reason_of(Expiry::Member), why);
+            }
             let wish = Wish {
                 query: Wish::of(start, self.merge.watch_list_disabled(index)),
                 shape: Some(self.shape),
-                fields: self.merge.selects_only(index),
-                hurries: self.merge.is_catching_up(index),
+                // Not all that serve lists know this selector: who has refused is asked for all that is the caller's.
+                fields: self.merge.selects_only(index).filter(|_| leg.refused == 0),
+                hurries,
                 wait,
             };
             Link::Connecting(connect(&self.shared, &self.plan, index, wish, None))
@@ -203,6 +223,8 @@ impl MergedWatch {
         let act = match listed {
             Ok(listing) => self.merge.listed(index, listing, &mut self.out),
             Err(NotListed::NoMemory) => self.merge.unlisted(index),
+            Err(NotListed::Never(why)) => return self.forget(Reason::Refused.as_str(), why),
+            Err(NotListed::Unreadable(why)) => return self.unreadable(index, why),
             Err(NotListed::Answered(answered)) => return self.connected(index, *answered),
         };
         self.act(act, Reason::Replanned, "what the client holds is known");
@@ -222,6 +244,11 @@ impl MergedWatch {
                 leg.link = Link::Live(response.into_body());
                 leg.since = Some(Instant::now());
                 leg.touched = true;
+                leg.refused = if leg.refused > 0 && self.merge.is_telling_change(index) {
+                    1
+                } else {
+                    0
+                };
                 let synced = self.merge.leg_state(index).synced;
                 let state = if synced { LegState::Live } else { LegState::Relisting };
                 leg.shown.set_state(state, None);
@@ -240,7 +267,14 @@ impl MergedWatch {
                     self.merge.disable_watch_list(index);
                 }
                 let why = format!("member cluster {cluster} answered {}", response.status());
-                self.lost(index, Reason::Refused, &why);
+                let changes = self.merge.is_telling_change(index);
+                let leg = &mut self.legs[index];
+                leg.refused = if changes { leg.refused + 1 } else { 0 };
+                if leg.refused >= ATTEMPTS {
+                    self.forget(Reason::Refused.as_str(), why);
+                } else {
+                    self.lost(index, Reason::Refused, &why);
+                }
             }
             Answered::Away(Away { why, .. }) => {
                 self.without(index, Reason::Away);

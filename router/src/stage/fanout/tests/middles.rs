@@ -172,3 +172,62 @@ async fn what_a_member_has_compacted_is_listed_anew_by_the_client() {
     let expired = world.fanouts.open.metrics.expirations("compacted");
     assert_eq!(expired, 1);
 }
+
+/// A resumed watch of one member that has forgotten where it stood.
+async fn forgotten() -> (World, Watch, Vec<(String, SendStream<Bytes>)>) {
+    let mut world = World::new(&["east"]).await;
+    let (watch, mut streams) = world.open(&format!("resourceVersion={}", world.cursor(&[10]))).await;
+    streams[0].1.send_data(gone(), false).unwrap();
+    (world, watch, streams)
+}
+
+#[tokio::test]
+async fn a_member_that_will_not_list_what_the_client_holds_makes_it_list_anew() {
+    for code in [400, 403, 422] {
+        let (mut world, mut watch, _streams) = forgotten().await;
+        let (_, last) = tokio::join!(world.members[0].refuses(code), watch.next());
+        let last = last.unwrap();
+        assert_eq!(last["object"]["code"], 410, "{code}: {last}");
+        assert!(
+            last["object"]["message"].to_string().contains("member cluster east"),
+            "{last}"
+        );
+        assert!(watch.next().await.is_none());
+        assert_eq!(world.fanouts.open.metrics.expirations("refused"), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_cannot_be_read_is_asked_for_some_times_only() {
+    let (mut world, mut watch, _streams) = forgotten().await;
+    let member = &mut world.members[0];
+    let answering = async {
+        for _ in 0..3 {
+            let (_, mut list) = member.opens().await;
+            list.send_data(Bytes::from_static(b"{}"), true).unwrap();
+        }
+    };
+    let ((), last) = tokio::join!(answering, watch.next());
+    assert_eq!(last.unwrap()["object"]["code"], 410);
+    assert_eq!(world.fanouts.open.metrics.expirations("unreadable"), 1);
+}
+
+#[tokio::test]
+async fn a_page_that_is_too_large_is_asked_for_in_parts() {
+    let (mut world, mut watch, _streams) = forgotten().await;
+    let member = &mut world.members[0];
+    let answering = async {
+        let mut limits = Vec::new();
+        for _ in 0..5 {
+            let (path, mut list) = member.opens().await;
+            let limit = path.split("limit=").nth(1).unwrap();
+            limits.push(limit.split('&').next().unwrap().to_owned());
+            list.reserve_capacity(5 << 20);
+            let _ = list.send_data(vec![b' '; 5 << 20].into(), true);
+        }
+        limits
+    };
+    let (limits, last) = tokio::join!(answering, watch.next());
+    assert_eq!(limits, ["250", "62", "15", "3", "1"]);
+    assert_eq!(last.unwrap()["object"]["code"], 410, "one object alone is too large");
+}
