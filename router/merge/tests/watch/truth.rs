@@ -186,24 +186,38 @@ impl Truth {
         });
     }
 
-    /// Does it, and notes what is seen no more after it.
+    /// Does it, and notes what is seen no more after it, and what is no more: a client whose connection stood still may be
+    /// told of it after the shard has got it back.
     fn record(&mut self, does: impl FnOnce(&mut Self)) {
-        let before: Vec<String> = self.seen();
+        let (seen, exist) = (self.seen(), self.exist());
         let keys: Vec<Key> = self.union().into_keys().collect();
         self.clock += 1;
         does(self);
-        let after = self.seen();
-        for uid in before {
-            if !after.contains(&uid) {
-                self.gone.entry(uid).or_default().push(self.clock);
-            }
+        let (still_seen, still_exist) = (self.seen(), self.exist());
+        let unseen = seen.into_iter().filter(|uid| !still_seen.contains(uid));
+        for uid in unseen {
+            self.gone.entry(uid).or_default().push(self.clock);
         }
         let union = self.union();
-        for key in keys {
+        let mut absent = |key: Key| self.absent.entry(key).or_default().push(self.clock);
+        keys.into_iter()
+            .filter(|key| !union.contains_key(key))
+            .for_each(&mut absent);
+        for (uid, key) in exist {
+            if still_exist.contains_key(&uid) {
+                continue;
+            }
+            self.gone.entry(uid).or_default().push(self.clock);
             if !union.contains_key(&key) {
-                self.absent.entry(key).or_default().push(self.clock);
+                absent(key);
             }
         }
+    }
+
+    /// All objects of all members by UID, whosoever they are.
+    fn exist(&self) -> HashMap<String, Key> {
+        let all = self.members.iter().flat_map(|store| store.objects.iter());
+        all.map(|(key, object)| (object.uid.clone(), key.clone())).collect()
     }
 
     fn seen(&self) -> Vec<String> {
