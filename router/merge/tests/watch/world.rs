@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portolan_merge::cursor::Universe;
-use portolan_merge::resume::{Resume, Stream as Resumable, Whose};
-use portolan_merge::token::Binding;
+use portolan_merge::resume::{Resume, Stream as Resumable};
 use portolan_merge::watch::{Act, Budget, Expiry, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
 mod connect;
@@ -488,17 +487,6 @@ impl World {
 }
 
 /// Who asks for what.
-fn binding() -> Binding {
-    Binding::new(["shard", "user", "/things"])
-}
-
-fn whose() -> Whose {
-    Whose {
-        caller: Binding::new(["shard", "user"]),
-        request: binding(),
-    }
-}
-
 fn member_of(leg: &WatchLeg) -> usize {
     leg.cluster.trim_start_matches("member-").parse().unwrap()
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::filter::NamespaceFilter;
-use portolan_merge::resume::{Comeback, Resumed, Stream};
+use portolan_merge::resume::{Comeback, Resumed, Stream, Whose};
+use portolan_merge::token::Binding;
 use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
 
-use super::{Line, Session, World, member_of, whose};
+use super::{Line, Session, World, member_of};
 use crate::client::Manner;
 use crate::truth::Truth;
 
@@ -175,5 +176,16 @@ impl World {
             router,
             stream,
         });
+    }
+}
+
+pub(super) fn binding() -> Binding {
+    Binding::new(["shard", "user", "/things"])
+}
+
+fn whose() -> Whose {
+    Whose {
+        caller: Binding::new(["shard", "user"]),
+        request: binding(),
     }
 }

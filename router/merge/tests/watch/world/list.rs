@@ -10,7 +10,8 @@ use portolan_merge::token::Token;
 use portolan_merge::watch::{ListingFault, Start};
 use serde_json::{Value, json};
 
-use super::{World, binding};
+use super::World;
+use super::connect::binding;
 use crate::client::Cache;
 use crate::member::{ListAsked, Page, Serves};
 use crate::truth::Truth;
@@ -149,8 +150,7 @@ impl World {
             match self.ask(universe, ask, paging) {
                 None => return Answer::Away,
                 Some(Ok(page)) => answers.push(page),
-                Some(Err(offered)) if read.continued => return Answer::Expired(offer(&read, index, offered)),
-                Some(Err(_)) => return Answer::Expired(None),
+                Some(Err(own)) => return Answer::Expired(read.continued.then(|| offer(&read, index, own)).flatten()),
             }
         }
         let pins = answers.split_off(pages);

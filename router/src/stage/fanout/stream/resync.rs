@@ -244,11 +244,9 @@ impl MergedWatch {
                 leg.link = Link::Live(response.into_body());
                 leg.since = Some(Instant::now());
                 leg.touched = true;
-                leg.refused = if leg.refused > 0 && self.merge.is_telling_change(index) {
-                    1
-                } else {
-                    0
-                };
+                if !self.merge.is_telling_change(index) {
+                    leg.refused = 0;
+                }
                 let synced = self.merge.leg_state(index).synced;
                 let state = if synced { LegState::Live } else { LegState::Relisting };
                 leg.shown.set_state(state, None);
