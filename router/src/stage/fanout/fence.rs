@@ -3,8 +3,8 @@
 //!
 //! What raw versions cannot give is one order over members; a client that reads its own writes by comparing versions would
 //! wait in vain or not at all. So an answer is kept, a quarter of a second at most, until every open watch of the same
-//! caller that will show the object has sent it. Not kept for a leg that is down, nor for watches that the client narrowed:
-//! whether they show the object cannot be told from here. Caller: `edge`, for writes through the merged view.
+//! caller that will show the object has sent it. Not kept for a leg that is down, nor for a watch whose client has read nothing
+//! for a second, nor for one that the client narrowed: whether it shows the object cannot be told from here. Caller: `edge`, for writes through the merged view.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -64,11 +64,13 @@ impl Write {
 
     /// The legs that will show it and are there to do so.
     fn legs(&self, open: &OpenWatches) -> Vec<Arc<OpenLeg>> {
+        let now = open.now();
         let shows = |asked: Option<&String>, written: Option<&String>| asked.is_none() || asked == written;
         open.fenced(&self.fenced)
             .iter()
             .filter(|watch| {
                 !watch.narrowed
+                    && watch.is_read(now)
                     && shows(watch.namespace.as_ref(), self.namespace.as_ref())
                     && shows(watch.name.as_ref(), self.name.as_ref())
             })

@@ -57,6 +57,9 @@ impl LegState {
     }
 }
 
+/// A client that takes nothing for so long is no witness of writes.
+const UNREAD_MILLISECONDS: u64 = 1_000;
+
 /// All of them, of this process.
 pub(crate) struct OpenWatches {
     // Sharded locks: each watch adds and removes itself; nothing waits under them.
@@ -97,6 +100,8 @@ pub(crate) struct OpenWatch {
     pub(crate) bytes: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) bookmarks: AtomicU64,
+    /// Milliseconds since the registry began, and one: when the last piece was handed on, until the client takes more; else 0.
+    handed: AtomicU64,
 }
 
 /// One leg of it.
@@ -183,6 +188,7 @@ impl OpenWatches {
             bytes: AtomicU64::new(0),
             events: AtomicU64::new(0),
             bookmarks: AtomicU64::new(0),
+            handed: AtomicU64::new(0),
         });
         self.watches.insert(watch.id, watch.clone());
         if let Some(key) = &watch.fenced {
@@ -260,6 +266,18 @@ impl OpenWatch {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let before = |all: &AtomicU64, now: u64| now.saturating_sub(all.swap(now, Ordering::Relaxed));
         (before(&self.events, events), before(&self.bookmarks, bookmarks))
+    }
+
+    /// A piece was handed on at `now` (as [`OpenWatches::now`]), or the client takes more. Called by the stream alone.
+    pub(crate) fn set_handed(&self, now: Option<u64>) {
+        let handed = now.map_or(0, |now| now.saturating_add(1));
+        self.handed.store(handed, Ordering::Relaxed);
+    }
+
+    /// Whether its client takes what it is sent. One that has not for a second shows nothing to anybody.
+    pub(crate) fn is_read(&self, now: u64) -> bool {
+        let handed = self.handed.load(Ordering::Relaxed);
+        handed == 0 || now.saturating_add(1).saturating_sub(handed) < UNREAD_MILLISECONDS
     }
 
     pub(crate) fn set_legs(&self, legs: Vec<Arc<OpenLeg>>) {

@@ -366,7 +366,9 @@ impl MergedWatch {
         };
         let counts = self.merge.counts();
         let (events, bookmarks) = self.shown.watch.sent(chunk.len(), counts.events, counts.bookmarks);
-        self.shared.fanouts.open.metrics.sent(events, bookmarks);
+        let open = &self.shared.fanouts.open;
+        open.metrics.sent(events, bookmarks);
+        self.shown.watch.set_handed(Some(open.now()));
         if self.out.is_empty() {
             self.show();
         }
@@ -400,6 +402,7 @@ impl http_body::Body for MergedWatch {
         if self.over {
             return Poll::Ready(None);
         }
+        self.shown.watch.set_handed(None);
         self.wakes.register(cx.waker());
         self.control(cx);
         // Another set, if the plan changed.

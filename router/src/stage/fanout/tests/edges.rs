@@ -228,3 +228,26 @@ async fn a_write_is_answered_when_the_callers_own_watch_has_shown_it() {
     }
     assert!(futures::FutureExt::now_or_never(fence::hold(&open, &write, answer)).is_some());
 }
+
+#[tokio::test]
+async fn a_watch_that_its_client_does_not_read_is_no_witness() {
+    let mut world = World::new(&["east", "west"]).await;
+    let (mut watch, mut streams) = world
+        .open(&format!("resourceVersion={}", world.cursor(&[10, 20])))
+        .await;
+    let open = world.fanouts.open.clone();
+    streams[0].1.send_data(event("ADDED", "own", 11), false).unwrap();
+    watch.expect("ADDED", "own").await;
+    // From here on nobody takes anything of it.
+    eventually("its writes are answered at once", || {
+        let (write, answer) = written("ada", 12);
+        futures::FutureExt::now_or_never(fence::hold(&open, &write, answer)).is_some()
+    })
+    .await;
+    assert!(futures::FutureExt::now_or_never(watch.body.frame()).is_none());
+    let (write, answer) = written("ada", 12);
+    assert!(
+        futures::FutureExt::now_or_never(fence::hold(&open, &write, answer)).is_none(),
+        "it is read again"
+    );
+}
