@@ -1,4 +1,5 @@
-//! Is the member's API server well? One `/readyz` round trip each period, and its version now and then.
+//! Is the member's API server well, and where are its resourceVersions? One `/readyz` round trip and one small consistent
+//! read each period, and its version now and then.
 //!
 //! Probes go on whether or not a hub listens. Callers: `app` runs it, `report` sends each answer as a heartbeat.
 
@@ -15,6 +16,8 @@ use crate::metrics::Metrics;
 
 /// Period of probes and so of heartbeats.
 pub(crate) const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
+/// After one that failed: a member that comes back from a backup is to be read before much is written to it.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Shorter than the period, so that a hanging API server never delays a heartbeat.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The version is asked for again after this many probes: it changes with an upgrade of the control plane.
@@ -28,7 +31,8 @@ pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Heartbe
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for round in 0_u32.. {
         ticks.tick().await;
-        let (answer, took) = probe(&client).await;
+        let version_read = timeout(PROBE_TIMEOUT, member::resource_version(&client));
+        let ((answer, took), version_read) = tokio::join!(probe(&client), version_read);
         if answer.is_ok() && (version.is_empty() || round % VERSION_EVERY == 0) {
             // Without an answer the last known one is told.
             if let Ok(Ok(found)) = timeout(PROBE_TIMEOUT, member::version(&client)).await {
@@ -41,7 +45,14 @@ pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Heartbe
         {
             tracing::warn!(reason, "the member's API server is not ready");
         }
-        heartbeats.send_replace(Some(heartbeat(answer, took, &version)));
+        if answer.is_err() {
+            ticks.reset_after(AGAIN_AFTER);
+        }
+        let beat = Heartbeat {
+            resource_version: version_read.ok().and_then(Result::ok).unwrap_or_default(),
+            ..heartbeat(answer, took, &version)
+        };
+        heartbeats.send_replace(Some(beat));
     }
 }
 
@@ -69,5 +80,6 @@ fn heartbeat(answer: Result<(), String>, took: Duration, version: &str) -> Heart
         latency_milliseconds: u32::try_from(took.as_millis()).unwrap_or(u32::MAX),
         kubernetes_version: version.to_owned(),
         message: answer.err().unwrap_or_default(),
+        resource_version: 0,
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
@@ -102,6 +103,15 @@ pub(crate) async fn jwks(client: &Client) -> Result<String, CallError> {
 /// `gitVersion` of the API server.
 pub(crate) async fn version(client: &Client) -> Result<String, CallError> {
     Ok(bounded(client.apiserver_version()).await?.git_version)
+}
+
+/// The newest resourceVersion of the member: a list without one is read from etcd by quorum, and so never goes back but by a
+/// restore. 0 where the answer has none.
+pub(crate) async fn resource_version(client: &Client) -> Result<u64, CallError> {
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let list = bounded(namespaces.list_metadata(&ListParams::default().limit(1))).await?;
+    let version = list.metadata.resource_version.unwrap_or_default();
+    Ok(version.parse().unwrap_or_default())
 }
 
 /// The body of a plain GET.

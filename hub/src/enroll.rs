@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::bootstrap::{Proof, Subject, TokenError, Tokens};
-use crate::facts::{MemberObject, Pin};
+use crate::facts::{MemberHistory, MemberObject, Pin};
 use crate::index::Index;
 use crate::jwks;
 use crate::metrics::{EnrollOutcome, Metrics};
@@ -183,6 +183,7 @@ impl Enroller {
             cluster_uid: facts.cluster_uid,
             signing_keys,
             agent_keys: Vec::new(),
+            history: MemberHistory::default(),
         };
         pin_or_note(
             &self.pins,

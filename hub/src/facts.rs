@@ -70,6 +70,29 @@ pub(crate) struct Pin {
     /// answer to a renewal is on its way. Empty in pins of an earlier release, until the agent is next seen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) agent_keys: Vec<String>,
+    /// How the member's versions went on.
+    #[serde(default)]
+    pub(crate) history: MemberHistory,
+}
+
+impl Pin {
+    /// Whose resourceVersions the member's are: another incarnation's after each restore.
+    pub(crate) fn incarnation(&self) -> String {
+        match self.history.restores {
+            0 => self.cluster_uid.clone(),
+            restores => format!("{}#{restores}", self.cluster_uid),
+        }
+    }
+}
+
+/// What the hub remembers of a member's resourceVersions, to tell that its etcd was restored from a backup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MemberHistory {
+    /// How often the member went back.
+    pub(crate) restores: u64,
+    /// The highest resourceVersion of it that was written down; what the agent read last is some minutes newer.
+    pub(crate) version: u64,
 }
 
 /// What the agent of a member has reported to this process. Kept when it disconnects.
@@ -87,6 +110,8 @@ pub(crate) struct AgentReport {
     pub(crate) token: Option<Token>,
     pub(crate) allowed: Option<v1::Allowed>,
     pub(crate) heartbeat: Option<Heartbeat>,
+    /// The member's resourceVersion as it was read last; 0: not yet.
+    pub(crate) version_read: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

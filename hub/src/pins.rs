@@ -13,7 +13,7 @@ use kube::{Client, Error as KubeError};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-use crate::facts::{Facts, Pin};
+use crate::facts::{Facts, MemberHistory, Pin};
 use crate::index::Index;
 use crate::jwks;
 
@@ -83,8 +83,10 @@ impl Pins {
     pub(crate) async fn pin(&self, cluster: &str, wanted: &Pin, key: AgentKey<'_>) -> Result<(), PinError> {
         let change = |before: Option<&Pin>| {
             let agent_keys = agent_keys(cluster, before, key)?;
+            let same = before.filter(|before| before.cluster_uid == wanted.cluster_uid);
             Ok(Pin {
                 agent_keys,
+                history: same.map(|before| before.history).unwrap_or_default(),
                 ..wanted.clone()
             })
         };
@@ -97,6 +99,17 @@ impl Pins {
             let agent_keys = agent_keys(cluster, before, AgentKey::Renewed { presented, issued })?;
             let before = before.cloned().ok_or_else(|| stranger(cluster))?;
             Ok(Pin { agent_keys, ..before })
+        };
+        self.update(cluster, change).await
+    }
+
+    /// Writes down which version a member is at; `went_back`: its etcd was restored.
+    pub(crate) async fn note_version(&self, cluster: &str, version: u64, went_back: bool) -> Result<(), PinError> {
+        let change = |before: Option<&Pin>| {
+            let before = before.cloned().ok_or_else(|| stranger(cluster))?;
+            let restores = before.history.restores + u64::from(went_back);
+            let history = MemberHistory { restores, version };
+            Ok(Pin { history, ..before })
         };
         self.update(cluster, change).await
     }
@@ -259,6 +272,7 @@ mod tests {
             cluster_uid: cluster_uid.to_owned(),
             signing_keys: vec![format!(r#"{{"kty":"RSA","n":"{key}","e":"AQAB"}}"#)],
             agent_keys: Vec::new(),
+            history: MemberHistory::default(),
         }
     }
 

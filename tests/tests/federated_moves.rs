@@ -12,6 +12,8 @@
 mod labels;
 #[path = "federated_moves/members.rs"]
 mod members;
+#[path = "federated_moves/restores.rs"]
+mod restores;
 
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -25,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
 static WORLD: Shared = Shared::const_new();
-/// Written by who stops an agent.
+/// Written by who stops an agent or a member.
 static MEMBERS: RwLock<()> = RwLock::const_new(());
 
 const MAPS: &str = "/api/v1/configmaps";
@@ -39,6 +41,7 @@ fn manifests() -> String {
         federated("moves", "east", &[("east", &["fm-e", "fm"]), ("west", &["fm-w"])]),
         late.replace("name: LATE", "selector: {matchLabels: {crew: late}}"),
         federated("labels", "east", &[("east", &["fb-e"]), ("west", &["fb-w"])]),
+        federated("restored", "east", &[("east", &["fr-e"]), ("north", &["fr-n"])]),
         federated("boxed", "east", &[("east", &["fk-e"]), ("west", &["fk-w"])]).replace("  clusters:\n", limits),
     ]
     .concat()
@@ -60,6 +63,8 @@ async fn world() -> &'static World {
             "west/fx",
             "east/fk-e",
             "west/fk-w",
+            "east/fr-e",
+            "north/fr-n",
         ],
         manifests: &manifests,
         ..Plan::default()

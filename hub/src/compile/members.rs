@@ -64,7 +64,7 @@ fn target(cluster: &str, member: &MemberObject, pin: &Pin) -> Option<Compiled> {
     let ca_bundle = spec.ca_bundle.as_ref();
     Some(Compiled::new(Body::Target(v1::Target {
         cluster: cluster.to_owned(),
-        cluster_uid: pin.cluster_uid.clone(),
+        cluster_uid: pin.incarnation(),
         endpoints: endpoints(spec),
         ca_pem: ca_bundle
             .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())

@@ -70,6 +70,9 @@ impl AgentReport {
         if !beat.kubernetes_version.is_empty() {
             self.kubernetes_version = beat.kubernetes_version;
         }
+        if beat.resource_version > 0 {
+            self.version_read = beat.resource_version;
+        }
         self.heartbeat = Some(Heartbeat {
             at,
             api_ready: beat.api_ready,

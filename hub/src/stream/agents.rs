@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -27,7 +28,13 @@ use crate::jwks;
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
-use crate::standing::{pin_or_note, standing};
+use crate::standing::{not_pinned, pin_or_note, standing};
+
+/// Between two writings of a member's version: a hub that starts anew may miss a restore that took back less than this.
+const VERSION_PINNED_EVERY: Duration = Duration::from_mins(5);
+
+/// Two restores of one member take longer: an agent that says otherwise loses its stream, as each makes its callers list anew.
+const BETWEEN_RESTORES: Duration = Duration::from_mins(1);
 
 /// The service. Clones share everything.
 #[derive(Clone)]
@@ -77,6 +84,8 @@ impl AgentControl for AgentService {
             outbound,
             reviews: BTreeMap::new(),
             next_review: 1,
+            version_pinned: None,
+            restored: None,
         };
         let token = self.tasks.token();
         self.tasks.spawn("agent-session", async move {
@@ -101,6 +110,7 @@ impl AgentService {
             cluster_uid: hello.cluster_uid.clone(),
             signing_keys,
             agent_keys: pin.agent_keys.clone(),
+            history: pin.history,
         };
         if present == pin && pin.agent_keys.iter().any(|known| known == key) {
             self.index.write(|facts| facts.note_refusal(cluster, None));
@@ -118,6 +128,10 @@ struct AgentSession {
     /// Questions that the agent has not answered. Bounded by their queue: one is removed before the next is asked.
     reviews: BTreeMap<u64, oneshot::Sender<v1::TokenReviewed>>,
     next_review: u64,
+    /// When the member's version was written down last.
+    version_pinned: Option<Instant>,
+    /// When the member went back last.
+    restored: Option<Instant>,
 }
 
 impl AgentSession {
@@ -145,7 +159,13 @@ impl AgentSession {
         loop {
             tokio::select! {
                 message = inbound.next() => match message {
-                    Some(message) => self.hear(message?)?,
+                    Some(message) => {
+                        let message = message?;
+                        if let Some(Said::Heartbeat(beat)) = &message.kind {
+                            self.note_version(beat.resource_version).await?;
+                        }
+                        self.hear(message)?;
+                    }
                     None => return Err(Status::cancelled("the agent closed the stream")),
                 },
                 changed = worlds.changed() => {
@@ -185,6 +205,48 @@ impl AgentSession {
             "MemberCluster {} {what}",
             self.cluster
         )))
+    }
+
+    /// Compares what the member's versions are at with what was known: before it is, so that a stream which ends meanwhile
+    /// leaves the next one to find the same.
+    async fn note_version(&mut self, version: u64) -> Result<(), Status> {
+        if version == 0 {
+            return Ok(());
+        }
+        let (read, pinned) = self.service.index.read(|facts| {
+            let read = facts.agents.get(&self.cluster).map(|agent| agent.version_read);
+            let pinned = facts.pins.get(&self.cluster).map(|pin| pin.history.version);
+            (read.unwrap_or_default(), pinned.unwrap_or_default())
+        });
+        let went_back = version < read.max(pinned);
+        let due = version > pinned
+            && self
+                .version_pinned
+                .is_none_or(|at| at.elapsed() >= VERSION_PINNED_EVERY);
+        if !went_back && !due {
+            return Ok(());
+        }
+        if went_back {
+            let known = read.max(pinned);
+            tracing::warn!(
+                cluster = self.cluster,
+                version,
+                known,
+                "the member was restored from a backup"
+            );
+            if self
+                .restored
+                .replace(Instant::now())
+                .is_some_and(|at| at.elapsed() < BETWEEN_RESTORES)
+            {
+                let why = format!("the versions of cluster {} go back and forth", self.cluster);
+                return Err(Status::resource_exhausted(why));
+            }
+        }
+        let noted = self.service.pins.note_version(&self.cluster, version, went_back).await;
+        noted.map_err(|error| not_pinned(&self.cluster, &error))?;
+        self.version_pinned = Some(Instant::now());
+        Ok(())
     }
 
     async fn send(&self, kind: Told) -> Result<(), Status> {

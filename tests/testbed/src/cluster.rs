@@ -70,6 +70,24 @@ impl Programs {
     }
 }
 
+/// All that a cluster held at some time. Dropping it deletes it.
+#[derive(Debug)]
+pub struct Backup(tempfile::TempDir);
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
 #[expect(
     clippy::unused_async,
     reason = "whatever is done to a cluster is awaited; some of it happens to be instant"
@@ -302,6 +320,33 @@ impl Cluster {
         self.until_serving()
             .await
             .with_context(|| format!("restarting {}", self.name))
+    }
+
+    /// Copies all that the cluster holds, for [`Cluster::restore`]; it stands still meanwhile.
+    pub async fn back_up(&self) -> Result<Backup> {
+        let backup = Backup(tempfile::tempdir()?);
+        self.without_programs(|etcd| copy_folder(etcd, backup.0.path())).await?;
+        Ok(backup)
+    }
+
+    /// Goes back to what the cluster held when the backup was made, resourceVersions included, as after an
+    /// `etcdctl snapshot restore`.
+    pub async fn restore(&self, backup: &Backup) -> Result<()> {
+        let restore = |etcd: &Path| {
+            fs::remove_dir_all(etcd)?;
+            copy_folder(backup.0.path(), etcd)
+        };
+        self.without_programs(restore).await
+    }
+
+    /// Stops everything, changes etcd's data folder, and starts everything again.
+    async fn without_programs(&self, change: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        drop(std::mem::take(&mut *self.programs.lock()));
+        let changed = change(&self.plane.folder.join("etcd"));
+        self.launch()
+            .await
+            .with_context(|| format!("starting {} again", self.name))?;
+        changed
     }
 
     /// Makes the stage misbehave, or behave again with [`Fault::None`]; rules every byte not yet passed on.

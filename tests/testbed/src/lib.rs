@@ -37,7 +37,7 @@ mod stage;
 mod testbed;
 mod tools;
 
-pub use cluster::Cluster;
+pub use cluster::{Backup, Cluster};
 pub use eventually::{Outcome, eventually, patience};
 pub use jaeger::Jaeger;
 pub use stage::Fault;

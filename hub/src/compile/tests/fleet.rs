@@ -7,7 +7,7 @@ use portolan_crds::{
 use serde_json::json;
 
 use super::*;
-use crate::facts::{AgentReport, MemberObject, Namespace, Pin, ShardObject};
+use crate::facts::{AgentReport, MemberHistory, MemberObject, Namespace, Pin, ShardObject};
 
 pub(in crate::compile) const CLUSTERS: [&str; 2] = ["east", "west"];
 
@@ -72,6 +72,7 @@ impl Fleet {
             cluster_uid: format!("uid-{cluster}"),
             signing_keys: vec![format!(r#"{{"kty":"RSA","n":"{cluster}","e":"AQAB"}}"#)],
             agent_keys: Vec::new(),
+            history: MemberHistory::default(),
         };
         self.facts.members.insert(cluster.to_owned(), member);
         self.facts.pins.insert(cluster.to_owned(), pin);

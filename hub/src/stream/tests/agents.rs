@@ -134,3 +134,58 @@ async fn rotated_keys_are_pinned_and_stolen_ones_are_not() {
         status.message()
     );
 }
+
+fn beat(resource_version: u64) -> AgentSaid {
+    AgentSaid::Heartbeat(v1::Heartbeat {
+        api_ready: true,
+        resource_version,
+        ..v1::Heartbeat::default()
+    })
+}
+
+#[tokio::test]
+async fn a_member_that_goes_back_is_another_incarnation() {
+    let hub = TestHub::start().await;
+    let history = |hub: &TestHub| hub.index.read(|facts| facts.pins["east"].history);
+    let restored = async |times: u64| {
+        let what = format!("restored {times} times");
+        hub.until(&what, |hub| (history(hub).restores == times).then_some(()))
+            .await;
+    };
+    let agent = hub.join("east").await;
+    // The first word is written down, the next ones for some minutes are not; what was not read says nothing.
+    for version in [100, 160, 0, 160] {
+        agent.say(beat(version)).await;
+    }
+    hub.until("the version is read", |hub| {
+        hub.index
+            .read(|facts| (facts.agents["east"].version_read == 160).then_some(()))
+    })
+    .await;
+    assert_eq!((history(&hub).restores, history(&hub).version), (0, 100));
+    // Less than was read, though more than was written down.
+    agent.say(beat(150)).await;
+    restored(1).await;
+    agent.say(beat(151)).await;
+    hub.until("routers are told", |hub| {
+        let worlds = hub.worlds.borrow();
+        let target = worlds.as_ref()?.world.resources.get(&Ref::Target("east".to_owned()))?;
+        let Some(v1::resource::Body::Target(target)) = &target.resource.body else {
+            return None;
+        };
+        (target.cluster_uid == "uid-east#1").then_some(())
+    })
+    .await;
+    // What is written down outlives agents and joins.
+    let mut anew = hub.join("east").await;
+    anew.say(beat(90)).await;
+    restored(2).await;
+    anew.say(beat(80)).await;
+    let ended = loop {
+        if let Err(status) = anew.hear().await {
+            break status;
+        }
+    };
+    assert_eq!(ended.code(), Code::ResourceExhausted, "{ended:?}");
+    assert_eq!(history(&hub).restores, 2);
+}

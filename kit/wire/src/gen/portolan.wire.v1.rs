@@ -644,6 +644,8 @@ pub struct Rejected {
 pub struct Target {
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
+    /// UID of the member's kube-system namespace; once its etcd was restored from a backup followed by `#` and how often that
+    /// was: whose resourceVersions these are. Those of another one say nothing about this one's.
     #[prost(string, tag = "2")]
     pub cluster_uid: ::prost::alloc::string::String,
     /// In order of preference, at least one.
@@ -1433,6 +1435,10 @@ pub struct Heartbeat {
     /// Why not, when api_ready is false.
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
+    /// The member's resourceVersion by a consistent read of its namespaces; 0: not read. Only a member whose etcd was restored
+    /// from a backup goes back.
+    #[prost(uint64, tag = "5")]
+    pub resource_version: u64,
 }
 /// Deltas: `reset` first forgets everything reported on the subject before, on any stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
