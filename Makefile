@@ -7,11 +7,11 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites soak-clients: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e: TARGETS := --bins --tests
+test e2e soak-clients: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -29,7 +29,7 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo soak test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo soak soak-clients test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list a
 
 soak: tools ## random histories of merged watches for SOAK seconds (600); a failing seed is printed
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test --locked -p portolan-merge --test watch -- --nocapture
+
+soak-clients: testbed ## clients of every family under random faults for SOAK seconds (600); PORTOLAN_SEED=<seed> draws the same faults
+	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
 
 bless: tools ## write the generated files anew (CRDs, protobuf code, fuzz seeds)
 	$(CARGO) run --locked -q -p portolan-crds --bin crdgen -- --write

@@ -6,6 +6,7 @@ pub mod accounts;
 pub mod ctl;
 pub mod daemon;
 pub mod door;
+pub mod etcd;
 pub mod fleet;
 pub mod go_client;
 pub mod hub_cluster;

@@ -12,8 +12,6 @@
 
 #[path = "federated_clients/clients.rs"]
 mod clients;
-#[path = "federated_clients/etcd.rs"]
-mod etcd;
 #[path = "federated_clients/printed.rs"]
 mod printed;
 #[path = "federated_clients/steps.rs"]

@@ -1,8 +1,9 @@
 //! What happens to the fleet, in this order; each step leaves all as it was.
 
 use portolan_testbed::Fault;
+use portolan_tests::etcd;
 
-use crate::{Ground, Relists, etcd};
+use crate::{Ground, Relists};
 
 pub(crate) async fn steady(ground: &mut Ground) {
     ground
@@ -32,7 +33,7 @@ pub(crate) async fn members_go_and_come_back(ground: &mut Ground) {
             ground.fault(Fault::Reset).await;
             let back = async |ground: &mut Ground| {
                 ground.work(&["west", "west", "west"]).await;
-                etcd::compact(ground.world.cluster("west")).await;
+                etcd::compact(ground.world.cluster("west")).await.unwrap();
                 // Its watch cache goes with it, which remembers longer than etcd.
                 ground.world.cluster("west").restart().await.unwrap();
                 ground.fault(Fault::None).await;

@@ -1,0 +1,59 @@
+//! A connection to each member as administrator, past its stage, kept open: for what is written and for the truth.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use http::{Method, Request};
+use parking_lot::Mutex;
+use portolan_tests::door::{Answer, Door, Line, request};
+use portolan_tests::world::World;
+use serde_json::Value;
+
+/// A member that is away is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Lines {
+    doors: BTreeMap<&'static str, Door>,
+    /// A mutex: taken out and put back, never held while anything is asked.
+    open: Mutex<BTreeMap<&'static str, Arc<Line>>>,
+}
+
+impl Lines {
+    pub(crate) async fn new(world: &World, members: &[&'static str]) -> anyhow::Result<Self> {
+        let mut doors = BTreeMap::new();
+        for member in members {
+            doors.insert(*member, world.direct_door(member).await?);
+        }
+        let open = Mutex::default();
+        Ok(Self { doors, open })
+    }
+
+    /// One request; the connection is opened anew when it breaks.
+    pub(crate) async fn ask(&self, member: &str, request: Request<Vec<u8>>) -> anyhow::Result<Answer> {
+        let (name, door) = self.doors.get_key_value(member).context("a member")?;
+        let kept = self.open.lock().get(name).cloned();
+        let answer = tokio::time::timeout(PATIENCE, async {
+            let line = match kept {
+                Some(line) => line,
+                None => Arc::new(door.open().await?),
+            };
+            let answer = line.ask(request).await?;
+            self.open.lock().insert(*name, line);
+            anyhow::Ok(answer)
+        });
+        let answer = answer.await.context("no answer in time").flatten();
+        if answer.is_err() {
+            self.open.lock().remove(name);
+        }
+        answer
+    }
+
+    /// What a GET of this path answers.
+    pub(crate) async fn get(&self, member: &str, path: &str) -> anyhow::Result<Value> {
+        let answer = self.ask(member, request(Method::GET, path, &[], &[])?).await?;
+        ensure!(answer.status == 200, "{member}{path}: {}", answer.message());
+        Ok(answer.json())
+    }
+}

@@ -1,0 +1,131 @@
+//! Clients of every family, their watches ended and resumed every few seconds, on the merged view of three real members behind
+//! two routers, while everything that can happen does, in an order drawn from a seed. Whenever all is at rest, every cache
+//! must equal what the members hold; nobody may ever be told that something is gone which is not; and each 410 must be of a
+//! cause that `docs/semantics.md` names.
+//!
+//! `make soak-clients` runs it for `SOAK` seconds, `make test` for a short while. `PORTOLAN_SEED` chooses the same actions
+//! again; when they meet which event is up to the machine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "also in functions that only tests call; what was measured is told"
+)]
+
+mod actions;
+mod balancer;
+mod causes;
+mod clients;
+mod ground;
+mod judge;
+mod ledger;
+mod lines;
+mod meter;
+mod share;
+mod summary;
+mod truth;
+mod writer;
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::actions::Action;
+use crate::clients::Clients;
+use crate::ground::Ground;
+use crate::judge::Judge;
+use crate::summary::Summary;
+use crate::writer::Writer;
+
+/// Of the short form, in `make test`.
+const SHORT: Duration = Duration::from_secs(45);
+/// Until all caches must be right after the last action ended.
+const REST: Duration = Duration::from_secs(90);
+/// Then it is told what is still missing, again and again.
+const TELL: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// What is chosen from outside.
+struct Options {
+    seed: u64,
+    lasts: Duration,
+}
+
+impl Options {
+    #[expect(clippy::disallowed_methods, reason = "settings of this test alone")]
+    fn read() -> Self {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+        Self {
+            seed: number("PORTOLAN_SEED").unwrap_or_else(rand::random),
+            lasts: number("PORTOLAN_SOAK_SECONDS").map_or(SHORT, Duration::from_secs),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caches_equal_the_members_whenever_all_is_at_rest() {
+    let Options { seed, lasts } = Options::read();
+    println!("PORTOLAN_SEED={seed}, for {lasts:?}");
+    let ground = Ground::start().await.unwrap();
+    let clients = Clients::start(&ground).await.unwrap();
+    let mut judge = Judge::default();
+    let mut summary = Summary::new(seed);
+    rest(&ground, &clients, &mut judge).await.unwrap();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let begun = Instant::now();
+    while begun.elapsed() < lasts {
+        let actions = Action::draw(&mut rng);
+        summary.round(&actions);
+        disturb(&ground, actions, rng.random()).await;
+        let over = Instant::now();
+        let rested = rest(&ground, &clients, &mut judge).await;
+        summary.rested(over.elapsed());
+        if let Err(error) = rested {
+            summary.failures.push(format!("{error:#}"));
+            break;
+        }
+    }
+    summary.print(begun.elapsed(), &ground, &judge);
+    summary.failures.extend(judge.failures());
+    assert!(
+        summary.failures.is_empty(),
+        "PORTOLAN_SEED={seed}\n{}",
+        summary.failures.join("\n")
+    );
+}
+
+/// Does all of this at once, each for a while, under writes.
+async fn disturb(ground: &Ground, actions: Vec<Action>, seed: u64) {
+    let mut writer = Writer::new(seed);
+    let done = futures::future::join_all(actions.into_iter().map(|action| action.run(ground)));
+    tokio::select! {
+        _ = done => {}
+        () = writer.run(ground) => {}
+    }
+}
+
+/// Waits until every cache equals the truth.
+async fn rest(ground: &Ground, clients: &Clients, judge: &mut Judge) -> anyhow::Result<()> {
+    let deadline = Instant::now() + REST;
+    let mut tell = Instant::now() + TELL;
+    loop {
+        let truth = ground.truth().await?;
+        let reports = clients.report();
+        judge.hear(&reports, &ground.ledger);
+        let odd = truth.differences(&reports);
+        if odd.is_empty() {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "not at rest after {REST:?}:\n{}",
+            odd.join("\n")
+        );
+        if tell < Instant::now() {
+            tell += TELL;
+            println!("  not yet: {} of {}, such as {:.800}", odd.len(), reports.len(), odd[0]);
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+}
