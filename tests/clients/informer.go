@@ -16,17 +16,9 @@ import (
 
 // runInformer keeps one shared informer of client-go. Commands: dump.
 func runInformer(ctx context.Context, config *rest.Config, want asked, told commands) error {
-	collection, err := collectionOf(config, want)
+	lists, err := listWatchOf(config, want)
 	if err != nil {
 		return err
-	}
-	lists := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return collection.list(ctx, want.narrowed(options))
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return collection.watch(ctx, want.narrowed(options))
-		},
 	}
 	// No example object: the reflector would only use it to refuse other kinds.
 	informer := cache.NewSharedIndexInformer(lists, nil, 0, cache.Indexers{})
@@ -49,6 +41,18 @@ func runInformer(ctx context.Context, config *rest.Config, want asked, told comm
 		}
 	})
 	return nil
+}
+
+func listWatchOf(config *rest.Config, want asked) (*cache.ListWatch, error) {
+	collection, err := collectionOf(config, want)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return collection.list(ctx, want.narrowed(options))
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return collection.watch(ctx, want.narrowed(options))
+		},
+	}, err
 }
 
 // tellErrors prints what makes a reflector back off or relist.

@@ -27,7 +27,7 @@ import (
 //	error     what a reflector complained of
 //	warning   a Warning header
 //	dump      items sorted by key with uid and rv, and counts of the lines above (requests by verb)
-//	page, measured    see page.go and runtime.go
+//	page, measured, report    see page.go, runtime.go and soak.go
 //	fatal     the program ends
 type line map[string]any
 
@@ -71,6 +71,10 @@ func itemOf(object any) (item, bool) {
 }
 
 func dump(objects []any) {
+	say(line{"type": "dump", "items": itemsOf(objects)})
+}
+
+func itemsOf(objects []any) []item {
 	items := make([]item, 0, len(objects))
 	for _, object := range objects {
 		if one, ok := itemOf(object); ok {
@@ -78,7 +82,7 @@ func dump(objects []any) {
 		}
 	}
 	slices.SortFunc(items, func(a, b item) int { return strings.Compare(a.Key, b.Key) })
-	say(line{"type": "dump", "items": items})
+	return items
 }
 
 // changes prints what an informer tells.

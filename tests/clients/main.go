@@ -1,5 +1,5 @@
 // portolan-go-client is what end-to-end tests run to see the router as Go programs do: informers of client-go and
-// controller-runtime, and its pager. It prints JSON lines on stdout (lines.go says which) and takes commands on stdin;
+// controller-runtime, one or many, and its pager. It prints JSON lines on stdout (lines.go says which) and takes commands on stdin;
 // the end of stdin ends it, so that it does not outlive a test that was killed.
 package main
 
@@ -30,12 +30,16 @@ type asked struct {
 	limit      int64
 	step       bool
 	version    string
+	// Of soak.
+	watchSeconds int64
+	rest         []string
 }
 
 var subcommands = map[string]func(context.Context, *rest.Config, asked, commands) error{
 	"informer":           runInformer,
 	"controller-runtime": runControllerRuntime,
 	"page":               runPage,
+	"soak":               runSoak,
 }
 
 func main() {
@@ -46,7 +50,7 @@ func main() {
 }
 
 func run() error {
-	usage := "usage: portolan-go-client informer|controller-runtime|page [flags]; --help after a subcommand lists them"
+	usage := "usage: portolan-go-client informer|controller-runtime|page|soak [flags]; --help after a subcommand lists them"
 	if len(os.Args) < 2 || subcommands[os.Args[1]] == nil {
 		return errors.New(usage)
 	}
@@ -84,17 +88,23 @@ func parse(name string, arguments []string) (asked, string, error) {
 	flags.Int64Var(&want.limit, "limit", 500, "page: items asked for at once")
 	flags.BoolVar(&want.step, "step", false, "page: wait for the command `next` before each page but the first")
 	flags.StringVar(&want.version, "resource-version", "", "page: of the first page")
+	flags.Int64Var(&want.watchSeconds, "watch-seconds", 4, "soak: how long each watch lasts")
 	if err := flags.Parse(arguments); err != nil {
 		return want, "", err
 	}
-	parts := strings.Split(*resource, "/")
+	want.rest = flags.Args()
+	var err error
+	want.resource, err = resourceOf(*resource)
+	return want, *kubeconfig, err
+}
+
+func resourceOf(text string) (schema.GroupVersionResource, error) {
+	parts := strings.Split(text, "/")
 	switch len(parts) {
 	case 2:
-		want.resource = schema.GroupVersionResource{Version: parts[0], Resource: parts[1]}
+		return schema.GroupVersionResource{Version: parts[0], Resource: parts[1]}, nil
 	case 3:
-		want.resource = schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}
-	default:
-		return want, "", fmt.Errorf("--resource %q is not [group/]version/plural", *resource)
+		return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 	}
-	return want, *kubeconfig, nil
+	return schema.GroupVersionResource{}, fmt.Errorf("--resource %q is not [group/]version/plural", text)
 }

@@ -50,7 +50,8 @@ pub fn held(list: &Value) -> anyhow::Result<Held> {
     Ok(held)
 }
 
-fn version(object: &Value) -> (String, String) {
+/// The uid and resourceVersion of an object.
+pub fn version(object: &Value) -> (String, String) {
     let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
     (text("uid"), text("resourceVersion"))
 }

@@ -37,15 +37,16 @@ enum What {
 }
 
 impl Action {
-    /// One to three, no two of them on the same part.
-    pub(crate) fn draw(rng: &mut StdRng) -> Vec<Self> {
+    /// One to three, no two of them on the same part. `long`: also what takes a minute.
+    pub(crate) fn draw(rng: &mut StdRng, long: bool) -> Vec<Self> {
         let mut all: Vec<What> = Vec::new();
         all.extend(
             MEMBERS.map(|member| What::Member(*members::Way::ALL.choose(rng).unwrap_or(&members::Way::Kill), member)),
         );
         all.extend(MEMBERS.map(What::Agent));
         all.extend(shares::Way::ALL.map(What::Share));
-        all.extend([What::Hub, What::Nothing]);
+        all.push(What::Nothing);
+        all.extend(long.then_some(What::Hub));
         all.extend(ours::Way::ALL.choose(rng).map(|way| What::Routers(*way)));
         all.shuffle(rng);
         let count = rng.random_range(1..=3);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use portolan_crds::MemberCluster;
@@ -13,7 +14,7 @@ use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::programs::argument;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, World};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::balancer::Balancer;
@@ -55,7 +56,8 @@ const ENV: [(&str, &str); 3] = [
 
 /// All of it. A mutex around each program: one action at a time has it.
 pub(crate) struct Ground {
-    pub(crate) hub: Mutex<Daemon>,
+    /// None until it is stopped for the first time: a hub that has just started waits a minute for routers before it moves anything.
+    pub(crate) hub: Mutex<Option<Daemon>>,
     pub(crate) routers: [Mutex<Daemon>; 2],
     pub(crate) agents: BTreeMap<&'static str, Mutex<Daemon>>,
     pub(crate) share: Share,
@@ -72,11 +74,7 @@ pub(crate) struct Ground {
 impl Ground {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let world = world().await?;
-        let hub = world.fleet.take_over("hub").await?;
-        let routers = [
-            world.fleet.take_over("router").await?,
-            second_router(&world, &hub).await?,
-        ];
+        let routers = [world.fleet.take_over("router").await?, second_router(&world).await?];
         let mut agents = BTreeMap::new();
         for member in MEMBERS {
             let agent = world.fleet.take_over(&format!("agent-{member}")).await?;
@@ -96,7 +94,7 @@ impl Ground {
             meter: Meter::start(routers.iter().map(|router| router.admin().to_owned()).collect()),
             share: Share::new(SHARD, client.clone(), &OWNS),
             other: Share::new("other", client, &[("north", &["others"])]),
-            hub: Mutex::new(hub),
+            hub: Mutex::default(),
             routers: routers.map(Mutex::new),
             agents,
             ledger: Ledger::default(),
@@ -156,7 +154,7 @@ async fn world() -> anyhow::Result<World> {
 }
 
 /// Beside the one that `dev up` has started, with a token of its own.
-async fn second_router(world: &World, hub: &Daemon) -> anyhow::Result<Daemon> {
+async fn second_router(world: &World) -> anyhow::Result<Daemon> {
     let dir = world.fleet.dir();
     let kubeconfig = argument(world.cluster("hub").kubeconfig_path());
     let token = ctl::ok(&[
@@ -168,11 +166,12 @@ async fn second_router(world: &World, hub: &Daemon) -> anyhow::Result<Daemon> {
         &kubeconfig,
     ])
     .await?;
+    let hub: Value = serde_json::from_slice(&std::fs::read(dir.join("hub.addresses.json"))?)?;
     let token_file = dir.join("second.token");
     std::fs::write(&token_file, token)?;
     let flags = [
         ("--bind", "127.0.0.1:0".to_owned()),
-        ("--hub", hub.bind().to_owned()),
+        ("--hub", hub["bind"].as_str().context("an address")?.to_owned()),
         ("--hub-ca", argument(&dir.join("hub-ca.crt"))),
         ("--bootstrap-token-file", argument(&token_file)),
         ("--state-dir", argument(&dir.join("second-state"))),

@@ -12,6 +12,8 @@ pub(crate) struct Judge {
     told: HashMap<(String, String), usize>,
     pub(crate) deletes: u64,
     pub(crate) false_deletes: Vec<String>,
+    /// DELETED of what a client did not hold any more.
+    pub(crate) repeats: BTreeMap<String, (u64, Vec<String>)>,
     /// Lists and lists by stream, of each client.
     pub(crate) lists: BTreeMap<String, u64>,
     /// 410s of each client by message.
@@ -23,6 +25,10 @@ impl Judge {
         for report in reports {
             self.lists.insert(report.name.clone(), report.lists);
             self.expired.insert(report.name.clone(), report.expired.clone());
+            if report.repeats > 0 {
+                self.repeats
+                    .insert(report.name.clone(), (report.repeats, report.trace.clone()));
+            }
             for gone in &report.gone {
                 self.deletes += 1;
                 let namespace = gone.key.split_once('/').map_or("", |(namespace, _)| namespace);

@@ -60,7 +60,15 @@ impl Summary {
         println!("leg restarts           {:?}", of("leg_restarts"));
         println!("deletes told           {}", judge.deletes);
         println!("false deletes          {}", judge.false_deletes.len());
+        let repeats = judge.repeats.iter().map(|(client, (count, _))| (client, count));
+        println!("deletes told twice     {:?}", repeats.collect::<BTreeMap<_, _>>());
         println!("worst time to rest     {:?}", self.worst_rest);
+        for (client, (_, trace)) in &judge.repeats {
+            println!(
+                "  {client}, up to the first delete that it was told twice:\n    {}",
+                trace.join("\n    ")
+            );
+        }
         for (client, messages) in &judge.expired {
             if !messages.is_empty() {
                 println!("  {client}: {} lists, {messages:?}", judge.lists[client]);

@@ -66,6 +66,10 @@ pub(super) async fn stop_agent(ground: &Ground, member: &str, lasts: Duration) {
 
 pub(super) async fn stop_hub(ground: &Ground, lasts: Duration) {
     let mut hub = ground.hub.lock().await;
+    let hub = match &mut *hub {
+        Some(hub) => hub,
+        none => none.insert(ground.world.fleet.take_over("hub").await.unwrap()),
+    };
     assert_eq!(hub.stop().await.unwrap(), 0, "the hub does not end well");
     sleep(lasts).await;
     hub.start_again().await.unwrap();

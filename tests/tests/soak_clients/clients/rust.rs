@@ -1,7 +1,6 @@
 //! Watchers of kube-rs in this process, their events kept as a reflector would: by list and by stream, typed, untyped and
 //! metadata alone, over all namespaces and in one.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -13,12 +12,10 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use parking_lot::Mutex;
-use portolan_tests::watch::Held;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::{Gone, Item, Report, WATCH_SECONDS};
-use crate::ledger;
+use super::{Report, Seen, WATCH_SECONDS};
 
 /// A running watcher, ended when dropped.
 pub(super) struct Watcher {
@@ -27,17 +24,6 @@ pub(super) struct Watcher {
     namespace: String,
     seen: Arc<Mutex<Seen>>,
     _task: JoinSet<()>,
-}
-
-/// What it was told.
-#[derive(Default)]
-struct Seen {
-    held: Held,
-    /// Initial objects, until all are there.
-    coming: Held,
-    gone: Vec<Gone>,
-    lists: u64,
-    expired: BTreeMap<String, u64>,
 }
 
 /// Each kind of object by each way to begin, and those of one namespace.
@@ -93,7 +79,7 @@ where
     let (mut task, told) = (JoinSet::new(), seen.clone());
     task.spawn(async move {
         while let Some(event) = events.next().await {
-            told.lock().tell(event);
+            tell(&mut told.lock(), event);
         }
     });
     Watcher {
@@ -108,66 +94,24 @@ where
 impl Watcher {
     pub(super) fn report(&self) -> Report {
         let mut seen = self.seen.lock();
-        let items = seen.held.iter().map(|(key, (uid, version))| Item {
-            key: key.clone(),
-            uid: uid.clone(),
-            rv: version.clone(),
-        });
-        Report {
-            name: self.name.clone(),
-            resource: self.resource.to_owned(),
-            namespace: self.namespace.clone(),
-            items: items.collect(),
-            lists: seen.lists,
-            expired: seen.expired.clone(),
-            gone: std::mem::take(&mut seen.gone),
-        }
+        seen.report(self.name.clone(), self.resource, &self.namespace)
     }
 }
 
-impl Seen {
-    fn tell<K: Resource>(&mut self, event: Result<Event<K>, watcher::Error>) {
-        match event {
-            Ok(Event::Apply(object)) => {
-                self.held.insert(key(&object), version(&object));
-            }
-            Ok(Event::Delete(object)) => {
-                self.held.remove(&key(&object));
-                self.lost(key(&object), version(&object).0);
-            }
-            Ok(Event::Init) => self.coming.clear(),
-            Ok(Event::InitApply(object)) => {
-                self.coming.insert(key(&object), version(&object));
-            }
-            Ok(Event::InitDone) => {
-                self.lists += 1;
-                let before = std::mem::replace(&mut self.held, std::mem::take(&mut self.coming));
-                for (key, (uid, _)) in before {
-                    if !self.held.contains_key(&key) {
-                        self.lost(key, uid);
-                    }
-                }
-            }
-            Err(error) => self.failed(&error),
-        }
-    }
-
-    fn lost(&mut self, key: String, uid: String) {
-        let at = ledger::now();
-        self.gone.push(Gone { key, uid, at });
-    }
-
-    fn failed(&mut self, error: &watcher::Error) {
-        let (watcher::Error::WatchError(status)
-        | watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))) = error
-        else {
-            return;
-        };
-        if status.code == 410 {
-            *self.expired.entry(status.message.clone()).or_default() += 1;
-        }
+fn tell<K: Resource>(seen: &mut Seen, event: Result<Event<K>, watcher::Error>) {
+    match event {
+        Ok(Event::Apply(object)) => seen.apply(key(&object), version(&object)),
+        Ok(Event::Delete(object)) => seen.delete(key(&object)),
+        Ok(Event::Init) => seen.coming.clear(),
+        Ok(Event::InitApply(object)) => drop(seen.coming.insert(key(&object), version(&object))),
+        Ok(Event::InitDone) => seen.listed(),
+        Err(
+            watcher::Error::WatchError(status)
+            | watcher::Error::InitialListFailed(kube::Error::Api(status))
+            | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            | watcher::Error::WatchFailed(kube::Error::Api(status)),
+        ) if status.code == 410 => seen.expire(&status.message),
+        Err(_) => {}
     }
 }
 
