@@ -131,6 +131,16 @@ impl Universe {
         self
     }
 
+    /// The same members as the shard was at another view revision: what its cursors of then are read against.
+    #[must_use]
+    pub fn at(&self, revision: u64) -> Self {
+        let identity = self.identity.map(|identity| Identity { revision, ..identity });
+        Self {
+            identity,
+            ..self.clone()
+        }
+    }
+
     /// The slot of the member with this cluster UID.
     pub fn slot(&self, uid: &str) -> Option<usize> {
         self.uids.binary_search_by(|held| held.as_str().cmp(uid)).ok()
@@ -253,6 +263,22 @@ impl Cursor {
     /// The position on member `index`; a slot there is none of was not asked.
     pub fn slot(&self, index: usize) -> Slot {
         self.slots.get(index).copied().unwrap_or(Slot::Unasked)
+    }
+
+    /// Whether the members of all these slots were asked when it was made.
+    pub(crate) fn has_asked(&self, slots: &[usize]) -> bool {
+        slots.iter().all(|slot| self.slot(*slot) != Slot::Unasked)
+    }
+
+    /// The same positions in this universe, if it is of the same members: those of members that are not asked, too. None in
+    /// format 1, which does not tell a universe of other members from one of other shares.
+    pub(crate) fn renewed(&self, universe: &Universe) -> Self {
+        let head = universe.head();
+        let same = (self.head.format, self.head.epoch) == (Format::Two, head.epoch) && head.format == Format::Two;
+        if !same {
+            return Self::new(universe);
+        }
+        Self { head, ..self.clone() }
     }
 
     /// All positions, in slot order.

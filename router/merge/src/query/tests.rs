@@ -2,7 +2,7 @@
 
 use super::list::ListRead;
 use super::*;
-use crate::cursor::{Cursor, Slot, Universe};
+use crate::cursor::{Cursor, Format, Slot, Universe, View};
 use crate::token::{Binding, Token};
 
 const SLOTS: [usize; 3] = [2, 0, 1];
@@ -29,7 +29,7 @@ fn known() -> Cursor {
     cursor([Slot::At(10), Slot::At(20), Slot::At(30)])
 }
 
-/// `query` as a URL has it; `CURSOR`, `PARTIAL` and `FOREIGN` stand for cursors.
+/// `query` as a URL has it; `CURSOR`, `PARTIAL`, `UNSEEN` and `FOREIGN` stand for cursors.
 fn parse(query: &str) -> CollectionQuery {
     CollectionQuery::parse(|name| {
         query.split('&').find_map(|pair| {
@@ -37,6 +37,7 @@ fn parse(query: &str) -> CollectionQuery {
             (key == name).then(|| match value {
                 "CURSOR" => known().encode().unwrap(),
                 "PARTIAL" => cursor([Slot::At(10), Slot::Sync, Slot::Unasked]).encode().unwrap(),
+                "UNSEEN" => cursor([Slot::At(10), Slot::Sync, Slot::Sync]).encode().unwrap(),
                 "FOREIGN" => Cursor::new(&Universe::new("other", ["a".to_owned()])).encode().unwrap(),
                 value => value.to_owned(),
             })
@@ -287,7 +288,7 @@ fn watches_begin_where_the_client_stands() {
         ("resourceVersion=0".to_owned(), all(Begin::Any), false),
         ("resourceVersion=CURSOR".to_owned(), at.clone(), false),
         (
-            "resourceVersion=PARTIAL".to_owned(),
+            "resourceVersion=UNSEEN".to_owned(),
             vec![(2, sync), (0, Begin::At(10)), (1, sync)],
             false,
         ),
@@ -330,6 +331,50 @@ fn watches_from_nowhere_have_expired() {
             );
             assert_eq!(query.raw(), (version == "734").then_some(734));
         }
+    }
+}
+
+#[test]
+fn a_position_is_good_for_any_collection_of_the_members_that_it_speaks_of() {
+    let query = parse("resourceVersion=PARTIAL");
+    for (slots, begins) in [
+        (vec![0], Some(vec![(0, Begin::At(10))])),
+        (
+            vec![1, 0],
+            Some(vec![(1, Begin::Sync { not_older: None }), (0, Begin::At(10))]),
+        ),
+        (vec![2], None),
+        (vec![0, 2], None),
+    ] {
+        match (query.watch(&universe(), &slots), begins) {
+            (Ok(WatchAsk::Open { legs, .. }), Some(begins)) => assert_eq!(legs, begins),
+            (Err(QueryFault::Expired(_)), None) => {}
+            (answer, _) => panic!("{slots:?}: {answer:?}"),
+        }
+    }
+    let anew = parse(&format!("resourceVersion=PARTIAL{INITIAL}"));
+    assert!(matches!(anew.watch(&universe(), &[2]), Ok(WatchAsk::Open { .. })));
+}
+
+#[test]
+fn of_which_view_a_position_is() {
+    let identified = |revision| universe().identified("shard", "hub", revision, Format::Two);
+    let mut cursor = Cursor::new(&identified(7));
+    cursor.set(0, Slot::At(10));
+    let text = cursor.encode().unwrap();
+    for (revision, view) in [(7, View::Same), (9, View::Older(7)), (6, View::Newer(7))] {
+        let query = parse(&format!("resourceVersion={text}"));
+        assert_eq!(query.view(&identified(revision)), Some(view));
+        let expired = matches!(query.watch(&identified(revision), &[0]), Err(QueryFault::Expired(_)));
+        assert_eq!(expired, view != View::Same, "gone on with in its own view alone");
+    }
+    for query in [
+        format!("resourceVersion={text}{INITIAL}"),
+        "resourceVersion=7".to_owned(),
+        String::new(),
+        "resourceVersion=FOREIGN".to_owned(),
+    ] {
+        assert_eq!(parse(&query).view(&identified(7)), None, "{query}");
     }
 }
 

@@ -1,7 +1,10 @@
 //! The table for WATCH: from where each member's stream begins.
 
 use super::{CollectionQuery, InvalidQuery, LegQuery, Limit, Match, NOT_OLDER_THAN, Param, QueryFault, Version};
-use crate::cursor::{Cursor, Universe};
+use crate::cursor::{Cursor, Universe, View};
+
+/// Why a position cannot be gone on with in another collection.
+const OTHER_MEMBERS: &str = "too old resource version: it is of a list that asked other members than this watch has to";
 
 /// From where one member's stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,16 @@ pub enum WatchAsk {
 }
 
 impl CollectionQuery {
+    /// In which view of the shard the client's position was made; `None`: it has none, or asks for the state anew.
+    pub fn view(&self, universe: &Universe) -> Option<View> {
+        match &self.version {
+            Version::Cursor(text) if self.initial != Some(true) => {
+                Cursor::read(text, universe).ok().map(|(_, view)| view)
+            }
+            _ => None,
+        }
+    }
+
     /// How this WATCH is answered. `slots`: the slots of the members that serve this collection.
     pub fn watch(&self, universe: &Universe, slots: &[usize]) -> Result<WatchAsk, QueryFault> {
         if self.watch_is_refused() {
@@ -64,6 +77,11 @@ impl CollectionQuery {
         };
         if cursor.is_none() && !initial && !matches!(self.version, Version::Unset | Version::Any) {
             return Err(QueryFault::Expired(self.too_old()));
+        }
+        // A position is good for whatever is asked of its members: it is a moment of each. Of one that its list did not
+        // ask it says nothing, and whoever watches from a list expects no state but what happens since.
+        if !initial && cursor.as_ref().is_some_and(|cursor| !cursor.has_asked(slots)) {
+            return Err(QueryFault::Expired(OTHER_MEMBERS.to_owned()));
         }
         Ok(WatchAsk::Open {
             legs: slots.iter().map(|slot| (*slot, begin(*slot))).collect(),

@@ -66,7 +66,10 @@ impl WatchMerge {
         let known: Vec<(bool, Slot)> = (0..self.legs.all.len())
             .map(|leg| (self.legs.exact(leg), self.legs.position(leg)))
             .collect();
-        self.legs.cursor = Cursor::new(universe);
+        // Positions of members that are not asked stay.
+        let unasked = |cursor: Cursor, leg: &Leg| cursor.with(leg.slot, Slot::Unasked);
+        let others = self.legs.all.iter().fold(self.legs.cursor.clone(), unasked);
+        self.legs.cursor = others.renewed(universe);
         let legs = std::mem::take(&mut self.legs.all).into_iter().zip(known);
         legs.map(|(leg, (exact, position))| Some(Old { leg, exact, position }))
             .collect()
@@ -77,6 +80,8 @@ impl WatchMerge {
             start: Start::Sync,
             ..spec
         };
+        // Whatever is known of the member is of other collections.
+        self.legs.cursor = self.legs.cursor.clone().with(spec.slot, Slot::Unasked);
         let leg = self.legs.admit(spec, names);
         leg.state.replan();
         let start = leg.start;

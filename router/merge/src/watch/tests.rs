@@ -7,7 +7,7 @@ use super::known::KnownObjects;
 use super::leg::Leg;
 use super::state::ResyncCause;
 use super::*;
-use crate::cursor::{Slot, Universe};
+use crate::cursor::{Format, Slot, Universe};
 use crate::filter::NamespaceFilter;
 
 mod columns;
@@ -422,4 +422,46 @@ fn speed() {
             );
         }
     }
+}
+
+#[test]
+fn positions_of_members_that_are_not_asked_outlive_a_replan() {
+    let universe = |revision| {
+        let uids = ["m0", "m1"].map(str::to_owned);
+        Universe::new("shard", uids).identified("shard", "hub", revision, Format::Two)
+    };
+    let leg = |slot: usize| WatchLeg {
+        cluster: format!("m{slot}").into(),
+        uid_hash: 0,
+        slot,
+        filter: None,
+        request_hash: 0,
+        share: None,
+        selector_hash: 0,
+        start: Start::At(5),
+    };
+    let mut cursor = Cursor::new(&universe(1));
+    cursor.set(0, Slot::At(5));
+    cursor.set(1, Slot::At(9));
+    let mut merge = WatchMerge::new(WatchSpec {
+        format: WatchFormat::Json,
+        bookmarks: true,
+        initial_events: false,
+        cursor,
+        legs: vec![leg(0)],
+        unique: false,
+        cluster_column: false,
+        known_objects: None,
+    });
+    let mut out = Output::default();
+    let before = merge.cursor().encode().unwrap();
+    assert_eq!(merge.replan(&universe(1), vec![leg(0)], &mut out), []);
+    assert_eq!(merge.cursor().encode().unwrap(), before, "it never goes back");
+    assert_eq!(merge.replan(&universe(2), vec![leg(0)], &mut out), []);
+    assert_eq!(merge.cursor().slots(), [Slot::At(5), Slot::At(9)]);
+    // Of a member that is asked from now on the client has nothing of this collection.
+    let acts = merge.replan(&universe(3), vec![leg(0), leg(1)], &mut out);
+    let start = Start::Sync;
+    assert_eq!(acts, [Act::Restart { leg: 1, start }]);
+    assert_eq!(merge.cursor().slots(), [Slot::At(5), Slot::Sync]);
 }

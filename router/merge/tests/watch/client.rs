@@ -45,6 +45,8 @@ pub(crate) struct Client {
     /// Resumed from before what it has seen: the marker of a watch-list in which something left. Holds until it lists: it may
     /// lose its connection, and resume, in the middle of what it is told again.
     pub(crate) replay: bool,
+    /// Resumed with a cursor of an older view: of what came and went since it may be told that it is gone.
+    pub(crate) came_and_went: bool,
     pub(crate) bookmarks: usize,
     pub(crate) events: usize,
 }
@@ -63,6 +65,7 @@ impl Client {
             read: Vec::new(),
             last_cursor: None,
             replay: false,
+            came_and_went: false,
             bookmarks: 0,
             events: 0,
         }
@@ -76,12 +79,19 @@ impl Client {
         self.resume = Some(version);
     }
 
+    /// It looks at something else, of which it holds this.
+    pub(crate) fn move_to(&mut self, objects: Cache) {
+        self.cache = objects;
+        self.last_listed = None;
+    }
+
     /// A new connection.
     pub(crate) fn connect(&mut self) {
         self.read.clear();
         self.past.clear();
         let anew = self.resume.is_none();
         self.replay &= !anew;
+        self.came_and_went &= !anew;
         self.listing = anew && self.manner == Manner::WatchList;
         if anew {
             self.cache.clear();
@@ -130,7 +140,7 @@ impl Client {
                 assert!(!self.listing, "DELETED before the marker: {seen:?}");
                 let Some((uid, known)) = held else {
                     assert!(
-                        self.replay || truth.setting.unique,
+                        self.replay || self.came_and_went || truth.setting.unique,
                         "DELETED of what the client does not have: {seen:?}"
                     );
                     return;

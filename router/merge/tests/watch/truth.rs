@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use portolan_merge::cursor::Universe;
+use portolan_merge::cursor::{Format, Universe};
 
 use crate::dice::Dice;
 use crate::member::{Asked, Key, Member, Stored};
@@ -26,7 +26,12 @@ pub(crate) struct Setting {
     pub(crate) compaction: bool,
     /// All members count alike: the same numbers on each.
     pub(crate) close: bool,
+    /// Cursors say how new their view of the shard is, and are gone on with in newer ones and in other scopes.
+    pub(crate) views: bool,
 }
+
+/// Which member owns a namespace that is the caller's.
+pub(crate) type Owners = BTreeMap<&'static str, usize>;
 
 #[derive(Debug)]
 pub(crate) struct Truth {
@@ -38,7 +43,15 @@ pub(crate) struct Truth {
     /// Of members that have a name, this one's object is shown, else the first's.
     pub(crate) primary: usize,
     /// Which member owns a namespace.
-    pub(crate) owner: BTreeMap<&'static str, usize>,
+    pub(crate) owner: Owners,
+    /// What a client looks at: one namespace, or all.
+    pub(crate) scope: Option<&'static str>,
+    /// The owners at each view revision.
+    pub(crate) views: Vec<Owners>,
+    /// At which revision each namespace came to its owner.
+    entered: BTreeMap<&'static str, u64>,
+    /// At which revision each left a member last.
+    departed: BTreeMap<(usize, &'static str), u64>,
     clock: u64,
     /// How often the shard was configured anew.
     generation: u64,
@@ -63,7 +76,11 @@ impl Truth {
             joined: vec![true; setting.members],
             labelled: vec![setting.labelled; setting.members],
             primary: 0,
-            owner: BTreeMap::new(),
+            owner: Owners::new(),
+            scope: None,
+            views: Vec::new(),
+            entered: BTreeMap::new(),
+            departed: BTreeMap::new(),
             setting,
             clock: 0,
             generation: 0,
@@ -76,6 +93,7 @@ impl Truth {
             let owner = dice.below(truth.members.len());
             truth.owner.insert(namespace, owner);
         }
+        truth.views.push(truth.owner.clone());
         for member in &mut truth.members {
             member.skip(1 + dice.next() % if truth.setting.close { 3 } else { 200 });
         }
@@ -96,10 +114,21 @@ impl Truth {
         let joined = self.joined.iter().enumerate().filter(|(_, joined)| **joined);
         // Whose namespaces are whose is part of the epoch: a client that was away while they moved must list. So is how
         // often they moved: a member that left and came back begins anew, and its slot would go back.
-        Universe::new(
+        let universe = Universe::new(
             &format!("shard {}", self.generation),
             joined.map(|(member, _)| Self::name(member)),
-        )
+        );
+        if !self.setting.views {
+            return universe;
+        }
+        // All but the moves of namespaces: those have their revisions.
+        let others = self.generation - self.revision();
+        universe.identified(&format!("shard {others}"), "hub", self.revision(), Format::Two)
+    }
+
+    /// How often namespaces moved.
+    pub(crate) fn revision(&self) -> u64 {
+        self.views.len() as u64 - 1
     }
 
     /// The members, in the order in which they win names.
@@ -109,25 +138,41 @@ impl Truth {
         std::iter::once(primary).chain(others)
     }
 
-    /// The caller's namespaces of a member.
-    pub(crate) fn owned(&self, member: usize) -> BTreeSet<String> {
-        let owned = self
-            .owner
+    /// The caller's namespaces of a member, as these owners say.
+    pub(crate) fn owned(&self, owners: &Owners, member: usize) -> BTreeSet<String> {
+        let owned = owners
             .iter()
             .filter(|(_, owner)| **owner == member && self.joined[member]);
         owned.map(|(namespace, _)| (*namespace).to_owned()).collect()
     }
 
-    pub(crate) fn asked(&self, member: usize, labelled: bool) -> Asked {
+    pub(crate) fn asked(&self, owners: &Owners, member: usize, labelled: bool) -> Asked {
+        let by_label = (labelled && !self.setting.unique).then(|| self.owned(owners, member));
         Asked {
-            namespaces: (labelled && !self.setting.unique).then(|| self.owned(member)),
+            namespaces: self.scope.map(|scope| BTreeSet::from([scope.to_owned()])).or(by_label),
             selector: self.setting.selector,
         }
     }
 
+    /// The members that are asked, in their order.
+    pub(crate) fn asks(&self, owners: &Owners) -> Vec<usize> {
+        let owner = |scope: &str, member: usize| owners.get(scope) == Some(&member);
+        let asked = |member: &usize| self.joined[*member] && self.scope.is_none_or(|scope| owner(scope, *member));
+        self.order().filter(asked).collect()
+    }
+
+    /// Whether it is in what the client looks at.
+    pub(crate) fn in_scope(&self, namespace: &str) -> bool {
+        self.scope.is_none_or(|scope| scope == namespace)
+    }
+
     /// Whether the caller may see it at all, collisions aside.
     pub(crate) fn visible(&self, member: usize, object: &Stored) -> bool {
-        let place = self.setting.unique || self.owner.get(object.namespace.as_str()) == Some(&member);
+        self.visible_as(&self.owner, member, object)
+    }
+
+    pub(crate) fn visible_as(&self, owners: &Owners, member: usize, object: &Stored) -> bool {
+        let place = self.setting.unique || owners.get(object.namespace.as_str()) == Some(&member);
         self.joined[member] && place && (object.shown || !self.setting.selector)
     }
 
@@ -214,10 +259,11 @@ impl Truth {
         }
     }
 
-    /// All objects of all members by UID, whosoever they are.
+    /// All objects of all members that the selector shows by UID, whosoever they are.
     fn exist(&self) -> HashMap<String, Key> {
         let all = self.members.iter().flat_map(|store| store.objects.iter());
-        all.map(|(key, object)| (object.uid.clone(), key.clone())).collect()
+        let shown = all.filter(|(_, object)| object.shown || !self.setting.selector);
+        shown.map(|(key, object)| (object.uid.clone(), key.clone())).collect()
     }
 
     fn seen(&self) -> Vec<String> {
@@ -238,6 +284,7 @@ impl Truth {
         let namespace = *dice.pick(&NAMESPACES);
         let joins = dice.percent(40);
         self.generation += 1;
+        let leaves = self.setting.views && !joins && dice.percent(30);
         self.record(|truth| {
             if joins {
                 truth.joined[member] = !truth.joined[member];
@@ -247,12 +294,49 @@ impl Truth {
             } else if truth.setting.unique {
                 truth.primary = member;
             } else {
-                truth.owner.insert(namespace, member);
+                truth.hand_over(namespace, (!leaves).then_some(member));
             }
             for member in &mut truth.members {
                 member.configured = member.version;
             }
         });
+    }
+
+    /// As the ledger notes it.
+    fn hand_over(&mut self, namespace: &'static str, to: Option<usize>) {
+        let from = self.owner.remove(namespace);
+        self.owner.extend(to.map(|to| (namespace, to)));
+        self.views.push(self.owner.clone());
+        let revision = self.revision();
+        if from != to {
+            self.entered.remove(namespace);
+            self.entered.extend(to.map(|_| (namespace, revision)));
+            self.departed.extend(from.map(|from| ((from, namespace), revision)));
+        }
+    }
+
+    /// The owners at a view revision, from what is known now: what the router has of the ledger. What came and went since may
+    /// be among them. `None`: it cannot be told.
+    pub(crate) fn owners_as_of(&self, revision: u64) -> Option<Owners> {
+        let entered = |namespace: &str| self.entered.get(namespace).copied().unwrap_or(0);
+        let stayed = |namespace: &str| self.owner.contains_key(namespace) && entered(namespace) <= revision;
+        let mut owners = self.owner.clone();
+        owners.retain(|namespace, _| stayed(namespace));
+        for (member, namespace) in self
+            .departed
+            .iter()
+            .filter(|(_, left)| **left > revision)
+            .map(|(pair, _)| pair)
+        {
+            if stayed(namespace) {
+                continue;
+            }
+            // Back, or of two members: when it came first is not known.
+            if self.owner.get(namespace) == Some(member) || owners.insert(*namespace, *member).is_some() {
+                return None;
+            }
+        }
+        Some(owners)
     }
 
     /// Whether a client that last heard of it at this version may be told that there is nothing under the key.

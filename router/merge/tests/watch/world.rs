@@ -12,6 +12,7 @@ mod connect;
 mod list;
 mod setting;
 mod swaps;
+mod views;
 
 use self::list::Paging;
 use crate::client::Client;
@@ -72,6 +73,8 @@ pub(crate) struct Tally {
     pub(crate) watches: usize,
     pub(crate) listed: usize,
     pub(crate) entered: usize,
+    pub(crate) older: usize,
+    pub(crate) scopes: usize,
 }
 
 pub(crate) struct World {
@@ -152,6 +155,7 @@ impl World {
             .truth
             .union()
             .into_iter()
+            .filter(|((namespace, _), _)| self.truth.in_scope(namespace))
             .map(|(key, object)| (key, (object.uid, object.version)))
             .collect();
         assert_eq!(
@@ -202,6 +206,7 @@ impl World {
         match self.dice.below(100) {
             0..25 => self.truth.change(&mut self.dice),
             25..65 => self.shovel(),
+            65..68 if self.truth.setting.views && self.dice.percent(60) => self.change_scope(),
             65..75 => self.deliver(),
             75..80 => self.connect_client(),
             80..84 => self.disturb_member(),
@@ -486,7 +491,6 @@ impl World {
     }
 }
 
-/// Who asks for what.
 fn member_of(leg: &WatchLeg) -> usize {
     leg.cluster.trim_start_matches("member-").parse().unwrap()
 }

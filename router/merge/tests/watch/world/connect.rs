@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_merge::cursor::{Cursor, Slot, Universe};
+use portolan_merge::cursor::{Cursor, Slot, Universe, is_cursor};
 use portolan_merge::filter::NamespaceFilter;
 use portolan_merge::resume::{Comeback, Resumed, Stream, Whose};
 use portolan_merge::token::Binding;
@@ -11,40 +11,40 @@ use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, Wa
 
 use super::{Line, Session, World, member_of};
 use crate::client::Manner;
-use crate::truth::Truth;
+use crate::truth::{Owners, Truth};
 
 impl World {
-    pub(super) fn plan(&self, universe: &Universe, start: impl Fn(usize) -> Start) -> Vec<WatchLeg> {
-        let joined = self.truth.order().filter(|member| self.truth.joined[*member]);
-        joined
-            .map(|member| {
-                let name = Truth::name(member);
-                let slot = universe.slot(&name).unwrap();
-                let owned = self.truth.owned(member);
-                let labelled = self.truth.labelled[member];
-                let share = (!self.truth.setting.unique).then(|| {
-                    NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect()))
-                });
-                let filter = share.clone().filter(|_| !labelled);
-                let asks = if labelled && !self.truth.setting.unique {
-                    owned
-                        .iter()
-                        .fold(1, |hash, name| hash * 31 + u64::from(name.as_bytes()[0]))
-                } else {
-                    0
-                };
-                WatchLeg {
-                    cluster: name.into(),
-                    uid_hash: 0,
-                    slot,
-                    filter,
-                    share,
-                    request_hash: asks,
-                    selector_hash: 0,
-                    start: start(slot),
-                }
-            })
-            .collect()
+    pub(super) fn plan(&self, owners: &Owners, universe: &Universe, start: impl Fn(usize) -> Start) -> Vec<WatchLeg> {
+        let asks = self.truth.asks(owners).into_iter();
+        asks.map(|member| {
+            let name = Truth::name(member);
+            let slot = universe.slot(&name).unwrap();
+            let owned = self.truth.owned(owners, member);
+            let labelled = self.truth.labelled[member];
+            // The path says which namespace it is, if it is one.
+            let whole = self.truth.setting.unique || self.truth.scope.is_some();
+            let share = (!whole)
+                .then(|| NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect())));
+            let filter = share.clone().filter(|_| !labelled);
+            let asks = if labelled && !whole {
+                owned
+                    .iter()
+                    .fold(1, |hash, name| hash * 31 + u64::from(name.as_bytes()[0]))
+            } else {
+                0
+            };
+            WatchLeg {
+                cluster: name.into(),
+                uid_hash: 0,
+                slot,
+                filter,
+                share,
+                request_hash: asks,
+                selector_hash: 0,
+                start: start(slot),
+            }
+        })
+        .collect()
     }
 
     /// The client lists if it must, and watches.
@@ -64,10 +64,13 @@ impl World {
             return;
         }
         let begins = match self.client.resume.clone() {
-            None => Some((Cursor::new(&universe), self.resume[router].begin(whose()))),
+            None => {
+                let stream = self.resume[router].begin(whose(self.truth.scope));
+                Some((Cursor::new(&universe), stream, self.truth.owner.clone()))
+            }
             Some(text) => self.resolve(&text, &universe, router),
         };
-        let Some((cursor, stream)) = begins else {
+        let Some((cursor, stream, owners)) = begins else {
             self.tally.expired += 1;
             self.client.resume = None;
             return;
@@ -77,7 +80,13 @@ impl World {
             self.resume[router].end(self.clock, stream);
             return;
         }
-        self.open(universe, cursor, listing, (router, stream));
+        self.open(&owners, cursor, listing, (router, stream));
+        if owners != self.truth.owner {
+            // As a running one that hears of it.
+            self.tally.older += 1;
+            self.client.came_and_went = true;
+            self.replan();
+        }
     }
 
     /// The one that the client's next request comes to.
@@ -89,20 +98,21 @@ impl World {
     }
 
     /// What a raw version or a cursor stands for.
-    fn resolve(&mut self, text: &str, universe: &Universe, router: usize) -> Option<(Cursor, Stream)> {
+    fn resolve(&mut self, text: &str, universe: &Universe, router: usize) -> Option<(Cursor, Stream, Owners)> {
         let alone = if self.resume.len() == 1 {
             Duration::MAX
         } else {
             Duration::ZERO
         };
-        let resume = &mut self.resume[router];
-        if let Ok(cursor) = Cursor::decode(text, universe) {
-            return Some((cursor, resume.begin(whose())));
+        if is_cursor(text) {
+            let (cursor, owners) = self.position(text, universe)?;
+            return Some((cursor, self.resume[router].begin(whose(self.truth.scope)), owners));
         }
+        let resume = &mut self.resume[router];
         let raw = text.parse().ok()?;
         let stands = self.own.as_ref().and_then(|own| own.resume(raw));
         let comes = Comeback {
-            whose: whose(),
+            whose: whose(self.truth.scope),
             version: raw,
             universe,
             alone,
@@ -114,16 +124,17 @@ impl World {
                 "resumed by {raw} from where it does not stand: {cursor:?}, not {stands:?}"
             );
             self.tally.resumed_raw += 1;
-            return Some((cursor, stream));
+            return Some((cursor, stream, self.truth.owner.clone()));
         }
         self.tally.unknown_raw += 1;
         None
     }
 
-    fn open(&mut self, universe: Universe, cursor: Cursor, anew: bool, (router, stream): (usize, Stream)) {
+    fn open(&mut self, owners: &Owners, cursor: Cursor, anew: bool, (router, stream): (usize, Stream)) {
+        let universe = self.truth.universe();
         let any = self.dice.percent(30);
         let listing = anew && self.client.manner == Manner::WatchList;
-        let legs = self.plan(&universe, |slot| match cursor.slot(slot) {
+        let legs = self.plan(owners, &universe, |slot| match cursor.slot(slot) {
             Slot::At(version) => Start::At(version),
             Slot::Sync | Slot::Unasked if anew && any => Start::Any,
             Slot::Sync | Slot::Unasked if anew && !listing => Start::Recent,
@@ -153,7 +164,7 @@ impl World {
         let legs = members.into_iter().enumerate();
         let legs = legs.map(|(index, member)| Line {
             member,
-            asked: self.truth.asked(member, self.truth.labelled[member]),
+            asked: self.truth.asked(owners, member, self.truth.labelled[member]),
             before: None,
             listed: None,
             stream: None,
@@ -179,13 +190,14 @@ impl World {
     }
 }
 
+/// Who asks for what.
 pub(super) fn binding() -> Binding {
     Binding::new(["shard", "user", "/things"])
 }
 
-fn whose() -> Whose {
+fn whose(scope: Option<&str>) -> Whose {
     Whose {
         caller: Binding::new(["shard", "user"]),
-        request: binding(),
+        request: Binding::new(["shard", "user", "/things", scope.unwrap_or_default()]),
     }
 }

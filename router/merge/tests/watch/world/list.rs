@@ -14,7 +14,7 @@ use super::World;
 use super::connect::binding;
 use crate::client::Cache;
 use crate::member::{ListAsked, Page, Serves};
-use crate::truth::Truth;
+use crate::truth::{Owners, Truth};
 
 /// A list under way.
 #[derive(Default)]
@@ -123,7 +123,7 @@ impl World {
         };
         let may_leave = self.partial && query.is_first();
         let (mut slots, mut missing) = (Vec::new(), Vec::new());
-        for member in self.truth.order().filter(|member| self.truth.joined[*member]) {
+        for member in self.truth.asks(&self.truth.owner) {
             let slot = universe.slot(&Truth::name(member)).unwrap();
             if may_leave && !self.truth.members[member].up {
                 missing.push(slot);
@@ -164,7 +164,7 @@ impl World {
             for (ask, page) in read.legs.iter().zip(&answers) {
                 read.cursor.set(ask.slot, Slot::At(page.version));
             }
-            paging.expected = self.expected(universe, &read.cursor);
+            paging.expected = self.expected(&self.truth.owner, universe, &read.cursor);
         }
         Answer::Page(self.merge(universe, &read, &answers))
     }
@@ -188,7 +188,7 @@ impl World {
             exact: value(&ask.query.resource_version_match, None).is_some(),
             behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
         };
-        let of = self.truth.asked(member, self.truth.labelled[member]);
+        let of = self.truth.asked(&self.truth.owner, member, self.truth.labelled[member]);
         Some(self.truth.members[member].list(&of, &asked))
     }
 
@@ -232,14 +232,14 @@ impl World {
     }
 
     /// What is there at the cursor.
-    fn expected(&self, universe: &Universe, cursor: &Cursor) -> Cache {
+    pub(super) fn expected(&self, owners: &Owners, universe: &Universe, cursor: &Cursor) -> Cache {
         let mut expected = BTreeMap::new();
         for member in self.truth.order().filter(|member| self.truth.joined[*member]) {
             let Slot::At(version) = cursor.slot(universe.slot(&Truth::name(member)).unwrap()) else {
                 continue;
             };
             for (key, object) in self.truth.members[member].objects_at(version) {
-                if self.truth.visible(member, &object) {
+                if self.truth.visible_as(owners, member, &object) && self.truth.in_scope(&key.0) {
                     expected.entry(key).or_insert((object.uid, object.version));
                 }
             }
@@ -249,7 +249,7 @@ impl World {
 
     /// The members' bodies through the list core, in pieces.
     fn merge(&mut self, universe: &Universe, read: &ListRead, pages: &[Page]) -> Value {
-        let plan = self.plan(universe, |_| Start::Sync);
+        let plan = self.plan(&self.truth.owner, universe, |_| Start::Sync);
         let leg = |ask: &LegAsk| plan.iter().find(|leg| leg.slot == ask.slot).unwrap();
         let legs = read.legs.iter().map(|ask| ListLeg {
             cluster: leg(ask).cluster.clone(),

@@ -11,8 +11,8 @@ use crate::dice::Dice;
 use crate::truth::{Setting, Truth};
 
 impl World {
-    /// `all`: also with what was added to histories after some of them had been pinned.
-    pub(crate) fn new(seed: u64, all: bool) -> Self {
+    /// `all`, `views`: also with what was added to histories after some of them had been pinned.
+    pub(crate) fn new(seed: u64, all: bool, views: bool) -> Self {
         let mut dice = Dice::new(seed);
         let setting = setting(&mut dice);
         let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
@@ -32,7 +32,10 @@ impl World {
         };
         let twin = all && dice.percent(if breaks { 70 } else { 40 });
         let bounds = bounds(all && dice.percent(30));
+        let views = views && !setting.unique && Dice::new(!seed).percent(50);
         let setting = Setting {
+            views,
+            moves: views || setting.moves,
             flips: all && !setting.unique && dice.percent(50),
             close: breaks,
             ..setting
@@ -81,6 +84,7 @@ fn setting(dice: &mut Dice) -> Setting {
         compaction: dice.percent(60),
         flips: false,
         close: false,
+        views: false,
     }
 }
 

@@ -114,8 +114,11 @@ impl World {
 
     pub(super) fn replan(&mut self) {
         self.tally.replans += 1;
+        if self.is_outside() {
+            return self.leave_scope();
+        }
         let universe = self.truth.universe();
-        let legs = self.plan(&universe, |_| Start::Sync);
+        let legs = self.plan(&self.truth.owner, &universe, |_| Start::Sync);
         let Some(session) = &mut self.session else { return };
         if self.trace {
             println!("replan {legs:?}");
@@ -133,7 +136,7 @@ impl World {
         for leg in &legs {
             let kept = old.iter().position(|line| Truth::name(line.member) == *leg.cluster);
             let member = member_of(leg);
-            let asked = self.truth.asked(member, session.labelled[member]);
+            let asked = self.truth.asked(&self.truth.owner, member, session.labelled[member]);
             session.legs.push(match kept.map(|index| old.swap_remove(index)) {
                 Some(line) => Line {
                     before: Some(line.asked),
