@@ -19,8 +19,12 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) async fn open(door: &Door, query: &str, accept: &str) -> Self {
+        Self::of(door, crate::MAPS, query, accept).await
+    }
+
+    pub(crate) async fn of(door: &Door, path: &str, query: &str, accept: &str) -> Self {
         let line = door.open().await.unwrap();
-        let path = format!("{}?watch=true&{query}", crate::MAPS);
+        let path = format!("{path}?watch=true&{query}");
         let headers = [("accept", accept)];
         let asked = line.send(request(Method::GET, &path, &headers, &[]).unwrap());
         let answer = tokio::time::timeout(patience(), asked).await.unwrap().unwrap();

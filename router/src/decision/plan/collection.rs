@@ -158,6 +158,7 @@ impl Merged<'_> {
             fault,
         })?;
         let watch = self.verb() == Verb::Watch;
+        let alone = self.is_alone(&legs);
         Ok(FanOut {
             legs,
             universe,
@@ -165,7 +166,23 @@ impl Merged<'_> {
             unavailable: self.shard.unavailable,
             unique,
             fence: watch && self.shard.write_fence,
+            alone,
+            left: None,
         })
+    }
+
+    /// Whether whatever the caller has read of this collection in 24 hours is of its one member. Which namespaces a version
+    /// speaks of it does not say, so over all of them only if no list of them is kept.
+    fn is_alone(&self, legs: &[FanLeg]) -> bool {
+        let [leg] = legs else { return false };
+        let resource = self.route.request.resource.as_ref();
+        let namespace = resource.and_then(|resource| resource.namespace.as_deref());
+        let whole = leg.share == Share::default();
+        whole
+            && self
+                .route
+                .snapshot
+                .is_only_member(&self.shard.config, leg.cluster(), namespace)
     }
 
     /// A version that only some of the members have would leave out the others' objects without a word.

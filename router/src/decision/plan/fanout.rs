@@ -34,6 +34,19 @@ pub(crate) struct FanOut {
     pub(crate) unique: bool,
     /// A watch that the answers to the caller's own writes wait for.
     pub(crate) fence: bool,
+    /// Nobody but its one member has had any of it in 24 hours: an object's version can only be that member's.
+    pub(crate) alone: bool,
+    /// Of a namespace that has left the shard nothing is told but that: then it is refused.
+    pub(crate) left: Option<Left>,
+}
+
+/// A namespace that has left the shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// At this view revision: who stands at a later one has been told.
+    pub(crate) revision: u64,
+    /// Whose it is now, for a refusal.
+    pub(crate) message: String,
 }
 
 /// One member of it.
@@ -57,7 +70,7 @@ pub(crate) struct FanLeg {
 }
 
 /// What of one member's objects belongs to an answer: in these namespaces, with these labels.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Share {
     /// By namespace, as the shard's namespaces and the agents' labels say. `None`: the path has said it.
     pub(crate) namespaces: Option<NamespaceFilter>,
@@ -179,6 +192,11 @@ impl FanOut {
         for leg in &self.legs {
             leg.explain(lines);
         }
+        lines.extend(
+            self.left
+                .iter()
+                .map(|left| format!("told to be empty once, then refused: {}", left.message)),
+        );
         if !self.watch && self.unavailable == Unavailable::PartialStart {
             lines.push("a first list goes without a member that cannot be reached (PartialStart)".into());
         }

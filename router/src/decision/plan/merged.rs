@@ -3,9 +3,11 @@
 //!
 //! What several members would have to do together is refused with a Status that says so; it is never done in one of them.
 
+use portolan_crds::selector::Selector;
+
 use super::choose::{By, Candidate, Choose};
 use super::forward::unavailable;
-use super::{FanLeg, Forward, Plan, Refusal, Rewrite, Route, Rule, scope};
+use super::{FanLeg, FanOut, Forward, Left, Plan, Refusal, Rewrite, Route, Rule, scope};
 use crate::value::classify::{ApiRequest, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
@@ -201,14 +203,43 @@ impl Merged<'_> {
 
     /// A collection of one namespace: one leg on its owner.
     fn within(&self, resource: &ResourceRequest, namespace: &str) -> Outcome {
-        let located = self.locate(resource, namespace)?;
+        let located = match self.locate(resource, namespace) {
+            Err(Refusal {
+                rule: Rule::OutsideRefused,
+                fault,
+            }) => return self.handed_over(namespace, fault),
+            located => located?,
+        };
         let limits = match located.rule {
             Rule::OwnNamespace => None,
             _ => self.limits(resource, Some(namespace)),
         };
         let mut leg: FanLeg = self.placed_leg(located.cluster, limits)?;
         leg.forward.warning = located.warning;
-        Ok((located.rule, self.fan_out(vec![leg], false)?.into()))
+        let mut fan = self.fan_out(vec![leg], false)?;
+        // Of what is another shard's this one's ownership says nothing.
+        fan.alone &= located.rule != Rule::OutsideAudited;
+        Ok((located.rule, fan.into()))
+    }
+
+    /// A refusal empties no cache: who has objects of a namespace that left the shard is first told that there are none, in
+    /// the words of the member that it left.
+    fn handed_over(&self, namespace: &str, fault: Fault) -> Outcome {
+        let (Some((member, departed)), Fault::Forbidden(message)) = (self.shard.departed(namespace), &fault) else {
+            let rule = Rule::OutsideRefused;
+            return Err(Refusal { rule, fault });
+        };
+        let leg = self.placed_leg(&member.cluster, Some(Selector::nothing()))?;
+        let left = Left {
+            revision: departed.view_revision,
+            message: message.clone(),
+        };
+        let fan = FanOut {
+            alone: false,
+            left: Some(left),
+            ..self.fan_out(vec![leg], false)?
+        };
+        Ok((Rule::HandedOver, fan.into()))
     }
 
     /// A namespace in the path: where is it?

@@ -21,6 +21,8 @@ pub(crate) enum Rule {
     OutsideAudited,
     /// Namespace outside the shard, or an object outside its limits.
     OutsideRefused,
+    /// Collection of a namespace that has left the shard.
+    HandedOver,
     /// Collection over all namespaces: each member's share of the shard.
     AllNamespaces,
     /// What has no namespace.
@@ -75,6 +77,7 @@ impl Rule {
             Self::OwnNamespace => "own-namespace",
             Self::OutsideAudited => "outside-audited",
             Self::OutsideRefused => "outside-refused",
+            Self::HandedOver => "handed-over",
             Self::AllNamespaces => "all-namespaces",
             Self::ClusterScoped => "cluster-scoped",
             Self::LeaderElection => "leader-election",
@@ -108,6 +111,7 @@ impl Rule {
             Self::OwnNamespace => "the caller's own namespace is served by its home cluster, unfiltered",
             Self::OutsideAudited => "the namespace is outside the shard; enforcement Audit lets it through and warns",
             Self::OutsideRefused => "outside the shard; enforcement Enforce refuses it",
+            Self::HandedOver => "the namespace has left the shard: who had it is told so once, then refused",
             Self::AllNamespaces => "a collection over all namespaces is each member's share of the shard, merged",
             Self::ClusterScoped => "what has no namespace is the union of the members, the primary's first",
             Self::LeaderElection => "the leader-election Lease lies in the primary cluster under the shard's own name",

@@ -2,6 +2,7 @@
 
 mod answers;
 mod collections;
+mod past;
 mod places;
 mod tables;
 

@@ -22,6 +22,7 @@ use portolan_merge::token::Binding;
 use self::heads::Head;
 use self::round::{Round, Turn};
 use super::leg::{Asking, Overrides, start};
+use super::watch::since::refuse_left;
 use super::{Fan, FanOuts, gzip, refused_by};
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::Body;
@@ -110,6 +111,7 @@ impl<'a> Listing<'a> {
             // Which names were on earlier pages nobody remembers; API servers may send more than the limit.
             query = query.unlimited();
         }
+        refuse_left(plan, &query)?;
         let binding = binding(asking, plan);
         let hide_objects = filtered && asking.asked.query.first(INCLUDE_OBJECT).as_deref() == Some("None");
         if hide_objects {

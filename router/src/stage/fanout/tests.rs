@@ -33,6 +33,7 @@ use crate::value::traffic::Traffic;
 mod edges;
 mod middles;
 mod starts;
+mod views;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PODS: &str = "/api/v1/pods";
@@ -145,6 +146,8 @@ impl World {
             unavailable: Unavailable::Hold,
             unique: false,
             fence: true,
+            alone: false,
+            left: None,
         };
         let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
         let fanouts = Arc::new(FanOuts {
@@ -171,8 +174,12 @@ impl World {
         }
     }
 
+    /// Of members behind these nothing was seen yet.
     fn cursor(&self, slots: &[u64]) -> String {
         let mut cursor = Cursor::new(&self.universe);
+        for leg in &self.plan.legs {
+            cursor.set(leg.slot, Slot::Sync);
+        }
         for (leg, version) in self.plan.legs.iter().zip(slots) {
             cursor.set(leg.slot, Slot::At(*version));
         }

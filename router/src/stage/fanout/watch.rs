@@ -6,6 +6,7 @@
 //! several clients repeat a refused start for ever. Caller: `fanout`.
 
 mod opening;
+pub(super) mod since;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use rand::RngExt as _;
 use tokio::time::Instant;
 
 use self::opening::Opening;
+use self::since::Since;
 use super::connect::Shared;
 use super::leg::{self, Asking, Overrides};
 use super::{Fan, FanOuts, Told, refused_by};
@@ -52,18 +54,23 @@ struct Plan {
 
 /// Answers the request; the body is the watch.
 pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<Body>, Fault> {
-    let Fan { plan, asking, routing } = fan;
-    if plan.unique && fanouts.names.is_short() {
+    if fan.plan.unique && fanouts.names.is_short() {
         return Err(Fault::TooManyRequests {
             message: "the watches of cluster-scoped kinds have no memory left for more names".to_owned(),
             retry_after_seconds: FULL_SECONDS,
             cluster: None,
         });
     }
-    let accepted = Accepted::of(&asking.headers)?;
-    let query = CollectionQuery::parse(|key| asking.asked.query.first(key).map(std::borrow::Cow::into_owned));
+    let accepted = Accepted::of(&fan.asking.headers)?;
+    let query = CollectionQuery::parse(|key| fan.asking.asked.query.first(key).map(std::borrow::Cow::into_owned));
+    since::refuse_left(&fan.plan, &query)?;
+    let Some(Since { plan, now, nothing }) = since::since(&fan, &query) else {
+        return Ok(expired(fanouts, &accepted, since::UNKNOWN.to_owned()));
+    };
+    let Fan { asking, routing, .. } = fan;
     let slots: Vec<usize> = plan.legs.iter().map(|leg| leg.slot).collect();
     let begin = match query.watch(&plan.universe, &slots) {
+        _ if nothing => Plan::resume(Cursor::new(&plan.universe), fanouts.begin(&asking, &plan), &slots),
         Ok(WatchAsk::Open {
             cursor,
             legs,
@@ -78,7 +85,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
         },
         Ok(WatchAsk::Invalid(invalid)) => return refuse(fanouts, &asking, &plan, routing, invalid).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
-        Err(QueryFault::Expired(why)) => match query.raw().and_then(|raw| fanouts.resume(&asking, &plan, raw)) {
+        Err(QueryFault::Expired(why)) => match query.raw().and_then(|raw| position(fanouts, &asking, &plan, raw)) {
             Some((cursor, told)) => Plan::resume(cursor, told, &slots),
             None => return Ok(expired(fanouts, &accepted, why)),
         },
@@ -92,9 +99,22 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
         ends: Instant::now() + lifetime(&asking),
         asking,
     });
-    Opening::new(shared, Arc::new(plan), begin, bookmarks, &routing)
+    Opening::new(shared, (plan, now), begin, bookmarks, &routing)
         .run(&routing)
         .await
+}
+
+/// Where a client stands that comes with the version of an object: on the one member that can have sent it, or where the
+/// stream stood that sent it.
+fn position(fanouts: &Arc<FanOuts>, asking: &Asking, plan: &FanOut, raw: u64) -> Option<(Cursor, Told)> {
+    match &*plan.legs {
+        [leg] if plan.alone => {
+            let mut cursor = Cursor::new(&plan.universe);
+            cursor.set(leg.slot, Slot::At(raw));
+            Some((cursor, fanouts.begin(asking, plan)))
+        }
+        _ => fanouts.resume(asking, plan, raw),
+    }
 }
 
 impl Plan {

@@ -9,6 +9,7 @@
 
 mod join;
 mod member;
+mod past;
 mod shard;
 
 use std::hash::Hash;

@@ -247,6 +247,8 @@ impl World {
             unavailable: self.unavailable,
             unique: self.unique,
             fence: false,
+            alone: false,
+            left: None,
         };
         let fan = Fan {
             plan,

@@ -282,7 +282,7 @@ impl MergedWatch {
     }
 
     /// Goes on under another plan.
-    pub(super) fn replan(&mut self, plan: Arc<FanOut>) {
+    pub(in crate::stage::fanout) fn replan(&mut self, plan: Arc<FanOut>) {
         let mut before = std::mem::take(&mut self.legs);
         let running = self.plan.clone();
         let acts = self.merge.replan(&plan.universe, watch_legs(&plan, &[]), &mut self.out);

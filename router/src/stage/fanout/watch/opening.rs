@@ -30,6 +30,8 @@ const BRIEF: Duration = Duration::from_secs(2);
 pub(super) struct Opening {
     shared: Arc<Shared>,
     plan: Arc<FanOut>,
+    /// What it goes on under, if the client stands in an older view.
+    now: Option<Arc<FanOut>>,
     begin: Plan,
     bookmarks: bool,
     /// As the merge core wants them.
@@ -47,7 +49,7 @@ enum Asked {
 impl Opening {
     pub(super) fn new(
         shared: Arc<Shared>,
-        plan: Arc<FanOut>,
+        (plan, now): (Arc<FanOut>, Option<Arc<FanOut>>),
         begin: Plan,
         bookmarks: bool,
         routing: &Arc<Routing>,
@@ -56,6 +58,7 @@ impl Opening {
         let mut opening = Self {
             shared,
             plan,
+            now,
             begin,
             bookmarks,
             starts: Vec::new(),
@@ -266,6 +269,7 @@ impl Opening {
         let Self {
             shared,
             plan,
+            now,
             legs,
             begin,
             ..
@@ -288,12 +292,15 @@ impl Opening {
         let fanouts = &shared.fanouts;
         let asking = &shared.asking;
         // Registered before the first byte: no swap from here on is missed.
-        let watched = fanouts
-            .replanner
-            .watch_fan(plan.clone(), &asking.asked, &asking.caller, &routing.snapshot);
+        let watched = fanouts.replanner.watch_fan(
+            now.as_ref().unwrap_or(&plan).clone(),
+            &asking.asked,
+            &asking.caller,
+            &routing.snapshot,
+        );
         let drain = Box::pin(fanouts.tasks.token().cancelled_owned());
         let ending = Ending::default();
-        let stream = MergedWatch::new(Begun {
+        let mut stream = MergedWatch::new(Begun {
             merge,
             told: begin.told,
             shape,
@@ -304,6 +311,9 @@ impl Opening {
             shared,
             ending: ending.clone(),
         });
+        if let Some(now) = now {
+            stream.replan(now);
+        }
         *head.body_mut() = Body::Merged(Merged::ending(stream, ending));
         head
     }

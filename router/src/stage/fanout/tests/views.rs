@@ -1,0 +1,162 @@
+//! Watches from older views of the shard, from an object's version, and of a namespace that has left.
+
+use portolan_merge::cursor::Format;
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body as Told;
+
+use super::*;
+use crate::decision::plan::{self, Left, Plan};
+use crate::value::kinds::Kinds;
+use crate::value::snapshot::told;
+
+/// The caller has `a` of east since revision 2, and `d` since 9.
+fn shard() -> Vec<Told> {
+    let grant = |(namespace, view_revision): (&str, u64)| v1::NamespaceGrant {
+        namespace: namespace.to_owned(),
+        state: v1::GrantState::Granted.into(),
+        view_revision,
+        ..v1::NamespaceGrant::default()
+    };
+    let shard = told::Shard {
+        rules: v1::Shard {
+            primary_cluster: "east".into(),
+            enforcement: v1::Enforcement::Enforce.into(),
+            label_prefix: "ctrlmesh.kusionstack.io/".into(),
+            ..v1::Shard::default()
+        },
+        members: vec![told::MemberGrant {
+            cluster: "east".into(),
+            all_namespaces: false,
+            namespaces: [("a", 2), ("d", 9)].map(grant).to_vec(),
+        }],
+    };
+    let view = told::CallerView {
+        home_cluster: "east".into(),
+        pod_uid: "u".into(),
+        namespace: "ns".into(),
+        pod: "operator-0".into(),
+        service_account: "operator".into(),
+        shards: vec!["ops/blue".into()],
+        shard: Some(shard),
+    };
+    let mut bodies = view.bodies();
+    bodies.push(Told::MemberIdentity(v1::MemberIdentity {
+        cluster: "east".into(),
+        allowed_service_accounts: vec!["ns/operator".into()],
+        ..v1::MemberIdentity::default()
+    }));
+    bodies
+}
+
+/// A member, and a caller whose shard is known.
+async fn sharded() -> World {
+    let mut world = World::new(&["east"]).await;
+    let applied = told::upsert(&world.fanouts.routing.load().snapshot, "2", shard());
+    assert_eq!(applied.rejected, []);
+    let snapshot = applied.snapshot;
+    world.caller = Caller::Pod(snapshot.callers.values().next().unwrap().clone());
+    let uri = format!("{PODS}?watch=1").parse().unwrap();
+    let asked = classify(&Method::GET, &uri, &HeaderMap::new()).unwrap();
+    let planned = plan::plan(&world.caller, &asked, &snapshot, &Kinds::default()).plan;
+    let Plan::FanOut(plan) = planned else {
+        panic!("{planned:?}")
+    };
+    world.universe = Arc::new(plan.universe.as_ref().clone().identified("uid", "hub", 9, Format::Two));
+    world.plan = FanOut {
+        universe: world.universe.clone(),
+        ..*plan
+    };
+    let routing = RoutingStore::of(snapshot);
+    let fanouts = Arc::get_mut(&mut world.fanouts).unwrap();
+    fanouts.replanner = Replanner::new(routing.clone());
+    fanouts.routing = routing;
+    world
+}
+
+fn object(namespace: &str, version: u64) -> Bytes {
+    let meta = json!({"name": namespace, "namespace": namespace, "uid": "u", "resourceVersion": version.to_string()});
+    let object = json!({"kind": "Pod", "apiVersion": "v1", "metadata": meta});
+    format!("{}\n", json!({"type": "ADDED", "object": object})).into()
+}
+
+#[tokio::test]
+async fn a_watch_from_an_older_view_is_told_of_the_new_one() {
+    let mut world = sharded().await;
+    let older = {
+        let mut cursor = Cursor::new(&world.universe.at(5));
+        cursor.set(world.plan.legs[0].slot, Slot::At(10));
+        cursor.encode().unwrap()
+    };
+    let started = world.start(&format!("resourceVersion={older}&allowWatchBookmarks=true"));
+    let (path, _stream) = world.members[0].opens().await;
+    assert!(path.contains("resourceVersion=10&"), "{path}");
+    let mut watch = started.await.unwrap().unwrap();
+    let mending = async {
+        let (path, mut entering) = world.members[0].opens().await;
+        assert!(
+            path.contains("sendInitialEvents=true") && path.contains("fieldSelector=metadata.namespace"),
+            "{path}"
+        );
+        entering
+            .send_data([object("d", 8), bookmark(12, true)].concat().into(), false)
+            .unwrap();
+        let (path, mut stream) = world.members[0].opens().await;
+        assert!(
+            path.contains("resourceVersion=10&") && !path.contains("fieldSelector"),
+            "{path}"
+        );
+        stream
+            .send_data(
+                [object("d", 11), object("a", 12), object("d", 13)].concat().into(),
+                false,
+            )
+            .unwrap();
+        (entering, stream)
+    };
+    let reading = async {
+        watch.expect("ADDED", "d").await;
+        watch.expect("ADDED", "a").await;
+        watch.expect("ADDED", "d").await;
+    };
+    let _streams = tokio::join!(mending, reading);
+    // What was whose before the hub's memory nobody can say; here it has none of another shard's incarnation.
+    let foreign = Universe::new("x", ["y".to_owned()]).identified("x", "y", 1, Format::Two);
+    let started = world.start(&format!("resourceVersion={}", Cursor::new(&foreign).encode().unwrap()));
+    let last = started.await.unwrap().unwrap().next().await.unwrap();
+    assert_eq!((&last["type"], &last["object"]["code"]), (&"ERROR".into(), &410.into()));
+}
+
+#[tokio::test]
+async fn an_objects_version_is_asked_of_the_only_member_that_can_have_sent_it() {
+    let mut world = World::new(&["east"]).await;
+    let expired = world.start("resourceVersion=734").await.unwrap().unwrap().next().await;
+    assert_eq!(expired.unwrap()["object"]["code"], 410);
+    world.plan.alone = true;
+    let (mut watch, mut streams) = world.open("resourceVersion=734&allowWatchBookmarks=true").await;
+    assert!(streams[0].0.contains("resourceVersion=734&"), "{}", streams[0].0);
+    streams[0].1.send_data(event("ADDED", "b", 740), false).unwrap();
+    watch.expect("ADDED", "b").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[740]));
+}
+
+#[tokio::test]
+async fn who_was_told_that_a_namespace_left_is_refused() {
+    let mut world = World::new(&["east"]).await;
+    world.plan.left = Some(Left {
+        revision: 7,
+        message: "it has left".to_owned(),
+    });
+    let told = format!("resourceVersion={}", world.cursor(&[10]));
+    match world.start(&told).await.unwrap() {
+        Err(Fault::Forbidden(why)) => assert_eq!(why, "it has left"),
+        other => panic!("{:?}", other.map(|watch| watch.status)),
+    }
+    // By nobody's cursor: from before, or the first time.
+    let (watch, _streams) = world
+        .open("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+        .await;
+    assert_eq!(watch.status, StatusCode::OK);
+    let before = world.start("resourceVersion=123456789012345678901234567890").await;
+    let last = before.unwrap().unwrap().next().await.unwrap();
+    assert_eq!(last["object"]["code"], 410);
+}

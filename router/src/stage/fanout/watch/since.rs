@@ -1,0 +1,76 @@
+//! From which view of the shard a watch goes on: a cursor of an older one begins as a watch of then, which is told of the
+//! view of now before its first event, as a running one is.
+
+use std::sync::Arc;
+
+use portolan_merge::cursor::View;
+use portolan_merge::query::CollectionQuery;
+
+use crate::decision::plan::{FanOut, Plan, Replan, plan_as_of};
+use crate::stage::fanout::Fan;
+use crate::value::fault::Fault;
+
+/// Why a cursor of an older view cannot be gone on with.
+pub(super) const UNKNOWN: &str = "too old resource version: what was the shard's then is not known any more";
+
+/// What a watch begins as.
+pub(super) struct Since {
+    /// As of the client's position.
+    pub(super) plan: Arc<FanOut>,
+    /// As of now, if that is another view.
+    pub(super) now: Option<Arc<FanOut>>,
+    /// In the client's view there was nothing to ask for: all that is there has come since.
+    pub(super) nothing: bool,
+}
+
+/// `None`: what was whose in the client's view is not known, or what became of it cannot be told.
+pub(super) fn since(fan: &Fan, query: &CollectionQuery) -> Option<Since> {
+    let now = fan.plan.clone();
+    let Some(View::Older(revision)) = query.view(&now.universe) else {
+        return Some(Since {
+            plan: Arc::new(now),
+            now: None,
+            nothing: false,
+        });
+    };
+    let (asking, routing) = (&fan.asking, &fan.routing);
+    match plan_as_of(
+        &asking.caller,
+        &asking.asked,
+        &routing.snapshot,
+        &routing.kinds,
+        revision,
+    )? {
+        Plan::FanOut(mut before) if before.left.is_none() => {
+            before.universe = Arc::new(now.universe.at(revision));
+            match now.after(&before) {
+                Replan::Changed(now) | Replan::Renewed(now) => Some(Since {
+                    plan: Arc::new(*before),
+                    now: Some(Arc::new(now)),
+                    nothing: false,
+                }),
+                Replan::Same | Replan::Anew | Replan::Withdrawn => None,
+            }
+        }
+        Plan::FanOut(_) | Plan::Refuse(_) => Some(Since {
+            plan: Arc::new(now),
+            now: None,
+            nothing: true,
+        }),
+        _ => None,
+    }
+}
+
+/// Who stands behind the moment when a namespace left the shard has been told that nothing is in it.
+pub(in crate::stage::fanout) fn refuse_left(plan: &FanOut, query: &CollectionQuery) -> Result<(), Fault> {
+    let Some(left) = &plan.left else { return Ok(()) };
+    let told = match query.view(&plan.universe) {
+        Some(View::Same) => true,
+        Some(View::Older(revision)) => revision >= left.revision,
+        Some(View::Newer(_)) | None => false,
+    };
+    if told {
+        return Err(Fault::Forbidden(left.message.clone()));
+    }
+    Ok(())
+}
