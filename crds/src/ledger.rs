@@ -77,6 +77,19 @@ pub struct Root {
     /// Shards with a spec in force.
     #[serde(default)]
     pub specs: BTreeSet<ShardName>,
+    /// The format of cursors that routers are told to write.
+    #[serde(default)]
+    pub cursor_format: CursorFormat,
+}
+
+/// How routers write cursors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CursorFormat {
+    /// All routers read it.
+    #[default]
+    One,
+    /// With the view revision; routers of before it do not read it.
+    Two,
 }
 
 /// How complete a ledger is.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use portolan_crds::ShardName;
+use portolan_crds::ledger::CursorFormat;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use tokio::sync::watch;
@@ -19,14 +20,20 @@ use crate::compile::{Ref, Released};
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
 const RETURN_GRACE: Duration = Duration::from_mins(1);
+/// A router that was connected within this time may be asked by a client that has its position from another one.
+const READERS_WITHIN: Duration = Duration::from_hours(1);
 
 /// One router.
 #[derive(Debug, Clone)]
 pub(crate) struct RouterState {
     pub(crate) epoch: u64,
     pub(crate) version: String,
+    /// Whether it reads cursors of format 2.
+    pub(crate) reads_views: bool,
     /// What the router is told.
     pub(crate) subscription: Subscription,
+    /// When one of its name left that had another memory.
+    pub(crate) replaces: Option<Instant>,
     /// `None` while connected.
     pub(crate) left: Option<Instant>,
     pub(crate) held: BTreeMap<Ref, String>,
@@ -47,7 +54,9 @@ impl RouterState {
         Self {
             epoch,
             version: String::new(),
+            reads_views: true,
             subscription: Subscription::Everything,
+            replaces: None,
             left: None,
             held,
             offered: BTreeSet::new(),
@@ -55,6 +64,15 @@ impl RouterState {
             acked_run: 0,
             seen: LedgerPosition::default(),
             breakers: Vec::new(),
+        }
+    }
+
+    /// Whether both may serve the same caller. Of which shard a Pod is a caller does not count: that changes.
+    fn shares_callers(&self, other: &Self) -> bool {
+        match (&self.subscription, &other.subscription) {
+            (Subscription::Shards(ours), Subscription::Shards(theirs)) => !ours.is_disjoint(theirs),
+            (Subscription::Caller(ours), Subscription::Caller(theirs)) => ours == theirs,
+            _ => true,
         }
     }
 
@@ -82,6 +100,18 @@ pub(crate) struct Acks {
     changed: watch::Sender<u64>,
     /// The time until which routers may come back that an earlier hub served, and that still act on what they hold.
     returning_until: RwLock<Instant>,
+    readers: RwLock<Readers>,
+    /// When the last router left that is not known any more, or may have: at the start of a hub that was not the first.
+    others_left: RwLock<Option<Instant>>,
+}
+
+/// What is known of routers that do not read cursors of format 2.
+#[derive(Debug)]
+struct Readers {
+    /// Since then all routers that were connected are known.
+    known_since: Instant,
+    /// When one of them was connected last.
+    older: Option<Instant>,
 }
 
 impl Default for Acks {
@@ -90,6 +120,11 @@ impl Default for Acks {
             routers: RwLock::default(),
             changed: watch::Sender::new(0),
             returning_until: RwLock::new(Instant::now()),
+            readers: RwLock::new(Readers {
+                known_since: Instant::now(),
+                older: None,
+            }),
+            others_left: RwLock::default(),
         }
     }
 }
@@ -106,14 +141,23 @@ impl Acks {
     /// There was a hub before this one, and routers may hold what it granted.
     pub(crate) fn expect_returns(&self) {
         *self.returning_until.write() = Instant::now() + RETURN_GRACE;
+        *self.others_left.write() = Some(Instant::now());
     }
 
     /// A stream begins, with what the router says it holds. False, and nothing changes, while an earlier one of the name is
     /// open: there are two routers then, and of what either holds nothing would be known.
-    pub(crate) fn connected(&self, router: &str, state: RouterState) -> bool {
+    pub(crate) fn connected(&self, router: &str, mut state: RouterState) -> bool {
         let mut routers = self.routers.write();
-        if routers.get(router).is_some_and(|earlier| earlier.left.is_none()) {
-            return false;
+        if let Some(earlier) = routers.get(router) {
+            if earlier.left.is_none() {
+                return false;
+            }
+            // One that holds nothing is another program, or was told nothing yet.
+            state.replaces = if state.held.is_empty() {
+                earlier.left
+            } else {
+                earlier.replaces
+            };
         }
         routers.insert(router.to_owned(), state);
         drop(routers);
@@ -141,7 +185,15 @@ impl Acks {
             return Released::default();
         }
         let mut routers = self.routers.write();
-        routers.retain(|_, state| state.left.is_none_or(|left| left.elapsed() < FORGOTTEN_AFTER));
+        let mut others_left = self.others_left.write();
+        routers.retain(|_, state| {
+            let kept = state.left.is_none_or(|left| left.elapsed() < FORGOTTEN_AFTER);
+            if !kept {
+                *others_left = (*others_left).max(state.left);
+            }
+            kept
+        });
+        drop(others_left);
         let seen_by = |counts: &dyn Fn(&RouterState) -> bool| {
             let counting = routers.values().filter(|state| counts(state));
             counting.map(|state| state.acked_run).min().unwrap_or(u64::MAX)
@@ -165,6 +217,47 @@ impl Acks {
             .filter(|state| state.subscription == Subscription::Everything);
         let mut seen = gateways.map(|state| &state.seen);
         seen.any(|seen| seen.incarnation == incarnation && seen.view_revision > view_revision)
+    }
+
+    /// For how long no other router can have served callers that `router` may serve; zero: one may serve them now. A router
+    /// that left goes on serving until it is forgotten.
+    pub(crate) fn alone_for(&self, router: &str) -> Duration {
+        let others_left = *self.others_left.read();
+        let routers = self.routers.read();
+        let Some(own) = routers.get(router) else {
+            return Duration::ZERO;
+        };
+        let others = routers
+            .iter()
+            .filter(|(name, state)| *name != router && own.shares_callers(state));
+        let mut last = others_left.max(own.replaces);
+        for (_, other) in others {
+            let Some(left) = other.left else { return Duration::ZERO };
+            last = last.max(Some(left));
+        }
+        last.map_or(Duration::MAX, |left| left.elapsed().saturating_sub(FORGOTTEN_AFTER))
+    }
+
+    /// The format of cursors to write after `before`: 2 if all routers read it that were connected in the last hour. What was
+    /// stored as 2 is so also after a restart: whoever does not read it would have been seen by the hub of before.
+    pub(crate) fn cursor_format(&self, before: CursorFormat) -> CursorFormat {
+        let now = Instant::now();
+        let older = self.read(|routers| {
+            let older = routers.values().filter(|router| !router.reads_views);
+            older.map(|router| router.left.unwrap_or(now)).max()
+        });
+        let mut readers = self.readers.write();
+        // Routers are forgotten earlier than that.
+        readers.older = readers.older.max(older);
+        let within = |at: Instant| now - at < READERS_WITHIN;
+        if readers.older.is_some_and(within) {
+            return CursorFormat::One;
+        }
+        if within(readers.known_since) {
+            before
+        } else {
+            CursorFormat::Two
+        }
     }
 
     fn wake(&self) {
@@ -224,6 +317,75 @@ mod tests {
         let released = acks.released([shard("a"), shard("b"), shard("c")].into());
         let runs: Vec<_> = ["a", "b", "c"].map(|name| released.of(&shard(name))).into();
         assert_eq!((released.by_all, runs), (3, vec![3, 3, 7]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cursors_are_written_as_all_routers_of_an_hour_read_them() {
+        let older = || RouterState {
+            reads_views: false,
+            ..RouterState::new(1, BTreeMap::new())
+        };
+        let (one, two) = (CursorFormat::One, CursorFormat::Two);
+        let acks = Acks::default();
+        acks.connected("new", RouterState::new(2, BTreeMap::new()));
+        assert_eq!(acks.cursor_format(two), two, "as the hub of before has stored it");
+        assert_eq!(acks.cursor_format(one), one, "nobody knows who was here before");
+        tokio::time::advance(READERS_WITHIN).await;
+        assert_eq!(acks.cursor_format(one), two);
+        acks.connected("old", older());
+        assert_eq!(acks.cursor_format(two), one);
+        acks.update("old", 1, |state| state.left = Some(Instant::now()));
+        assert_eq!(acks.cursor_format(two), one);
+        tokio::time::advance(FORGOTTEN_AFTER).await;
+        acks.released(BTreeSet::new());
+        assert_eq!(acks.cursor_format(one), one, "forgotten, and not an hour ago");
+        tokio::time::advance(READERS_WITHIN).await;
+        assert_eq!(acks.cursor_format(one), two);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_router_is_alone_once_all_others_are_forgotten() {
+        let second = Duration::from_secs(1);
+        let acks = Acks::default();
+        let of_shard = |epoch, name: &str| RouterState {
+            subscription: Subscription::Shards([format!("ops/{name}").parse().unwrap()].into()),
+            ..RouterState::new(epoch, BTreeMap::new())
+        };
+        acks.connected("a", of_shard(1, "a"));
+        acks.connected("b", of_shard(2, "b"));
+        assert_eq!(
+            acks.alone_for("a"),
+            Duration::MAX,
+            "there was never another one of its callers"
+        );
+        acks.connected("c", of_shard(3, "a"));
+        assert_eq!(acks.alone_for("a"), Duration::ZERO);
+        assert_eq!(acks.alone_for("b"), Duration::MAX);
+        acks.update("c", 3, |state| state.left = Some(Instant::now()));
+        tokio::time::advance(FORGOTTEN_AFTER).await;
+        assert_eq!(acks.alone_for("a"), Duration::ZERO);
+        acks.released(BTreeSet::new());
+        tokio::time::advance(second).await;
+        assert_eq!(acks.alone_for("a"), second);
+        acks.update("a", 1, |state| state.left = Some(Instant::now()));
+        acks.connected("a", of_shard(4, "a"));
+        assert_eq!(
+            acks.alone_for("a"),
+            Duration::ZERO,
+            "another program of the name was there"
+        );
+
+        let later = Acks::default();
+        later.expect_returns();
+        later.connected("a", RouterState::new(1, BTreeMap::new()));
+        tokio::time::advance(FORGOTTEN_AFTER).await;
+        assert_eq!(
+            later.alone_for("a"),
+            Duration::ZERO,
+            "others of before may not have come back"
+        );
+        tokio::time::advance(second).await;
+        assert_eq!(later.alone_for("a"), second);
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use portolan_crds::ledger::CursorFormat;
 use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::v1;
 
@@ -39,6 +40,8 @@ pub(crate) struct State {
     pub(crate) run: u64,
     /// Names the life of the ledger: view revisions of another one say nothing about this one's.
     pub(crate) incarnation: String,
+    /// What routers are told to write.
+    pub(crate) cursor_format: CursorFormat,
     pub(crate) accepted: BTreeMap<ShardName, Accepted>,
     /// Shared: the world, the store and the next run each hold on to it.
     pub(crate) ledger: Arc<Ledger>,
@@ -70,6 +73,7 @@ impl World {
     /// Whether the two differ in nothing but the number of their run.
     pub(crate) fn same_outcome(&self, other: &Self) -> bool {
         self.state.incarnation == other.state.incarnation
+            && self.state.cursor_format == other.state.cursor_format
             && self.state.accepted == other.state.accepted
             && self.state.ledger == other.state.ledger
             && self.resources == other.resources
@@ -119,6 +123,7 @@ pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Ti
     let state = State {
         run,
         incarnation: before.incarnation.clone(),
+        cursor_format: before.cursor_format,
         accepted: outcome.accepted,
         ledger: Arc::new(ledger),
     };

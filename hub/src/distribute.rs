@@ -132,7 +132,10 @@ impl Distributor {
                         self.acks.expect_returns();
                         return Ok(());
                     }
-                    if self.is_set_back(self.ledger.incarnation(), self.ledger.view_revision()) {
+                    let format = self.ledger.cursor_format();
+                    if self.is_set_back(self.ledger.incarnation(), self.ledger.view_revision())
+                        || self.acks.cursor_format(format) != format
+                    {
                         return Ok(());
                     }
                 }
@@ -149,6 +152,7 @@ impl Distributor {
         let mut next = self
             .index
             .read(|facts| decide(facts, &before, released, Timestamp::now()));
+        next.state.cursor_format = self.acks.cursor_format(before.cursor_format);
         let known = before.ledger.view_revision();
         if self.is_set_back(&before.incarnation, known) {
             next.state.incarnation = ledger::incarnation();

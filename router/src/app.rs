@@ -173,10 +173,13 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     let link = HubLink::new(&hub.endpoint, parts.hub_ca.clone(), parts.identity.clone())?;
     let ready = parts.readiness.task("identity");
     let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready);
-    let state = HubState::new(parts.routing.clone(), &hub.state_dir);
+    let state = HubState::new(parts.routing.clone(), &hub.state_dir).held_to_format_1(hub.held_to_format_1);
     let ready = parts.readiness.task("snapshot");
     let mut subscriber = Subscriber::new(link, state, parts.reviews.clone(), parts.metrics.hub.clone(), ready);
     let known = enroller.load();
+    if known {
+        parts.routing.alone.begin_after_another();
+    }
     let serving = subscriber.load_last_good();
     // Nothing to wait for would ever come; a router that can at least serve its last state does.
     anyhow::ensure!(

@@ -75,6 +75,9 @@ struct HubArgs {
     /// Folder for the identity and the last good state, both with their secrets (mode 0600).
     #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIR")]
     state_dir: PathBuf,
+    /// For tests of upgrades: read and write cursors as routers did before format 2.
+    #[arg(long, env = "PORTOLAN_CURSOR_FORMAT_1", hide = true)]
+    cursor_format_1: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -149,6 +152,8 @@ pub(crate) struct HubConfig {
     pub(crate) proof: Option<Proof>,
     /// Identity and last good state.
     pub(crate) state_dir: PathBuf,
+    /// Cursors of format 2 are not read, as by routers of before.
+    pub(crate) held_to_format_1: bool,
 }
 
 /// Bounds of the data path.
@@ -258,6 +263,7 @@ fn hub(args: HubArgs, faults: &mut Vec<String>) -> HubConfig {
         ca: args.hub_ca,
         proof,
         state_dir: args.state_dir,
+        held_to_format_1: args.cursor_format_1,
     }
 }
 

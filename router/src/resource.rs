@@ -1,8 +1,10 @@
 //! Resources: what requests share and what outlives them. Each is owned by one type that is built by `app`.
 
 pub(crate) mod access;
+pub(crate) mod alone;
 pub(crate) mod breaker;
 pub(crate) mod bulkhead;
+pub(crate) mod catch_up;
 pub(crate) mod enroll;
 pub(crate) mod keyed;
 pub(crate) mod routing;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use portolan_crds::ledger::CursorFormat;
 use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardName, Unavailable, WriteFence};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
@@ -24,7 +25,7 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
                 of_shard.entry(cluster).or_default();
             }
         }
-        let body = Body::Shard(shard(settings, name, accepted, members));
+        let body = Body::Shard(shard(settings, world.state.cursor_format, name, accepted, members));
         resources.push((Ref::Shard(name.clone()), Compiled::new(body)));
     }
     for (name, clusters) in owned {
@@ -110,7 +111,13 @@ fn members<'a>(wanted: &'a Wanted, owned: &mut Owned<'a>) -> Vec<v1::ShardMember
     ordered.into_iter().chain(left).map(member).collect()
 }
 
-fn shard(settings: &Settings, name: &ShardName, accepted: &Accepted, members: Vec<v1::ShardMember>) -> v1::Shard {
+fn shard(
+    settings: &Settings,
+    cursor_format: CursorFormat,
+    name: &ShardName,
+    accepted: &Accepted,
+    members: Vec<v1::ShardMember>,
+) -> v1::Shard {
     let spec = &accepted.spec;
     let enforcement = match spec.enforcement() {
         Enforcement::Enforce => v1::Enforcement::Enforce,
@@ -137,6 +144,11 @@ fn shard(settings: &Settings, name: &ShardName, accepted: &Accepted, members: Ve
         bucketing: Some(settings.bucketing.into()),
         unavailable: unavailable.into(),
         write_fence: write_fence.into(),
+        uid: accepted.uid.clone(),
+        cursor_format: match cursor_format {
+            CursorFormat::One => 1,
+            CursorFormat::Two => 2,
+        },
     }
 }
 

@@ -50,6 +50,7 @@ impl Batch {
             contents: Vec::new(),
             root: Root {
                 incarnation: state.incarnation.clone(),
+                cursor_format: state.cursor_format,
                 phase: if state.ledger.is_withholding() {
                     Phase::Adopted
                 } else {
@@ -126,6 +127,7 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
     Ok(State {
         run: 0,
         incarnation: root.incarnation.clone(),
+        cursor_format: root.cursor_format,
         accepted,
         ledger: Arc::new(Ledger::restore(chunks, view_revision, root.phase.may_lack_pairs())),
     })

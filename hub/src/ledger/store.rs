@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Client, Error as KubeError};
 use portolan_crds::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
-use portolan_crds::ledger::{Content, Phase, Record, RecordError, Root, checksum_of, config_map};
+use portolan_crds::ledger::{Content, CursorFormat, Phase, Record, RecordError, Root, checksum_of, config_map};
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -185,6 +185,11 @@ impl Store {
         &self.asked.incarnation
     }
 
+    /// The format of cursors that was to be stored last.
+    pub(crate) fn cursor_format(&self) -> CursorFormat {
+        self.asked.cursor_format
+    }
+
     /// Fails if another hub has started since.
     pub(crate) async fn check(&mut self) -> Result<(), LedgerError> {
         let checksum = self.stored.get(CONFIG_MAP_LEDGER).map(|stored| stored.checksum.clone());
@@ -195,7 +200,11 @@ impl Store {
 
     /// A ledger that is not filled yet: with what statuses say.
     async fn begin(&mut self, index: &Index) -> Result<State, LedgerError> {
-        let state = index.read(|facts| import(facts, &incarnation()))?;
+        let mut state = index.read(|facts| import(facts, &incarnation()))?;
+        if state.is_empty() {
+            // No router was ever told of anything, by whatever hub.
+            state.cursor_format = CursorFormat::Two;
+        }
         self.root = Root {
             incarnation: state.incarnation.clone(),
             key: incarnation(),

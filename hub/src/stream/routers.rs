@@ -10,12 +10,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
+use portolan_wire::protocol::CURSOR_FORMAT_2;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
 use portolan_wire::v1::router_message::Kind as Said;
 use portolan_wire::v1::router_update::Kind as Told;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -37,6 +38,8 @@ const ACK_TIMEOUT: Duration = Duration::from_mins(1);
 const EARLIER_ENDS_WITHIN: Duration = Duration::from_secs(3);
 /// A hub that starts finds out in this time what to tell; a router that waits for longer may try another.
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+/// Until it is looked again whether a router is alone.
+const ALONE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Longest reason of a breaker that is kept, in bytes: it stands in the status of its member, beside those of all routers.
 const MAX_REASON_BYTES: usize = 1024;
 /// Questions of one router under way; more are refused, so that one router cannot use up the memory or all of the bound
@@ -166,6 +169,10 @@ struct RouterSession {
     in_flight: Option<InFlight>,
     nonce: u64,
     reviews: Arc<Semaphore>,
+    /// The last question whether it was told all, until it was.
+    catches_up: Option<u64>,
+    /// Whether it was told that it is alone.
+    alone: Option<bool>,
 }
 
 impl RouterSession {
@@ -185,6 +192,7 @@ impl RouterSession {
         let mut changes = service.acks.changes();
         let state = RouterState {
             version: hello.version,
+            reads_views: hello.capabilities.iter().any(|word| word == CURSOR_FORMAT_2),
             subscription: subscription.clone(),
             seen: LedgerPosition {
                 incarnation: hello.seen_incarnation,
@@ -213,6 +221,8 @@ impl RouterSession {
             in_flight: None,
             nonce: 0,
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
+            catches_up: None,
+            alone: None,
         })
     }
 
@@ -220,6 +230,8 @@ impl RouterSession {
         let mut worlds = self.service.worlds.clone();
         worlds.mark_changed();
         let mut none = self.service.worlds.clone();
+        let mut others = self.service.acks.changes();
+        others.mark_changed();
         loop {
             let answer_by = self
                 .in_flight
@@ -230,8 +242,8 @@ impl RouterSession {
                 message = inbound.next() => match message {
                     Some(message) => {
                         self.hear(message?)?;
-                        if idle != self.in_flight.is_none() {
-                            // What was missed meanwhile, and what a refusal left undone.
+                        if idle != self.in_flight.is_none() || self.catches_up.is_some() {
+                            // What was missed meanwhile, what a refusal left undone, and what is asked for.
                             worlds.mark_changed();
                         }
                     }
@@ -243,8 +255,10 @@ impl RouterSession {
                     let published = worlds.borrow_and_update().clone();
                     if let Some(published) = published {
                         self.offer(&published.world, &published.traceparent).await?;
+                        self.caught_up().await?;
                     }
                 }
+                () = changed_or_later(&mut others) => self.tell_alone().await?,
                 () = async { drop(none.wait_for(Option::is_none).await) } => {
                     return Err(end(&self.outbound, not_the_hub()).await);
                 }
@@ -289,6 +303,26 @@ impl RouterSession {
         Ok(())
     }
 
+    /// All that was published before it asked is sent: the router reads this after it.
+    async fn caught_up(&mut self) -> Result<(), Status> {
+        let Some(id) = self.catches_up.take() else {
+            return Ok(());
+        };
+        let kind = Some(Told::CaughtUp(v1::CaughtUp { id }));
+        send(&self.outbound, "router", v1::RouterUpdate { kind }).await
+    }
+
+    /// Tells whether another router may have served its callers, if that is news.
+    async fn tell_alone(&mut self) -> Result<(), Status> {
+        let for_seconds = self.service.acks.alone_for(&self.router).as_secs();
+        let alone = Some(for_seconds > 0);
+        if std::mem::replace(&mut self.alone, alone) == alone {
+            return Ok(());
+        }
+        let kind = Some(Told::Alone(v1::Alone { for_seconds }));
+        send(&self.outbound, "router", v1::RouterUpdate { kind }).await
+    }
+
     fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
         match message.kind {
             Some(Said::Ack(ack)) => {
@@ -327,6 +361,7 @@ impl RouterSession {
                     .update(&self.router, self.epoch, |state| state.breakers = breakers);
             }
             Some(Said::AccessReview(review)) => self.review(review),
+            Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
             // Of a later release of this protocol.
             None => {}
@@ -393,6 +428,12 @@ impl RouterSession {
     fn answer(&self, kind: Told) {
         let _ = self.outbound.try_send(Ok(v1::RouterUpdate { kind: Some(kind) }));
     }
+}
+
+/// When a router came or left, or some seconds later: what is forgotten of one that left makes no noise.
+async fn changed_or_later(others: &mut watch::Receiver<u64>) {
+    // The sender lives in `acks`, so this cannot fail.
+    let _ = tokio::time::timeout(ALONE_AGAIN_AFTER, others.changed()).await;
 }
 
 /// What of a report is kept: one breaker per class of traffic of each member that is `known` to the router, if it is not

@@ -58,7 +58,10 @@ impl TestRouter {
                     received.nonce = commit.nonce;
                     return received;
                 }
-                v1::router_update::Kind::AccessDecision(_) | v1::router_update::Kind::Welcome(_) => {}
+                v1::router_update::Kind::AccessDecision(_)
+                | v1::router_update::Kind::Welcome(_)
+                | v1::router_update::Kind::CaughtUp(_)
+                | v1::router_update::Kind::Alone(_) => {}
             }
         }
     }

@@ -296,6 +296,18 @@ impl Cursor {
         self.head == universe.head()
     }
 
+    /// Whether `text` may have been written where more was known of the shard than `universe` says: in a newer view, or of
+    /// other members. Only the hub can say.
+    pub fn may_be_newer(text: &str, universe: &Universe) -> bool {
+        match text::read(text, universe.len()) {
+            Ok((head, _)) => match universe.view(head) {
+                Some(view) => matches!(view, View::Newer(_)),
+                None => head.format == Format::Two && universe.identity.is_some(),
+            },
+            Err(_) => false,
+        }
+    }
+
     /// Moves a slot forward; never backwards. Version 0 says "whatever you have", which is no position: `Sync`.
     pub fn set(&mut self, index: usize, slot: Slot) {
         let slot = if slot == Slot::At(0) { Slot::Sync } else { slot };

@@ -8,7 +8,8 @@
 pub mod list;
 pub mod watch;
 
-use crate::cursor::is_cursor;
+use crate::cursor::{Cursor, Universe, is_cursor};
+use crate::token::Token;
 
 pub use list::{LegAsk, ListAsk, ListRead};
 pub use watch::{Begin, WatchAsk};
@@ -159,6 +160,16 @@ impl CollectionQuery {
         match self.version {
             Version::Raw(version) => Some(version),
             _ => None,
+        }
+    }
+
+    /// Whether it goes on from where more may have been known of the shard than `universe` says: it is answered once the hub
+    /// has said.
+    pub fn may_be_newer(&self, universe: &Universe) -> bool {
+        let token = self.token.as_deref().and_then(Token::cursor_text);
+        match (&token, &self.version) {
+            (Some(cursor), _) | (None, Version::Cursor(cursor)) => Cursor::may_be_newer(cursor, universe),
+            (None, _) => false,
         }
     }
 

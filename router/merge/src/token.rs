@@ -16,6 +16,7 @@ use crate::filter::feed;
 const VERSION: &str = "portolan/v1";
 /// A member's own token is some hundred bytes; what is longer than a URL may be was not made here.
 const LONGEST: usize = 16 * 1024;
+const NOT_OURS: TokenError = TokenError::Unreadable("it is not a token of this server");
 
 /// Who may use a token, and for what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,21 +103,18 @@ impl Token {
         }
     }
 
+    /// The cursor in it, unread, if it is a whole token.
+    pub(crate) fn cursor_text(text: &str) -> Option<String> {
+        let wire = open(text).ok()?;
+        Some(serde_json::from_slice::<Wire<'_>>(&wire).ok()?.rv.to_owned())
+    }
+
     /// Reads a token of the same set of members and the same request.
     pub fn decode(text: &str, universe: &Universe, binding: &Binding) -> Result<Self, TokenError> {
-        if text.len() > LONGEST {
-            return Err(TokenError::Unreadable("it is too long"));
-        }
-        let bytes = URL_SAFE_NO_PAD
-            .decode(text)
-            .map_err(|_| TokenError::Unreadable("it is not base64"))?;
-        let Some((json, sum)) = bytes.split_last_chunk::<8>() else {
-            return Err(TokenError::Unreadable("it is cut"));
-        };
-        let wire: Wire<'_> =
-            serde_json::from_slice(json).map_err(|_| TokenError::Unreadable("it is not a token of this server"))?;
-        if xxh3_64(json) != u64::from_le_bytes(*sum) || wire.v != VERSION {
-            return Err(TokenError::Unreadable("it is not a token of this server"));
+        let json = open(text)?;
+        let wire: Wire<'_> = serde_json::from_slice(&json).map_err(|_| NOT_OURS)?;
+        if wire.v != VERSION {
+            return Err(NOT_OURS);
         }
         if wire.b != binding.0 {
             return Err(TokenError::NotYours);
@@ -135,6 +133,25 @@ impl Token {
             consistent: wire.inconsistent != Some(true),
         })
     }
+}
+
+/// The JSON in a token that is whole.
+fn open(text: &str) -> Result<Vec<u8>, TokenError> {
+    if text.len() > LONGEST {
+        return Err(TokenError::Unreadable("it is too long"));
+    }
+    let mut bytes = URL_SAFE_NO_PAD
+        .decode(text)
+        .map_err(|_| TokenError::Unreadable("it is not base64"))?;
+    let Some((json, sum)) = bytes.split_last_chunk::<8>() else {
+        return Err(TokenError::Unreadable("it is cut"));
+    };
+    if xxh3_64(json) != u64::from_le_bytes(*sum) {
+        return Err(NOT_OURS);
+    }
+    let length = json.len();
+    bytes.truncate(length);
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ use portolan_runtime::Tasks;
 use tokio::sync::{Notify, watch};
 
 pub(crate) use self::metrics::RoutingCollector;
+use super::alone::Alone;
+use super::catch_up::CatchUp;
 use super::upstream::{Connector, Upstreams};
 use crate::value::kinds::{Kinds, MemberKinds};
 use crate::value::snapshot::Snapshot;
@@ -40,6 +42,10 @@ pub(crate) struct RoutingStore {
     generation: watch::Sender<u64>,
     /// A `Notify`: many askers, one look.
     missed: Notify,
+    /// Until what the hub has told any router is served.
+    pub(crate) catch_up: CatchUp,
+    /// Whether other routers serve the same callers.
+    pub(crate) alone: Alone,
 }
 
 impl Routing {
@@ -77,6 +83,8 @@ impl RoutingStore {
             connector: Connector::new(connect_timeout, tasks),
             generation: watch::Sender::new(0),
             missed: Notify::new(),
+            catch_up: CatchUp::default(),
+            alone: Alone::unknown(),
         })
     }
 

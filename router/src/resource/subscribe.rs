@@ -119,7 +119,9 @@ impl Subscriber {
         self.metrics.connected();
         tracing::info!(hub = self.link.address(), "connected to the hub");
         let carrier = self.reviews.carry();
-        session.run(&mut self.state, carrier, &self.metrics, &self.ready).await
+        let ended = session.run(&mut self.state, carrier, &self.metrics, &self.ready).await;
+        self.state.routing().alone.lost();
+        ended
     }
 }
 

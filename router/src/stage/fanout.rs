@@ -21,12 +21,12 @@ mod wake;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::WARNING;
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 use portolan_merge::cursor::Cursor;
+use portolan_merge::query::CollectionQuery;
 use portolan_merge::resume::{Comeback, Resume, Resumed, Stream};
 use portolan_merge::watch::{Budget, Sent};
 use portolan_runtime::Tasks;
@@ -58,6 +58,9 @@ pub(crate) const FRAME_BYTES: usize = 64 << 20;
 
 /// What all lists may hold of members that they have not come to yet, together: ten of those that hold the most.
 pub(crate) const AHEAD_BYTES: usize = 256 << 20;
+
+/// Until a client asks again that has seen more than this router can know without the hub.
+const HUB_AWAY_SECONDS: u32 = 2;
 
 /// The stage. One per process.
 pub(crate) struct FanOuts {
@@ -96,11 +99,33 @@ pub(crate) struct Fan {
 impl FanOuts {
     /// One permit of the caller is for the whole, however many legs; `admit` gave it.
     pub(crate) async fn run(self: &Arc<Self>, fan: Fan) -> Result<Response<Body>, Fault> {
+        let fan = self.caught_up(fan).await?;
         if fan.plan.watch {
             watch::watch(self, fan).await
         } else {
             list::list(self, fan).await
         }
+    }
+
+    /// A client that was told by another router of a newer view of its shard is answered once this router has it too: its own
+    /// would take back what the client was told.
+    async fn caught_up(&self, fan: Fan) -> Result<Fan, Fault> {
+        let query = &fan.asking.asked.query;
+        let query = CollectionQuery::parse(|key| query.first(key).map(Into::into));
+        if !query.may_be_newer(&fan.plan.universe) {
+            return Ok(fan);
+        }
+        self.routing.catch_up.wait().await.map_err(|_| Fault::TooManyRequests {
+            message:
+                "the client has seen a newer view of its shard at another router, and the hub cannot be asked for it"
+                    .to_owned(),
+            retry_after_seconds: HUB_AWAY_SECONDS,
+            cluster: None,
+        })?;
+        let Fan { asking, .. } = fan;
+        let (caller, plan, routing) = self.replanner.merged_now(&asking.asked, &asking.caller)?;
+        let asking = Asking { caller, ..asking };
+        Ok(Fan { plan, asking, routing })
     }
 
     fn memory(&self, plan: &FanOut) -> &Budget {
@@ -113,14 +138,13 @@ impl FanOuts {
         Told::new(self, stream)
     }
 
-    /// Where a client stands whose last object had this version, and the watch that goes on from there. Asked as of the only
-    /// router of the caller: which others there are the hub does not tell.
+    /// Where a client stands whose last object had this version, and the watch that goes on from there.
     fn resume(self: &Arc<Self>, asking: &Asking, plan: &FanOut, raw: u64) -> Option<(Cursor, Told)> {
         let comes = Comeback {
             whose: list::whose(asking, plan),
             version: raw,
             universe: &plan.universe,
-            alone: Duration::MAX,
+            alone: self.routing.alone.lasts(),
         };
         match self.resume.lock().find(self.open.uptime(), comes) {
             Resumed::At(cursor, stream) => Some((cursor, Told::new(self, stream))),

@@ -31,6 +31,8 @@ use crate::value::fault::Fault;
 use crate::value::media::Media;
 use crate::value::snapshot::{Caller, Coverage, MemberIdentity, Snapshot};
 
+const UNTOLD: &str = "the hub does not tell of this caller any more";
+
 /// Why an answer is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -202,8 +204,7 @@ impl Replanner {
             return Ok(());
         }
         let Some(caller) = current(caller, &now.snapshot) else {
-            let why = "the hub does not tell of this caller any more";
-            return Err(Fault::Forbidden(why.to_owned()));
+            return Err(Fault::Forbidden(UNTOLD.to_owned()));
         };
         let same = match plan::plan(&caller, asked, &now.snapshot, &now.kinds).plan {
             Plan::Refuse(fault) => return Err(fault),
@@ -219,6 +220,24 @@ impl Replanner {
             "the shard has changed while the request waited to be sent to member cluster {}: send it again",
             forward.target.cluster
         )))
+    }
+
+    /// The caller and the merged plan of a request as they are now, and what they were made with; else what a fresh one is
+    /// answered.
+    pub(crate) fn merged_now(
+        &self,
+        asked: &ApiRequest,
+        caller: &Caller,
+    ) -> Result<(Caller, FanOut, Arc<Routing>), Fault> {
+        let now = self.routing.load();
+        let Some(caller) = current(caller, &now.snapshot) else {
+            return Err(Fault::Forbidden(UNTOLD.to_owned()));
+        };
+        match plan::plan(&caller, asked, &now.snapshot, &now.kinds).plan {
+            Plan::FanOut(plan) => Ok((caller, *plan, now)),
+            Plan::Refuse(fault) => Err(fault),
+            _ => Err(Fault::Expired("the caller's shard has changed: list again".to_owned())),
+        }
     }
 
     fn register(

@@ -20,6 +20,7 @@ use portolan_crds::labels::{GATEWAY_ACCOUNT, LabelKeys};
 use portolan_crds::names::ShardName;
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
+use portolan_merge::cursor::Format;
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 
@@ -189,7 +190,22 @@ pub(crate) struct Shard {
     namespaces: HashMap<Arc<str>, Grant>,
     /// Per member: which namespaces are the shard's.
     reaches: Vec<Reach>,
+    /// What its cursors say of it; `None`: the hub has not told, and cursors of format 2 are not read.
+    pub(crate) identity: Option<CursorIdentity>,
     made_of: MadeOf,
+}
+
+/// What cursors say of a shard beside its members, see `portolan_merge::cursor::Universe::identified`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CursorIdentity {
+    /// Its UID and what narrows its objects within their namespaces: view revisions say nothing of that.
+    pub(crate) shard: String,
+    /// Names the life of the hub's ledger.
+    pub(crate) hub_incarnation: Arc<str>,
+    /// The highest of all changes of its pairs.
+    pub(crate) view_revision: u64,
+    /// The format of the cursors that are written.
+    pub(crate) writes: Format,
 }
 
 /// What a shard was made of: with the same it need not be made again.
@@ -220,13 +236,14 @@ pub(crate) struct Ownership {
 impl Ownership {
     /// The highest view revision in it.
     fn last_revision(&self) -> u64 {
+        self.view_revision().max(self.departed_dropped_up_to)
+    }
+
+    /// The highest view revision of what it names. What was dropped may have been other shards': it does not count.
+    fn view_revision(&self) -> u64 {
         let entered = self.namespaces.values().map(|pair| pair.view_revision);
         let left = self.departed.iter().map(|departed| departed.view_revision);
-        entered
-            .chain(left)
-            .max()
-            .unwrap_or_default()
-            .max(self.departed_dropped_up_to)
+        entered.chain(left).max().unwrap_or_default()
     }
 }
 

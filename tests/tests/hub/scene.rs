@@ -19,7 +19,7 @@ use portolan_tests::programs::admin_get;
 use portolan_tests::programs::argument;
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::PROTOCOL;
+use portolan_wire::protocol::{CURSOR_FORMAT_2, PROTOCOL};
 use portolan_wire::v1;
 use portolan_wire::v1::enroll_response::Outcome;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -180,6 +180,7 @@ impl Scene {
         });
         let hello = v1::RouterHello {
             protocol: PROTOCOL,
+            capabilities: vec![CURSOR_FORMAT_2.to_owned()],
             known: known.collect(),
             ..Default::default()
         };

@@ -65,6 +65,47 @@ async fn access_is_asked_about_members_that_the_router_may_act_in() {
 }
 
 #[tokio::test]
+async fn a_router_that_catches_up_is_told_all_before_the_answer() {
+    let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    let first = router.transaction().await;
+    shard(&hub, "c", 1, json!([{"name": "east", "namespaces": ["ns-c"]}]));
+    hub.until("it is in force", |hub| {
+        let worlds = hub.worlds.borrow();
+        let accepted = &worlds.as_ref()?.world.state.accepted;
+        accepted.keys().any(|name| name.to_string() == "ops/c").then_some(())
+    })
+    .await;
+    router.say(RouterSaid::CatchUp(v1::CatchUp { id: 7 })).await;
+    router.ack(first.nonce).await;
+    let mut told = Vec::new();
+    let answered = loop {
+        match router.hear().await.unwrap() {
+            RouterTold::Resource(resource) => told.extend(name_of(&resource)),
+            RouterTold::CaughtUp(caught_up) => break caught_up.id,
+            _ => {}
+        }
+    };
+    assert_eq!(answered, 7);
+    assert!(told.iter().any(|name| name == "ops/c"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_router_is_told_when_it_is_not_alone_any_more() {
+    let hub = TestHub::start().await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    let mut alone = async || loop {
+        if let RouterTold::Alone(alone) = router.hear().await.unwrap() {
+            break alone.for_seconds > 0;
+        }
+    };
+    assert!(alone().await, "the first of a ledger");
+    let _other = hub.router("other", Vec::new()).await;
+    assert!(!alone().await);
+}
+
+#[tokio::test]
 async fn routers_are_let_go_while_another_may_be_the_hub() {
     let hub = TestHub::start().await;
     let mut router = hub.router("gateway", Vec::new()).await;

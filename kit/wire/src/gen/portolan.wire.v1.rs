@@ -491,7 +491,7 @@ impl BucketAlgorithm {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
-    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6")]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
 /// Nested message and enum types in `RouterMessage`.
@@ -508,6 +508,8 @@ pub mod router_message {
         Breakers(super::BreakerReport),
         #[prost(message, tag = "5")]
         AccessReview(super::AccessReview),
+        #[prost(message, tag = "6")]
+        CatchUp(super::CatchUp),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -518,6 +520,7 @@ pub struct RouterHello {
     pub protocol: u32,
     #[prost(uint32, tag = "5")]
     pub oldest_protocol: u32,
+    /// `cursor-format-2`: the router reads cursors of that format.
     #[prost(string, repeated, tag = "2")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
@@ -558,7 +561,7 @@ pub struct KnownResource {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterUpdate {
-    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<router_update::Kind>,
 }
 /// Nested message and enum types in `RouterUpdate`.
@@ -575,6 +578,10 @@ pub mod router_update {
         AccessDecision(super::AccessDecision),
         #[prost(message, tag = "5")]
         Welcome(super::Welcome),
+        #[prost(message, tag = "6")]
+        CaughtUp(super::CaughtUp),
+        #[prost(message, tag = "7")]
+        Alone(super::Alone),
     }
 }
 /// Split by how often things change and who may see them. A router ignores and acknowledges kinds that it does not know.
@@ -779,6 +786,12 @@ pub struct Shard {
     pub unavailable: i32,
     #[prost(enumeration = "WriteFence", tag = "12")]
     pub write_fence: i32,
+    /// metadata.uid of the ShardingConfig: one that is made anew under the same name is another shard.
+    #[prost(string, tag = "13")]
+    pub uid: ::prost::alloc::string::String,
+    /// The format of cursors to write, which all routers read. None: 1.
+    #[prost(uint32, tag = "14")]
+    pub cursor_format: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShardMember {
@@ -910,6 +923,25 @@ pub struct AccessDecision {
     pub allowed: bool,
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
+}
+/// The router has met a view that is newer than what it was told. Answered by CaughtUp once all was sent that any router was
+/// told until then. Of several that wait the last one alone is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CatchUp {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CaughtUp {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+/// Whether another router may have served callers that this one may serve. Holds until the next, at most until the stream ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Alone {
+    /// For so long none can have; 0: one may serve them now.
+    #[prost(uint64, tag = "1")]
+    pub for_seconds: u64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

@@ -7,7 +7,7 @@ use super::{
     CONTINUE_EXPIRED, CollectionQuery, EXACT, InvalidQuery, LIST_EXPIRED, LegQuery, Limit, Match, Param, QueryFault,
     Version,
 };
-use crate::cursor::{Cursor, Universe};
+use crate::cursor::{Cursor, CursorError, Universe, View};
 use crate::token::{Binding, Token, TokenError};
 
 /// The request that one member is sent.
@@ -95,7 +95,13 @@ impl CollectionQuery {
                     ..LegQuery::default()
                 }));
             }
-            Version::Cursor(text) => Cursor::decode(text, universe).ok(),
+            Version::Cursor(text) => match Cursor::decode(text, universe) {
+                // What this view says to be the newest state would take back what the client was told.
+                Err(CursorError::OtherView(View::Newer(_))) => {
+                    return Err(QueryFault::Expired(LIST_EXPIRED.to_owned()));
+                }
+                read => read.ok(),
+            },
             Version::Raw(_) | Version::Unreadable => None,
         };
         let known = cursor.filter(|cursor| slots.iter().all(|slot| cursor.slot(*slot).version().is_some()));

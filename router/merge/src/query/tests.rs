@@ -276,6 +276,50 @@ fn tokens_that_cannot_be_gone_on_with() {
 }
 
 #[test]
+fn an_older_view_never_answers_for_a_newer_one() {
+    let identified = |revision| universe().identified("shard", "hub", revision, Format::Two);
+    let mut cursor = Cursor::new(&identified(7));
+    (0..3).for_each(|slot| cursor.set(slot, Slot::At(10)));
+    let text = cursor.encode().unwrap();
+    let token = Token {
+        cursor,
+        slot: 0,
+        member_token: None,
+        consistent: true,
+    };
+    let token = token.encode(&binding()).unwrap();
+    for (query, expires) in [
+        (format!("resourceVersion={text}"), true),
+        (format!("resourceVersion={text}&resourceVersionMatch=Exact"), true),
+        (format!("limit=2&continue={token}"), true),
+        ("resourceVersion=FOREIGN".to_owned(), false),
+        (String::new(), false),
+    ] {
+        let query = parse(&query);
+        for (revision, newer) in [(6, true), (7, false), (8, false)] {
+            assert_eq!(query.may_be_newer(&identified(revision)), newer && expires, "{query:?}");
+        }
+        let answer = query.list(&identified(6), &binding(), &SLOTS);
+        assert_eq!(
+            matches!(answer, Err(QueryFault::Expired(_))),
+            expires,
+            "{query:?}: {answer:?}"
+        );
+    }
+    for query in [
+        format!("resourceVersion={text}"),
+        format!("resourceVersion={text}{INITIAL}"),
+    ] {
+        let answer = parse(&query).watch(&identified(6), &SLOTS);
+        assert!(matches!(answer, Err(QueryFault::Expired(_))), "{query}: {answer:?}");
+    }
+    let of_others = Universe::new("shard", ["a".to_owned()]).identified("shard", "hub", 6, Format::Two);
+    let query = parse(&format!("resourceVersion={text}"));
+    assert!(query.may_be_newer(&of_others), "of members that may have come since");
+    assert!(!query.may_be_newer(&universe()), "format 2 is not read here");
+}
+
+#[test]
 fn watches_begin_where_the_client_stands() {
     let all = |begin| vec![(2, begin), (0, begin), (1, begin)];
     let sync = Begin::Sync { not_older: None };

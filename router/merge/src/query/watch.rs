@@ -1,7 +1,7 @@
 //! The table for WATCH: from where each member's stream begins.
 
 use super::{CollectionQuery, InvalidQuery, LegQuery, Limit, Match, NOT_OLDER_THAN, Param, QueryFault, Version};
-use crate::cursor::{Cursor, Universe, View};
+use crate::cursor::{Cursor, CursorError, Universe, View};
 
 /// Why a position cannot be gone on with in another collection.
 const OTHER_MEMBERS: &str = "too old resource version: it is of a list that asked other members than this watch has to";
@@ -58,7 +58,11 @@ impl CollectionQuery {
             return Ok(WatchAsk::Invalid(self.invalid()));
         }
         let cursor = match &self.version {
-            Version::Cursor(text) => Cursor::decode(text, universe).ok(),
+            Version::Cursor(text) => match Cursor::decode(text, universe) {
+                // Nor are initial events of this view all that the client may hold.
+                Err(CursorError::OtherView(View::Newer(_))) => return Err(QueryFault::Expired(self.too_old())),
+                read => read.ok(),
+            },
             _ => None,
         };
         let initial = self.initial == Some(true);

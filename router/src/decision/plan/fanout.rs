@@ -274,7 +274,11 @@ pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot, legs
     let uids = clusters
         .filter_map(|cluster| snapshot.targets.get(cluster))
         .map(|target| uid(target));
-    let universe = Universe::new(&shard.config.to_string(), uids);
+    let mut universe = Universe::new(&shard.config.to_string(), uids);
+    if let Some(identity) = &shard.identity {
+        let (uid, life) = (&identity.shard, &identity.hub_incarnation);
+        universe = universe.identified(uid, life, identity.view_revision, identity.writes);
+    }
     for leg in legs.iter_mut() {
         // It is in there: whom the router does not know is in no plan.
         leg.slot = universe.slot(&uid(&leg.forward.target)).unwrap_or_default();

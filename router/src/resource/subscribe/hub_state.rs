@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_runtime::Chain;
+use portolan_wire::protocol::CURSOR_FORMAT_2;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
@@ -37,6 +38,8 @@ pub(crate) struct HubState {
     saving: Option<JoinHandle<Result<(), StateError>>>,
     /// Writes in a row that failed.
     failures: u32,
+    /// What tells of cursors of format 2 is passed over, as routers of before did.
+    held_to_format_1: bool,
 }
 
 impl HubState {
@@ -51,7 +54,22 @@ impl HubState {
             saved_at: None,
             saving: None,
             failures: 0,
+            held_to_format_1: false,
         }
+    }
+
+    /// As a router of before format 2 of cursors.
+    pub(crate) fn held_to_format_1(self, held_to_format_1: bool) -> Self {
+        Self {
+            held_to_format_1,
+            ..self
+        }
+    }
+
+    /// For `RouterHello`.
+    pub(super) fn capabilities(&self) -> Vec<String> {
+        let reads = !self.held_to_format_1;
+        reads.then(|| CURSOR_FORMAT_2.to_owned()).into_iter().collect()
     }
 
     pub(super) fn routing(&self) -> &Arc<RoutingStore> {
@@ -92,7 +110,14 @@ impl HubState {
     }
 
     /// Checks all of a transaction, then serves it: one swap. Returns the entries that were refused.
-    pub(super) fn apply(&mut self, transaction: Transaction) -> Vec<v1::Rejected> {
+    pub(super) fn apply(&mut self, mut transaction: Transaction) -> Vec<v1::Rejected> {
+        if self.held_to_format_1 {
+            for resource in &mut transaction.upserted {
+                if let Some(Body::Shard(shard)) = &mut resource.body {
+                    shard.uid.clear();
+                }
+            }
+        }
         let applied = apply(&self.routing.load().snapshot, &transaction);
         self.routing.swap(applied.snapshot);
         self.keep(transaction, &applied.rejected);

@@ -56,7 +56,7 @@ impl Session {
         let hello = v1::RouterHello {
             protocol: Spoken::OURS.newest(),
             oldest_protocol: Spoken::OURS.oldest(),
-            capabilities: Vec::new(),
+            capabilities: state.capabilities(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             // All that the certificate says.
             subscription: Vec::new(),
@@ -89,12 +89,18 @@ impl Session {
         ready: &ReadyHandle,
     ) -> Result<Infallible, SessionError> {
         let routing = state.routing().clone();
+        let mut views = routing.catch_up.carry();
         let mut breakers = routing.breaker_changes();
         let mut report_at = Some(Instant::now());
         loop {
             tokio::select! {
                 update = self.updates.message() => {
                     let update = update?.ok_or(SessionError::Closed)?;
+                    match &update.kind {
+                        Some(In::CaughtUp(caught_up)) => views.answered(caught_up.id),
+                        Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
+                        _ => {}
+                    }
                     if let Some(commit) = self.take(update)? {
                         let rejected = self.commit(&commit, state, metrics);
                         ready.ready();
@@ -103,6 +109,7 @@ impl Session {
                     }
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
+                id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
                 Ok(()) = breakers.changed() => {
                     report_at = report_at.or_else(|| Some(Instant::now() + REPORT_DELAY));
                 }
@@ -134,6 +141,8 @@ impl Session {
                     });
                 }
             }
+            // The session's own loop reads it.
+            Some(In::CaughtUp(_) | In::Alone(_)) => {}
             // Of a newer hub: what this router does not know it was not promised to need.
             None => tracing::debug!("an update of an unknown kind"),
         }

@@ -150,6 +150,7 @@ impl World {
             left: None,
         };
         let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
+        routing.alone.told(Duration::MAX);
         let fanouts = Arc::new(FanOuts {
             preflight: nobody(dispatcher.clone()),
             dispatcher,

@@ -1,5 +1,6 @@
 //! The snapshot as JSON for `/configz`: what is routed where, without a single secret.
 
+use portolan_merge::cursor::Format;
 use serde_json::{Value, json};
 
 use super::{Binding, CallerView, Enforcement, GrantState, MemberIdentity, Ownership, Shard, Snapshot, Target};
@@ -138,6 +139,13 @@ impl Shard {
             },
             "unavailable": format!("{:?}", self.unavailable),
             "writeFence": self.write_fence,
+            "cursors": self.identity.as_ref().map(|identity| json!({
+                "format": match identity.writes {
+                    Format::One => 1,
+                    Format::Two => 2,
+                },
+                "viewRevision": identity.view_revision,
+            })),
         })
     }
 }

@@ -73,3 +73,33 @@ async fn questions_to_the_hub_are_told_apart_by_id() {
     );
     client.stop().await;
 }
+
+#[tokio::test]
+async fn what_any_router_was_told_is_served_once_the_hub_says_so() {
+    let (mut hub, client, _folder) = connected().await;
+    let mut session = hub.session().await;
+    session.push(1, Vec::new(), Vec::new()).await;
+    let catch_up = &client.routing.catch_up;
+    let answer = async {
+        let In::CatchUp(question) = session.receive().await else {
+            panic!("not a question")
+        };
+        session.push(2, everything(), Vec::new()).await;
+        assert_eq!(shard_of(&client, "u1"), Some("ns/a".to_owned()));
+        let caught_up = v1::CaughtUp { id: question.id };
+        session.send(Out::CaughtUp(caught_up)).await;
+    };
+    let (one, other, ()) = tokio::join!(catch_up.wait(), catch_up.wait(), answer);
+    assert!(one.is_ok() && other.is_ok());
+
+    let alone = v1::Alone { for_seconds: 600 };
+    session.send(Out::Alone(alone)).await;
+    session.push(3, Vec::new(), Vec::new()).await;
+    assert!(client.routing.alone.lasts() >= Duration::from_mins(10));
+    session.end(Status::unavailable("restarting")).await;
+    hub.stop().await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(catch_up.wait().await.is_err(), "the hub is away");
+    assert_eq!(client.routing.alone.lasts(), Duration::ZERO, "others may come");
+    client.stop().await;
+}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use portolan_crds::labels::LabelKeys;
@@ -9,12 +10,13 @@ use portolan_crds::labels::system_namespace;
 use portolan_crds::names::{ShardName, is_dns_label, lease_name};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::{BucketAlgorithm, Bucketing};
+use portolan_merge::cursor::Format;
 use portolan_wire::v1;
 
 use super::{BuildError, bad, cluster};
 use crate::value::snapshot::{
-    Departed, Enforcement, Grant, GrantState, LeaseName, Limit, MadeOf, Member, Ownership, Pair, Shard, Unavailable,
-    reach,
+    CursorIdentity, Departed, Enforcement, Grant, GrantState, LeaseName, Limit, MadeOf, Member, Ownership, Pair, Shard,
+    Unavailable, reach,
 };
 
 /// Whether the rules name "the home cluster", so that each of those has a shard of its own.
@@ -38,7 +40,9 @@ pub(super) fn shard(
     let label_keys = LabelKeys::new(&wire.label_prefix).map_err(|error| bad("label_prefix", error))?;
     let (members, namespaces) = members(wire, home, &owned)?;
     let reaches = reach::reaches(&members, &namespaces, &label_keys);
+    let limits: Vec<Limit> = wire.limits.iter().map(limit).collect::<Result<_, _>>()?;
     Ok(Shard {
+        identity: identity(wire, &limits, &owned),
         config_generation: wire.config_generation,
         primary_cluster: cluster_or("primary_cluster", &wire.primary_cluster, home)?,
         lease: lease(&wire.leader_election_name, &config)?,
@@ -49,7 +53,7 @@ pub(super) fn shard(
             Ok(v1::Enforcement::Enforce | v1::Enforcement::Unspecified) | Err(_) => Enforcement::Enforce,
         },
         members,
-        limits: wire.limits.iter().map(limit).collect::<Result<_, _>>()?,
+        limits,
         bucketing: bucketing(wire.bucketing)?,
         unavailable: match v1::Unavailable::try_from(wire.unavailable) {
             Ok(v1::Unavailable::PartialStart) => Unavailable::PartialStart,
@@ -64,6 +68,33 @@ pub(super) fn shard(
         made_of: MadeOf {
             rules: wire.clone(),
             owned,
+        },
+    })
+}
+
+/// `None` if the hub does not tell UIDs, or what it tells is of two lives of its ledger.
+fn identity(wire: &v1::Shard, limits: &[Limit], owned: &[Option<Arc<Ownership>>]) -> Option<CursorIdentity> {
+    if wire.uid.is_empty() {
+        return None;
+    }
+    let mut shard = wire.uid.clone();
+    for limit in limits {
+        let _ = write!(shard, "/{:?}/{}", limit.resources, limit.selector);
+    }
+    let mut lives = owned.iter().flatten().map(|owned| &owned.incarnation);
+    let hub_incarnation = lives.next().cloned().unwrap_or_default();
+    if lives.any(|other| *other != hub_incarnation) {
+        return None;
+    }
+    let revisions = owned.iter().flatten().map(|owned| owned.view_revision());
+    Some(CursorIdentity {
+        shard,
+        hub_incarnation,
+        view_revision: revisions.max().unwrap_or_default(),
+        writes: if wire.cursor_format == 2 {
+            Format::Two
+        } else {
+            Format::One
         },
     })
 }
