@@ -8,6 +8,8 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "federated_moves/handover.rs"]
+mod handover;
 #[path = "federated_moves/labels.rs"]
 mod labels;
 #[path = "federated_moves/members.rs"]
@@ -41,6 +43,8 @@ fn manifests() -> String {
         federated("moves", "east", &[("east", &["fm-e", "fm"]), ("west", &["fm-w"])]),
         late.replace("name: LATE", "selector: {matchLabels: {crew: late}}"),
         federated("labels", "east", &[("east", &["fb-e"]), ("west", &["fb-w"])]),
+        federated("giver", "east", &[("east", &["fh-e", "fh"])]),
+        federated("taker", "east", &[("east", &["fh-t"])]),
         federated("restored", "east", &[("east", &["fr-e"]), ("north", &["fr-n"])]),
         federated("boxed", "east", &[("east", &["fk-e"]), ("west", &["fk-w"])]).replace("  clusters:\n", limits),
     ]
@@ -63,6 +67,9 @@ async fn world() -> &'static World {
             "west/fx",
             "east/fk-e",
             "west/fk-w",
+            "east/fh-e",
+            "east/fh",
+            "east/fh-t",
             "east/fr-e",
             "north/fr-n",
         ],
