@@ -7,11 +7,11 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites soak-clients: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e soak-clients: TARGETS := --bins --tests
+test e2e soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -29,7 +29,7 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo soak soak-clients test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -103,6 +103,17 @@ soak: tools ## random histories of merged watches for SOAK seconds (600); a fail
 
 soak-clients: testbed ## clients of every family under random faults for SOAK seconds (600); PORTOLAN_SEED=<seed> draws the same faults
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
+
+# Their packages come from PyPI and Maven Central; what is built of them stays in the target folder.
+soak-clients-all: SOAK_DIR = $(abspath $(PROFILE_DIR))/soak
+soak-clients-all: testbed ## the same with informers of the official Python and Java clients and of fabric8 (needs python3, a JDK, mvn)
+	@for tool in python3 java mvn; do command -v $$tool >/dev/null || { echo "$$tool is missing" >&2; exit 1; }; done
+	python3 -m venv $(SOAK_DIR)/python
+	$(SOAK_DIR)/python/bin/pip install -q -r tests/clients/python/requirements.txt
+	mvn -q -B -f tests/clients/java/pom.xml -Dsoak.directory=$(SOAK_DIR)/java compile dependency:copy-dependencies
+	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) PORTOLAN_SOAK_PROGRAMS="python=$(SOAK_DIR)/python/bin/python $(abspath tests/clients/python/soak.py); \
+		java=java -Xmx256m -cp $(SOAK_DIR)/java/classes:$(SOAK_DIR)/java/dependency/* dev.portolan.tests.Soak" \
+		$(CARGO) test $(ALL) --test soak_clients -- --nocapture
 
 bless: tools ## write the generated files anew (CRDs, protobuf code, fuzz seeds)
 	$(CARGO) run --locked -q -p portolan-crds --bin crdgen -- --write

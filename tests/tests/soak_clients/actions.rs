@@ -40,9 +40,7 @@ impl Action {
     /// One to three, no two of them on the same part. `long`: also what takes a minute.
     pub(crate) fn draw(rng: &mut StdRng, long: bool) -> Vec<Self> {
         let mut all: Vec<What> = Vec::new();
-        all.extend(
-            MEMBERS.map(|member| What::Member(*members::Way::ALL.choose(rng).unwrap_or(&members::Way::Kill), member)),
-        );
+        all.extend(MEMBERS.map(|member| What::Member(members::Way::draw(rng), member)));
         all.extend(MEMBERS.map(What::Agent));
         all.extend(shares::Way::ALL.map(What::Share));
         all.push(What::Nothing);

@@ -6,6 +6,7 @@ mod program;
 mod rust;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 
 use anyhow::Context as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -175,13 +176,17 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub(crate) async fn start(ground: &Ground) -> anyhow::Result<Self> {
+    /// `long`: also those that ask for no bookmarks, and those of other languages.
+    pub(crate) async fn start(ground: &Ground, long: bool) -> anyhow::Result<Self> {
         let config = config(ground).await?;
         let door = Door::of_kubeconfig(&ground.kubeconfig, None).await?;
         let mut plain = Vec::new();
         let mut printed = Vec::new();
         for (root, resource) in KINDS {
             for (table, bookmarks) in [(true, true), (true, false), (false, false)] {
+                if !bookmarks && !long {
+                    continue;
+                }
                 let asks = Asks {
                     root,
                     resource,
@@ -193,14 +198,18 @@ impl Clients {
             let file = ground.world.fleet.dir().join(format!("kubectl-{resource}.json"));
             printed.push(Printed::start(Kubectl::new(&ground.kubeconfig), resource, file)?);
         }
+        let mut programs = vec![
+            go(ground, "client-go list", "--watch-list=false")?,
+            go(ground, "client-go stream", "--watch-list")?,
+        ];
+        if long {
+            programs.extend(others(ground)?);
+        }
         Ok(Self {
             watchers: rust::all(&config, ROAMING)?,
             plain,
             printed,
-            programs: vec![
-                go(ground, "client-go list", "--watch-list=false")?,
-                go(ground, "client-go stream", "--watch-list")?,
-            ],
+            programs,
         })
     }
 
@@ -233,6 +242,28 @@ fn go(ground: &Ground, name: &str, flag: &str) -> anyhow::Result<Program> {
     arguments.extend(GO);
     arguments.extend(one.iter().map(String::as_str));
     Program::start(name, &program("portolan-go-client")?, &arguments, &ground.kubeconfig)
+}
+
+/// Those that `PORTOLAN_SOAK_PROGRAMS` names, as `name=command line`, with `;` between them. Each is told the one namespace.
+#[expect(clippy::disallowed_methods, reason = "a setting of this test alone")]
+fn others(ground: &Ground) -> anyhow::Result<Vec<Program>> {
+    let named = std::env::var("PORTOLAN_SOAK_PROGRAMS").unwrap_or_default();
+    let start = |named: &str| {
+        let (name, line) = named.split_once('=').context("name=command line")?;
+        let mut words = line.split_whitespace().chain([ROAMING]);
+        let program = words.next().context("a program")?;
+        Program::start(
+            name.trim(),
+            Path::new(program),
+            &words.collect::<Vec<_>>(),
+            &ground.kubeconfig,
+        )
+    };
+    named
+        .split(';')
+        .filter(|named| !named.trim().is_empty())
+        .map(start)
+        .collect()
 }
 
 async fn config(ground: &Ground) -> anyhow::Result<kube::Config> {

@@ -68,7 +68,7 @@ async fn caches_equal_the_members_whenever_all_is_at_rest() {
     let Options { seed, lasts } = Options::read();
     println!("PORTOLAN_SEED={seed}, for {lasts:?}");
     let ground = Ground::start().await.unwrap();
-    let mut clients = Clients::start(&ground).await.unwrap();
+    let mut clients = Clients::start(&ground, lasts > SHORT).await.unwrap();
     let mut judge = Judge::default();
     let mut summary = Summary::new(seed);
     rest(&ground, &mut clients, &mut judge).await.unwrap();

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use portolan_testbed::Fault;
 use portolan_tests::etcd;
+use rand::rngs::StdRng;
+use rand::seq::IteratorRandom as _;
 use tokio::time::sleep;
 
 use crate::ground::Ground;
@@ -21,10 +23,18 @@ pub(crate) enum Way {
     Freeze,
     /// Cut off while its etcd forgets all but the present, and its API server with it.
     Compact,
+    /// It goes back to what it held a while ago, its versions with it. Drawn where `PORTOLAN_SOAK_RESTORE` is set.
+    Restore,
 }
 
 impl Way {
-    pub(super) const ALL: [Self; 5] = [Self::Kill, Self::Reset, Self::Blackhole, Self::Freeze, Self::Compact];
+    const ALL: [Self; 5] = [Self::Kill, Self::Reset, Self::Blackhole, Self::Freeze, Self::Compact];
+
+    pub(super) fn draw(rng: &mut StdRng) -> Self {
+        let restore = std::env::var_os("PORTOLAN_SOAK_RESTORE").map(|_| Self::Restore);
+        let drawn = Self::ALL.into_iter().chain(restore).choose(rng);
+        drawn.unwrap_or(Self::Kill)
+    }
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -33,6 +43,7 @@ impl Way {
             Self::Blackhole => "member blackholed",
             Self::Freeze => "member frozen",
             Self::Compact => "member compacted",
+            Self::Restore => "member restored",
         }
     }
 
@@ -60,6 +71,14 @@ impl Way {
                 etcd::compact(cluster).await.unwrap();
                 // Its watch cache remembers longer than etcd.
                 cluster.restart().await.unwrap();
+            }
+            Self::Restore => {
+                let backup = cluster.back_up().await.unwrap();
+                sleep(lasts).await;
+                for namespace in &ground.share.owned().await[member] {
+                    ground.ledger.leaving(member, namespace);
+                }
+                cluster.restore(&backup).await.unwrap();
             }
         }
         cluster.fault(Fault::None).await.unwrap();
