@@ -116,7 +116,7 @@ pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Ti
     let run = before.run + 1;
     let mut ledger = Ledger::clone(&before.ledger);
     ledger.free(released, now);
-    ledger.drop_departures(now);
+    ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
     let outcome = arbitrate::arbitrate(facts, before, &ledger);
     ledger.settle(&outcome.claims, run);
     ledger.forget(facts);

@@ -185,8 +185,9 @@ impl Ledger {
     }
 
     /// Drops departures that are too old or too many.
-    pub(super) fn drop_departures(&mut self, now: Timestamp) {
-        self.departures.values_mut().for_each(|departures| departures.drop(now));
+    pub(super) fn drop_departures(&mut self, now: Timestamp, is: impl Fn(&ShardName) -> bool) {
+        let all = self.departures.values_mut();
+        all.for_each(|departures| departures.drop(now, &is));
     }
 
     /// Moves on to the claims of `run`: what is claimed is granted, what is no longer claimed is being released.

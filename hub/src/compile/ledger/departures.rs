@@ -1,6 +1,6 @@
 //! What left the shards of one cluster during the last day, bounded in time and number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use portolan_crds::ShardName;
@@ -27,11 +27,17 @@ impl Departures {
         self.by_shard.is_empty()
     }
 
-    /// Drops those that are too old or too many.
-    pub(super) fn drop(&mut self, now: Timestamp) {
+    /// Drops those that are too old or too many. The last one of each shard that there `is` stays however old it is: the view
+    /// revision of a shard is the highest that it names, and must not fall.
+    pub(super) fn drop(&mut self, now: Timestamp, is: impl Fn(&ShardName) -> bool) {
         let seconds = now.as_second();
         let since = seconds - seconds.rem_euclid(DROPPED_EVERY_SECONDS) - KEPT.as_secs();
-        self.retain(|departure| departure.unix_seconds >= since);
+        let last = |shard: &ShardName, all: &BTreeMap<String, Departure>| {
+            let revisions = all.values().map(|departure| departure.view_revision);
+            revisions.max().filter(|_| is(shard))
+        };
+        let last: BTreeSet<u64> = self.by_shard.iter().filter_map(|(shard, all)| last(shard, all)).collect();
+        self.retain(|departure| departure.unix_seconds >= since || last.contains(&departure.view_revision));
         let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
         let Some(excess) = count.checked_sub(MAX).filter(|excess| *excess > 0) else {
             return;

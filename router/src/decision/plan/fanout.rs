@@ -20,7 +20,10 @@ use crate::value::snapshot::{Shard, Snapshot, Target, Unavailable};
 
 /// One request to many members.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each says something of its own, in any combination")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says something of its own, in any combination"
+)]
 pub(crate) struct FanOut {
     /// Whom to ask, in `clusters[]` order; for unions of cluster-scoped kinds the primary first. At least one.
     pub(crate) legs: Vec<FanLeg>,
