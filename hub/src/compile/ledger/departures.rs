@@ -36,7 +36,11 @@ impl Departures {
             let revisions = all.values().map(|departure| departure.view_revision);
             revisions.max().filter(|_| is(shard))
         };
-        let last: BTreeSet<u64> = self.by_shard.iter().filter_map(|(shard, all)| last(shard, all)).collect();
+        let last: BTreeSet<u64> = self
+            .by_shard
+            .iter()
+            .filter_map(|(shard, all)| last(shard, all))
+            .collect();
         self.retain(|departure| departure.unix_seconds >= since || last.contains(&departure.view_revision));
         let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
         let Some(excess) = count.checked_sub(MAX).filter(|excess| *excess > 0) else {
