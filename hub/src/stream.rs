@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 mod agents;
+mod breakers;
 mod reviews;
 mod routers;
 mod scope;

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::breakers::bounded;
 use super::scope::Scope;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
@@ -40,8 +41,6 @@ const EARLIER_ENDS_WITHIN: Duration = Duration::from_secs(3);
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Until it is looked again whether a router is alone.
 const ALONE_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// Longest reason of a breaker that is kept, in bytes: it stands in the status of its member, beside those of all routers.
-const MAX_REASON_BYTES: usize = 1024;
 /// Questions of one router under way; more are refused, so that one router cannot use up the memory or all of the bound
 /// that routers share.
 const MAX_REVIEWS: usize = 32;
@@ -436,55 +435,9 @@ async fn changed_or_later(others: &mut watch::Receiver<u64>) {
     let _ = tokio::time::timeout(ALONE_AGAIN_AFTER, others.changed()).await;
 }
 
-/// What of a report is kept: one breaker per class of traffic of each member that is `known` to the router, if it is not
-/// closed, with a reason of bounded length.
-fn bounded(report: Vec<v1::BreakerState>, known: impl Fn(&str) -> bool) -> Vec<v1::BreakerState> {
-    let mut kept = BTreeMap::new();
-    for mut breaker in report {
-        let class = ["watch", "upgrade"]
-            .into_iter()
-            .find(|class| breaker.traffic_class == *class);
-        let state = ["open", "half-open"].into_iter().find(|state| breaker.state == *state);
-        let key = (breaker.cluster.clone(), class);
-        if state.is_some() && !kept.contains_key(&key) && known(&breaker.cluster) {
-            class.unwrap_or("unary").clone_into(&mut breaker.traffic_class);
-            breaker
-                .reason
-                .truncate(breaker.reason.floor_char_boundary(MAX_REASON_BYTES));
-            kept.insert(key, breaker);
-        }
-    }
-    kept.into_values().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_breaker_is_kept_once_and_cut() {
-        let breaker = |cluster: &str, class: &str, reason: &str| v1::BreakerState {
-            cluster: cluster.to_owned(),
-            traffic_class: class.to_owned(),
-            state: "open".to_owned(),
-            reason: reason.to_owned(),
-            since_unix_seconds: 0,
-        };
-        let long = "ä".repeat(1 << 20);
-        let mut report = vec![breaker("east", "unary", &long), breaker("mars", "unary", "")];
-        report.extend((0..9).map(|class| breaker("east", &format!("class-{class}"), "")));
-        report.extend([breaker("east", "watch", "w"), breaker("east", "watch", "later")]);
-        report.push(v1::BreakerState {
-            state: "closed".to_owned(),
-            ..breaker("east", "upgrade", "")
-        });
-        let kept = bounded(report, |cluster| cluster == "east");
-        let kept: Vec<_> = kept
-            .iter()
-            .map(|one| (one.traffic_class.as_str(), one.reason.len()))
-            .collect();
-        assert_eq!(kept, [("unary", MAX_REASON_BYTES), ("watch", 1)]);
-    }
 
     #[test]
     fn a_session_that_panics_has_left_too() {

@@ -14,8 +14,7 @@ use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
 use portolan_runtime::Tasks;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::*;
 use crate::decision::plan::fanout::Share;
@@ -24,10 +23,9 @@ use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::BodyError;
 use crate::resource::upstream::scripted::{Backend, script, snapshot, until_reset};
 use crate::stage::dispatch::Dispatcher;
-use crate::stage::fanout::listing::Turns;
-use crate::stage::fanout::metrics::FanOutMetrics;
-use crate::stage::fanout::open::OpenWatches;
-use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, SHADOW_BYTES};
+use crate::stage::fanout::{
+    AHEAD_BYTES, FRAME_BYTES, SHADOW_BYTES, listing::Turns, metrics::FanOutMetrics, open::OpenWatches,
+};
 use crate::stage::replan::Replanner;
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::Unavailable;
@@ -70,10 +68,8 @@ fn list(version: u64, names: &[&str], next: &str) -> Say {
     if !next.is_empty() {
         meta["continue"] = next.into();
     }
-    say(
-        200,
-        json!({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": items}),
-    )
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": items});
+    say(200, list)
 }
 
 /// Path with query, and Accept.
