@@ -98,6 +98,8 @@ pub(crate) struct Acks {
     // A lock: sessions write one entry each, readers take one pass.
     routers: RwLock<BTreeMap<String, RouterState>>,
     changed: watch::Sender<u64>,
+    /// Counts the comings and goings of routers.
+    came_or_left: watch::Sender<u64>,
     /// The time until which routers may come back that an earlier hub served, and that still act on what they hold.
     returning_until: RwLock<Instant>,
     readers: RwLock<Readers>,
@@ -119,6 +121,7 @@ impl Default for Acks {
         Self {
             routers: RwLock::default(),
             changed: watch::Sender::new(0),
+            came_or_left: watch::Sender::new(0),
             returning_until: RwLock::new(Instant::now()),
             readers: RwLock::new(Readers {
                 known_since: Instant::now(),
@@ -142,6 +145,7 @@ impl Acks {
     pub(crate) fn expect_returns(&self) {
         *self.returning_until.write() = Instant::now() + RETURN_GRACE;
         *self.others_left.write() = Some(Instant::now());
+        self.readers.write().known_since = Instant::now();
     }
 
     /// A stream begins, with what the router says it holds. False, and nothing changes, while an earlier one of the name is
@@ -161,19 +165,28 @@ impl Acks {
         }
         routers.insert(router.to_owned(), state);
         drop(routers);
+        self.came_or_left.send_modify(|count| *count += 1);
         self.wake();
         true
     }
 
+    /// Wakes when a router comes or leaves.
+    pub(crate) fn comings_and_goings(&self) -> watch::Receiver<u64> {
+        self.came_or_left.subscribe()
+    }
+
     /// Changes a router's state, as long as no later stream of it has begun.
     pub(crate) fn update(&self, router: &str, epoch: u64, change: impl FnOnce(&mut RouterState)) {
-        if let Some(state) = self
-            .routers
-            .write()
-            .get_mut(router)
-            .filter(|state| state.epoch == epoch)
-        {
+        let mut routers = self.routers.write();
+        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
+        let left = state.is_some_and(|state| {
+            let before = state.left;
             change(state);
+            state.left != before
+        });
+        drop(routers);
+        if left {
+            self.came_or_left.send_modify(|count| *count += 1);
         }
         self.wake();
     }
@@ -222,8 +235,9 @@ impl Acks {
     /// For how long no other router can have served callers that `router` may serve; zero: one may serve them now. A router
     /// that left goes on serving until it is forgotten.
     pub(crate) fn alone_for(&self, router: &str) -> Duration {
-        let others_left = *self.others_left.read();
         let routers = self.routers.read();
+        // Not before: whoever is forgotten is in one of the two.
+        let others_left = *self.others_left.read();
         let Some(own) = routers.get(router) else {
             return Duration::ZERO;
         };

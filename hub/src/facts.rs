@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use portolan_crds::{
@@ -112,6 +113,8 @@ pub(crate) struct AgentReport {
     pub(crate) heartbeat: Option<Heartbeat>,
     /// The member's resourceVersion as it was read last; 0: not yet.
     pub(crate) version_read: u64,
+    /// When it went back last, as far as this process knows.
+    pub(crate) restored: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! `bounds` is refused.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use portolan_crds::GroupResource;
@@ -26,6 +27,15 @@ impl Facts {
         cut(&mut agent.version);
         cut(&mut agent.kubernetes_version);
         Change::Status
+    }
+
+    /// The member is at this version again, counted already.
+    pub(crate) fn went_back(&mut self, cluster: &str, version: u64) -> Change {
+        if let Some(agent) = self.agents.get_mut(cluster) {
+            agent.version_read = version;
+            agent.restored = Some(Instant::now());
+        }
+        Change::Nothing
     }
 
     /// Folds a report in. Nothing is changed by one that is refused.

@@ -34,7 +34,7 @@ use crate::standing::{not_pinned, pin_or_note, standing};
 const VERSION_PINNED_EVERY: Duration = Duration::from_mins(5);
 
 /// Two restores of one member take longer: an agent that says otherwise loses its stream, as each makes its callers list anew.
-const BETWEEN_RESTORES: Duration = Duration::from_mins(1);
+const BETWEEN_RESTORES: Duration = Duration::from_mins(5);
 
 /// The service. Clones share everything.
 #[derive(Clone)]
@@ -85,7 +85,6 @@ impl AgentControl for AgentService {
             reviews: BTreeMap::new(),
             next_review: 1,
             version_pinned: None,
-            restored: None,
         };
         let token = self.tasks.token();
         self.tasks.spawn("agent-session", async move {
@@ -130,8 +129,6 @@ struct AgentSession {
     next_review: u64,
     /// When the member's version was written down last.
     version_pinned: Option<Instant>,
-    /// When the member went back last.
-    restored: Option<Instant>,
 }
 
 impl AgentSession {
@@ -213,11 +210,18 @@ impl AgentSession {
         if version == 0 {
             return Ok(());
         }
-        let (read, pinned) = self.service.index.read(|facts| {
-            let read = facts.agents.get(&self.cluster).map(|agent| agent.version_read);
-            let pinned = facts.pins.get(&self.cluster).map(|pin| pin.history.version);
-            (read.unwrap_or_default(), pinned.unwrap_or_default())
+        let known = self.service.index.read(|facts| {
+            let agent = facts
+                .agents
+                .get(&self.cluster)
+                .filter(|agent| agent.epoch == self.epoch)?;
+            let pinned = facts.pins.get(&self.cluster)?.history.version;
+            Some((agent.version_read, pinned, agent.restored))
         });
+        // What the stream of an agent that was replaced still says is of before.
+        let Some((read, pinned, restored)) = known else {
+            return Ok(());
+        };
         let went_back = version < read.max(pinned);
         let due = version > pinned
             && self
@@ -234,18 +238,22 @@ impl AgentSession {
                 known,
                 "the member was restored from a backup"
             );
-            if self
-                .restored
-                .replace(Instant::now())
-                .is_some_and(|at| at.elapsed() < BETWEEN_RESTORES)
-            {
+            if restored.is_some_and(|at| at.elapsed() < BETWEEN_RESTORES) {
                 let why = format!("the versions of cluster {} go back and forth", self.cluster);
                 return Err(Status::resource_exhausted(why));
             }
         }
         let noted = self.service.pins.note_version(&self.cluster, version, went_back).await;
-        noted.map_err(|error| not_pinned(&self.cluster, &error))?;
         self.version_pinned = Some(Instant::now());
+        match noted {
+            Ok(()) if went_back => self
+                .service
+                .index
+                .write(|facts| facts.went_back(&self.cluster, version)),
+            Ok(()) => {}
+            Err(error) if went_back => return Err(not_pinned(&self.cluster, &error)),
+            Err(error) => tracing::warn!(cluster = self.cluster, %error, "cannot write down the member's version"),
+        }
         Ok(())
     }
 

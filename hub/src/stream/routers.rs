@@ -229,7 +229,7 @@ impl RouterSession {
         let mut worlds = self.service.worlds.clone();
         worlds.mark_changed();
         let mut none = self.service.worlds.clone();
-        let mut others = self.service.acks.changes();
+        let mut others = self.service.acks.comings_and_goings();
         others.mark_changed();
         loop {
             let answer_by = self

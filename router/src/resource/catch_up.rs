@@ -6,9 +6,12 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// For the answer; a client waits for it.
 pub(crate) const WITHIN: Duration = Duration::from_secs(2);
+
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
 
 /// The hub could not be asked, or did not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub(crate) struct Carrier<'a> {
     of: &'a CatchUp,
     asked: watch::Receiver<u64>,
     under_way: Option<u64>,
+    /// Before that the hub is not asked again.
+    next_at: Instant,
 }
 
 impl CatchUp {
@@ -63,6 +68,7 @@ impl CatchUp {
             of: self,
             asked: self.asked.subscribe(),
             under_way: None,
+            next_at: Instant::now(),
         }
     }
 }
@@ -76,6 +82,9 @@ impl Carrier<'_> {
         let answered = self.of.told.borrow().answered;
         let asked = self.asked.wait_for(|asked| *asked > answered).await;
         let number = asked.map(|asked| *asked).expect("the sender outlives this");
+        // Anybody may name a view that nobody has: the hub is asked in peace.
+        tokio::time::sleep_until(self.next_at).await;
+        self.next_at = Instant::now() + BETWEEN_QUESTIONS;
         self.under_way = Some(number);
         number
     }

@@ -50,7 +50,7 @@ impl Departures {
         let mut revisions: Vec<_> = all.map(|departure| departure.view_revision).collect();
         let (_, last_dropped, _) = revisions.select_nth_unstable(excess - 1);
         let last_dropped = *last_dropped;
-        self.retain(|departure| departure.view_revision > last_dropped);
+        self.retain(|departure| departure.view_revision > last_dropped || last.contains(&departure.view_revision));
     }
 
     fn retain(&mut self, keep: impl Fn(&Departure) -> bool) {
