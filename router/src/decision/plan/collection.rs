@@ -158,7 +158,7 @@ impl Merged<'_> {
             fault,
         })?;
         let watch = self.verb() == Verb::Watch;
-        let alone = self.is_alone(&legs);
+        let only_member = self.is_only_member(&legs);
         Ok(FanOut {
             legs,
             universe,
@@ -166,14 +166,14 @@ impl Merged<'_> {
             unavailable: self.shard.unavailable,
             unique,
             fence: watch && self.shard.write_fence,
-            alone,
+            only_member,
             left: None,
         })
     }
 
     /// Whether whatever the caller has read of this collection in 24 hours is of its one member. Which namespaces a version
     /// speaks of it does not say, so over all of them only if no list of them is kept.
-    fn is_alone(&self, legs: &[FanLeg]) -> bool {
+    fn is_only_member(&self, legs: &[FanLeg]) -> bool {
         let [leg] = legs else { return false };
         let resource = self.route.request.resource.as_ref();
         let namespace = resource.and_then(|resource| resource.namespace.as_deref());

@@ -39,7 +39,7 @@ pub(crate) struct FanOut {
     /// A watch that the answers to the caller's own writes wait for.
     pub(crate) fence: bool,
     /// Nobody but its one member has had any of it in 24 hours: an object's version can only be that member's.
-    pub(crate) alone: bool,
+    pub(crate) only_member: bool,
     /// Of a namespace that has left the shard nothing is told but that: then it is refused.
     pub(crate) left: Option<Left>,
 }

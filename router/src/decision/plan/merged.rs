@@ -218,7 +218,7 @@ impl Merged<'_> {
         leg.forward.warning = located.warning;
         let mut fan = self.fan_out(vec![leg], false)?;
         // Of what is another shard's this one's ownership says nothing.
-        fan.alone &= located.rule != Rule::OutsideAudited;
+        fan.only_member &= located.rule != Rule::OutsideAudited;
         Ok((located.rule, fan.into()))
     }
 
@@ -235,7 +235,7 @@ impl Merged<'_> {
             message: message.clone(),
         };
         let fan = FanOut {
-            alone: false,
+            only_member: false,
             left: Some(left),
             ..self.fan_out(vec![leg], false)?
         };

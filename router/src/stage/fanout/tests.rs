@@ -146,7 +146,7 @@ impl World {
             unavailable: Unavailable::Hold,
             unique: false,
             fence: true,
-            alone: false,
+            only_member: false,
             left: None,
         };
         let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));

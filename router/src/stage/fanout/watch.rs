@@ -108,7 +108,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
 /// stream stood that sent it.
 fn position(fanouts: &Arc<FanOuts>, asking: &Asking, plan: &FanOut, raw: u64) -> Option<(Cursor, Told)> {
     match &*plan.legs {
-        [leg] if plan.alone => {
+        [leg] if plan.only_member => {
             let mut cursor = Cursor::new(&plan.universe);
             cursor.set(leg.slot, Slot::At(raw));
             Some((cursor, fanouts.begin(asking, plan)))

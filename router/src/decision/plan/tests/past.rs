@@ -164,7 +164,7 @@ fn an_objects_version_is_a_members_own_where_no_other_had_the_collection() {
             owned("west", &[("ns-c", 3)], &[("ns-d", 8)], 1),
         ],
     );
-    for (request, alone) in [
+    for (request, only_member) in [
         ("GET /api/v1/namespaces/ns-a/pods?watch=true", true),
         ("GET /api/v1/namespaces/ns-c/pods?watch=true", true),
         ("GET /api/v1/namespaces/ns-d/pods?watch=true", false),
@@ -172,27 +172,27 @@ fn an_objects_version_is_a_members_own_where_no_other_had_the_collection() {
         (PODS, false),
         ("GET /api/v1/nodes?watch=true", false),
     ] {
-        assert_eq!(world.fan(request).alone, alone, "{request}");
+        assert_eq!(world.fan(request).only_member, only_member, "{request}");
     }
     let one = World::new(shard(vec![member("west", &["ns-a"])]));
     assert!(
-        !one.fan(PODS).alone,
+        !one.fan(PODS).only_member,
         "which namespaces it had then the version does not say"
     );
     let whole = World::new(shard(vec![member("west", &["*"])]));
-    assert!(whole.fan(PODS).alone);
+    assert!(whole.fan(PODS).only_member);
     let mut limited = shard(vec![member("west", &["ns-a"])]);
     limited.limits = vec![limit("", "pods", "app=foo")];
     assert!(
         !World::new(limited)
             .fan("GET /api/v1/namespaces/ns-a/pods?watch=true")
-            .alone
+            .only_member
     );
     let mut audited = two();
     audited.enforcement = v1::Enforcement::Audit.into();
     assert!(
         !World::new(audited)
             .fan("GET /api/v1/namespaces/ns-z/pods?watch=true")
-            .alone
+            .only_member
     );
 }

@@ -243,7 +243,7 @@ impl World {
             unavailable: self.unavailable,
             unique: self.unique,
             fence: false,
-            alone: false,
+            only_member: false,
             left: None,
         };
         let fan = Fan {

@@ -135,7 +135,7 @@ async fn an_objects_version_is_asked_of_the_only_member_that_can_have_sent_it() 
     let mut world = World::new(&["east"]).await;
     let expired = world.start("resourceVersion=734").await.unwrap().unwrap().next().await;
     assert_eq!(expired.unwrap()["object"]["code"], 410);
-    world.plan.alone = true;
+    world.plan.only_member = true;
     let (mut watch, mut streams) = world.open("resourceVersion=734&allowWatchBookmarks=true").await;
     assert!(streams[0].0.contains("resourceVersion=734&"), "{}", streams[0].0);
     streams[0].1.send_data(event("ADDED", "b", 740), false).unwrap();
