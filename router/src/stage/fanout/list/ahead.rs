@@ -23,8 +23,8 @@ use crate::resource::upstream::{Body, BodyError};
 const LIST_BYTES: usize = 24 << 20;
 /// Largest frame of a member's answer (`upstream::connection`): there is room for one before it is read.
 const FRAME_BYTES: u32 = 256 << 10;
-/// What a small frame takes: with it the memory that it came in stays.
-const LEAST_BYTES: usize = 4 << 10;
+/// What a chunk takes beside its bytes.
+const CHUNK_BYTES: usize = 256;
 
 type Read = Option<Result<Bytes, BodyError>>;
 
@@ -143,7 +143,9 @@ impl ReadAhead {
                 let Some(mut permit) = self.room(kept) else { return };
                 let Poll::Ready(read) = member.poll_body(cx) else { break };
                 match read {
-                    Some(Ok(chunk)) => {
+                    Some(Ok(frame)) => {
+                        // A frame holds on to the whole buffer that it was read into, of up to twice its size.
+                        let chunk = Bytes::copy_from_slice(&frame);
                         kept += weight(&chunk);
                         drop(permit.split((FRAME_BYTES as usize).saturating_sub(weight(&chunk))));
                         member.keep(chunk, Some(permit));
@@ -167,7 +169,7 @@ impl ReadAhead {
 
 /// What a chunk counts for.
 fn weight(chunk: &Bytes) -> usize {
-    chunk.len().max(LEAST_BYTES)
+    chunk.len() + CHUNK_BYTES
 }
 
 #[cfg(test)]
