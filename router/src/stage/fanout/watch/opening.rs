@@ -23,8 +23,10 @@ use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::value::fault::Fault;
 use crate::value::media::Shape;
 
-/// For the others, once a member's events could flow.
+/// For the others, once a member's events could flow: where what they hold would be missing at first.
 const BRIEF: Duration = Duration::from_secs(2);
+/// Where the client goes on: who comes later is joined to the stream, and the client hears of the others meanwhile.
+const RESUMES: Duration = Duration::from_millis(500);
 
 /// A watch whose members are being asked.
 pub(super) struct Opening {
@@ -148,7 +150,8 @@ impl Opening {
     /// Until all have answered, or somebody has and the others were waited for briefly.
     async fn wait(&mut self) {
         let goes_without = self.goes_without();
-        let mut brief = std::pin::pin!(tokio::time::sleep(BRIEF));
+        let patience = if self.begin.resumes { RESUMES } else { BRIEF };
+        let mut brief = std::pin::pin!(tokio::time::sleep(patience));
         let mut begun = false;
         poll_fn(|cx| {
             let (mut waiting, mut enough, mut hopeless) = (false, false, false);
@@ -167,7 +170,7 @@ impl Opening {
             }
             if enough && !begun {
                 begun = true;
-                brief.as_mut().reset(Instant::now() + BRIEF);
+                brief.as_mut().reset(Instant::now() + patience);
             }
             if begun { brief.as_mut().poll(cx) } else { Poll::Pending }
         })
