@@ -104,14 +104,17 @@ soak: tools ## random histories of merged watches for SOAK seconds (600); a fail
 soak-clients: testbed ## clients of every family under random faults for SOAK seconds (600); PORTOLAN_SEED=<seed> draws the same faults
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
 
+soak-previews: testbed ## the same clients while a namespace comes and goes each minute, with and without a member away (SOAK, 3600)
+	PORTOLAN_SOAK_PREVIEWS_SECONDS=$(or $(SOAK),3600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
+
 # Their packages come from PyPI and Maven Central; what is built of them stays in the target folder.
 soak-clients-all: SOAK_DIR = $(abspath $(PROFILE_DIR))/soak
-soak-clients-all: testbed ## the same with informers of the official Python and Java clients and of fabric8 (needs python3, a JDK, mvn)
+soak-clients-all: testbed ## the same (PREVIEWS=<seconds>: and soak-previews) with the official Python and Java clients and fabric8 (needs python3, a JDK, mvn)
 	@for tool in python3 java mvn; do command -v $$tool >/dev/null || { echo "$$tool is missing" >&2; exit 1; }; done
 	python3 -m venv $(SOAK_DIR)/python
 	$(SOAK_DIR)/python/bin/pip install -q -r tests/clients/python/requirements.txt
 	mvn -q -B -f tests/clients/java/pom.xml -Dsoak.directory=$(SOAK_DIR)/java compile dependency:copy-dependencies
-	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) PORTOLAN_SOAK_PROGRAMS="python=$(SOAK_DIR)/python/bin/python $(abspath tests/clients/python/soak.py); \
+	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) PORTOLAN_SOAK_PREVIEWS_SECONDS=$(PREVIEWS) PORTOLAN_SOAK_PROGRAMS="python=$(SOAK_DIR)/python/bin/python $(abspath tests/clients/python/soak.py); \
 		java=java -Xmx256m -cp $(SOAK_DIR)/java/classes:$(SOAK_DIR)/java/dependency/* dev.portolan.tests.Soak" \
 		$(CARGO) test $(ALL) --test soak_clients -- --nocapture
 

@@ -3,7 +3,7 @@
 
 mod members;
 mod ours;
-mod shares;
+pub(crate) mod shares;
 
 use std::time::Duration;
 

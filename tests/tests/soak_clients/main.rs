@@ -3,8 +3,10 @@
 //! must equal what the members hold; nobody may ever be told that something is gone which is not; and each 410 must be of a
 //! cause that `docs/semantics.md` names.
 //!
-//! `make soak-clients` runs it for `SOAK` seconds, `make test` for a short while. `PORTOLAN_SEED` chooses the same actions
-//! again; when they meet which event is up to the machine.
+//! Before that, namespaces come and go one by one ([`previews`]), which may cost nobody a list.
+//!
+//! `make soak-clients` runs it for `SOAK` seconds, `make soak-previews` the namespaces alone, `make test` both for a short
+//! while. `PORTOLAN_SEED` chooses the same actions again; when they meet which event is up to the machine.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,6 +23,7 @@ mod judge;
 mod ledger;
 mod lines;
 mod meter;
+mod previews;
 mod share;
 mod summary;
 mod truth;
@@ -35,6 +38,7 @@ use crate::actions::Action;
 use crate::clients::Clients;
 use crate::ground::Ground;
 use crate::judge::Judge;
+use crate::previews::Previews;
 use crate::summary::Summary;
 use crate::writer::Writer;
 
@@ -50,6 +54,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 struct Options {
     seed: u64,
     lasts: Duration,
+    /// Zero for the short form.
+    previews: Duration,
 }
 
 impl Options {
@@ -59,19 +65,35 @@ impl Options {
         Self {
             seed: number("PORTOLAN_SEED").unwrap_or_else(rand::random),
             lasts: number("PORTOLAN_SOAK_SECONDS").map_or(SHORT, Duration::from_secs),
+            previews: number("PORTOLAN_SOAK_PREVIEWS_SECONDS").map_or(Duration::ZERO, Duration::from_secs),
         }
+    }
+
+    /// Whether it is more than the short form of either part.
+    fn long(&self) -> bool {
+        self.lasts > SHORT || !self.previews.is_zero()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caches_equal_the_members_whenever_all_is_at_rest() {
-    let Options { seed, lasts } = Options::read();
-    println!("PORTOLAN_SEED={seed}, for {lasts:?}");
+    let options = Options::read();
+    let Options { seed, lasts, previews } = options;
+    println!("PORTOLAN_SEED={seed}, for {lasts:?}, after previews for {previews:?}");
     let ground = Ground::start().await.unwrap();
-    let mut clients = Clients::start(&ground, lasts > SHORT).await.unwrap();
+    let mut clients = Clients::start(&ground, options.long()).await.unwrap();
     let mut judge = Judge::default();
     let mut summary = Summary::new(seed);
     rest(&ground, &mut clients, &mut judge).await.unwrap();
+    Previews {
+        ground: &ground,
+        clients: &mut clients,
+        judge: &mut judge,
+        lasts: previews,
+    }
+    .run()
+    .await
+    .unwrap();
     let mut rng = StdRng::seed_from_u64(seed);
     let begun = Instant::now();
     while begun.elapsed() < lasts {

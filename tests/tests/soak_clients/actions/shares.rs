@@ -89,39 +89,58 @@ async fn lend(ground: &Ground, lasts: Duration) {
 }
 
 async fn preview(ground: &Ground, lasts: Duration) {
-    let number = PREVIEWS.fetch_add(1, Ordering::Relaxed);
-    let (name, member) = (format!("preview-{number}"), MEMBERS[number as usize % MEMBERS.len()]);
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    let one = format!("/api/v1/namespaces/{name}");
-    eventually("a namespace is made", || async {
-        let asked = json(Method::POST, "/api/v1/namespaces", &namespace)?;
-        let answer = ground.lines.ask(member, asked).await?;
-        anyhow::ensure!(answer.status < 300 || answer.status == 409, "{}", answer.message());
-        anyhow::Ok(())
-    })
-    .await;
-    let edit = async |change: fn(&mut Owned, &str, &str)| {
-        let change = |owned: &mut Owned| change(owned, member, &name);
-        ground.share.edit(&ground.ledger, change).await;
-    };
-    edit(give).await;
+    let preview = Preview::open(ground, &MEMBERS).await;
     sleep(lasts).await;
-    // Which of the two goes first is all the same.
-    if number.is_multiple_of(2) {
-        edit(take).await;
+    preview.close(ground, lasts / 2).await;
+}
+
+/// A namespace that was made for a while, and is the shard's.
+pub(crate) struct Preview {
+    number: u32,
+    pub(crate) member: &'static str,
+    pub(crate) name: String,
+}
+
+impl Preview {
+    /// In one of these members after the other.
+    pub(crate) async fn open(ground: &Ground, members: &[&'static str]) -> Self {
+        let number = PREVIEWS.fetch_add(1, Ordering::Relaxed);
+        let (name, member) = (format!("preview-{number}"), members[number as usize % members.len()]);
+        let preview = Self { number, member, name };
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": preview.name}});
+        eventually("a namespace is made", || async {
+            let asked = json(Method::POST, "/api/v1/namespaces", &namespace)?;
+            let answer = ground.lines.ask(member, asked).await?;
+            anyhow::ensure!(answer.status < 300 || answer.status == 409, "{}", answer.message());
+            anyhow::Ok(())
+        })
+        .await;
+        preview.edit(ground, give).await;
+        preview
     }
-    ground.ledger.leaving(member, &name);
-    eventually("a namespace is deleted", || async {
-        let answer = ground
-            .lines
-            .ask(member, json(Method::DELETE, &one, &json!({}))?)
-            .await?;
-        anyhow::ensure!(answer.status < 300 || answer.status == 404, "{}", answer.message());
-        anyhow::Ok(())
-    })
-    .await;
-    if !number.is_multiple_of(2) {
-        sleep(lasts / 2).await;
-        edit(take).await;
+
+    /// It leaves its member and the shard, in either order, the shard sometimes `later`.
+    pub(crate) async fn close(self, ground: &Ground, later: Duration) {
+        let one = format!("/api/v1/namespaces/{}", self.name);
+        if self.number.is_multiple_of(2) {
+            self.edit(ground, take).await;
+        }
+        ground.ledger.leaving(self.member, &self.name);
+        eventually("a namespace is deleted", || async {
+            let asked = json(Method::DELETE, &one, &json!({}))?;
+            let answer = ground.lines.ask(self.member, asked).await?;
+            anyhow::ensure!(answer.status < 300 || answer.status == 404, "{}", answer.message());
+            anyhow::Ok(())
+        })
+        .await;
+        if !self.number.is_multiple_of(2) {
+            sleep(later).await;
+            self.edit(ground, take).await;
+        }
+    }
+
+    async fn edit(&self, ground: &Ground, change: fn(&mut Owned, &str, &str)) {
+        let change = |owned: &mut Owned| change(owned, self.member, &self.name);
+        ground.share.edit(&ground.ledger, change).await;
     }
 }

@@ -29,7 +29,7 @@ final class Official {
     client.setReadTimeout(0);
     CoreV1Api api = new CoreV1Api(client);
     SharedInformerFactory factory = new SharedInformerFactory(client);
-    Soaked soaked = new Soaked("java", "configmaps", namespace);
+    Soaked soaked = new Soaked("official without bookmarks", "configmaps", namespace);
     SharedIndexInformer<V1ConfigMap> informer =
         factory.sharedIndexInformerFor(
             parameters -> {
