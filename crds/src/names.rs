@@ -15,6 +15,8 @@ pub const DNS_LABEL_MAX: usize = 63;
 pub const DNS_SUBDOMAIN_MAX: usize = 253;
 /// What stands between the operator's own lease name and the shard's name in the lease that is really held.
 pub const LEASE_SEPARATOR: &str = "---";
+/// Between the UID of a member cluster and how often it was restored from a backup, in the name of its incarnation.
+pub const RESTORED: char = '#';
 
 /// A name that Kubernetes would refuse, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use portolan_crds::names::RESTORED;
 use portolan_crds::{
     ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, ShardName, ShardingConfigSpec,
     ShardingConfigStatus,
@@ -81,7 +82,7 @@ impl Pin {
     pub(crate) fn incarnation(&self) -> String {
         match self.history.restores {
             0 => self.cluster_uid.clone(),
-            restores => format!("{}#{restores}", self.cluster_uid),
+            restores => format!("{}{RESTORED}{restores}", self.cluster_uid),
         }
     }
 }

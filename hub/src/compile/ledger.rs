@@ -97,6 +97,15 @@ impl Ledger {
         departures.map(|(namespace, departure)| (namespace.as_str(), *departure))
     }
 
+    /// Clusters that something of `shard` left during the last day, also those that are gone since.
+    pub(crate) fn departed_clusters(&self, shard: &ShardName) -> impl Iterator<Item = &str> {
+        let of_shard = self
+            .departures
+            .iter()
+            .filter(|(_, departures)| departures.by_shard.contains_key(shard));
+        of_shard.map(|(cluster, _)| cluster.as_str())
+    }
+
     /// Departures from `cluster` are known completely after this view revision.
     pub(crate) fn departures_dropped_up_to(&self, cluster: &str) -> u64 {
         self.departures

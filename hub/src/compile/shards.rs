@@ -8,11 +8,10 @@ use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::{Accepted, Compiled, Ledger, Ref, State, Wanted, World};
-use crate::facts::Facts;
 use crate::settings::Settings;
 
 /// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had.
-pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
+pub(super) fn render(world: &mut World, settings: &Settings) {
     let mut owned = owned(&world.state.ledger);
     let mut resources = Vec::new();
     for (name, accepted) in &world.state.accepted {
@@ -20,10 +19,8 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
         let wanted = wanted.filter(|_| !accepted.spec.clusters.is_empty());
         let of_shard = owned.entry(name).or_default();
         let members = wanted.map_or_else(|| vec![home()], |wanted| members(wanted, of_shard));
-        for cluster in facts.members.keys() {
-            if world.state.ledger.departures(cluster, name).next().is_some() {
-                of_shard.entry(cluster).or_default();
-            }
+        for cluster in world.state.ledger.departed_clusters(name) {
+            of_shard.entry(cluster).or_default();
         }
         let body = Body::Shard(shard(settings, world.state.cursor_format, name, accepted, members));
         resources.push((Ref::Shard(name.clone()), Compiled::new(body)));

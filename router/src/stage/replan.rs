@@ -100,6 +100,8 @@ struct Seen {
     rests_on: Basis,
     /// Of each member that the plan asks.
     footings: Vec<Footing>,
+    /// Of the snapshot: cursors name also the members that are not asked.
+    incarnations: u64,
 }
 
 /// What the hub told of a member when the plan was made: by the same, and for the same caller, it would be the same plan.
@@ -254,6 +256,7 @@ impl Replanner {
                 caller: caller.clone(),
                 rests_on,
                 footings,
+                incarnations: snapshot.incarnations,
             }),
             word: AtomicU8::new(Word::Same as u8),
             waker: AtomicWaker::new(),
@@ -359,7 +362,8 @@ impl Seen {
         };
         let same_view = same(&caller, &self.caller);
         // Of the usual swap most of them need no more than this.
-        if same_view && self.footings.iter().all(|footing| footing.stands(asked, snapshot)) {
+        let same_members = self.incarnations == snapshot.incarnations;
+        if same_view && same_members && self.footings.iter().all(|footing| footing.stands(asked, snapshot)) {
             return Word::Same;
         }
         let planned = plan::plan(&caller, asked, snapshot, &routing.kinds);
@@ -380,6 +384,7 @@ impl Seen {
         };
         self.caller = caller;
         self.footings = self.rests_on.footings(asked, snapshot);
+        self.incarnations = snapshot.incarnations;
         word
     }
 }

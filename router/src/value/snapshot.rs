@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use portolan_crds::labels::{GATEWAY_ACCOUNT, LabelKeys};
-use portolan_crds::names::ShardName;
+use portolan_crds::names::{RESTORED, ShardName};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::cursor::Format;
@@ -36,6 +36,8 @@ pub(crate) struct Snapshot {
     pub(crate) callers: Map<CallerKey, CallerView>,
     /// Member clusters by name.
     pub(crate) targets: Map<Arc<str>, Target>,
+    /// Other where any of them is another incarnation than before, has come or has gone.
+    pub(crate) incarnations: u64,
     /// Who the callers of each member are, and as whom it lets the router act.
     pub(crate) identities: Map<Arc<str>, MemberIdentity>,
     /// How far each member's objects are labelled.
@@ -214,6 +216,25 @@ struct MadeOf {
     rules: Arc<v1::Shard>,
     /// Per member; `None` for one that is the shard's as a whole.
     owned: Vec<Option<Arc<Ownership>>>,
+    /// What it had in clusters that are no members of it any more, by cluster.
+    elsewhere: Vec<Arc<Ownership>>,
+}
+
+impl MadeOf {
+    fn all_owned(&self) -> impl Iterator<Item = &Arc<Ownership>> {
+        self.owned.iter().flatten().chain(&self.elsewhere)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let owned = |(one, other): (&Option<Arc<Ownership>>, &Option<Arc<Ownership>>)| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let elsewhere = self.elsewhere.iter().map(Arc::as_ptr);
+        Arc::ptr_eq(&self.rules, &other.rules)
+            && self.owned.iter().zip(&other.owned).all(owned)
+            && elsewhere.eq(other.elsewhere.iter().map(Arc::as_ptr))
+    }
 }
 
 /// What a shard owns in one member.
@@ -292,14 +313,6 @@ impl Shard {
                 exact: false,
             },
         ))
-    }
-
-    fn is_made_of(&self, rules: &Arc<v1::Shard>, owned: &[Option<Arc<Ownership>>]) -> bool {
-        let same = |(one, other): (&Option<Arc<Ownership>>, &Option<Arc<Ownership>>)| match (one, other) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        Arc::ptr_eq(&self.made_of.rules, rules) && self.made_of.owned.iter().zip(owned).all(same)
     }
 
     /// The member of this name.
@@ -400,6 +413,13 @@ pub(crate) struct Target {
     pub(crate) cordoned: bool,
     /// Breaker settings; zero fields mean the router's defaults.
     pub(crate) breaker: v1::Breaker,
+}
+
+impl Target {
+    /// Whether the member has lived on from an earlier state of its own: versions of before are in its numbers, too.
+    pub(crate) fn was_restored(&self) -> bool {
+        self.cluster_uid.contains(RESTORED)
+    }
 }
 
 /// Who the callers of a member are, and as whom it lets the router act.

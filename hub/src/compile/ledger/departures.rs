@@ -18,7 +18,7 @@ const MAX: usize = 50_000;
 pub(super) struct Departures {
     /// The last time that each namespace left each shard.
     pub(super) by_shard: BTreeMap<ShardName, BTreeMap<String, Departure>>,
-    /// The highest view revision of what was dropped.
+    /// The highest view revision of what was dropped, or stays for its revision alone.
     pub(super) dropped_up_to: u64,
 }
 
@@ -41,7 +41,7 @@ impl Departures {
             .iter()
             .filter_map(|(shard, all)| last(shard, all))
             .collect();
-        self.retain(|departure| departure.unix_seconds >= since || last.contains(&departure.view_revision));
+        self.retain(|departure| departure.unix_seconds >= since, &last);
         let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
         let Some(excess) = count.checked_sub(MAX).filter(|excess| *excess > 0) else {
             return;
@@ -50,18 +50,18 @@ impl Departures {
         let mut revisions: Vec<_> = all.map(|departure| departure.view_revision).collect();
         let (_, last_dropped, _) = revisions.select_nth_unstable(excess - 1);
         let last_dropped = *last_dropped;
-        self.retain(|departure| departure.view_revision > last_dropped || last.contains(&departure.view_revision));
+        self.retain(|departure| departure.view_revision > last_dropped, &last);
     }
 
-    fn retain(&mut self, keep: impl Fn(&Departure) -> bool) {
+    fn retain(&mut self, counts: impl Fn(&Departure) -> bool, last: &BTreeSet<u64>) {
         let dropped_up_to = &mut self.dropped_up_to;
         self.by_shard.retain(|_, namespaces| {
             namespaces.retain(|_, departure| {
-                let kept = keep(departure);
-                if !kept {
+                let counts = counts(departure);
+                if !counts {
                     *dropped_up_to = departure.view_revision.max(*dropped_up_to);
                 }
-                kept
+                counts || last.contains(&departure.view_revision)
             });
             !namespaces.is_empty()
         });

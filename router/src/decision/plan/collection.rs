@@ -158,7 +158,7 @@ impl Merged<'_> {
             fault,
         })?;
         let watch = self.verb() == Verb::Watch;
-        let only_member = self.is_only_member(&legs);
+        let only_member = !unique && self.is_only_member(&legs);
         Ok(FanOut {
             legs,
             universe,
@@ -172,13 +172,16 @@ impl Merged<'_> {
     }
 
     /// Whether whatever the caller has read of this collection in 24 hours is of its one member. Which namespaces a version
-    /// speaks of it does not say, so over all of them only if no list of them is kept.
+    /// speaks of it does not say, so over all of them only if no list of them is kept; nor which life of a member that was
+    /// restored, nor whose a cluster-scoped kind was before another member became the primary.
     fn is_only_member(&self, legs: &[FanLeg]) -> bool {
         let [leg] = legs else { return false };
         let resource = self.route.request.resource.as_ref();
         let namespace = resource.and_then(|resource| resource.namespace.as_deref());
         let whole = leg.share == Share::default();
+        let first_life = !leg.forward.target.was_restored();
         whole
+            && first_life
             && self
                 .route
                 .snapshot

@@ -223,13 +223,20 @@ impl Merged<'_> {
     }
 
     /// A refusal empties no cache: who has objects of a namespace that left the shard is first told that there are none, in
-    /// the words of the member that it left.
+    /// the words of the member that it left, or of another one while that is cordoned or gone.
     fn handed_over(&self, namespace: &str, fault: Fault) -> Outcome {
-        let (Some((member, departed)), Fault::Forbidden(message)) = (self.shard.departed(namespace), &fault) else {
+        let (Some((cluster, departed)), Fault::Forbidden(message)) = (self.shard.departed(namespace), &fault) else {
             let rule = Rule::OutsideRefused;
             return Err(Refusal { rule, fault });
         };
-        let leg = self.placed_leg(&member.cluster, Some(Selector::nothing()))?;
+        let nothing = |cluster| self.placed_leg(cluster, Some(Selector::nothing()));
+        let mut others = self.shard.members.iter().map(|member| &member.cluster);
+        let leg = match nothing(cluster) {
+            Ok(leg) if leg.held.is_none() => Ok(leg),
+            refused => others
+                .find_map(|other| nothing(other).ok().filter(|leg| leg.held.is_none()))
+                .map_or(refused, Ok),
+        }?;
         let left = Left {
             revision: departed.view_revision,
             message: message.clone(),

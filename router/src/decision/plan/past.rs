@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Plan, plan};
+use super::{Planned, plan};
 use crate::value::classify::ApiRequest;
 use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Binding, Caller, CallerView, Snapshot};
@@ -14,7 +14,7 @@ pub(crate) fn plan_as_of(
     snapshot: &Snapshot,
     kinds: &Kinds,
     revision: u64,
-) -> Option<Plan> {
+) -> Option<Planned> {
     let Caller::Pod(view) = caller else { return None };
     let Binding::One(shard) = &view.binding else {
         return None;
@@ -24,5 +24,5 @@ pub(crate) fn plan_as_of(
         binding: Binding::One(Arc::new(shard)),
         ..CallerView::clone(view)
     };
-    Some(plan(&Caller::Pod(Arc::new(view)), request, snapshot, kinds).plan)
+    Some(plan(&Caller::Pod(Arc::new(view)), request, snapshot, kinds))
 }

@@ -120,6 +120,10 @@ impl Shard {
         json!({
             "config": self.config.to_string(),
             "configGeneration": self.config_generation,
+            "left": self.made_of.elsewhere.iter().map(|owned| json!({
+                "cluster": &*owned.cluster,
+                "departed": owned.departures(),
+            })).collect::<Vec<_>>(),
             "primaryCluster": &*self.primary_cluster,
             "lease": self.lease.as_ref().map(|lease| json!({"client": lease.client, "member": lease.member})),
             "explicitView": self.explicit_view,

@@ -1,5 +1,6 @@
 //! Older views of the shard: what was whose then, what has left, and whose an object's version can only be.
 
+use portolan_merge::cursor::Cursor;
 use portolan_wire::v1::resource::Body;
 
 use super::*;
@@ -41,8 +42,8 @@ impl World {
     fn as_of(&self, request: &str, revision: u64) -> Option<String> {
         let uri = request.split_once(' ').unwrap().1.parse().unwrap();
         let request = classify(&Method::GET, &uri, &HeaderMap::new()).unwrap();
-        let plan = plan_as_of(&self.pod(), &request, &self.snapshot, &self.kinds, revision)?;
-        Some(match plan {
+        let planned = plan_as_of(&self.pod(), &request, &self.snapshot, &self.kinds, revision)?;
+        Some(match planned.plan {
             Plan::FanOut(fan) => fan.legs.iter().map(say_leg).collect::<Vec<_>>().join(" | "),
             Plan::Refuse(fault) => fault.status_code().as_u16().to_string(),
             other => panic!("{other:?}"),
@@ -195,4 +196,49 @@ fn an_objects_version_is_a_members_own_where_no_other_had_the_collection() {
             .fan("GET /api/v1/namespaces/ns-z/pods?watch=true")
             .only_member
     );
+}
+
+/// A shard of west alone that had `ns-z` in east until revision 5.
+fn moved_out(owned_east: Body) -> World {
+    let mut shard = shard(vec![member("west", &["ns-c"])]);
+    shard.primary_cluster = "west".into();
+    shard.uid = "uid-blue".into();
+    world(shard, vec![owned_east])
+}
+
+#[test]
+fn what_left_a_cluster_that_is_no_member_any_more_is_known() {
+    let world = moved_out(owned("east", &[], &[("ns-z", 5)], 0));
+    world.check(&[(
+        "GET /api/v1/namespaces/ns-z/pods",
+        "handed-over ⇒ east select:nothing,!nothing",
+    )]);
+    let Caller::Pod(view) = world.pod() else {
+        panic!("a Pod")
+    };
+    let crate::value::snapshot::Binding::One(shard) = &view.binding else {
+        panic!("one shard")
+    };
+    assert_eq!(shard.identity.as_ref().unwrap().view_revision, 5);
+    assert!(world.as_of(PODS, 5).is_some());
+    assert_eq!(
+        world.as_of(PODS, 4),
+        None,
+        "by which labels east was asked is not known"
+    );
+    let older = moved_out(owned("east", &[], &[("ns-z", 5)], 5));
+    older.check(&[("GET /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403")]);
+}
+
+#[test]
+fn a_cursor_of_other_members_of_the_same_clusters_is_of_another_epoch() {
+    let cursor = |shard| Cursor::new(&World::new(shard).fan(PODS).universe).epoch();
+    let mut both = two();
+    both.uid = "uid-blue".into();
+    let mut west = both.clone();
+    west.members.remove(0);
+    let mut turned = both.clone();
+    turned.members.reverse();
+    assert_ne!(cursor(both.clone()), cursor(west));
+    assert_ne!(cursor(both), cursor(turned), "of equal names another wins");
 }

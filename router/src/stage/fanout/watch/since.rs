@@ -6,7 +6,7 @@ use std::sync::Arc;
 use portolan_merge::cursor::View;
 use portolan_merge::query::CollectionQuery;
 
-use crate::decision::plan::{FanOut, Plan, Replan, plan_as_of};
+use crate::decision::plan::{FanOut, Plan, Replan, Rule, plan_as_of};
 use crate::stage::fanout::Fan;
 use crate::value::fault::Fault;
 
@@ -34,13 +34,14 @@ pub(super) fn since(fan: &Fan, query: &CollectionQuery) -> Option<Since> {
         });
     };
     let (asking, routing) = (&fan.asking, &fan.routing);
-    match plan_as_of(
+    let then = plan_as_of(
         &asking.caller,
         &asking.asked,
         &routing.snapshot,
         &routing.kinds,
         revision,
-    )? {
+    )?;
+    match then.plan {
         Plan::FanOut(mut before) if before.left.is_none() => {
             before.universe = Arc::new(now.universe.at(revision));
             match now.after(&before) {
@@ -52,11 +53,14 @@ pub(super) fn since(fan: &Fan, query: &CollectionQuery) -> Option<Since> {
                 Replan::Same | Replan::Anew | Replan::Withdrawn => None,
             }
         }
-        Plan::FanOut(_) | Plan::Refuse(_) => Some(Since {
-            plan: Arc::new(now),
-            now: None,
-            nothing: true,
-        }),
+        Plan::FanOut(_) | Plan::Refuse(_) if matches!(then.rule, Rule::HandedOver | Rule::OutsideRefused) => {
+            Some(Since {
+                plan: Arc::new(now),
+                now: None,
+                nothing: true,
+            })
+        }
+        // A refusal for another reason, a cordon of today, says nothing of what the client was told.
         _ => None,
     }
 }

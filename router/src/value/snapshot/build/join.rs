@@ -1,11 +1,16 @@
 //! Callers with their shards, and shards with what they own: each shard is made once, however many callers it has.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
+
+use portolan_wire::v1;
 
 use super::shard;
 use crate::value::snapshot::keys::KeyIndex;
-use crate::value::snapshot::{Binding, CallerView, Map, Owners, Ownership, Shard, ShardKey, ShardName, Snapshot};
+use crate::value::snapshot::{
+    Binding, CallerView, MadeOf, Map, Owners, Ownership, Shard, ShardKey, ShardName, Snapshot, Target,
+};
 
 /// Shards of one join, or what is missing of them.
 type Joined = HashMap<ShardKey, Result<Arc<Shard>, String>>;
@@ -13,6 +18,9 @@ type Joined = HashMap<ShardKey, Result<Arc<Shard>, String>>;
 impl Snapshot {
     /// Joins what changed since `previous`; what did not stays the same value.
     pub(super) fn join(&mut self, previous: &Self) {
+        if !Arc::ptr_eq(&self.targets, &previous.targets) {
+            self.incarnations = incarnations(self.targets.values());
+        }
         if !Arc::ptr_eq(&self.identities, &previous.identities) {
             self.keys = Arc::new(KeyIndex::new(self.identities.iter()));
         }
@@ -81,33 +89,57 @@ impl Snapshot {
         let rules = self.rules.get(config);
         let rules = rules.ok_or_else(|| format!("the hub has not told the rules of shard {config}"))?;
         let home = key.home.as_deref().unwrap_or_default();
-        let owned = rules.members.iter().map(|member| {
-            let cluster = if member.cluster.is_empty() {
-                home
-            } else {
-                &member.cluster
-            };
-            let owned = self.owned(cluster, config);
-            match owned {
+        let cluster = |member: &v1::ShardMember| match &*member.cluster {
+            "" => home.to_owned(),
+            name => name.to_owned(),
+        };
+        let members: Vec<String> = rules.members.iter().map(cluster).collect();
+        let owned = rules
+            .members
+            .iter()
+            .zip(&members)
+            .map(|(member, cluster)| match self.owned(cluster, config) {
                 None if !member.all_namespaces => Err(format!(
                     "the hub has not told what shard {config} owns in member cluster {cluster}"
                 )),
                 owned => Ok(owned.cloned()),
-            }
-        });
+            });
         let owned = owned.collect::<Result<Vec<_>, _>>()?;
-        let kept = self.shards.get(key).filter(|shard| shard.is_made_of(rules, &owned));
-        if let Some(kept) = kept {
+        let others = self
+            .ownership
+            .keys()
+            .filter(|cluster| !members.iter().any(|member| **member == ***cluster));
+        let mut elsewhere: Vec<_> = others
+            .filter_map(|cluster| self.owned(cluster, config))
+            .cloned()
+            .collect();
+        elsewhere.sort_unstable_by(|one, other| one.cluster.cmp(&other.cluster));
+        let made_of = MadeOf {
+            rules: rules.clone(),
+            owned,
+            elsewhere,
+        };
+        if let Some(kept) = self.shards.get(key).filter(|shard| shard.made_of.is_same(&made_of)) {
             return Ok(kept.clone());
         }
         // The rules were checked when they came, by the same function.
-        let shard = shard::shard(rules, home, owned).map_err(|error| error.to_string())?;
+        let shard = shard::shard(made_of, home).map_err(|error| error.to_string())?;
         Ok(Arc::new(shard))
     }
 
     fn owned(&self, cluster: &str, config: &portolan_crds::names::ShardName) -> Option<&Arc<Ownership>> {
         self.ownership.get(cluster)?.get(config)
     }
+}
+
+/// In any order.
+fn incarnations<'a>(targets: impl Iterator<Item = &'a Arc<Target>>) -> u64 {
+    let one = |target: &Arc<Target>| {
+        let mut hash = DefaultHasher::new();
+        (&target.cluster, &target.cluster_uid).hash(&mut hash);
+        hash.finish()
+    };
+    targets.map(one).fold(0, u64::wrapping_add)
 }
 
 fn owners(shards: &Map<ShardName, Ownership>) -> Owners {

@@ -5,14 +5,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::shard;
-use crate::value::snapshot::{Departed, GrantState, Member, Ownership, Pair, Shard, ShardName, Snapshot};
+use crate::value::snapshot::{Departed, GrantState, MadeOf, Ownership, Pair, Shard, ShardName, Snapshot};
 
 impl Shard {
     /// The shard at an older view revision, by the rules of now: without what entered since, with what left. What came and
     /// went in between is in it as well: nobody held it, and nobody minds that it is gone. `None`: what was whose is not known.
     pub(crate) fn as_of(&self, home: &str, revision: u64) -> Option<Self> {
         let mut left = HashSet::new();
-        let owned = self.made_of.owned.iter().map(|owned| {
+        let MadeOf {
+            rules,
+            owned,
+            elsewhere,
+        } = &self.made_of;
+        if elsewhere.iter().any(|owned| owned.last_revision() > revision) {
+            return None;
+        }
+        let owned = owned.iter().map(|owned| {
             let Some(owned) = owned else { return Some(None) };
             Some(Some(Arc::new(owned.as_of(revision, &mut left)?)))
         });
@@ -25,15 +33,19 @@ impl Shard {
         if !left.iter().all(once) {
             return None;
         }
-        shard::shard(&self.made_of.rules, home, owned).ok()
+        let made_of = MadeOf {
+            rules: rules.clone(),
+            owned,
+            elsewhere: elsewhere.clone(),
+        };
+        shard::shard(made_of, home).ok()
     }
 
-    /// The member that a namespace left last, if it is in none of the shard's now.
-    pub(crate) fn departed(&self, namespace: &str) -> Option<(&Member, &Departed)> {
-        let owned = self.members.iter().zip(&self.made_of.owned);
-        let departed = owned.flat_map(|(member, owned)| {
-            let departed = owned.iter().flat_map(|owned| &owned.departed);
-            departed.map(move |departed| (member, departed))
+    /// The cluster that a namespace left last, if it is in none of the shard's now.
+    pub(crate) fn departed(&self, namespace: &str) -> Option<(&Arc<str>, &Departed)> {
+        let departed = self.made_of.all_owned().flat_map(|owned| {
+            let departed = owned.remembered();
+            departed.map(move |departed| (&owned.cluster, departed))
         });
         departed
             .filter(|(_, departed)| *departed.namespace == *namespace)
@@ -69,12 +81,18 @@ impl Ownership {
         Some(before)
     }
 
+    /// What left in the last 24 hours. The newest departure of a shard stays for its view revision when it is older.
+    fn remembered(&self) -> impl Iterator<Item = &Departed> {
+        let all = self.departed.iter();
+        all.filter(|departed| departed.view_revision > self.departed_dropped_up_to)
+    }
+
     /// Whether it has, or has had, anything (of this namespace).
     fn knows(&self, namespace: Option<&str>) -> bool {
         match namespace {
-            None => !(self.namespaces.is_empty() && self.departed.is_empty()),
+            None => !self.namespaces.is_empty() || self.remembered().next().is_some(),
             Some(name) => {
-                let departed = || self.departed.iter().any(|departed| *departed.namespace == *name);
+                let departed = || self.remembered().any(|departed| *departed.namespace == *name);
                 self.namespaces.contains_key(name) || departed()
             }
         }

@@ -26,23 +26,24 @@ pub(super) fn is_of_home(wire: &v1::Shard) -> bool {
 
 /// The name of the shard, if its rules can be served.
 pub(super) fn check(wire: &Arc<v1::Shard>) -> Result<ShardName, BuildError> {
-    let owned = vec![None; wire.members.len()];
-    Ok(shard(wire, "home", owned)?.config)
+    let made_of = MadeOf {
+        rules: wire.clone(),
+        owned: vec![None; wire.members.len()],
+        elsewhere: Vec::new(),
+    };
+    Ok(shard(made_of, "home")?.config)
 }
 
 /// Rules, joined with what the shard owns in each of their members. `home`: the cluster of its callers.
-pub(super) fn shard(
-    wire: &Arc<v1::Shard>,
-    home: &str,
-    owned: Vec<Option<Arc<Ownership>>>,
-) -> Result<Shard, BuildError> {
+pub(super) fn shard(made_of: MadeOf, home: &str) -> Result<Shard, BuildError> {
+    let wire = &*made_of.rules;
     let config: ShardName = wire.name.parse().map_err(|error| bad("name", error))?;
     let label_keys = LabelKeys::new(&wire.label_prefix).map_err(|error| bad("label_prefix", error))?;
-    let (members, namespaces) = members(wire, home, &owned)?;
+    let (members, namespaces) = members(wire, home, &made_of.owned)?;
     let reaches = reach::reaches(&members, &namespaces, &label_keys);
     let limits: Vec<Limit> = wire.limits.iter().map(limit).collect::<Result<_, _>>()?;
     Ok(Shard {
-        identity: identity(wire, &limits, &owned),
+        identity: identity(&made_of, &limits),
         config_generation: wire.config_generation,
         primary_cluster: cluster_or("primary_cluster", &wire.primary_cluster, home)?,
         lease: lease(&wire.leader_election_name, &config)?,
@@ -65,15 +66,13 @@ pub(super) fn shard(
         label_keys,
         namespaces,
         reaches,
-        made_of: MadeOf {
-            rules: wire.clone(),
-            owned,
-        },
+        made_of,
     })
 }
 
 /// `None` if the hub does not tell UIDs, or what it tells is of two lives of its ledger.
-fn identity(wire: &v1::Shard, limits: &[Limit], owned: &[Option<Arc<Ownership>>]) -> Option<CursorIdentity> {
+fn identity(made_of: &MadeOf, limits: &[Limit]) -> Option<CursorIdentity> {
+    let wire = &made_of.rules;
     if wire.uid.is_empty() {
         return None;
     }
@@ -81,12 +80,16 @@ fn identity(wire: &v1::Shard, limits: &[Limit], owned: &[Option<Arc<Ownership>>]
     for limit in limits {
         let _ = write!(shard, "/{:?}/{}", limit.resources, limit.selector);
     }
-    let mut lives = owned.iter().flatten().map(|owned| &owned.incarnation);
+    // Home and primary have a place in every cursor, member or not.
+    let members: Vec<&str> = wire.members.iter().map(|member| member.cluster.as_str()).collect();
+    let labels = (&wire.label_prefix, &wire.bucketing);
+    let _ = write!(shard, "/{members:?}/{}/{labels:?}", wire.primary_cluster);
+    let mut lives = made_of.all_owned().map(|owned| &owned.incarnation);
     let hub_incarnation = lives.next().cloned().unwrap_or_default();
     if lives.any(|other| *other != hub_incarnation) {
         return None;
     }
-    let revisions = owned.iter().flatten().map(|owned| owned.view_revision());
+    let revisions = made_of.all_owned().map(|owned| owned.view_revision());
     Some(CursorIdentity {
         shard,
         hub_incarnation,
