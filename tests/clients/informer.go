@@ -50,6 +50,9 @@ func listWatchOf(config *rest.Config, want asked) (*cache.ListWatch, error) {
 			return collection.list(ctx, want.narrowed(options))
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			if want.watchSeconds > 0 {
+				options.TimeoutSeconds = &want.watchSeconds
+			}
 			return collection.watch(ctx, want.narrowed(options))
 		},
 	}, err

@@ -30,15 +30,18 @@ type asked struct {
 	limit      int64
 	step       bool
 	version    string
-	// Of soak.
+	// Of soak and until.
+	rest []string
+	// 0: as the library asks.
 	watchSeconds int64
-	rest         []string
 }
 
 var subcommands = map[string]func(context.Context, *rest.Config, asked, commands) error{
 	"informer":           runInformer,
 	"controller-runtime": runControllerRuntime,
 	"page":               runPage,
+	"retry":              runRetry,
+	"until":              runUntil,
 	"soak":               runSoak,
 }
 
@@ -50,7 +53,7 @@ func main() {
 }
 
 func run() error {
-	usage := "usage: portolan-go-client informer|controller-runtime|page|soak [flags]; --help after a subcommand lists them"
+	usage := "usage: portolan-go-client informer|controller-runtime|page|retry|until|soak [flags]; --help after a subcommand lists them"
 	if len(os.Args) < 2 || subcommands[os.Args[1]] == nil {
 		return errors.New(usage)
 	}
@@ -87,8 +90,8 @@ func parse(name string, arguments []string) (asked, string, error) {
 	flags.BoolVar(&want.consistent, "read-your-writes", false, "controller-runtime's EnableReadYourWritesConsistency")
 	flags.Int64Var(&want.limit, "limit", 500, "page: items asked for at once")
 	flags.BoolVar(&want.step, "step", false, "page: wait for the command `next` before each page but the first")
-	flags.StringVar(&want.version, "resource-version", "", "page: of the first page")
-	flags.Int64Var(&want.watchSeconds, "watch-seconds", 4, "soak: how long each watch lasts")
+	flags.StringVar(&want.version, "resource-version", "", "page: of the first page; retry and until: where they begin")
+	flags.Int64Var(&want.watchSeconds, "watch-seconds", 0, "how long each watch lasts; default: as the library asks")
 	if err := flags.Parse(arguments); err != nil {
 		return want, "", err
 	}

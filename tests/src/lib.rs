@@ -15,6 +15,7 @@ pub mod programs;
 pub mod shard;
 pub mod trace;
 pub mod watch;
+pub mod watcher;
 pub mod world;
 
 pub use fleet::{Fleet, FleetOptions};

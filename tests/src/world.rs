@@ -7,12 +7,14 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
+use portolan_crds::ShardingConfig;
 use portolan_testbed::{Cluster, Options, Testbed, eventually};
 use serde_json::{Value, json};
 
 use crate::door::Door;
 use crate::fleet::{Fleet, FleetOptions};
 use crate::kubectl::Kubectl;
+use crate::watch::{Held, held};
 
 /// Audience of tokens for routers.
 pub const AUDIENCE: &str = "portolan";
@@ -98,6 +100,25 @@ impl World {
     /// Creates a namespace in a member, past the router.
     pub async fn namespace(&self, member: &str, namespace: &str) -> anyhow::Result<()> {
         create_namespace(self.cluster(member), namespace).await
+    }
+
+    /// Gives a shard other `clusters`.
+    pub async fn own(&self, shard: &str, clusters: Value) -> anyhow::Result<()> {
+        let shards: Api<ShardingConfig> = Api::namespaced(self.cluster(HUB).client().await?, "operators");
+        let patch = Patch::Merge(json!({"spec": {"clusters": clusters}}));
+        shards.patch(shard, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// What members hold, each in one namespace, past the router; `resource` is a group-version's path and a plural name.
+    pub async fn truth(&self, resource: (&str, &str), places: &[(&str, &str)]) -> anyhow::Result<Held> {
+        let (root, plural) = resource;
+        let mut all = Held::new();
+        for (member, namespace) in places {
+            let path = format!("{root}/namespaces/{namespace}/{plural}");
+            all.extend(held(&self.direct_door(member).await?.get(&path, &[]).await?.json())?);
+        }
+        Ok(all)
     }
 
     /// kubectl as administrator of a cluster, past the router.

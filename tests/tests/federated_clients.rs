@@ -18,8 +18,6 @@ mod printed;
 mod steps;
 #[path = "federated_clients/truth.rs"]
 mod truth;
-#[path = "federated_clients/watcher.rs"]
-mod watcher;
 
 use std::time::Instant;
 

@@ -8,8 +8,6 @@
     reason = "also in functions that only tests call"
 )]
 
-#[path = "federated_moves/handover.rs"]
-mod handover;
 #[path = "federated_moves/labels.rs"]
 mod labels;
 #[path = "federated_moves/members.rs"]
@@ -17,13 +15,10 @@ mod members;
 #[path = "federated_moves/restores.rs"]
 mod restores;
 
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use portolan_crds::ShardingConfig;
 use portolan_testbed::eventually;
 use portolan_tests::door::Door;
 use portolan_tests::shard::federated;
-use portolan_tests::watch::{Held, WATCH_LIST, Watch, held};
+use portolan_tests::watch::{Held, WATCH_LIST, Watch};
 use portolan_tests::world::{Plan, Shared, World};
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
@@ -43,8 +38,6 @@ fn manifests() -> String {
         federated("moves", "east", &[("east", &["fm-e", "fm"]), ("west", &["fm-w"])]),
         late.replace("name: LATE", "selector: {matchLabels: {crew: late}}"),
         federated("labels", "east", &[("east", &["fb-e"]), ("west", &["fb-w"])]),
-        federated("giver", "east", &[("east", &["fh-e", "fh"])]),
-        federated("taker", "east", &[("east", &["fh-t"])]),
         federated("restored", "east", &[("east", &["fr-e"]), ("north", &["fr-n"])]),
         federated("boxed", "east", &[("east", &["fk-e"]), ("west", &["fk-w"])]).replace("  clusters:\n", limits),
     ]
@@ -67,9 +60,6 @@ async fn world() -> &'static World {
             "west/fx",
             "east/fk-e",
             "west/fk-w",
-            "east/fh-e",
-            "east/fh",
-            "east/fh-t",
             "east/fr-e",
             "north/fr-n",
         ],
@@ -112,22 +102,9 @@ async fn map(member: &str, namespace: &str, name: &str) {
 
 /// What members hold, each in one namespace, past the router; `resource` is a group-version and a plural name.
 async fn truth(resource: (&str, &str), places: &[(&str, &str)]) -> Held {
-    let (root, plural) = resource;
-    let mut all = Held::new();
-    for (member, namespace) in places {
-        let door = world().await.direct_door(member).await.unwrap();
-        let list = door
-            .get(&format!("{root}/namespaces/{namespace}/{plural}"), &[])
-            .await
-            .unwrap();
-        all.extend(held(&list.json()).unwrap());
-    }
-    all
+    world().await.truth(resource, places).await.unwrap()
 }
 
 async fn own(shard: &str, clusters: Value) {
-    let client = world().await.cluster("hub").client().await.unwrap();
-    let shards: Api<ShardingConfig> = Api::namespaced(client, "operators");
-    let patch = Patch::Merge(json!({"spec": {"clusters": clusters}}));
-    shards.patch(shard, &PatchParams::default(), &patch).await.unwrap();
+    world().await.own(shard, clusters).await.unwrap();
 }

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::ensure;
+use kube::Api;
+use kube::runtime::watcher;
 use portolan_tests::go_client::GoClient;
+use portolan_tests::watcher::{Objects, Watcher};
 use portolan_tests::world::World;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::SHARD;
 use crate::printed::Printed;
-use crate::truth::Objects;
-use crate::watcher::Watcher;
 
 /// A client under test.
 pub(crate) struct Client {
@@ -43,7 +44,9 @@ impl Client {
         let kubeconfig = world.fleet.merged_kubeconfig(SHARD);
         let rust = async |streaming| {
             let client = world.client(kubeconfig.clone(), None).await?;
-            anyhow::Ok(Kind::Rust(Watcher::start(client, streaming)))
+            let config = watcher::Config::default();
+            let config = if streaming { config.streaming_lists() } else { config };
+            anyhow::Ok(Kind::Rust(Watcher::start(Api::all(client), config)))
         };
         let printed = world.fleet.dir().join("kubectl-watch.json");
         let all = [

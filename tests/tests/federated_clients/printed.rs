@@ -7,10 +7,9 @@ use std::process::Stdio;
 
 use anyhow::Context as _;
 use portolan_tests::kubectl::Kubectl;
+use portolan_tests::watcher::Objects;
 use serde_json::Value;
 use tokio::process::Child;
-
-use crate::truth::Objects;
 
 const ARGUMENTS: [&str; 6] = [
     "get",

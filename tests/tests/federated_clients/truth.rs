@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use http::Method;
 use portolan_tests::door::{Line, json, request};
+use portolan_tests::watcher::Objects;
 use portolan_tests::world::World;
 use serde_json::json;
 
 use crate::{FOREIGN, OWNED};
-
-/// `namespace/name` → resourceVersion.
-pub(crate) type Objects = BTreeMap<String, String>;
 
 /// A writer of ConfigMaps, past the router.
 #[derive(Default)]

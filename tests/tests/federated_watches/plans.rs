@@ -1,21 +1,12 @@
 //! The shard changes under an open watch: the same stream tells what came and what left.
 
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use portolan_crds::ShardingConfig;
 use serde_json::{Value, json};
 
 use crate::stream::Watch;
 use crate::{MAPS, MEMBERS, door, make_in, position, world};
 
 pub(crate) async fn own(shard: &str, clusters: Value) {
-    let client = world().await.cluster("hub").client().await.unwrap();
-    let shards: Api<ShardingConfig> = Api::namespaced(client, "operators");
-    let body = json!({"spec": {"clusters": clusters}});
-    shards
-        .patch(shard, &PatchParams::default(), &Patch::Merge(&body))
-        .await
-        .unwrap();
+    world().await.own(shard, clusters).await.unwrap();
 }
 
 #[tokio::test]

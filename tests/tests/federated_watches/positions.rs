@@ -60,35 +60,3 @@ async fn clients_without_bookmarks_resume_from_the_last_object() {
     }
     panic!("no position was remembered");
 }
-
-/// One namespace is one member's, so its objects' versions are that member's own.
-#[tokio::test]
-async fn a_watch_begins_at_the_version_of_a_created_object() {
-    let _calm = MEMBERS.read().await;
-    let door = door("raws").await;
-    let path = "/api/v1/namespaces/raws-w/configmaps";
-    let object = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "created"}});
-    let created = door.post(path, &object).await.unwrap();
-    assert_eq!(created.status, 201, "{}", created.message());
-    let version = created.json()["metadata"]["resourceVersion"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    make("raws", "west", "after").await;
-    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-    for accept in ["application/json", table] {
-        let query = format!("resourceVersion={version}");
-        let mut watch = Watch::of(&door, path, &query, accept).await;
-        let event = watch.next().await.unwrap();
-        let object = event.pointer("/object/rows/0/object").unwrap_or(&event["object"]);
-        assert_eq!(
-            (&event["type"], &object["metadata"]["name"]),
-            (&"ADDED".into(), &"after".into()),
-            "{accept}: {event}"
-        );
-    }
-    let query = format!("resourceVersion={version}");
-    let mut watch = Watch::of(&door, path, &query, "application/vnd.kubernetes.protobuf;stream=watch").await;
-    let frame = watch.frame().await;
-    assert!(frame.windows(5).any(|bytes| bytes == b"after"), "{frame:?}");
-}

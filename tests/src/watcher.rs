@@ -1,45 +1,45 @@
 //! kube-rs' watcher with its default back-off, its events kept as a reflector would.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
-use crate::truth::Objects;
+/// `namespace/name` → resourceVersion.
+pub type Objects = BTreeMap<String, String>;
 
 /// What it was told.
-#[derive(Default)]
-pub(crate) struct Seen {
-    pub(crate) held: Objects,
-    pub(crate) deleted: BTreeSet<String>,
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// What it holds.
+    pub held: Objects,
+    /// Keys of what it was told or found to be gone.
+    pub deleted: BTreeSet<String>,
     /// How often it began anew.
-    pub(crate) lists: u64,
-    pub(crate) errors: Vec<String>,
+    pub lists: u64,
+    /// What it complained of.
+    pub errors: Vec<String>,
     coming: Objects,
 }
 
-/// A running watcher, ended when dropped.
-pub(crate) struct Watcher {
+/// A running watcher of ConfigMaps, ended when dropped.
+#[derive(Debug)]
+pub struct Watcher {
     seen: Arc<Mutex<Seen>>,
     _task: JoinSet<()>,
 }
 
 impl Watcher {
-    pub(crate) fn start(client: Client, streaming: bool) -> Self {
+    /// Of this collection, as configured.
+    pub fn start(api: Api<ConfigMap>, config: watcher::Config) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let mut config = watcher::Config::default();
-        if streaming {
-            config = config.streaming_lists();
-        }
-        let mut events = watcher::watcher(Api::<ConfigMap>::all(client), config)
-            .default_backoff()
-            .boxed();
+        let mut events = watcher::watcher(api, config).default_backoff().boxed();
         let (mut task, told) = (JoinSet::new(), seen.clone());
         task.spawn(async move {
             while let Some(event) = events.next().await {
@@ -49,7 +49,8 @@ impl Watcher {
         Self { seen, _task: task }
     }
 
-    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+    /// What it was told so far.
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock()
     }
 }
