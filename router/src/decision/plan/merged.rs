@@ -217,9 +217,23 @@ impl Merged<'_> {
         let mut leg: FanLeg = self.placed_leg(located.cluster, limits)?;
         leg.forward.warning = located.warning;
         let mut fan = self.fan_out(vec![leg], false)?;
-        // Of what is another shard's this one's ownership says nothing.
-        fan.only_member &= located.rule != Rule::OutsideAudited;
+        fan.only_member &= match located.rule {
+            // Of what is another shard's this one's ownership says nothing.
+            Rule::OutsideAudited => false,
+            Rule::OwnedNamespace => !self.was_read_elsewhere(namespace, located.cluster),
+            _ => true,
+        };
         Ok((located.rule, fan.into()))
+    }
+
+    /// Whether the caller may have read the namespace in another member before it was the shard's: its own, which is home's
+    /// then, and under `Audit` any.
+    fn was_read_elsewhere(&self, namespace: &str, cluster: &str) -> bool {
+        let home = &*self.view.key.home_cluster;
+        let whole = self.shard.members.iter().any(|member| member.all_namespaces);
+        let audited = self.shard.enforcement == Enforcement::Audit && !whole;
+        let own = *namespace == *self.view.namespace && home != cluster;
+        own || audited && self.holders().any(|other| other != cluster)
     }
 
     /// A refusal empties no cache: who has objects of a namespace that left the shard is first told that there are none, in

@@ -189,13 +189,33 @@ fn an_objects_version_is_a_members_own_where_no_other_had_the_collection() {
             .fan("GET /api/v1/namespaces/ns-a/pods?watch=true")
             .only_member
     );
+}
+
+#[test]
+fn what_was_read_elsewhere_before_it_was_the_shards_has_no_version_of_its_own() {
     let mut audited = two();
     audited.enforcement = v1::Enforcement::Audit.into();
+    let audited = World::new(audited);
+    for request in [
+        "GET /api/v1/namespaces/ns-z/pods?watch=true",
+        "GET /api/v1/namespaces/ns-c/pods?watch=true",
+    ] {
+        assert!(!audited.fan(request).only_member, "{request}");
+    }
+    let mut whole = shard(vec![member("home", &["*"])]);
+    whole.enforcement = v1::Enforcement::Audit.into();
     assert!(
-        !World::new(audited)
-            .fan("GET /api/v1/namespaces/ns-z/pods?watch=true")
-            .only_member
+        World::new(whole)
+            .fan("GET /api/v1/namespaces/ns-a/pods?watch=true")
+            .only_member,
+        "nothing was ever outside"
     );
+    // The caller's own namespace, which was home's.
+    let own = World::new(shard(vec![member("west", &["ops", "ns-a"])]));
+    for (namespace, only_member) in [("ops", false), ("ns-a", true)] {
+        let request = format!("GET /api/v1/namespaces/{namespace}/pods?watch=true");
+        assert_eq!(own.fan(&request).only_member, only_member, "{request}");
+    }
 }
 
 /// A shard of west alone that had `ns-z` in east until revision 5.
