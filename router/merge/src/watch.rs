@@ -97,6 +97,7 @@ pub struct WatchMerge {
     acts: Acts,
     emitter: Emitter,
     sent: Sent,
+    in_order: bool,
     /// The key of the frame under way, written anew for each, so that no event allocates one.
     key: String,
 }
@@ -121,6 +122,7 @@ impl WatchMerge {
             acts: Acts::default(),
             emitter: Emitter::new(spec.format, spec.cluster_column),
             sent: Sent::default(),
+            in_order: false,
             key: String::new(),
         };
         let names = spec.unique && spec.legs.len() > 1;
@@ -135,6 +137,14 @@ impl WatchMerge {
     #[must_use]
     pub fn hiding_objects(mut self) -> Self {
         self.emitter.hide_objects();
+        self
+    }
+
+    /// The client may go on from any object's version, here or elsewhere: it is told the member's history in order, as the
+    /// member tells it, and where the member has forgotten that, so is the client.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.in_order = true;
         self
     }
 

@@ -13,9 +13,11 @@ impl WatchMerge {
         let expired = refusal.is_some_and(Refusal::expired);
         let position = self.legs.position(leg);
         let exact = self.legs.exact(leg);
+        let forgotten = expired && self.in_order && self.legs[leg].state.is_live();
         let this = &mut self.legs[leg];
         this.stream.reset();
         let start = match (this.state, position) {
+            _ if forgotten => None,
             (LegState::Live, Slot::At(version)) if !expired => Some(Start::At(version)),
             (LegState::Listing { .. }, Slot::At(version)) if !expired => Some(Start::Exact(version)),
             (LegState::Listing { .. }, _) => None,
@@ -41,7 +43,7 @@ impl WatchMerge {
             None => format!("member {cluster} was lost in the middle of its initial events"),
         };
         let cause = match refusal {
-            Some(_) if !self.legs.keeps_memory() => Expiry::Memory,
+            Some(_) if !self.legs.keeps_memory() && !forgotten => Expiry::Memory,
             Some(_) if expired => Expiry::Compacted,
             _ => Expiry::Member,
         };

@@ -121,6 +121,9 @@ impl Opening {
         if self.shared.hides_objects() {
             merge = merge.hiding_objects();
         }
+        if self.plan.only_member {
+            merge = merge.in_order();
+        }
         merge
     }
 

@@ -11,7 +11,7 @@ use crate::stage::fanout::Fan;
 use crate::value::fault::Fault;
 
 /// Why a cursor of an older view cannot be gone on with.
-pub(super) const UNKNOWN: &str = "too old resource version: what was the shard's then is not known any more";
+pub(super) const UNKNOWN: &str = "too old resource version: what was the shard's then, or became of it, cannot be told";
 
 /// What a watch begins as.
 pub(super) struct Since {
@@ -43,6 +43,11 @@ pub(super) fn since(fan: &Fan, query: &CollectionQuery) -> Option<Since> {
     )?;
     match then.plan {
         Plan::FanOut(mut before) if before.left.is_none() => {
+            // What is another member's now cannot be told of one that need not be there to be asked.
+            let asked = |cluster| now.clusters().any(|other| other == cluster);
+            if !before.clusters().all(asked) {
+                return None;
+            }
             before.universe = Arc::new(now.universe.at(revision));
             match now.after(&before) {
                 Replan::Changed(now) | Replan::Renewed(now) => Some(Since {
