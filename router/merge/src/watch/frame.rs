@@ -231,6 +231,7 @@ impl WatchMerge {
             let delete = PendingDelete {
                 client_version: same.map_or(0, |object| object.client_version()),
                 uid,
+                incarnation: self.legs[leg].uid_hash,
                 version: frame.event.version,
                 slot: Some(self.legs[leg].slot),
             };
@@ -267,7 +268,7 @@ impl WatchMerge {
         }
         if let Some(left) = self.deletes.remove(frame.key) {
             // It is back. Of several objects of one name the client holds the one that left, whatever this leg says.
-            let back = (left.uid == Uid::of(&frame.event.meta.uid)).then_some(left.client_version);
+            let back = left.held(&Uid::of(&frame.event.meta.uid), &self.legs[leg]);
             held = if self.legs.unique { back } else { held.or(back) };
         }
         if held.is_some_and(|held| held >= frame.event.version) {

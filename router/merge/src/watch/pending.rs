@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::known::{KnownObject, Uid};
+use super::leg::Leg;
 use super::{Act, Expiry, Start};
 
 /// In a large flush there is a bookmark after so many events …
@@ -17,6 +18,8 @@ pub(super) type PendingDeletes = BTreeMap<Box<str>, PendingDelete>;
 /// One of [`PendingDeletes`].
 pub(super) struct PendingDelete {
     pub(super) uid: Uid,
+    /// The incarnation of its member, whose versions say nothing of another one's.
+    pub(super) incarnation: u64,
     /// What the client holds of it; 0: not known.
     pub(super) client_version: u64,
     /// What the DELETED is to say.
@@ -26,13 +29,33 @@ pub(super) struct PendingDelete {
 }
 
 impl PendingDelete {
-    pub(super) fn of(object: KnownObject, version: u64, slot: Option<usize>) -> Self {
+    pub(super) fn of(object: KnownObject, version: u64, leg: &Leg) -> Self {
         Self {
             client_version: object.client_version(),
             uid: object.uid,
+            incarnation: leg.uid_hash,
             version,
-            slot,
+            slot: Some(leg.slot),
         }
+    }
+
+    /// Its member left.
+    pub(super) fn left(object: KnownObject, leg: &Leg) -> Self {
+        let version = object.version;
+        Self {
+            slot: None,
+            ..Self::of(object, version, leg)
+        }
+    }
+
+    /// Which version of this object of the leg's the client holds; 0: not known. `None`: it holds another object.
+    pub(super) fn held(&self, uid: &Uid, leg: &Leg) -> Option<u64> {
+        let version = if self.incarnation == leg.uid_hash {
+            self.client_version
+        } else {
+            0
+        };
+        (self.uid == *uid).then_some(version)
     }
 }
 

@@ -159,8 +159,7 @@ impl WatchMerge {
         }
         let objects = old.leg.known.as_mut().map(|known| known.drain());
         for (key, object) in objects.into_iter().flatten() {
-            let version = object.version;
-            self.deletes.insert(key, PendingDelete::of(object, version, None));
+            self.deletes.insert(key, PendingDelete::left(object, &old.leg));
         }
     }
 }

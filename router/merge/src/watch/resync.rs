@@ -56,10 +56,10 @@ impl WatchMerge {
     pub(super) fn forget(&mut self, leg: usize) {
         let this = &mut self.legs[leg];
         this.resend = false;
-        let (version, slot) = (this.seen, this.slot);
         let forgotten = this.known.as_mut().map(|known| known.drain());
         for (key, object) in forgotten.into_iter().flatten().filter(|(_, object)| object.stale) {
-            self.delete_later(key, PendingDelete::of(object, version, Some(slot)));
+            let this = &self.legs[leg];
+            self.delete_later(key, PendingDelete::of(object, this.seen, this));
         }
     }
 
@@ -121,10 +121,9 @@ impl WatchMerge {
 
     /// What a resync did not find has left.
     pub(super) fn delete_unseen(&mut self, leg: usize, version: u64) {
-        let slot = Some(self.legs[leg].slot);
         for (key, object) in self.legs[leg].sweep() {
             if !self.taken_over(leg, &key) {
-                self.delete_later(key, PendingDelete::of(object, version, slot));
+                self.delete_later(key, PendingDelete::of(object, version, &self.legs[leg]));
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::cursor::{Format, Slot, Universe};
 use crate::filter::NamespaceFilter;
 
 mod columns;
+mod incarnations;
 mod plain;
 mod unions;
 
