@@ -7,9 +7,10 @@
 //! the members send. One marker, no DELETED before it. While there is memory no stream is expired, but one that resumed and
 //! of which a member has compacted where it stood, or left. The client lists page by page while members change, and all pages together are the union at their one cursor;
 //! another client of the same caller, connected in turn or at once, may share the router's memory of streams with it; that
-//! memory may be little, and its routers several, of which one does not reach all members; connections may be gone before the
-//! router notices. Who resumes by an object's version goes on where it stands, or lists. Members are asked by label or not,
-//! and that changes while streams run. A failing seed is printed; `PORTOLAN_SEED=<seed>` replays it, `PORTOLAN_SOAK_SECONDS=<n>` runs for so long.
+//! memory may be little; connections may be gone before the router notices. Its routers may be several, which come and go, do
+//! not reach all members or the hub, and know the shard in different views. Who resumes by an object's version goes on where it
+//! stands, or lists. Members are asked by label or not, and that changes while streams run; they are restored from backups;
+//! days pass, of which the hub remembers one. A failing seed is printed; `PORTOLAN_SEED=<seed>` replays it, `PORTOLAN_SOAK_SECONDS=<n>` runs for so long.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,6 +23,7 @@
 mod client;
 mod dice;
 mod member;
+mod shard;
 mod truth;
 mod wirefmt;
 mod world;
@@ -80,6 +82,12 @@ fn history(seed: u64, total: &mut Tally) -> bool {
     total.entered += tally.entered;
     total.older += tally.older;
     total.scopes += tally.scopes;
+    total.caught_up += tally.caught_up;
+    total.hub_away += tally.hub_away;
+    total.restores += tally.restores;
+    total.days += tally.days;
+    total.forgotten_views += tally.forgotten_views;
+    total.only_member += tally.only_member;
     true
 }
 
@@ -125,6 +133,17 @@ fn every_history_ends_in_the_union() {
         "{total:?}"
     );
     assert!(total.older > each / 50 && total.scopes > each / 50, "{total:?}");
+    assert!(
+        total.caught_up > each / 20
+            && total.hub_away > each / 100
+            && total.restores > each / 10
+            && total.days > each / 10,
+        "{total:?}"
+    );
+    assert!(
+        total.forgotten_views > each / 1_000 && total.only_member > each / 100,
+        "{total:?}"
+    );
     assert!(
         total.resumed_raw > each / 50 && total.listed > each / 50 && total.entered > each / 50,
         "{total:?}"

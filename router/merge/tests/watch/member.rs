@@ -139,6 +139,16 @@ impl Member {
         self.history.retain(|change| change.version > self.compacted);
     }
 
+    /// It is as it was at a version that is not compacted; streams are cut.
+    pub(crate) fn restore(&mut self, version: u64) {
+        let version = version.max(self.compacted).max(1);
+        self.objects = self.objects_at(version);
+        self.history.retain(|change| change.version <= version);
+        self.version = version;
+        self.configured = version;
+        self.epoch += 1;
+    }
+
     /// A list, in the order of keys. The error is an expiry, for a token with one to go on with at the newest version.
     pub(crate) fn list(&self, of: &Asked, asked: &ListAsked) -> Result<Page, Option<String>> {
         let token = asked.token.as_deref().map(|token| token.split_once('|').unwrap());

@@ -1,13 +1,13 @@
-//! The members, whose namespaces are the caller's, and since when which object is not to be seen any more.
+//! The members, the shard as it is, and when which object was not to be seen.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-
-use portolan_merge::cursor::{Format, Universe};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 
 use crate::dice::Dice;
 use crate::member::{Asked, Key, Member, Stored};
+use crate::shard::{NAMESPACES, Owners, Shard};
 
-pub(crate) const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 const NAMES: [&str; 4] = ["w", "x", "y", "z"];
 
 /// What one history is about.
@@ -28,75 +28,69 @@ pub(crate) struct Setting {
     pub(crate) close: bool,
     /// Cursors say how new their view of the shard is, and are gone on with in newer ones and in other scopes.
     pub(crate) views: bool,
+    /// The client looks at one namespace from the beginning.
+    pub(crate) narrow: bool,
+    /// Of several routers each may know of another view, and they come and go.
+    pub(crate) apart: bool,
+    /// Members are restored from backups.
+    pub(crate) restores: bool,
+    /// So much time passes that what left is forgotten.
+    pub(crate) days: bool,
 }
-
-/// Which member owns a namespace that is the caller's.
-pub(crate) type Owners = BTreeMap<&'static str, usize>;
 
 #[derive(Debug)]
 pub(crate) struct Truth {
     pub(crate) setting: Setting,
     pub(crate) members: Vec<Member>,
-    pub(crate) joined: Vec<bool>,
+    /// As it is configured now.
+    pub(crate) shard: Shard,
     /// Whose objects are asked for by label; of others the router drops what is not the caller's.
     pub(crate) labelled: Vec<bool>,
-    /// Of members that have a name, this one's object is shown, else the first's.
-    pub(crate) primary: usize,
-    /// Which member owns a namespace.
-    pub(crate) owner: Owners,
     /// What a client looks at: one namespace, or all.
     pub(crate) scope: Option<&'static str>,
     /// The owners at each view revision.
     pub(crate) views: Vec<Owners>,
-    /// At which revision each namespace came to its owner.
-    entered: BTreeMap<&'static str, u64>,
-    /// At which revision each left a member last.
-    departed: BTreeMap<(usize, &'static str), u64>,
     clock: u64,
-    /// How often the shard was configured anew.
-    generation: u64,
     serial: u64,
-    /// When a member wrote a version.
+    /// When a member wrote a version; if it did so again after it was restored, the first time.
     written: HashMap<(usize, u64), u64>,
-    /// When an object was seen no more: deleted, hidden, or its namespace no longer the caller's.
-    gone: HashMap<String, Vec<u64>>,
-    /// When nothing was left under a key, on no member: an object that moved is not gone.
-    absent: HashMap<Key, Vec<u64>>,
+    /// When which object (uid) was to be seen.
+    seen: Sightings<String>,
+    /// When there was which object, whosoever it was.
+    existed: Sightings<String>,
+    /// When anything was to be seen under a key, of whichever member: an object that moved is not gone.
+    held: Sightings<Key>,
+    /// When a member was restored.
+    restored: Vec<u64>,
 }
 
 impl Truth {
     pub(crate) fn new(setting: Setting, dice: &mut Dice) -> Self {
+        let count = setting.members;
+        let members = (0..count).map(|_| Member {
+            up: true,
+            ..Member::default()
+        });
+        let mut members: Vec<Member> = members.collect();
+        let owner: Owners = NAMESPACES.map(|namespace| (namespace, dice.below(count))).into();
+        for member in &mut members {
+            member.skip(1 + dice.next() % if setting.close { 3 } else { 200 });
+        }
         let mut truth = Self {
-            members: (0..setting.members)
-                .map(|_| Member {
-                    up: true,
-                    ..Member::default()
-                })
-                .collect(),
-            joined: vec![true; setting.members],
-            labelled: vec![setting.labelled; setting.members],
-            primary: 0,
-            owner: Owners::new(),
-            scope: None,
-            views: Vec::new(),
-            entered: BTreeMap::new(),
-            departed: BTreeMap::new(),
+            members,
+            labelled: vec![setting.labelled; count],
+            scope: setting.narrow.then_some(NAMESPACES[0]),
+            views: vec![owner.clone()],
+            shard: Shard::new(count, setting.unique, setting.views, owner),
             setting,
             clock: 0,
-            generation: 0,
             serial: 0,
             written: HashMap::new(),
-            gone: HashMap::new(),
-            absent: HashMap::new(),
+            seen: Sightings::default(),
+            existed: Sightings::default(),
+            held: Sightings::default(),
+            restored: Vec::new(),
         };
-        for namespace in NAMESPACES {
-            let owner = dice.below(truth.members.len());
-            truth.owner.insert(namespace, owner);
-        }
-        truth.views.push(truth.owner.clone());
-        for member in &mut truth.members {
-            member.skip(1 + dice.next() % if truth.setting.close { 3 } else { 200 });
-        }
         for _ in 0..dice.below(12) {
             truth.change(dice);
         }
@@ -110,55 +104,13 @@ impl Truth {
         format!("member-{member}")
     }
 
-    pub(crate) fn universe(&self) -> Universe {
-        let joined = self.joined.iter().enumerate().filter(|(_, joined)| **joined);
-        // Whose namespaces are whose is part of the epoch: a client that was away while they moved must list. So is how
-        // often they moved: a member that left and came back begins anew, and its slot would go back.
-        let universe = Universe::new(
-            &format!("shard {}", self.generation),
-            joined.map(|(member, _)| Self::name(member)),
-        );
-        if !self.setting.views {
-            return universe;
-        }
-        // All but the moves of namespaces: those have their revisions.
-        let others = self.generation - self.revision();
-        universe.identified(&format!("shard {others}"), "hub", self.revision(), Format::Two)
-    }
-
-    /// How often namespaces moved.
-    pub(crate) fn revision(&self) -> u64 {
-        self.views.len() as u64 - 1
-    }
-
-    /// The members, in the order in which they win names.
-    pub(crate) fn order(&self) -> impl Iterator<Item = usize> {
-        let primary = self.primary;
-        let others = (0..self.members.len()).filter(move |member| *member != primary);
-        std::iter::once(primary).chain(others)
-    }
-
-    /// The caller's namespaces of a member, as these owners say.
-    pub(crate) fn owned(&self, owners: &Owners, member: usize) -> BTreeSet<String> {
-        let owned = owners
-            .iter()
-            .filter(|(_, owner)| **owner == member && self.joined[member]);
-        owned.map(|(namespace, _)| (*namespace).to_owned()).collect()
-    }
-
-    pub(crate) fn asked(&self, owners: &Owners, member: usize, labelled: bool) -> Asked {
-        let by_label = (labelled && !self.setting.unique).then(|| self.owned(owners, member));
+    /// What a member is asked by who knows the shard so.
+    pub(crate) fn asked(&self, shard: &Shard, member: usize, labelled: bool) -> Asked {
+        let by_label = (labelled && !self.setting.unique).then(|| shard.owned(member));
         Asked {
             namespaces: self.scope.map(|scope| BTreeSet::from([scope.to_owned()])).or(by_label),
             selector: self.setting.selector,
         }
-    }
-
-    /// The members that are asked, in their order.
-    pub(crate) fn asks(&self, owners: &Owners) -> Vec<usize> {
-        let owner = |scope: &str, member: usize| owners.get(scope) == Some(&member);
-        let asked = |member: &usize| self.joined[*member] && self.scope.is_none_or(|scope| owner(scope, *member));
-        self.order().filter(asked).collect()
     }
 
     /// Whether it is in what the client looks at.
@@ -166,21 +118,20 @@ impl Truth {
         self.scope.is_none_or(|scope| scope == namespace)
     }
 
-    /// Whether the caller may see it at all, collisions aside.
-    pub(crate) fn visible(&self, member: usize, object: &Stored) -> bool {
-        self.visible_as(&self.owner, member, object)
+    /// Whether the caller may see it at all in this view of the shard, collisions aside.
+    pub(crate) fn visible(&self, shard: &Shard, member: usize, object: &Stored) -> bool {
+        shard.has(member, object) && self.is_selected(object)
     }
 
-    pub(crate) fn visible_as(&self, owners: &Owners, member: usize, object: &Stored) -> bool {
-        let place = self.setting.unique || owners.get(object.namespace.as_str()) == Some(&member);
-        self.joined[member] && place && (object.shown || !self.setting.selector)
+    fn is_selected(&self, object: &Stored) -> bool {
+        object.shown || !self.setting.selector
     }
 
     pub(crate) fn union(&self) -> BTreeMap<Key, Stored> {
         let mut union = BTreeMap::new();
-        for member in self.order() {
+        for member in self.shard.order() {
             for (key, object) in &self.members[member].objects {
-                if self.visible(member, object) {
+                if self.visible(&self.shard, member, object) {
                     union.entry(key.clone()).or_insert_with(|| object.clone());
                 }
             }
@@ -227,55 +178,27 @@ impl Truth {
         };
         self.record(|truth| {
             let version = truth.members[member].write(&key, after);
-            truth.written.insert((member, version), truth.clock);
+            truth.written.entry((member, version)).or_insert(truth.clock);
         });
     }
 
-    /// Does it, and notes what is seen no more after it, and what is no more: a client whose connection stood still may be
-    /// told of it after the shard has got it back.
+    /// Does it, and notes what is to be seen before and after it.
     fn record(&mut self, does: impl FnOnce(&mut Self)) {
-        let (seen, exist) = (self.seen(), self.exist());
-        let keys: Vec<Key> = self.union().into_keys().collect();
         self.clock += 1;
         does(self);
-        let (still_seen, still_exist) = (self.seen(), self.exist());
-        let unseen = seen.into_iter().filter(|uid| !still_seen.contains(uid));
-        for uid in unseen {
-            self.gone.entry(uid).or_default().push(self.clock);
-        }
-        let union = self.union();
-        let mut absent = |key: Key| self.absent.entry(key).or_default().push(self.clock);
-        keys.into_iter()
-            .filter(|key| !union.contains_key(key))
-            .for_each(&mut absent);
-        for (uid, key) in exist {
-            if still_exist.contains_key(&uid) {
-                continue;
-            }
-            self.gone.entry(uid).or_default().push(self.clock);
-            if !union.contains_key(&key) {
-                absent(key);
-            }
-        }
+        let seen = self.uids(|truth, member, object| truth.visible(&truth.shard, member, object));
+        let keys = self.union().into_keys().collect();
+        let existed = self.uids(|truth, _, object| truth.is_selected(object));
+        self.seen.look(self.clock, seen);
+        self.existed.look(self.clock, existed);
+        self.held.look(self.clock, keys);
     }
 
-    /// All objects of all members that the selector shows by UID, whosoever they are.
-    fn exist(&self) -> HashMap<String, Key> {
-        let all = self.members.iter().flat_map(|store| store.objects.iter());
-        let shown = all.filter(|(_, object)| object.shown || !self.setting.selector);
-        shown.map(|(key, object)| (object.uid.clone(), key.clone())).collect()
-    }
-
-    fn seen(&self) -> Vec<String> {
+    fn uids(&self, which: impl Fn(&Self, usize, &Stored) -> bool) -> HashSet<String> {
         let all = self.members.iter().enumerate();
-        all.flat_map(|(member, store)| {
-            let visible = store
-                .objects
-                .values()
-                .filter(move |object| self.visible(member, object));
-            visible.map(|object| object.uid.clone())
-        })
-        .collect()
+        let objects = all.flat_map(|(member, store)| store.objects.values().map(move |object| (member, object)));
+        let of_these = objects.filter(|(member, object)| which(self, *member, object));
+        of_these.map(|(_, object)| object.uid.clone()).collect()
     }
 
     /// Another configuration of the shard.
@@ -283,18 +206,15 @@ impl Truth {
         let member = dice.below(self.members.len());
         let namespace = *dice.pick(&NAMESPACES);
         let joins = dice.percent(40);
-        self.generation += 1;
         let leaves = self.setting.views && !joins && dice.percent(30);
         self.record(|truth| {
             if joins {
-                truth.joined[member] = !truth.joined[member];
-                if truth.joined.iter().all(|joined| !joined) {
-                    truth.joined[member] = true;
-                }
+                truth.shard.change_members(member);
             } else if truth.setting.unique {
-                truth.primary = member;
+                truth.shard.prefer(member);
             } else {
-                truth.hand_over(namespace, (!leaves).then_some(member));
+                truth.shard.hand_over(namespace, (!leaves).then_some(member));
+                truth.views.push(truth.shard.owner.clone());
             }
             for member in &mut truth.members {
                 member.configured = member.version;
@@ -302,55 +222,37 @@ impl Truth {
         });
     }
 
-    /// As the ledger notes it.
-    fn hand_over(&mut self, namespace: &'static str, to: Option<usize>) {
-        let from = self.owner.remove(namespace);
-        self.owner.extend(to.map(|to| (namespace, to)));
-        self.views.push(self.owner.clone());
-        let revision = self.revision();
-        if from != to {
-            self.entered.remove(namespace);
-            self.entered.extend(to.map(|_| (namespace, revision)));
-            self.departed.extend(from.map(|from| ((from, namespace), revision)));
-        }
+    /// A member is restored from a backup: it is what it was, and counts on from there.
+    pub(crate) fn restore(&mut self, dice: &mut Dice) {
+        let member = dice.below(self.members.len());
+        let back = dice.next() % 20;
+        self.record(|truth| {
+            let store = &mut truth.members[member];
+            store.restore(store.version.saturating_sub(back));
+            truth.shard.restored(member);
+            truth.restored.push(truth.clock);
+        });
     }
 
-    /// The owners at a view revision, from what is known now: what the router has of the ledger. What came and went since may
-    /// be among them. `None`: it cannot be told.
-    pub(crate) fn owners_as_of(&self, revision: u64) -> Option<Owners> {
-        let entered = |namespace: &str| self.entered.get(namespace).copied().unwrap_or(0);
-        let stayed = |namespace: &str| self.owner.contains_key(namespace) && entered(namespace) <= revision;
-        let mut owners = self.owner.clone();
-        owners.retain(|namespace, _| stayed(namespace));
-        for (member, namespace) in self
-            .departed
-            .iter()
-            .filter(|(_, left)| **left > revision)
-            .map(|(pair, _)| pair)
-        {
-            if stayed(namespace) {
-                continue;
-            }
-            // Back, or of two members: when it came first is not known.
-            if self.owner.get(namespace) == Some(member) || owners.insert(*namespace, *member).is_some() {
-                return None;
-            }
-        }
-        Some(owners)
+    /// Whether a client that last heard of an object at this version may hold a newer one than there is.
+    pub(crate) fn went_back(&self, version: u64) -> bool {
+        let heard = self.heard(version);
+        heard.is_some_and(|heard| self.restored.iter().any(|restored| *restored >= heard))
     }
 
-    /// Whether a client that last heard of it at this version may be told that there is nothing under the key.
-    pub(crate) fn was_absent(&self, key: &Key, version: u64) -> bool {
-        let absent = self.absent.get(key).map(Vec::as_slice).unwrap_or_default();
-        self.heard(version)
-            .is_some_and(|heard| absent.iter().any(|absent| *absent >= heard))
+    /// Whether a client that last heard of the object at this version may be told that there is nothing under the key. Where
+    /// its router knows of an older view, another member may have something there that is nobody's in that view.
+    pub(crate) fn was_absent(&self, key: &Key, uid: &str, version: u64) -> bool {
+        self.heard(version).is_some_and(|heard| {
+            let deleted = self.setting.apart && self.existed.missing_since(uid, heard);
+            deleted || self.held.missing_since(key, heard)
+        })
     }
 
     /// Whether the object may be told to be gone to somebody who last heard of it at this version.
     pub(crate) fn went(&self, uid: &str, version: u64) -> bool {
-        let heard = self.heard(version);
-        let gone = self.gone.get(uid).map(Vec::as_slice).unwrap_or_default();
-        heard.is_some_and(|heard| gone.iter().any(|gone| *gone >= heard))
+        self.heard(version)
+            .is_some_and(|heard| self.seen.missing_since(uid, heard))
     }
 
     /// Two members may have written the same version: the earlier writing is the laxer one.
@@ -359,5 +261,44 @@ impl Truth {
             .filter_map(|member| self.written.get(&(member, version)))
             .min()
             .copied()
+    }
+}
+
+/// When things were there, by the clock.
+#[derive(Debug)]
+struct Sightings<K> {
+    there: HashSet<K>,
+    /// Moments at which a thing was not there: the first and the last of each time.
+    missing: HashMap<K, Vec<u64>>,
+}
+
+impl<K> Default for Sightings<K> {
+    fn default() -> Self {
+        Self {
+            there: HashSet::new(),
+            missing: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone> Sightings<K> {
+    /// From `now` on these are there.
+    fn look(&mut self, now: u64, there: HashSet<K>) {
+        for key in there.difference(&self.there) {
+            self.missing.entry(key.clone()).or_default().push(now - 1);
+        }
+        for key in self.there.difference(&there) {
+            self.missing.entry(key.clone()).or_default().push(now);
+        }
+        self.there = there;
+    }
+
+    /// Whether it was not there at this moment or at any later one.
+    fn missing_since<Q: Hash + Eq + ?Sized>(&self, key: &Q, since: u64) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let missing = self.missing.get(key).map(Vec::as_slice).unwrap_or_default();
+        !self.there.contains(key) || missing.iter().any(|missing| *missing >= since)
     }
 }

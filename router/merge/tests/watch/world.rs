@@ -5,16 +5,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portolan_merge::cursor::Universe;
-use portolan_merge::resume::{Resume, Stream as Resumable};
+use portolan_merge::resume::{ResumeBounds, Stream as Resumable};
 use portolan_merge::watch::{Act, Budget, Expiry, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
 mod connect;
+mod faults;
 mod list;
+mod routers;
 mod setting;
 mod swaps;
 mod views;
 
 use self::list::Paging;
+use self::routers::Router;
 use crate::client::Client;
 use crate::dice::Dice;
 use crate::member::{Asked, Serves, Stream};
@@ -45,8 +48,21 @@ struct Seat {
     own: Option<Sent>,
 }
 
+impl Seat {
+    fn new(client: Client) -> Self {
+        Self {
+            client,
+            session: None,
+            paging: None,
+            own: None,
+        }
+    }
+}
+
 struct Line {
     member: usize,
+    /// Which incarnation of it.
+    life: u64,
     /// What its plan asks.
     asked: Asked,
     /// What the plan before asked, while a new one is told.
@@ -55,6 +71,20 @@ struct Line {
     listed: Option<Asked>,
     stream: Option<Stream>,
     wants: Option<Start>,
+}
+
+impl Line {
+    fn new(member: usize, life: u64, asked: Asked) -> Self {
+        Self {
+            member,
+            life,
+            asked,
+            before: None,
+            listed: None,
+            stream: None,
+            wants: None,
+        }
+    }
 }
 
 #[derive(Default, Debug)]
@@ -75,6 +105,12 @@ pub(crate) struct Tally {
     pub(crate) entered: usize,
     pub(crate) older: usize,
     pub(crate) scopes: usize,
+    pub(crate) caught_up: usize,
+    pub(crate) hub_away: usize,
+    pub(crate) restores: usize,
+    pub(crate) days: usize,
+    pub(crate) forgotten_views: usize,
+    pub(crate) only_member: usize,
 }
 
 pub(crate) struct World {
@@ -87,12 +123,11 @@ pub(crate) struct World {
     twin: Option<Seat>,
     /// What the client's own last stream has sent: it alone knows what the version of an object stands for.
     own: Option<Sent>,
-    /// Each router's memory of streams.
-    resume: Vec<Resume>,
+    routers: Vec<Router>,
+    /// Of their memories.
+    bounds: ResumeBounds,
     /// Streams whose client is gone, which the router has not noticed.
     half_open: Vec<Session>,
-    /// Members that the second router cannot reach.
-    cut: Vec<bool>,
     /// With what was added to histories after some of them had been pinned.
     all: bool,
     /// Clients that resume by objects' versions, over connections that break, from members that count alike.
@@ -203,6 +238,9 @@ impl World {
         if self.breaks && self.dice.percent(8) {
             return self.cut_client();
         }
+        if self.later_fault() {
+            return;
+        }
         match self.dice.below(100) {
             0..25 => self.truth.change(&mut self.dice),
             25..65 => self.shovel(),
@@ -216,75 +254,10 @@ impl World {
             92 if self.truth.setting.flips => self.flip(),
             93 if self.twin.is_some() => self.change_client(),
             92 if self.all && !self.half_open.is_empty() => self.notice(),
-            93 if self.resume.len() > 1 => self.disturb_router(),
+            93 if self.routers.len() > 1 => self.disturb_router(),
             92..94 => self.bookmark_member(),
             94..97 => self.give_up(),
             _ => self.flush(),
-        }
-    }
-
-    fn disturb_member(&mut self) {
-        let index = self.dice.below(self.truth.members.len());
-        let compaction = self.truth.setting.compaction;
-        let member = &mut self.truth.members[index];
-        match self.dice.below(4) {
-            0 => member.up = false,
-            1 => member.up = true,
-            2 => member.epoch += 1,
-            _ if compaction => {
-                let back = self.dice.next() % 4;
-                member.compact(member.version.saturating_sub(back));
-            }
-            _ => {}
-        }
-    }
-
-    fn line(&mut self) -> Option<usize> {
-        let legs = self.session.as_ref()?.legs.len();
-        (legs > 0).then(|| self.dice.below(legs))
-    }
-
-    fn disturb_stream(&mut self) {
-        let Some(index) = self.line() else { return };
-        let compaction = self.truth.setting.compaction;
-        let kind = self.dice.below(4);
-        let cut = self.dice.next();
-        let Some(session) = &mut self.session else { return };
-        let Some(stream) = &mut session.legs[index].stream else {
-            return;
-        };
-        match kind {
-            0 => stream.ended = true,
-            1 => stream.fail(500, "InternalError"),
-            2 if compaction => stream.fail(410, "Expired"),
-            _ => {
-                let keep = usize::try_from(cut).unwrap_or(usize::MAX) % (stream.bytes.len() + 1);
-                stream.bytes.truncate(keep);
-                stream.ended = true;
-            }
-        }
-    }
-
-    fn bookmark_member(&mut self) {
-        let Some(index) = self.line() else { return };
-        let Some(session) = &mut self.session else { return };
-        let line = &mut session.legs[index];
-        if let Some(stream) = &mut line.stream {
-            self.truth.members[line.member].feed(stream);
-            stream.mark(false);
-        }
-    }
-
-    fn give_up(&mut self) {
-        let Some(index) = self.line() else { return };
-        let Some(session) = &self.session else { return };
-        let away = !self.reaches(session.router, session.legs[index].member);
-        if let Some(session) = &mut self.session
-            && self.partial
-            && away
-        {
-            let act = session.merge.give_up(index, &mut session.out);
-            self.act(act);
         }
     }
 
@@ -436,23 +409,12 @@ impl World {
         }
     }
 
-    /// Whether this router can ask the member.
-    fn reaches(&self, router: usize, member: usize) -> bool {
-        self.truth.members[member].up && !(router == 1 && self.cut[member])
-    }
-
-    /// The second router loses a member that others reach, or finds it again.
-    fn disturb_router(&mut self) {
-        let member = self.dice.below(self.cut.len());
-        self.cut[member] = !self.cut[member];
-    }
-
     /// Everybody is back, and all that is on its way arrives.
     fn settle(&mut self) {
         for member in &mut self.truth.members {
             member.up = true;
         }
-        self.cut.fill(false);
+        self.mend_routers();
         for round in 0.. {
             assert!(round < 1_000, "no rest");
             if round % 20 == 19 {

@@ -1,25 +1,25 @@
 //! How the client begins: it lists, or resumes, and a watch is planned for it as the router does.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use portolan_merge::cursor::{Cursor, Slot, Universe, is_cursor};
+use portolan_merge::cursor::{Cursor, Slot, Universe};
 use portolan_merge::filter::NamespaceFilter;
+use portolan_merge::query::CollectionQuery;
 use portolan_merge::resume::{Comeback, Resumed, Stream, Whose};
 use portolan_merge::token::Binding;
 use portolan_merge::watch::{Output, Start, WatchFormat, WatchLeg, WatchMerge, WatchSpec};
 
 use super::{Line, Session, World, member_of};
 use crate::client::Manner;
-use crate::truth::{Owners, Truth};
+use crate::shard::Shard;
+use crate::truth::Truth;
 
 impl World {
-    pub(super) fn plan(&self, owners: &Owners, universe: &Universe, start: impl Fn(usize) -> Start) -> Vec<WatchLeg> {
-        let asks = self.truth.asks(owners).into_iter();
+    pub(super) fn plan(&self, shard: &Shard, universe: &Universe, start: impl Fn(usize) -> Start) -> Vec<WatchLeg> {
+        let asks = shard.asks(self.truth.scope).into_iter();
         asks.map(|member| {
-            let name = Truth::name(member);
-            let slot = universe.slot(&name).unwrap();
-            let owned = self.truth.owned(owners, member);
+            let slot = shard.slot(universe, member);
+            let owned = shard.owned(member);
             let labelled = self.truth.labelled[member];
             // The path says which namespace it is, if it is one.
             let whole = self.truth.setting.unique || self.truth.scope.is_some();
@@ -34,8 +34,8 @@ impl World {
                 0
             };
             WatchLeg {
-                cluster: name.into(),
-                uid_hash: 0,
+                cluster: Truth::name(member).into(),
+                uid_hash: shard.life(member),
                 slot,
                 filter,
                 share,
@@ -56,32 +56,33 @@ impl World {
         if self.client.resume.is_none() && lists && !self.list() {
             return;
         }
-        let universe = self.truth.universe();
         let listing = self.client.resume.is_none();
         let router = self.router();
-        let away = |member: &usize| self.truth.joined[*member] && !self.reaches(router, *member);
-        if listing && !self.partial && (0..self.truth.members.len()).any(|member| away(&member)) {
+        let query = watch_query(self.client.resume.as_deref());
+        if !self.catch_up(router, &query) {
             return;
         }
-        let begins = match self.client.resume.clone() {
-            None => {
-                let stream = self.resume[router].begin(whose(self.truth.scope));
-                Some((Cursor::new(&universe), stream, self.truth.owner.clone()))
-            }
-            Some(text) => self.resolve(&text, &universe, router),
-        };
-        let Some((cursor, stream, owners)) = begins else {
+        let shard = self.routers[router].shard.clone();
+        if self.is_outside(&shard) {
+            return self.leave_scope();
+        }
+        let away = |member: usize| !self.reaches(router, member);
+        if listing && !self.partial && shard.members().any(away) {
+            return;
+        }
+        let universe = shard.universe();
+        let Some((cursor, stream, then)) = self.begin(&query, &shard, &universe, router) else {
             self.tally.expired += 1;
             self.client.resume = None;
             return;
         };
         if self.all && self.dice.percent(5) {
             // Nothing comes of it: members are away. It asks once more.
-            self.resume[router].end(self.clock, stream);
+            self.routers[router].resume.end(self.clock, stream);
             return;
         }
-        self.open(&owners, cursor, listing, (router, stream));
-        if owners != self.truth.owner {
+        self.open(&then, cursor, listing, (router, stream));
+        if then.revision != shard.revision {
             // As a running one that hears of it.
             self.tally.older += 1;
             self.client.came_and_went = true;
@@ -89,34 +90,49 @@ impl World {
         }
     }
 
-    /// The one that the client's next request comes to.
-    pub(super) fn router(&mut self) -> usize {
-        match self.resume.len() {
-            1 => 0,
-            routers => self.dice.below(routers),
-        }
+    /// Where the client begins, and in which view of the shard. `None`: 410.
+    fn begin(
+        &mut self,
+        query: &CollectionQuery,
+        shard: &Shard,
+        universe: &Universe,
+        router: usize,
+    ) -> Option<(Cursor, Stream, Shard)> {
+        let begun = match query.raw() {
+            Some(raw) => return self.resolve(raw, shard, universe, router),
+            None if query.is_first() => (Cursor::new(universe), shard.clone()),
+            None => self.position(query, shard, universe)?,
+        };
+        let stream = self.routers[router].resume.begin(whose(self.truth.scope));
+        Some((begun.0, stream, begun.1))
     }
 
-    /// What a raw version or a cursor stands for.
-    fn resolve(&mut self, text: &str, universe: &Universe, router: usize) -> Option<(Cursor, Stream, Owners)> {
-        let alone = if self.resume.len() == 1 {
-            Duration::MAX
-        } else {
-            Duration::ZERO
-        };
-        if is_cursor(text) {
-            let (cursor, owners) = self.position(text, universe)?;
-            return Some((cursor, self.resume[router].begin(whose(self.truth.scope)), owners));
-        }
-        let resume = &mut self.resume[router];
-        let raw = text.parse().ok()?;
+    /// What the version of an object stands for.
+    fn resolve(
+        &mut self,
+        raw: u64,
+        shard: &Shard,
+        universe: &Universe,
+        router: usize,
+    ) -> Option<(Cursor, Stream, Shard)> {
         let stands = self.own.as_ref().and_then(|own| own.resume(raw));
         let comes = Comeback {
             whose: whose(self.truth.scope),
             version: raw,
             universe,
-            alone,
+            alone: self.alone(router),
         };
+        let resume = &mut self.routers[router].resume;
+        // Who began with a state instead of a list is without the rest of it, as behind any API server.
+        let listed = self.client.last_listed.is_some();
+        let only = self.truth.scope.and_then(|scope| shard.only_member(scope));
+        if let Some(member) = only.filter(|_| listed) {
+            // As `fanout::watch::position` of the router.
+            let mut cursor = Cursor::new(universe);
+            cursor.set(shard.slot(universe, member), Slot::At(raw));
+            self.tally.only_member += 1;
+            return Some((cursor, resume.begin(comes.whose), shard.clone()));
+        }
         if let Resumed::At(cursor, stream) = resume.find(self.clock, comes) {
             let own = Some(&cursor) == stands.as_ref();
             assert!(
@@ -124,23 +140,23 @@ impl World {
                 "resumed by {raw} from where it does not stand: {cursor:?}, not {stands:?}"
             );
             self.tally.resumed_raw += 1;
-            return Some((cursor, stream, self.truth.owner.clone()));
+            return Some((cursor, stream, shard.clone()));
         }
         self.tally.unknown_raw += 1;
         None
     }
 
-    fn open(&mut self, owners: &Owners, cursor: Cursor, anew: bool, (router, stream): (usize, Stream)) {
-        let universe = self.truth.universe();
+    fn open(&mut self, shard: &Shard, cursor: Cursor, anew: bool, (router, stream): (usize, Stream)) {
+        let universe = shard.universe();
         let any = self.dice.percent(30);
         let listing = anew && self.client.manner == Manner::WatchList;
-        let legs = self.plan(owners, &universe, |slot| match cursor.slot(slot) {
+        let legs = self.plan(shard, &universe, |slot| match cursor.slot(slot) {
             Slot::At(version) => Start::At(version),
             Slot::Sync | Slot::Unasked if anew && any => Start::Any,
             Slot::Sync | Slot::Unasked if anew && !listing => Start::Recent,
             Slot::Sync | Slot::Unasked => Start::Sync,
         });
-        let members: Vec<usize> = legs.iter().map(member_of).collect();
+        let members: Vec<_> = legs.iter().map(|leg| (member_of(leg), leg.uid_hash)).collect();
         self.client.connect();
         if self.trace {
             println!("open {cursor:?} {legs:?}");
@@ -161,14 +177,13 @@ impl World {
                 .filter(|_| !(self.small && self.truth.setting.unique)),
         })
         .recorded(stream.sent());
-        let legs = members.into_iter().enumerate();
-        let legs = legs.map(|(index, member)| Line {
-            member,
-            asked: self.truth.asked(owners, member, self.truth.labelled[member]),
-            before: None,
-            listed: None,
-            stream: None,
+        let legs = members.into_iter().enumerate().map(|(index, (member, life))| Line {
             wants: Some(merge.start(index)),
+            ..Line::new(
+                member,
+                life,
+                self.truth.asked(shard, member, self.truth.labelled[member]),
+            )
         });
         let legs = legs.collect();
         self.tally.watches += 1;
@@ -193,6 +208,11 @@ impl World {
 /// Who asks for what.
 pub(super) fn binding() -> Binding {
     Binding::new(["shard", "user", "/things"])
+}
+
+/// From where a client without a position, or with this one, asks for a watch.
+fn watch_query(position: Option<&str>) -> CollectionQuery {
+    CollectionQuery::parse(|name| position.filter(|_| name == "resourceVersion").map(ToOwned::to_owned))
 }
 
 fn whose(scope: Option<&str>) -> Whose {

@@ -14,7 +14,7 @@ use super::World;
 use super::connect::binding;
 use crate::client::Cache;
 use crate::member::{ListAsked, Page, Serves};
-use crate::truth::{Owners, Truth};
+use crate::shard::Shard;
 
 /// A list under way.
 #[derive(Default)]
@@ -37,8 +37,10 @@ enum Answer {
     Page(Value),
     /// 410, with the token to go on with if there is one.
     Expired(Option<String>),
-    /// A member cannot be asked.
+    /// A member cannot be asked, or the hub.
     Away,
+    /// 403.
+    Outside,
 }
 
 impl World {
@@ -48,9 +50,10 @@ impl World {
             Some(paging) => paging,
             None => self.begin_list(),
         };
-        let universe = self.truth.universe();
-        match self.page(&mut paging, &universe) {
+        let router = if self.truth.setting.apart { self.router() } else { 0 };
+        match self.page(&mut paging, router) {
             Answer::Away => self.paging = Some(paging),
+            Answer::Outside => self.leave_scope(),
             // It begins anew, unless it takes what is offered.
             Answer::Expired(token) => {
                 self.tally.expired_lists += 1;
@@ -108,24 +111,21 @@ impl World {
         true
     }
 
-    fn page(&mut self, paging: &mut Paging, universe: &Universe) -> Answer {
-        let query = CollectionQuery::parse(|name| match name {
-            "limit" => paging.limit.map(|limit| limit.to_string()),
-            "continue" => paging.token.clone(),
-            "resourceVersion" if paging.token.is_none() => paging.version.clone(),
-            _ => None,
-        });
-        let query = if self.truth.setting.unique {
-            paging.limit = None;
-            query.unlimited()
-        } else {
-            query
-        };
+    fn page(&mut self, paging: &mut Paging, router: usize) -> Answer {
+        let query = self.list_query(paging);
+        if !self.catch_up(router, &query) {
+            return Answer::Away;
+        }
+        let shard = self.routers[router].shard.clone();
+        if self.is_outside(&shard) {
+            return Answer::Outside;
+        }
+        let universe = &shard.universe();
         let may_leave = self.partial && query.is_first();
         let (mut slots, mut missing) = (Vec::new(), Vec::new());
-        for member in self.truth.asks(&self.truth.owner) {
-            let slot = universe.slot(&Truth::name(member)).unwrap();
-            if may_leave && !self.truth.members[member].up {
+        for member in shard.asks(self.truth.scope) {
+            let slot = shard.slot(universe, member);
+            if may_leave && !self.reaches(router, member) {
                 missing.push(slot);
             } else {
                 slots.push(slot);
@@ -147,7 +147,7 @@ impl World {
         let asks: Vec<LegAsk> = read.legs.iter().chain(&read.pins).cloned().collect();
         let mut answers = Vec::new();
         for (index, ask) in asks.iter().enumerate() {
-            match self.ask(universe, ask, paging) {
+            match self.ask(router, &shard, ask, paging) {
                 None => return Answer::Away,
                 Some(Ok(page)) => answers.push(page),
                 Some(Err(own)) => return Answer::Expired(read.continued.then(|| offer(&read, index, own)).flatten()),
@@ -164,15 +164,36 @@ impl World {
             for (ask, page) in read.legs.iter().zip(&answers) {
                 read.cursor.set(ask.slot, Slot::At(page.version));
             }
-            paging.expected = self.expected(&self.truth.owner, universe, &read.cursor);
+            paging.expected = self.expected(&shard, universe, &read.cursor);
         }
-        Answer::Page(self.merge(universe, &read, &answers))
+        Answer::Page(self.merge(&shard, &read, &answers))
+    }
+
+    /// Its next request.
+    fn list_query(&self, paging: &mut Paging) -> CollectionQuery {
+        let query = CollectionQuery::parse(|name| match name {
+            "limit" => paging.limit.map(|limit| limit.to_string()),
+            "continue" => paging.token.clone(),
+            "resourceVersion" if paging.token.is_none() => paging.version.clone(),
+            _ => None,
+        });
+        if self.truth.setting.unique {
+            paging.limit = None;
+            return query.unlimited();
+        }
+        query
     }
 
     /// `None`: it cannot be reached. The error is an expiry, with the member's own token to go on with.
-    fn ask(&mut self, universe: &Universe, ask: &LegAsk, paging: &Paging) -> Option<Result<Page, Option<String>>> {
-        let member = self.member_at(universe, ask.slot);
-        if !self.truth.members[member].up {
+    fn ask(
+        &mut self,
+        router: usize,
+        shard: &Shard,
+        ask: &LegAsk,
+        paging: &Paging,
+    ) -> Option<Result<Page, Option<String>>> {
+        let member = shard.members().nth(ask.slot)?;
+        if !self.reaches(router, member) {
             return None;
         }
         let value = |param: &Param, own: Option<String>| match param {
@@ -188,14 +209,8 @@ impl World {
             exact: value(&ask.query.resource_version_match, None).is_some(),
             behind: if self.dice.percent(25) { self.dice.next() % 4 } else { 0 },
         };
-        let of = self.truth.asked(&self.truth.owner, member, self.truth.labelled[member]);
+        let of = self.truth.asked(shard, member, self.truth.labelled[member]);
         Some(self.truth.members[member].list(&of, &asked))
-    }
-
-    fn member_at(&self, universe: &Universe, slot: usize) -> usize {
-        (0..self.truth.members.len())
-            .find(|member| universe.slot(&Truth::name(*member)) == Some(slot))
-            .unwrap()
     }
 
     /// The member's list of what the client holds.
@@ -232,14 +247,14 @@ impl World {
     }
 
     /// What is there at the cursor.
-    pub(super) fn expected(&self, owners: &Owners, universe: &Universe, cursor: &Cursor) -> Cache {
+    pub(super) fn expected(&self, shard: &Shard, universe: &Universe, cursor: &Cursor) -> Cache {
         let mut expected = BTreeMap::new();
-        for member in self.truth.order().filter(|member| self.truth.joined[*member]) {
-            let Slot::At(version) = cursor.slot(universe.slot(&Truth::name(member)).unwrap()) else {
+        for member in shard.order().filter(|member| shard.joined[*member]) {
+            let Slot::At(version) = cursor.slot(shard.slot(universe, member)) else {
                 continue;
             };
             for (key, object) in self.truth.members[member].objects_at(version) {
-                if self.truth.visible_as(owners, member, &object) && self.truth.in_scope(&key.0) {
+                if self.truth.visible(shard, member, &object) && self.truth.in_scope(&key.0) {
                     expected.entry(key).or_insert((object.uid, object.version));
                 }
             }
@@ -248,8 +263,8 @@ impl World {
     }
 
     /// The members' bodies through the list core, in pieces.
-    fn merge(&mut self, universe: &Universe, read: &ListRead, pages: &[Page]) -> Value {
-        let plan = self.plan(&self.truth.owner, universe, |_| Start::Sync);
+    fn merge(&mut self, shard: &Shard, read: &ListRead, pages: &[Page]) -> Value {
+        let plan = self.plan(shard, &shard.universe(), |_| Start::Sync);
         let leg = |ask: &LegAsk| plan.iter().find(|leg| leg.slot == ask.slot).unwrap();
         let legs = read.legs.iter().map(|ask| ListLeg {
             cluster: leg(ask).cluster.clone(),

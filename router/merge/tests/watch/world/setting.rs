@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use portolan_merge::resume::{Resume, ResumeBounds};
+use portolan_merge::resume::ResumeBounds;
 use portolan_merge::watch::{Budget, WatchFormat};
 
+use super::routers::Router;
 use super::{Seat, Tally, World};
 use crate::client::{Client, Manner};
 use crate::dice::Dice;
@@ -32,40 +33,40 @@ impl World {
         };
         let twin = all && dice.percent(if breaks { 70 } else { 40 });
         let bounds = bounds(all && dice.percent(30));
-        let views = views && !setting.unique && Dice::new(!seed).percent(50);
+        let flips = all && !setting.unique && dice.percent(50);
+        let routers = 1 + usize::from(all && dice.percent(30));
         let setting = Setting {
-            views,
-            moves: views || setting.moves,
-            flips: all && !setting.unique && dice.percent(50),
+            flips,
             close: breaks,
             ..setting
         };
-        let routers = 1 + usize::from(all && dice.percent(30));
-        if std::env::var_os("PORTOLAN_SEED").is_some() {
+        let setting = if views {
+            widened(setting, seed, routers)
+        } else {
+            setting
+        };
+        let trace = std::env::var_os("PORTOLAN_SEED").is_some();
+        if trace {
             println!("{format:?} {manner:?} {setting:?} {routers} routers");
         }
+        let truth = Truth::new(setting, &mut dice);
         Self {
-            cut: vec![false; setting.members],
             all,
             breaks,
             half_open: Vec::new(),
-            truth: Truth::new(setting, &mut dice),
+            routers: (0..routers).map(|_| Router::new(&truth.shard, bounds)).collect(),
+            bounds,
+            truth,
             client: Client::new(manner, format),
             format,
             session: None,
-            twin: twin.then(|| Seat {
-                client: Client::new(manner, format),
-                session: None,
-                paging: None,
-                own: None,
-            }),
+            twin: twin.then(|| Seat::new(Client::new(manner, format))),
             own: None,
-            resume: (0..routers).map(|_| Resume::new(bounds)).collect(),
             clock: Duration::ZERO,
             paging: None,
             budget: dice.percent(85).then(|| Budget::new(if small { 400 } else { 1 << 20 })),
             small,
-            trace: std::env::var_os("PORTOLAN_SEED").is_some(),
+            trace,
             partial: dice.percent(30),
             dice,
             tally: Tally::default(),
@@ -85,6 +86,25 @@ fn setting(dice: &mut Dice) -> Setting {
         flips: false,
         close: false,
         views: false,
+        narrow: false,
+        apart: false,
+        restores: false,
+        days: false,
+    }
+}
+
+/// With what was added of late, from dice of its own.
+fn widened(setting: Setting, seed: u64, routers: usize) -> Setting {
+    let mut dice = Dice::new(!seed);
+    let views = !setting.unique && dice.percent(50);
+    Setting {
+        views,
+        moves: views || setting.moves,
+        narrow: views && dice.percent(30),
+        apart: routers > 1,
+        restores: dice.percent(20),
+        days: dice.percent(25),
+        ..setting
     }
 }
 

@@ -1,10 +1,9 @@
 //! What ends or changes a merged watch from outside: the client's connection, the shard's configuration, labels.
 
 use bytes::Bytes;
-use portolan_merge::watch::{Act, Start};
+use portolan_merge::watch::{Act, Start, WatchLeg};
 
 use super::{Line, Session, World, member_of};
-use crate::truth::Truth;
 
 impl World {
     /// The client's connection ends: by plan, or anywhere.
@@ -36,12 +35,9 @@ impl World {
         std::mem::swap(&mut self.session, &mut seat.session);
         std::mem::swap(&mut self.paging, &mut seat.paging);
         std::mem::swap(&mut self.own, &mut seat.own);
-        let universe = self.truth.universe();
-        if self
-            .session
-            .as_ref()
-            .is_some_and(|session| session.universe != universe)
-        {
+        let routers = &self.routers;
+        let differs = |session: &Session| session.universe != routers[session.router].shard.universe();
+        if self.session.as_ref().is_some_and(differs) {
             self.replan();
         }
     }
@@ -66,8 +62,8 @@ impl World {
         }
     }
 
-    fn forget(&mut self, session: Session) {
-        self.resume[session.router].end(self.clock, session.stream);
+    pub(super) fn forget(&mut self, session: Session) {
+        self.routers[session.router].resume.end(self.clock, session.stream);
     }
 
     /// What members tell goes on to a client that is gone.
@@ -98,7 +94,7 @@ impl World {
 
     pub(super) fn reconfigure(&mut self) {
         self.truth.reconfigure(&mut self.dice);
-        self.replan();
+        self.tell();
     }
 
     /// An agent has labelled a member's objects, or its labels cannot be relied on any more. What was asked one way may be
@@ -113,12 +109,16 @@ impl World {
     }
 
     pub(super) fn replan(&mut self) {
+        let Some(router) = self.session.as_ref().map(|session| session.router) else {
+            return;
+        };
         self.tally.replans += 1;
-        if self.is_outside() {
+        let shard = self.routers[router].shard.clone();
+        if self.is_outside(&shard) {
             return self.leave_scope();
         }
-        let universe = self.truth.universe();
-        let legs = self.plan(&self.truth.owner, &universe, |_| Start::Sync);
+        let universe = shard.universe();
+        let legs = self.plan(&shard, &universe, |_| Start::Sync);
         let Some(session) = &mut self.session else { return };
         if self.trace {
             println!("replan {legs:?}");
@@ -127,30 +127,23 @@ impl World {
         session.universe = universe;
         session.labelled.clone_from(&self.truth.labelled);
         // Nor is mended who wins a name, which members that come or go change too.
-        let members = session.legs.iter().map(|line| Truth::name(line.member));
-        let same = members.eq(legs.iter().map(|leg| leg.cluster.to_string()));
-        let members: Vec<usize> = legs.iter().map(member_of).collect();
-        let stay = session.legs.iter().all(|line| members.contains(&line.member));
+        let member = |leg: &WatchLeg| (member_of(leg), leg.uid_hash);
+        let members: Vec<_> = legs.iter().map(member).collect();
+        let before: Vec<_> = session.legs.iter().map(|line| (line.member, line.life)).collect();
+        let same = before == members;
+        let stay = before.iter().all(|line| members.contains(line));
         session.mendable &= !self.client.listing && (!self.truth.setting.unique || same) && (session.anew || stay);
         let mut old: Vec<Line> = std::mem::take(&mut session.legs);
-        for leg in &legs {
-            let kept = old.iter().position(|line| Truth::name(line.member) == *leg.cluster);
-            let member = member_of(leg);
-            let asked = self.truth.asked(&self.truth.owner, member, session.labelled[member]);
+        for (member, life) in members {
+            let kept = old.iter().position(|line| (line.member, line.life) == (member, life));
+            let asked = self.truth.asked(&shard, member, session.labelled[member]);
             session.legs.push(match kept.map(|index| old.swap_remove(index)) {
                 Some(line) => Line {
                     before: Some(line.asked),
                     asked,
                     ..line
                 },
-                None => Line {
-                    member,
-                    asked,
-                    before: None,
-                    listed: None,
-                    stream: None,
-                    wants: None,
-                },
+                None => Line::new(member, life, asked),
             });
         }
         for act in acts {

@@ -4,23 +4,29 @@ use portolan_merge::cursor::{Cursor, Slot, Universe, View, is_cursor};
 use portolan_merge::query::{CollectionQuery, WatchAsk};
 
 use super::World;
-use crate::truth::{NAMESPACES, Owners, Truth};
+use crate::shard::{NAMESPACES, Shard};
 
 impl World {
-    /// Where a client stands that comes with a cursor, and what was whose in its view. `None`: 410.
-    pub(super) fn position(&self, text: &str, universe: &Universe) -> Option<(Cursor, Owners)> {
-        let query = CollectionQuery::parse(|name| (name == "resourceVersion").then(|| text.to_owned()));
-        let (universe, owners) = match query.view(universe)? {
-            View::Same => (universe.clone(), self.truth.owner.clone()),
-            View::Older(revision) => (universe.at(revision), self.truth.owners_as_of(revision)?),
-            View::Newer(_) => panic!("nothing is newer here"),
+    /// Where a client stands that comes with a cursor, and the shard as its view has it. `None`: 410.
+    pub(super) fn position(
+        &mut self,
+        query: &CollectionQuery,
+        shard: &Shard,
+        universe: &Universe,
+    ) -> Option<(Cursor, Shard)> {
+        let then = match query.view(universe)? {
+            View::Same | View::Newer(_) => shard.clone(),
+            View::Older(revision) => {
+                let then = shard.as_of(revision);
+                self.tally.forgotten_views += usize::from(then.is_none());
+                then?
+            }
         };
-        let asks = self.truth.asks(&owners).into_iter();
-        let slots: Vec<usize> = asks
-            .map(|member| universe.slot(&Truth::name(member)).unwrap())
-            .collect();
+        let universe = then.universe();
+        let asks = then.asks(self.truth.scope).into_iter();
+        let slots: Vec<usize> = asks.map(|member| then.slot(&universe, member)).collect();
         match query.watch(&universe, &slots).ok()? {
-            WatchAsk::Open { cursor, .. } => Some((cursor, owners)),
+            WatchAsk::Open { cursor, .. } => Some((cursor, then)),
             WatchAsk::Invalid(_) => panic!("a watch that members are to refuse"),
         }
     }
@@ -29,20 +35,19 @@ impl World {
     pub(super) fn change_scope(&mut self) {
         self.deliver();
         let resume = self.client.resume.clone().filter(|text| is_cursor(text));
-        let universe = self.truth.universe();
+        let shard = self.truth.shard.clone();
+        let universe = shard.universe();
         let position = resume.and_then(|text| Cursor::read(&text, &universe).ok());
         let Some((cursor, view)) = position.filter(|_| self.twin.is_none() && !self.client.listing) else {
             return;
         };
         let revision = match view {
             View::Older(revision) => revision,
-            View::Same | View::Newer(_) => self.truth.revision(),
+            View::Same | View::Newer(_) => shard.revision,
         };
-        let slots = cursor.slots().iter().zip(self.joined());
-        if slots
-            .into_iter()
-            .any(|(slot, member)| matches!(slot, Slot::At(at) if *at < self.truth.members[member].compacted))
-        {
+        let compacted =
+            |(slot, member): (&Slot, usize)| matches!(slot, Slot::At(at) if *at < self.truth.members[member].compacted);
+        if cursor.slots().iter().zip(shard.members()).any(compacted) {
             return;
         }
         self.drop_session();
@@ -54,28 +59,21 @@ impl World {
             _ => Some(*self.dice.pick(&NAMESPACES)),
         };
         let mut cursor = cursor;
-        for slot in 0..universe.len() {
+        for (slot, member) in shard.members().enumerate() {
             if cursor.slot(slot) == Slot::Unasked {
                 // What it holds of a member that its list did not ask is of another moment, which the cursor does not say.
-                cursor.set(slot, Slot::At(self.truth.members[self.joined()[slot]].version));
+                cursor.set(slot, Slot::At(self.truth.members[member].version));
             }
         }
-        let owners = self.truth.views[usize::try_from(revision).unwrap()].clone();
-        self.client.move_to(self.expected(&owners, &universe, &cursor));
-        if self.is_outside() {
-            self.leave_scope();
-        }
+        let mut then = shard;
+        then.owner
+            .clone_from(&self.truth.views[usize::try_from(revision).unwrap()]);
+        self.client.move_to(self.expected(&then, &universe, &cursor));
     }
 
-    /// The members of now, in the order of their slots.
-    fn joined(&self) -> Vec<usize> {
-        let members = 0..self.truth.members.len();
-        members.filter(|member| self.truth.joined[*member]).collect()
-    }
-
-    /// Whether what the client looks at is not the caller's.
-    pub(super) fn is_outside(&self) -> bool {
-        self.truth.asks(&self.truth.owner).is_empty()
+    /// Whether what the client looks at is not the caller's, for who knows the shard so.
+    pub(super) fn is_outside(&self, shard: &Shard) -> bool {
+        shard.asks(self.truth.scope).is_empty()
     }
 
     /// It is refused, and looks at all namespaces from then on.
