@@ -139,12 +139,25 @@ fn joined(facts: &Facts, cluster: &str, agent: Option<&AgentReport>) -> Finding 
             Finding::holds(TYPE, format!("joined; another attempt to join was refused: {refusal}"))
         }
         (_, Some((reason, refusal))) => Finding::fails(TYPE, *reason, refusal.clone()),
+        (None, None) if was_withdrawn(facts, cluster) => {
+            let message =
+                "withdrawn: the cluster had joined, and spec.accept is false since; set it to true to have it back";
+            Finding::fails(TYPE, ConditionReason::NotAccepted, message)
+        }
         (None, None) => {
             let message =
                 format!("no agent has joined as {cluster}: after portolanctl join, start portolan-agent there");
             Finding::fails(TYPE, ConditionReason::WaitingForAgent, message)
         }
     }
+}
+
+/// The cluster has joined as this very object, which is not accepted any more.
+fn was_withdrawn(facts: &Facts, cluster: &str) -> bool {
+    let (member, pin) = (facts.members.get(cluster), facts.pins.get(cluster));
+    member
+        .zip(pin)
+        .is_some_and(|(member, pin)| !member.accept && pin.member_uid == member.uid)
 }
 
 /// What a router says that cannot use the member's target at all.
@@ -254,6 +267,47 @@ mod tests {
     use portolan_crds::GroupResource;
 
     use super::*;
+    use crate::facts::{MemberHistory, Pin};
+
+    #[test]
+    fn a_member_that_is_not_accepted_any_more_was_withdrawn() {
+        let member = |uid: &str, accept| MemberObject {
+            uid: uid.to_owned(),
+            generation: 2,
+            labels: std::collections::BTreeMap::new(),
+            accept,
+            problems: Vec::new(),
+            in_force: None,
+            status: MemberClusterStatus::default(),
+        };
+        let pin = Pin {
+            member_uid: "one".to_owned(),
+            cluster_uid: "c".to_owned(),
+            signing_keys: Vec::new(),
+            agent_keys: Vec::new(),
+            history: MemberHistory::default(),
+        };
+        let found = |member| {
+            let mut facts = Facts::default();
+            facts.members.insert("east".to_owned(), member);
+            facts.pins.insert("east".to_owned(), pin.clone());
+            joined(&facts, "east", None)
+        };
+        let withdrawn = found(member("one", false));
+        assert_eq!(
+            (withdrawn.status, withdrawn.reason),
+            (Some(false), ConditionReason::NotAccepted)
+        );
+        assert!(withdrawn.message.starts_with("withdrawn: "), "{}", withdrawn.message);
+        assert_eq!(found(member("one", true)).status, Some(true));
+        // A new object of the name has never had an agent.
+        let anew = found(member("two", false));
+        assert!(
+            anew.message.starts_with("no agent has joined as east"),
+            "{}",
+            anew.message
+        );
+    }
 
     #[test]
     fn labels_are_synced_when_every_kind_says_so_and_there_is_one() {
