@@ -26,6 +26,7 @@ use crate::facts::FactStore;
 use crate::join::Joiner;
 use crate::join::bootstrap::BootstrapSource;
 use crate::join::identity::{AgentIdentity, IdentitySecret};
+use crate::member::Repeats;
 use crate::metrics::Metrics;
 use crate::mint::Minted;
 use crate::report::Subjects;
@@ -62,6 +63,8 @@ struct Senders {
 struct Agent {
     config: Config,
     client: Client,
+    /// For the sweeps.
+    paced_client: Client,
     metrics: Metrics,
     tasks: Tasks,
     subjects: Subjects,
@@ -71,7 +74,9 @@ struct Agent {
 
 /// Binds, writes the addresses file and starts. Returns before the agent has joined: readiness tells.
 pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound> {
-    let client = member::connect(config.member.kubeconfig.as_deref()).await?;
+    let kubeconfig = config.member.kubeconfig.as_deref();
+    let client = member::connect(kubeconfig, Repeats::Client).await?;
+    let paced_client = member::connect(kubeconfig, Repeats::Caller).await?;
     let bound = AdminServer::bind(config.admin_bind).await?;
     let admin = bound.addr;
     let (readiness, root) = (Readiness::new(), Tasks::new());
@@ -97,6 +102,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
     let agent = Agent {
         config,
         client,
+        paced_client,
         metrics,
         tasks: tasks.clone(),
         subjects,
@@ -199,7 +205,7 @@ impl Agent {
         };
         self.spawn("admission", admission.run(plan.subscribe()));
         let sweeper = Sweeper {
-            client: self.client.clone(),
+            client: self.paced_client.clone(),
             pacer: Pacer::new(self.config.member.labels_per_second),
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),

@@ -11,6 +11,7 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
+use portolan_runtime::backoff::jittered;
 use portolan_wire::v1::MemberFacts;
 use thiserror::Error;
 
@@ -19,8 +20,10 @@ use crate::explain;
 /// Longest wait for the answer to a unary call: an API server that takes longer is not well.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Life of one watch request; a connection that died silently is noticed a few seconds after it.
-const WATCH_SECONDS: u32 = 60;
+/// Shortest life of one watch request; a quarter longer at most, so that not all begin anew together.
+const WATCH_LIFE: Duration = Duration::from_mins(8);
+/// A connection from which nothing came for so long has died silently. API servers send a bookmark each minute.
+const SILENCE: Duration = Duration::from_secs(90);
 
 /// Namespace whose UID is the cluster's.
 const KUBE_SYSTEM: &str = "kube-system";
@@ -60,12 +63,22 @@ pub(crate) async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> R
 
 /// What every watch starts from.
 pub(crate) fn watch_config() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH_SECONDS)
+    let seconds = jittered(WATCH_LIFE).as_secs();
+    watcher::Config::default().timeout(u32::try_from(seconds).unwrap_or(u32::MAX))
+}
+
+/// Who repeats a request that the API server has no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    /// The client, unseen.
+    Client,
+    /// Its caller, who is told.
+    Caller,
 }
 
 /// A client by a kubeconfig file, else by what the Pod or the user's environment has.
-pub(crate) async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    let config = match kubeconfig {
+pub(crate) async fn connect(kubeconfig: Option<&Path>, repeats: Repeats) -> anyhow::Result<Client> {
+    let mut config = match kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
             let options = KubeConfigOptions::default();
@@ -77,6 +90,10 @@ pub(crate) async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client>
             .await
             .context("neither in a cluster nor a kubeconfig found; give --kubeconfig")?,
     };
+    config.read_timeout = Some(SILENCE);
+    // A connection may have been idle before a request.
+    config.reset_reader_on_write = true;
+    config.default_retry = repeats == Repeats::Client;
     Client::try_from(config).context("cannot make a client for the member's API server")
 }
 
@@ -120,4 +137,16 @@ pub(crate) async fn get_text(client: &Client, path: &'static str) -> Result<Stri
         .body(Vec::new())
         .expect("a constant path makes a request");
     bounded(client.request_text(request)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_begin_anew_each_five_to_ten_minutes_and_not_together() {
+        let lives: std::collections::BTreeSet<_> = (0..100).filter_map(|_| watch_config().timeout).collect();
+        assert!(lives.iter().all(|seconds| (300..=600).contains(seconds)), "{lives:?}");
+        assert!(lives.len() > 10, "{lives:?}");
+    }
 }

@@ -50,6 +50,7 @@ pub(crate) struct Metrics {
     unlabelled: Gauge,
     kinds: Gauge,
     kinds_complete: Gauge,
+    pace: Gauge<f64, AtomicU64>,
     watch_failures: CountersBy<Watched>,
     /// From 1 ms to 8 s: the probe's own time-out is 10 s.
     probe_seconds: Seconds<1000, 14>,
@@ -95,6 +96,8 @@ impl Metrics {
         ] {
             registry.register(name, help, gauge.clone());
         }
+        let help = "Patches of labels a second that the API server is given at present";
+        registry.register("pace", help, self.pace.clone());
     }
 
     pub(crate) fn register_member(&self, registry: &mut Registry) {
@@ -173,6 +176,10 @@ impl Metrics {
     pub(crate) fn coverage(&self, kinds: usize, complete: usize) {
         self.kinds.set(count(kinds));
         self.kinds_complete.set(count(complete));
+    }
+
+    pub(crate) fn pace(&self, per_second: f64) {
+        self.pace.set(per_second);
     }
 
     /// The part of one sweep in the sums over all kinds.

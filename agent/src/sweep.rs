@@ -52,11 +52,15 @@ const LATE_LOOK: Duration = Duration::from_secs(10);
 /// Longest wait for the namespaces' labels before objects are begun: they are few, but one may be refused.
 const NAMESPACES_FIRST: Duration = Duration::from_secs(30);
 
+/// How often it is told how far labelling is.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
 /// A sweep ends at its next await.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts and stops sweeps.
 pub(crate) struct Sweeper {
+    /// One that repeats nothing by itself: see [`Patcher`].
     pub(crate) client: Client,
     pub(crate) pacer: Pacer,
     pub(crate) tasks: Tasks,
@@ -106,13 +110,22 @@ impl Sweeper {
         }
     }
 
-    /// Keeps the gauges of kinds; runs beside.
+    /// Keeps the gauges of kinds, and tells how far labelling is; runs beside.
     async fn count_coverage(&self) {
         let mut changed = self.coverage.subscribe();
+        let mut told = Instant::now();
         while changed.changed().await.is_ok() {
             let facts = self.coverage.complete().unwrap_or_default();
+            let per_second = self.pacer.per_second();
             self.metrics
                 .coverage(facts.len(), facts.values().filter(|fact| fact.complete).count());
+            self.metrics.pace(per_second);
+            let labelled: u64 = facts.values().map(|fact| fact.labelled).sum();
+            let total: u64 = facts.values().map(|fact| fact.total).sum();
+            if labelled < total && told.elapsed() > TELL_EVERY {
+                told = Instant::now();
+                tracing::info!(labelled, total, per_second, "labelling");
+            }
             tokio::time::sleep(SETTLE).await;
         }
     }

@@ -13,12 +13,13 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
+use tokio::time::Instant;
 
 use crate::admission;
 use crate::args::UninstallConfig;
 use crate::join::identity::IdentitySecret;
 use crate::kinds;
-use crate::member::{self, CallError, bounded};
+use crate::member::{self, CallError, Repeats, bounded};
 use crate::metrics::{Metrics, Patched};
 use crate::sweep::inventory::{Subject, Todo};
 use crate::sweep::pacer::Pacer;
@@ -31,18 +32,24 @@ const PAUSE: Duration = Duration::from_secs(2);
 const PAGE: u32 = 500;
 /// HTTP status of a request that the agent's RBAC does not allow.
 const FORBIDDEN: u16 = 403;
-/// Patches under way at a time.
-const CONCURRENCY: usize = 8;
+/// Patches under way or waiting for their turn.
+const CONCURRENCY: usize = 64;
+/// How often it is told how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 struct Uninstall {
     client: Client,
+    /// For patches.
+    paced_client: Client,
     config: UninstallConfig,
     pacer: Pacer,
 }
 
 /// Removes all of it, or says what is left.
 pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
-    let client = member::connect(config.member.kubeconfig.as_deref()).await?;
+    let kubeconfig = config.member.kubeconfig.as_deref();
+    let client = member::connect(kubeconfig, Repeats::Client).await?;
+    let paced_client = member::connect(kubeconfig, Repeats::Caller).await?;
     admission::remove(&client)
         .await
         .context("removing the admission policies")?;
@@ -51,6 +58,7 @@ pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
     let pacer = Pacer::new(config.member.labels_per_second);
     let uninstall = Uninstall {
         client: client.clone(),
+        paced_client,
         config,
         pacer,
     };
@@ -111,19 +119,32 @@ impl Uninstall {
         todos.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         todos.dedup();
         let patcher = Patcher {
-            client: self.client.clone(),
+            client: self.paced_client.clone(),
             resource: resource.clone(),
             subject,
             pacer: self.pacer.clone(),
             metrics: Metrics::default(),
         };
-        stream::iter(&todos)
-            .for_each_concurrent(CONCURRENCY, async |todo| {
-                if patcher.unlabel(todo, &self.config.keys).await == Patched::failed {
-                    tracing::warn!(kind = resource.kind, namespace = %todo.namespace, name = %todo.name, "labels could not be removed");
-                }
-            })
-            .await;
+        let patches = stream::iter(&todos).map(async |todo| {
+            if patcher.unlabel(todo, &self.config.keys).await == Patched::failed {
+                tracing::warn!(kind = resource.kind, namespace = %todo.namespace, name = %todo.name, "labels could not be removed");
+            }
+        });
+        let mut patches = std::pin::pin!(patches.buffer_unordered(CONCURRENCY).enumerate());
+        let mut told = Instant::now();
+        while let Some((before, ())) = patches.next().await {
+            if told.elapsed() > TELL_EVERY {
+                told = Instant::now();
+                let (kind, per_second) = (&resource.plural, self.pacer.per_second());
+                tracing::info!(
+                    kind,
+                    done = before + 1,
+                    all = todos.len(),
+                    per_second,
+                    "taking labels back"
+                );
+            }
+        }
         Ok(todos.len())
     }
 

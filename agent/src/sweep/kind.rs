@@ -28,8 +28,8 @@ use crate::member::watch_config;
 use crate::metrics::{Patched, SweepGauges, Watched};
 use crate::report::CoverageFacts;
 
-/// Patches of one kind under way at a time.
-const CONCURRENCY: usize = 8;
+/// Patches of one kind under way or waiting for their turn: so few that kinds whose patches fail leave room for others.
+const CONCURRENCY: usize = 16;
 /// Objects whose patch was refused are tried again by a relist of their kind after this time.
 const RETRY_REFUSED: Duration = Duration::from_mins(5);
 /// Objects whose patch failed wait this long, from the first of them on.

@@ -7,15 +7,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use kube::api::{ApiResource, Patch, PatchParams};
-use kube::core::DynamicObject;
-use kube::{Api, Client};
+use kube::client::Body;
+use kube::core::{DynamicObject, Request, Status};
+use kube::{Client, Resource};
 use portolan_crds::labels::{LabelKeys, MANAGER_AGENT};
 use portolan_runtime::Backoff;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::inventory::{Subject, Todo};
-use super::pacer::Pacer;
+use super::pacer::{Load, Pacer};
 use crate::member::{CallError, bounded};
 use crate::metrics::{Metrics, Patched};
 
@@ -28,6 +32,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Writes labels of one kind.
 #[derive(Clone)]
 pub(crate) struct Patcher {
+    /// One that repeats nothing by itself: refusals set the pace of all.
     pub(crate) client: Client,
     pub(crate) resource: ApiResource,
     pub(crate) subject: Subject,
@@ -61,11 +66,15 @@ impl Patcher {
 
     async fn until_done(&self, todo: &Todo, params: &PatchParams, patch: &Patch<Value>) -> Patched {
         let mut backoff = Backoff::new(Duration::from_millis(200), RETRY_MAX);
-        let objects = self.objects(todo);
+        let url = self.url(todo);
         loop {
-            self.pacer.turn().await;
-            let answer = bounded(objects.patch_metadata(&todo.name, params, patch)).await;
-            let outcome = outcome_of(answer.map(drop));
+            let answer = {
+                let _turn = self.pacer.turn().await;
+                let (answer, load) = self.send(&url, todo, params, patch).await;
+                self.pacer.answered(load);
+                answer
+            };
+            let outcome = outcome_of(answer);
             self.metrics.patched(outcome.0);
             match outcome {
                 (Patched::failed, Some(error)) => {
@@ -84,12 +93,54 @@ impl Patcher {
         }
     }
 
-    fn objects(&self, todo: &Todo) -> Api<DynamicObject> {
-        match self.subject {
-            Subject::Objects => Api::namespaced_with(self.client.clone(), &todo.namespace, &self.resource),
-            Subject::Namespaces => Api::all_with(self.client.clone(), &self.resource),
+    /// One request, whose answer's headers count too: Priority and Fairness says there when to come again.
+    async fn send(
+        &self,
+        url: &str,
+        todo: &Todo,
+        params: &PatchParams,
+        patch: &Patch<Value>,
+    ) -> (Result<(), CallError>, Load) {
+        let request = match Request::new(url).patch_metadata(&todo.name, params, patch) {
+            Ok(request) => request.map(Body::from),
+            Err(error) => return (Err(kube::Error::BuildRequest(error).into()), Load::Took(Duration::ZERO)),
+        };
+        let sent = Instant::now();
+        let exchange = async {
+            let (head, body) = self.client.send(request).await?.into_parts();
+            Ok((head, body.collect_bytes().await?))
+        };
+        let (head, body) = match bounded(exchange).await {
+            Ok(answer) => answer,
+            Err(error) => return (Err(error), Load::Refused(None)),
+        };
+        let load = match head.status.as_u16() {
+            429 | 503 | 504 => Load::Refused(retry_after(&head.headers)),
+            _ => Load::Took(sent.elapsed()),
+        };
+        if head.status.is_success() {
+            return (Ok(()), load);
         }
+        // A proxy, and Priority and Fairness, refuse in plain words.
+        let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(&body);
+            Status::failure(text.trim(), "").with_code(head.status.as_u16())
+        });
+        (Err(kube::Error::Api(status.boxed()).into()), load)
     }
+
+    fn url(&self, todo: &Todo) -> String {
+        let namespace = match self.subject {
+            Subject::Objects => Some(&*todo.namespace),
+            Subject::Namespaces => None,
+        };
+        DynamicObject::url_path(&self.resource, namespace)
+    }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 /// What the answer means, and the error where a person might want to know it.
@@ -109,26 +160,59 @@ fn outcome_of(answer: Result<(), CallError>) -> (Patched, Option<CallError>) {
 mod tests {
     use super::*;
     use crate::member::CALL_TIMEOUT;
-    use kube::core::Status;
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
-    #[tokio::test(start_paused = true)]
-    async fn an_object_that_fails_for_ever_gives_its_turn_to_others() {
-        let client = crate::testing::answering(|_, _| Err(500));
-        let patcher = Patcher {
+    fn patcher(client: Client) -> Patcher {
+        Patcher {
             client,
             resource: ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&()),
             subject: Subject::Objects,
             pacer: Pacer::new(std::num::NonZeroU32::new(100).unwrap()),
             metrics: Metrics::default(),
-        };
-        let todo = Todo {
+        }
+    }
+
+    fn todo(name: &str) -> Todo {
+        Todo {
             namespace: "a".into(),
-            name: "x".into(),
+            name: name.into(),
             uid: "1".into(),
-        };
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_fails_for_ever_gives_its_turn_to_others() {
+        let client = crate::testing::answering(|_, _| Err(500));
+        let (patcher, todo) = (patcher(client), todo("x"));
         let labels = BTreeMap::new();
         let labelled = tokio::time::timeout(Duration::from_mins(1), patcher.label(&todo, &labels)).await;
         assert_eq!(labelled, Ok(Patched::failed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_asks_before_the_time_that_a_refusal_names() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let times = asked.clone();
+        // As Priority and Fairness refuses: a header, and no Status.
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            times.lock().push(Instant::now());
+            let first = times.lock().len() == 1;
+            let answer = http::Response::builder().status(if first { 429 } else { 200 });
+            let answer = answer
+                .header(RETRY_AFTER, "9")
+                .body(Body::from(b"Too many requests".to_vec()));
+            std::future::ready(Ok::<_, std::convert::Infallible>(answer.unwrap()))
+        });
+        let patcher = patcher(Client::new(service, "default"));
+        let labels = BTreeMap::new();
+        let (first, second) = (todo("x"), todo("y"));
+        assert_eq!(patcher.label(&first, &labels).await, Patched::labelled);
+        assert_eq!(patcher.label(&second, &labels).await, Patched::labelled);
+        let asked = asked.lock().clone();
+        assert_eq!(asked.len(), 3);
+        assert!(asked[1] - asked[0] >= Duration::from_secs(9), "{asked:?}");
+        assert!(patcher.pacer.per_second() < 60.0, "{}", patcher.pacer.per_second());
     }
 
     #[test]
