@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Install(HubArgs),
     /// Register a member cluster: its half and the hub's half of the opt-in
     Join(JoinArgs),
-    /// Let the router act as more ServiceAccounts or users in a member cluster
+    /// Let the router act as more ServiceAccounts, users, groups, uids or extras in a member cluster
     Allow(AllowArgs),
     /// Write a kubeconfig with a client certificate of the hub CA, for a person
     Kubeconfig(KubeconfigArgs),
@@ -195,6 +195,15 @@ pub(crate) struct AllowArgs {
     /// User (a person's certificate name) the router may act as; repeatable
     #[arg(long = "user", value_name = "USER")]
     pub(crate) users: Vec<String>,
+    /// Group that a request may name with one of these (kubectl --as-group); repeatable
+    #[arg(long = "group", value_name = "GROUP")]
+    pub(crate) groups: Vec<String>,
+    /// Uid that a request may name (kubectl --as-uid); repeatable
+    #[arg(long = "uid", value_name = "UID")]
+    pub(crate) uids: Vec<String>,
+    /// Key of an extra that a request may name, with any value (Impersonate-Extra-KEY); repeatable
+    #[arg(long = "extra", value_name = "KEY")]
+    pub(crate) extras: Vec<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -20,11 +20,30 @@ use crate::connect::connect;
 /// After so many writes of others to one object it is rather a fight than a coincidence.
 pub(crate) const WRITES_OF_OTHERS: u32 = 50;
 
-/// ServiceAccounts by namespace, and users, that passed the rules of what may ever be allowed.
+/// API group of the uid and the extras that a request may impersonate.
+const AUTHENTICATION: &str = "authentication.k8s.io";
+/// What the resource of an extra's key begins with.
+const EXTRAS: &str = "userextras/";
+/// Groups of the control plane's that everybody of a kind is in, and that a request must name to keep them.
+const COMMON_GROUPS: [&str; 2] = ["system:authenticated", "system:serviceaccounts"];
+const NAMESPACE_GROUP: &str = "system:serviceaccounts:";
+
+/// Whom the router may act as, by the rules of what may ever be allowed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grants {
+    /// By namespace.
     service_accounts: BTreeMap<String, BTreeSet<String>>,
+    identities: Identities,
+}
+
+/// What has no namespace: each is a rule of one ClusterRole.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Identities {
     users: BTreeSet<String>,
+    groups: BTreeSet<String>,
+    uids: BTreeSet<String>,
+    /// Keys of extras; their values are free.
+    extras: BTreeSet<String>,
 }
 
 impl Grants {
@@ -32,24 +51,9 @@ impl Grants {
     pub(crate) fn parse(args: &GrantArgs) -> anyhow::Result<Self> {
         let mut grants = Self::default();
         for text in &args.service_accounts {
-            let Some((namespace, name)) = text.split_once('/') else {
-                bail!("--allow {text:?} is not NAMESPACE/SERVICEACCOUNT");
-            };
-            if !portolan_crds::names::is_dns_label(namespace) || !portolan_crds::names::is_dns_subdomain(name) {
-                bail!(
-                    "--allow {text:?} is not NAMESPACE/SERVICEACCOUNT: both are lower-case DNS names, without wildcards"
-                );
-            }
-            if portolan_crds::system_namespace(namespace) {
-                bail!(
-                    "--allow {text:?}: the router never acts as a ServiceAccount of {namespace}; use one in a namespace of your own"
-                );
-            }
-            grants
-                .service_accounts
-                .entry(namespace.to_owned())
-                .or_default()
-                .insert(name.to_owned());
+            let (namespace, name) = service_account_of(text)?;
+            let names = grants.service_accounts.entry(namespace.to_owned()).or_default();
+            names.insert(name.to_owned());
         }
         for user in &args.users {
             if user.is_empty() || user.starts_with("system:") || user.contains('*') {
@@ -57,13 +61,39 @@ impl Grants {
                     "--allow-user {user:?}: the router never acts as a user of the control plane (system:…) or a wildcard; name one person"
                 );
             }
-            grants.users.insert(user.clone());
         }
+        grants.identities.users = args.users.iter().cloned().collect();
+        Ok(grants)
+    }
+
+    fn parse_all(args: &AllowArgs) -> anyhow::Result<Self> {
+        let mut grants = Self::parse(&GrantArgs {
+            service_accounts: args.service_accounts.clone(),
+            users: args.users.clone(),
+        })?;
+        if let Some(group) = args.groups.iter().find(|group| !may_be_group(group)) {
+            bail!(
+                "--group {group:?}: the router never acts in a group of the control plane's (system:…) or a wildcard, but for {} and {NAMESPACE_GROUP}NAMESPACE",
+                COMMON_GROUPS.join(", ")
+            );
+        }
+        if let Some(uid) = args.uids.iter().find(|uid| uid.is_empty() || uid.contains('*')) {
+            bail!("--uid {uid:?}: name one uid");
+        }
+        if let Some(key) = args.extras.iter().find(|key| !may_be_extra(key)) {
+            bail!(
+                "--extra {key:?}: name one key in lower case, as in scopes or example.com/team; those of kubernetes.io are the control plane's own"
+            );
+        }
+        let set = |texts: &[String]| texts.iter().cloned().collect();
+        grants.identities.groups = set(&args.groups);
+        grants.identities.uids = set(&args.uids);
+        grants.identities.extras = set(&args.extras);
         Ok(grants)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.service_accounts.is_empty() && self.users.is_empty()
+        *self == Self::default()
     }
 
     /// Adds the grants to those the member has.
@@ -71,33 +101,119 @@ impl Grants {
         for (namespace, names) in &self.service_accounts {
             allow_service_accounts(member, namespace, names).await?;
         }
-        if !self.users.is_empty() {
-            allow_users(member, &self.users).await?;
+        if self.identities != Identities::default() {
+            allow_identities(member, &self.identities).await?;
         }
         Ok(())
     }
+
+    /// All of them, in words.
+    fn words(&self) -> String {
+        let accounts = self.service_accounts.iter();
+        let accounts =
+            accounts.flat_map(|(namespace, names)| names.iter().map(move |name| format!("{namespace}/{name}")));
+        let Identities {
+            users,
+            groups,
+            uids,
+            extras,
+        } = &self.identities;
+        let named = |what: &'static str, names: &BTreeSet<String>| {
+            let names: Vec<String> = names.iter().map(|name| format!("{what} {name}")).collect();
+            names
+        };
+        let named = [
+            named("user", users),
+            named("group", groups),
+            named("uid", uids),
+            named("extra", extras),
+        ];
+        accounts
+            .chain(named.into_iter().flatten())
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+impl Identities {
+    /// The rules of a role that has those of `before` too.
+    fn rules(&self, before: &[PolicyRule]) -> Vec<PolicyRule> {
+        let is = |rule: &PolicyRule, group: &str, resource: &str| {
+            let has = |list: &Option<Vec<String>>, word: &str| list.iter().flatten().any(|item| item == word);
+            has(&rule.api_groups, group) && has(&rule.resources, resource)
+        };
+        let named = [
+            ("", "users", &self.users),
+            ("", "groups", &self.groups),
+            (AUTHENTICATION, "uids", &self.uids),
+        ];
+        let named = named.into_iter().filter_map(|(group, resource, names)| {
+            let same: Vec<_> = before
+                .iter()
+                .filter(|rule| is(rule, group, resource))
+                .cloned()
+                .collect();
+            (!names.is_empty() || !same.is_empty()).then(|| impersonate(group, resource, names, &same))
+        });
+        let kept = before.iter().flat_map(|rule| rule.resources.iter().flatten());
+        let kept = kept.filter(|resource| resource.starts_with(EXTRAS)).cloned();
+        let extras: BTreeSet<String> = self
+            .extras
+            .iter()
+            .map(|key| format!("{EXTRAS}{key}"))
+            .chain(kept)
+            .collect();
+        let extras = (!extras.is_empty()).then(|| PolicyRule {
+            api_groups: Some(vec![AUTHENTICATION.to_owned()]),
+            resources: Some(extras.into_iter().collect()),
+            verbs: vec!["impersonate".to_owned()],
+            ..PolicyRule::default()
+        });
+        named.chain(extras).collect()
+    }
+}
+
+fn service_account_of(text: &str) -> anyhow::Result<(&str, &str)> {
+    let Some((namespace, name)) = text.split_once('/') else {
+        bail!("--allow {text:?} is not NAMESPACE/SERVICEACCOUNT");
+    };
+    if !portolan_crds::names::is_dns_label(namespace) || !portolan_crds::names::is_dns_subdomain(name) {
+        bail!("--allow {text:?} is not NAMESPACE/SERVICEACCOUNT: both are lower-case DNS names, without wildcards");
+    }
+    if portolan_crds::system_namespace(namespace) {
+        bail!(
+            "--allow {text:?}: the router never acts as a ServiceAccount of {namespace}; use one in a namespace of your own"
+        );
+    }
+    Ok((namespace, name))
+}
+
+fn may_be_group(group: &str) -> bool {
+    let of_namespace = group.strip_prefix(NAMESPACE_GROUP);
+    let of_a_users = of_namespace.is_some_and(|namespace| {
+        portolan_crds::names::is_dns_label(namespace) && !portolan_crds::system_namespace(namespace)
+    });
+    let own = !group.is_empty() && !group.starts_with("system:") && !group.contains('*');
+    own || of_a_users || COMMON_GROUPS.contains(&group)
+}
+
+fn may_be_extra(key: &str) -> bool {
+    let of_the_control_plane = key
+        .split('/')
+        .next()
+        .is_some_and(|domain| domain.ends_with("kubernetes.io"));
+    let plain = |letter: char| letter.is_ascii_graphic() && !letter.is_ascii_uppercase() && letter != '*';
+    !key.is_empty() && key.chars().all(plain) && !(key.contains('/') && of_the_control_plane)
 }
 
 pub(crate) async fn run(args: &AllowArgs) -> anyhow::Result<()> {
-    let grants = Grants::parse(&GrantArgs {
-        service_accounts: args.service_accounts.clone(),
-        users: args.users.clone(),
-    })?;
+    let grants = Grants::parse_all(args)?;
     if grants.is_empty() {
-        bail!("nothing to allow: name a NAMESPACE/SERVICEACCOUNT or --user USER");
+        bail!("nothing to allow: name a NAMESPACE/SERVICEACCOUNT, --user, --group, --uid or --extra");
     }
     let member = connect("the member", Some(&args.member_kubeconfig)).await?;
     grants.install(&member.client).await?;
-    println!(
-        "{} lets the router act as {}",
-        member.url,
-        args.service_accounts
-            .iter()
-            .chain(&args.users)
-            .map(String::as_str)
-            .collect::<Vec<_>>()
-            .join(", ")
-    );
+    println!("{} lets the router act as {}", member.url, grants.words());
     Ok(())
 }
 
@@ -115,9 +231,9 @@ async fn allow_service_accounts(member: &Client, namespace: &str, names: &BTreeS
     put(&Api::namespaced(member.clone(), namespace), &binding).await
 }
 
-async fn allow_users(member: &Client, users: &BTreeSet<String>) -> anyhow::Result<()> {
+async fn allow_identities(member: &Client, identities: &Identities) -> anyhow::Result<()> {
     let roles: Api<ClusterRole> = Api::all(member.clone());
-    let wider = |before: &[PolicyRule]| vec![impersonate("", "users", users, before)];
+    let wider = |before: &[PolicyRule]| identities.rules(before);
     widen(&roles, labels::ROLE_IMPERSONATE_USERS, |role| &mut role.rules, wider).await?;
     let binding = ClusterRoleBinding {
         metadata: managed(labels::ROLE_IMPERSONATE_USERS),
@@ -223,7 +339,10 @@ pub(crate) fn service_account(name: &str) -> Subject {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, Command};
 
     fn parse(service_accounts: &[&str], users: &[&str]) -> anyhow::Result<Grants> {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
@@ -249,5 +368,85 @@ mod tests {
             assert!(parse(accounts, users).is_err(), "{accounts:?} {users:?}");
         }
         assert!(parse(&["ns-a/operator"], &["ada@example.com"]).is_ok());
+    }
+
+    fn allow(more: &[&str]) -> anyhow::Result<Grants> {
+        let words = ["portolanctl", "allow", "--member-kubeconfig", "f"];
+        let Command::Allow(args) = Cli::parse_from(words.iter().chain(more)).command else {
+            panic!("another command");
+        };
+        Grants::parse_all(&args)
+    }
+
+    #[test]
+    fn groups_uids_and_extras_of_the_control_plane_are_never_allowed() {
+        for (flag, value) in [
+            ("--group", "system:masters"),
+            ("--group", "system:nodes"),
+            ("--group", "system:serviceaccounts:kube-system"),
+            ("--group", "system:serviceaccounts:*"),
+            ("--group", "*"),
+            ("--group", ""),
+            ("--uid", "*"),
+            ("--uid", ""),
+            ("--extra", "*"),
+            ("--extra", ""),
+            ("--extra", "Scopes"),
+            ("--extra", "authentication.kubernetes.io/node-name"),
+        ] {
+            let error = allow(&[flag, value]).unwrap_err().to_string();
+            assert!(error.contains(flag), "{error}");
+        }
+        for (flag, value) in [
+            ("--group", "sre"),
+            ("--group", "system:authenticated"),
+            ("--group", "system:serviceaccounts:ns-a"),
+            ("--uid", "6d9c"),
+            ("--extra", "scopes"),
+            ("--extra", "example.com/team"),
+        ] {
+            assert!(!allow(&[flag, value]).unwrap().is_empty(), "{flag} {value}");
+        }
+    }
+
+    #[test]
+    fn grants_of_before_are_kept_beside_new_ones() {
+        let rules = |grants: Grants, before: &[PolicyRule]| grants.identities.rules(before);
+        let first = rules(allow(&["--user", "ada", "--group", "sre"]).unwrap(), &[]);
+        let second = allow(&[
+            "--group",
+            "dev",
+            "--uid",
+            "6d9c",
+            "--extra",
+            "scopes",
+            "--extra",
+            "example.com/team",
+        ]);
+        let second = second.unwrap();
+        let words = "group dev, uid 6d9c, extra example.com/team, extra scopes";
+        assert_eq!(second.words(), words);
+        let all = rules(second, &first);
+        let told: Vec<_> = all
+            .iter()
+            .map(|rule| {
+                let words = |list: &Option<Vec<String>>| list.clone().unwrap_or_default().join(" ");
+                assert_eq!(rule.verbs, ["impersonate"]);
+                [
+                    words(&rule.api_groups),
+                    words(&rule.resources),
+                    words(&rule.resource_names),
+                ]
+                .join(": ")
+            })
+            .collect();
+        let wanted = [
+            ": users: ada",
+            ": groups: dev sre",
+            "authentication.k8s.io: uids: 6d9c",
+            "authentication.k8s.io: userextras/example.com/team userextras/scopes: ",
+        ];
+        assert_eq!(told, wanted);
+        assert_eq!(rules(allow(&["--user", "ada"]).unwrap(), &all), all);
     }
 }
