@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use portolan_testbed::{Cluster, Testbed, eventually, patience};
+use portolan_testbed::{Cluster, Testbed, patience};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, Launch};
@@ -202,8 +200,9 @@ impl Fleet {
             env: self.env.clone(),
             dir: self.dir.clone(),
         };
-        kill(Pid::from_raw(pid), Signal::SIGTERM).with_context(|| format!("cannot end {name}"))?;
-        eventually(&format!("{name} ends"), || std::future::ready(is_gone(pid))).await;
+        // Else the supervisor would start it again.
+        let stop = ["dev", "stop", name, "--dir", &argument(&self.dir)].map(ToOwned::to_owned);
+        self.run(&stop).await?;
         Daemon::adopt(launch, &serde_json::from_slice(&addresses)?).await
     }
 
@@ -211,14 +210,6 @@ impl Fleet {
     pub fn log(&self, name: &str) -> anyhow::Result<String> {
         std::fs::read_to_string(self.process(name)?.log).context("no log")
     }
-}
-
-/// Whether a process is gone, or a zombie that nobody has waited for yet.
-fn is_gone(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ")
-        .next()
-        .is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
 }
 
 /// One program of a fleet.

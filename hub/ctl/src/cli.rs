@@ -331,11 +331,15 @@ pub(crate) enum DevCommand {
     Up(DevUpArgs),
     /// Show what runs and whether it is well
     Status(DevStatusArgs),
+    /// Start programs of the fleet anew, at the ports that they have
+    Restart(DevProgramArgs),
+    /// Stop programs of the fleet until `dev restart`, to see what the others do without
+    Stop(DevProgramArgs),
     /// Stop everything and remove what `dev up` installed
     Down(DevDownArgs),
-    /// Renew the tokens of a running `dev up` (started by it)
+    /// Start programs again that end, and renew tokens (started by `dev up`)
     #[command(hide = true)]
-    Renew(DevDirArgs),
+    Supervise(DevDirArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -358,10 +362,13 @@ pub(crate) struct DevUpArgs {
     /// Address the router listens on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub(crate) router_bind: SocketAddr,
-    /// ClusterRole that callers of merged-NAME.kubeconfig get in the members of their shard
+    /// ClusterRole that the callers of merged-*.kubeconfig get in every member
     #[arg(long, value_name = "CLUSTERROLE", default_value = "cluster-admin")]
     pub(crate) caller_role: String,
-    /// How long to wait until all is ready
+    /// ClusterRole that the user of explicit.kubeconfig, portolan:dev, gets in every member
+    #[arg(long, value_name = "CLUSTERROLE", default_value = "cluster-admin")]
+    pub(crate) user_role: String,
+    /// How long to wait until all is ready; what the agents have to label comes on top, as long as it becomes less
     #[arg(long, default_value = "120s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }
@@ -382,9 +389,21 @@ pub(crate) struct DevStatusArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct DevProgramArgs {
+    /// Names of programs, as `dev status` lists them
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) programs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) fleet: DevDirArgs,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DevDownArgs {
     #[command(flatten)]
     pub(crate) fleet: DevDirArgs,
+    /// Leave the programs' logs in the folder; so it is anyway when `dev up` failed or a program ended by itself
+    #[arg(long)]
+    pub(crate) keep_logs: bool,
     /// Only end the programs and remove the folder's files, for clusters that no longer exist
     #[arg(long)]
     pub(crate) local_only: bool,

@@ -31,6 +31,7 @@ mod watch_state;
 use clap::Parser;
 
 use crate::cli::{Cli, Command, DevCommand};
+use crate::dev::request::Request;
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
@@ -59,7 +60,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
             DevCommand::Up(args) => dev::up::run(&args).await,
             DevCommand::Status(args) => dev::status::run(&args).await,
             DevCommand::Down(args) => dev::down::run(&args).await,
-            DevCommand::Renew(args) => dev::renew::run(&args).await,
+            DevCommand::Restart(args) => dev::control::run(Request::restart, &args).await,
+            DevCommand::Stop(args) => dev::control::run(Request::stop, &args).await,
+            DevCommand::Supervise(args) => dev::supervise::run(&args).await,
         },
     }
 }

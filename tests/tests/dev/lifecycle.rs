@@ -1,7 +1,7 @@
-//! From `up` to `down`, with a program that dies in between, and from an `up` that fails to `down`.
+//! From `up` to `down`, with programs that die in between, and from an `up` that fails to `down`.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,22 +25,29 @@ fn pid(dir: &Path, name: &str) -> Pid {
     Pid::from_raw(process["pid"].as_i64().unwrap().try_into().unwrap())
 }
 
+const PROGRAMS: [&str; 5] = ["hub", "agent-east", "agent-west", "router", "supervisor"];
+
 #[tokio::test]
 async fn from_up_to_down() {
     let ground = ground().await;
     let scratch = tempfile::tempdir().unwrap();
     let (dir, manifest) = (scratch.path().join("fleet"), scratch.path().join("shards.yaml"));
+    let shard = federated("alpha", "east", &[("east", &["team-a"]), ("west", &["team-b"])]);
     std::fs::write(
         &manifest,
-        federated("alpha", "east", &[("east", &["team-a"]), ("west", &["team-b"])]),
+        shard.replace("callerClusters: [east]", "callerClusters: [east, west]"),
     )
     .unwrap();
     let (_guard, up) = ground.up(&dir, Some(&manifest));
     let told = ctl::ok(&words(&up)).await.unwrap();
     for word in [
         "https://127.0.0.1:",
-        "merged-alpha.kubeconfig",
+        "merged-alpha.kubeconfig (shard operators/alpha, caller in east)",
+        "merged-alpha@west.kubeconfig (shard operators/alpha, caller in west)",
         "explicit.kubeconfig",
+        "portolan:dev, the user of explicit.kubeconfig, is cluster-admin",
+        "--user-role",
+        "--caller-role",
         "dev down",
     ] {
         assert!(told.contains(word), "{word} is not in {told}");
@@ -49,42 +56,121 @@ async fn from_up_to_down() {
     only_its_owner_reads(&dir);
     both_views_work(&dir).await;
     a_second_up_is_refused(&ground, &dir, &up).await;
-    let dir_text = argument(&dir);
-    let status = ["dev", "status", "--dir", &dir_text];
-    let well = ctl::ok(&status).await.unwrap();
-    for program in ["hub", "agent-east", "agent-west", "router", "renew"] {
+    let fleet = Running { dir: &dir };
+    let well = fleet.ok(&["status"]).await;
+    for program in PROGRAMS {
         assert!(well.lines().any(|line| line.starts_with(program)), "{program}: {well}");
     }
+    assert!(well.contains("5 of 5 programs run"), "{well}");
 
-    let agent = pid(&dir, "agent-west");
-    kill(agent, Signal::SIGKILL).unwrap();
-    let unwell = eventually("status notices the end", || async {
-        let unwell = ctl::refused(&status).await?;
-        let line = unwell.lines().find(|line| line.starts_with("agent-west"));
-        anyhow::ensure!(line.is_some_and(|line| line.contains("ended")), "{unwell}");
-        Ok(unwell)
-    })
-    .await;
-    assert!(
-        unwell
-            .lines()
-            .any(|line| line.starts_with("agent-east") && line.contains("ready")),
-        "{unwell}"
-    );
+    fleet.what_is_killed_comes_back().await;
+    both_views_work(&dir).await;
+    fleet.without_its_supervisor().await;
+    fleet.ok(&["restart", "agent-west"]).await;
+    both_views_work(&dir).await;
+    fleet.status_says("5 of 5 programs run").await;
 
-    let pids: Vec<Pid> = ["hub", "agent-east", "router", "renew"]
-        .map(|name| pid(&dir, name))
-        .to_vec();
-    ctl::ok(&["dev", "down", "--dir", &dir_text]).await.unwrap();
+    let pids: Vec<Pid> = PROGRAMS.map(|name| pid(&dir, name)).to_vec();
+    let told = fleet.ok(&["down"]).await;
+    assert!(told.contains("logs are kept in"), "{told}");
     for pid in pids {
         assert!(!is_running(pid), "process {pid} still runs");
     }
-    let left =
-        std::fs::read_dir(&dir).map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>());
-    assert!(left.is_err(), "the folder is still there, with {left:?}");
+    let left = std::fs::read_dir(&dir).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().path()).collect();
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|end| end == "log");
+    assert!(left.iter().all(is_log), "{left:?}");
+    assert!(left.contains(&dir.join("router.log")), "{left:?}");
     ground.assert_as_before().await;
-    let nothing = ctl::refused(&status).await.unwrap();
+    let nothing = fleet.refused(&["status"]).await;
     assert!(nothing.contains("no fleet in"), "{nothing}");
+}
+
+/// A fleet by its folder.
+struct Running<'a> {
+    dir: &'a Path,
+}
+
+impl Running<'_> {
+    async fn ok(&self, words: &[&str]) -> String {
+        let dir = argument(self.dir);
+        ctl::ok(&[&["dev"], words, &["--dir", &dir]].concat()).await.unwrap()
+    }
+
+    async fn refused(&self, words: &[&str]) -> String {
+        let dir = argument(self.dir);
+        ctl::refused(&[&["dev"], words, &["--dir", &dir]].concat())
+            .await
+            .unwrap()
+    }
+
+    async fn status_says(&self, what: &str) -> String {
+        let dir = argument(self.dir);
+        eventually(&format!("status says {what}"), || async {
+            let ended = ctl::portolanctl(&["dev", "status", "--dir", &dir]).await?;
+            let said = ended.stdout + &ended.stderr;
+            anyhow::ensure!(said.contains(what), "{said}");
+            Ok(said)
+        })
+        .await
+    }
+
+    /// At the same addresses, so that nobody who uses them need know.
+    async fn what_is_killed_comes_back(&self) {
+        let before = record(self.dir);
+        for name in ["router", "hub", "agent-west"] {
+            let killed = pid(self.dir, name);
+            kill(killed, Signal::SIGKILL).unwrap();
+            eventually(&format!("{name} comes back"), || {
+                let now = pid(self.dir, name);
+                std::future::ready(now != killed && is_running(now))
+            })
+            .await;
+        }
+        let well = self.status_says("5 of 5 programs run").await;
+        let line = well.lines().find(|line| line.starts_with("router ")).unwrap();
+        assert_eq!(line.split_whitespace().nth(3), Some("1"), "restarts: {line}");
+        let replaced = pid(self.dir, "router");
+        self.ok(&["restart", "router"]).await;
+        assert_ne!(pid(self.dir, "router"), replaced);
+        let now = record(self.dir);
+        for key in ["routerUrl", "routerAdmin", "hubAddress"] {
+            assert_eq!(now[key], before[key], "{key}");
+        }
+        let ports = |record: &Value| -> Vec<Value> {
+            let processes = record["processes"].as_array().unwrap().iter();
+            processes.map(|process| process["admin"].clone()).collect()
+        };
+        assert_eq!(ports(&now), ports(&before));
+        let unknown = self.refused(&["restart", "rooter"]).await;
+        assert!(
+            unknown.contains("no program rooter") && unknown.contains("agent-east"),
+            "{unknown}"
+        );
+    }
+
+    /// Killed like any other. Nothing is started again until there is a new one, which goes on from the record.
+    async fn without_its_supervisor(&self) {
+        self.ok(&["stop", "agent-west"]).await;
+        let second = self.refused(&["supervise"]).await;
+        assert!(second.contains("another supervisor is at work"), "{second}");
+        kill(pid(self.dir, "supervisor"), Signal::SIGKILL).unwrap();
+        let router = pid(self.dir, "router");
+        kill(router, Signal::SIGKILL).unwrap();
+        let unwell = self.status_says("2 of 5 programs run").await;
+        for word in [
+            "supervisor ended: nothing is started again",
+            "dev restart supervisor",
+            "router ended: nobody",
+            "agent-west stopped: ",
+        ] {
+            assert!(unwell.contains(word), "{word} is not in {unwell}");
+        }
+        self.ok(&["restart", "supervisor"]).await;
+        let said = self.status_says("4 of 5 programs run").await;
+        assert!(said.contains("agent-west stopped: "), "{said}");
+        assert_ne!(pid(self.dir, "router"), router);
+    }
 }
 
 /// Everything with a secret in it, and the folder.
@@ -173,6 +259,8 @@ async fn an_up_that_fails_can_be_undone() {
         assert!(told.contains(word), "{word} is not in {told}");
     }
     ctl::ok(&["dev", "down", "--dir", &argument(&dir)]).await.unwrap();
-    assert!(!dir.exists());
+    let why = std::fs::read_to_string(dir.join("up.log")).unwrap();
+    assert!(why.contains("Overlap"), "{why}");
+    assert!(dir.join("hub.log").exists() && !dir.join("fleet.json").exists());
     ground.assert_as_before().await;
 }

@@ -1,5 +1,5 @@
-//! Placeholder callers: for each ShardingConfig one Pod that no node takes, whose bound token makes a kubeconfig on the
-//! merged view. What runs with that kubeconfig is the operator.
+//! Placeholder callers: for each ShardingConfig one Pod in each of its caller clusters, that no node takes, whose bound token
+//! makes a kubeconfig on the merged view. What runs with that kubeconfig is a replica of the operator there.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::apply::apply_one;
 use crate::connect::Cluster;
-use crate::dev::fleet::{Fleet, Shard};
+use crate::dev::fleet::{Caller, Fleet, Shard};
 use crate::dev::token::TokenSource;
 use crate::kubeconfig::TokenConfig;
 
@@ -21,13 +21,13 @@ const AUDIENCE: &str = "portolan";
 /// No scheduler has this name, so no node ever runs the Pod.
 const NO_SCHEDULER: &str = "portolan.dev/none";
 
-/// One shard's placeholder: where it stands and whom it is.
+/// One shard's placeholder: where it stands and who it is.
 pub(crate) struct Placeholder {
     pub(crate) shard_name: String,
     pub(crate) namespace: String,
-    /// Home cluster: the first of callerClusters, else the first member.
-    pub(crate) home: String,
-    /// Name of both the Pod and its ServiceAccount.
+    /// Home clusters: those of callerClusters that are given, else the first member. Never empty.
+    pub(crate) homes: Vec<String>,
+    /// Name of both the Pod and its ServiceAccount, in every home.
     pub(crate) name: String,
     labels: BTreeMap<String, String>,
 }
@@ -38,21 +38,26 @@ impl Placeholder {
         let shard_name = config.name_any();
         let namespace = config.namespace().unwrap_or_else(|| "default".into());
         let what = format!("ShardingConfig {namespace}/{shard_name}");
-        let home = match config.spec.caller_clusters.first() {
-            Some(home) if members.contains(home) => home.clone(),
-            Some(home) => bail!(
-                "{what} names callerClusters {home:?}, which is none of --member {}",
+        let mut homes = config.spec.caller_clusters.clone();
+        if homes.is_empty() {
+            homes.extend(members.first().cloned());
+        }
+        // Others may be members of the hub already, with callers of their own.
+        homes.retain(|home| members.contains(home));
+        if homes.is_empty() {
+            let named = config.spec.caller_clusters.join(", ");
+            bail!(
+                "{what} names callerClusters {named}, of which --member {} has none",
                 members.join(", ")
-            ),
-            None => members.first().cloned().context("no member")?,
-        };
+            );
+        }
         let selector = config.spec.selector.clone().unwrap_or_default();
         let labels = labels_that_match(&selector).with_context(|| format!("{what}: spec.selector"))?;
         Ok(Self {
             name: format!("portolan-dev-{shard_name}"),
             shard_name,
             namespace,
-            home,
+            homes,
             labels,
         })
     }
@@ -60,6 +65,15 @@ impl Placeholder {
     /// `namespace/name` of the ServiceAccount, as `--allow` of join takes it.
     pub(crate) fn service_account(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Name of its files for one home. No cluster or shard has an `@` in its name.
+    fn file(&self, home: &str) -> String {
+        if self.homes.first().is_some_and(|first| first == home) {
+            format!("merged-{}", self.shard_name)
+        } else {
+            format!("merged-{}@{home}", self.shard_name)
+        }
     }
 
     /// What every member needs before it lets the router act as this caller.
@@ -91,17 +105,18 @@ impl Placeholder {
 }
 
 impl Fleet {
-    /// Creates the Pod, mints its token and writes `merged-<name>.kubeconfig`.
+    /// Creates the Pod in one home, mints its token and writes its kubeconfig.
     pub(crate) async fn place(
         &mut self,
         placeholder: &Placeholder,
-        home: &Cluster,
+        (home, cluster): (&str, &Cluster),
         router_ca: &str,
     ) -> anyhow::Result<()> {
-        let uid = self.create_pod(placeholder, home).await?;
-        let source = self.token_source(placeholder, uid)?;
-        source.mint(&home.client).await?;
-        let file = self.path(&format!("merged-{}.kubeconfig", placeholder.shard_name));
+        let uid = self.create_pod(placeholder, home, cluster).await?;
+        let file = placeholder.file(home);
+        let source = self.token_source(placeholder, home, uid)?;
+        source.mint(&cluster.client).await?;
+        let kubeconfig = self.path(&format!("{file}.kubeconfig"));
         TokenConfig {
             name: "merged",
             server: &self.router_url,
@@ -110,28 +125,40 @@ impl Fleet {
             token_file: &source.file,
             namespace: &placeholder.namespace,
         }
-        .write(&file)?;
+        .write(&kubeconfig)?;
         self.tokens.push(source);
-        self.shards.push(Shard {
-            namespace: placeholder.namespace.clone(),
-            name: placeholder.shard_name.clone(),
-            kubeconfig: file,
+        let (namespace, name) = (&placeholder.namespace, &placeholder.shard_name);
+        let at = self
+            .shards
+            .iter()
+            .position(|shard| (&shard.namespace, &shard.name) == (namespace, name));
+        let at = at.unwrap_or_else(|| {
+            self.shards.push(Shard {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                callers: Vec::new(),
+            });
+            self.shards.len() - 1
+        });
+        self.shards[at].callers.push(Caller {
+            home: home.to_owned(),
+            kubeconfig,
         });
         self.write()
     }
 
     /// The uid of the Pod, which is recorded before it is created.
-    async fn create_pod(&mut self, placeholder: &Placeholder, home: &Cluster) -> anyhow::Result<String> {
+    async fn create_pod(&mut self, placeholder: &Placeholder, home: &str, cluster: &Cluster) -> anyhow::Result<String> {
         let pod = serde_json::from_value(placeholder.pod())?;
-        self.record(Some(&placeholder.home), &home.client, &pod).await?;
-        let created = apply_one(&home.client, &pod).await?;
+        self.record(Some(home), &cluster.client, &pod).await?;
+        let created = apply_one(&cluster.client, &pod).await?;
         created.uid().context("a created Pod has a uid")
     }
 
-    fn token_source(&self, placeholder: &Placeholder, uid: String) -> anyhow::Result<TokenSource> {
+    fn token_source(&self, placeholder: &Placeholder, home: &str, uid: String) -> anyhow::Result<TokenSource> {
         Ok(TokenSource {
-            file: self.path(&format!("merged-{}.token", placeholder.shard_name)),
-            kubeconfig: self.member(&placeholder.home)?.kubeconfig.clone(),
+            file: self.path(&format!("{}.token", placeholder.file(home))),
+            kubeconfig: self.member(home)?.kubeconfig.clone(),
             namespace: placeholder.namespace.clone(),
             service_account: placeholder.name.clone(),
             audiences: vec![AUDIENCE.to_owned()],
@@ -188,6 +215,31 @@ mod tests {
         let labels = labels_that_match(&selector).unwrap();
         assert_eq!(labels["statefulset.kubernetes.io/pod-name"], "operator-0");
         assert_eq!(labels.len(), 3);
+    }
+
+    #[test]
+    fn every_caller_cluster_has_a_caller_with_files_of_its_own() {
+        let spec = |callers: &[&str]| {
+            let selector = json!({"matchLabels": {"app": "operator"}});
+            let spec = json!({"selector": selector, "callerClusters": callers});
+            let mut config = ShardingConfig::new("demo", serde_json::from_value(spec).unwrap());
+            config.metadata.namespace = Some("ops".into());
+            config
+        };
+        let members = ["east".to_owned(), "west".to_owned()];
+        let placeholder = Placeholder::of(&spec(&["west", "east"]), &members).unwrap();
+        let files: Vec<_> = placeholder.homes.iter().map(|home| placeholder.file(home)).collect();
+        assert_eq!(files, ["merged-demo", "merged-demo@east"]);
+        assert_eq!(Placeholder::of(&spec(&[]), &members).unwrap().homes, ["east"]);
+        assert_eq!(
+            Placeholder::of(&spec(&["north", "west"]), &members).unwrap().homes,
+            ["west"]
+        );
+        let error = Placeholder::of(&spec(&["north"]), &members).err().unwrap().to_string();
+        assert!(
+            error.contains("callerClusters north, of which --member east, west has none"),
+            "{error}"
+        );
     }
 
     #[test]

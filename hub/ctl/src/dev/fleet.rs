@@ -1,6 +1,6 @@
 //! The record of a running fleet, `fleet.json` in its folder: what was started, what was created, what is renewed.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,17 @@ use crate::dev::token::TokenSource;
 
 const FILE: &str = "fleet.json";
 
-/// Everything `status`, `renew` and `down` need. Written after every step of `up`, so that a failed `up` can be undone.
+/// Held by who writes the record: `up`, then the supervisor. The kernel lets it go when they end, in whatever way.
+const LOCK: &str = "supervisor.lock";
+/// The person of `explicit.kubeconfig`.
+pub(crate) const DEV_USER: &str = "portolan:dev";
+/// Why `up` failed, if it did.
+pub(crate) const FAILURE: &str = "up.log";
+/// The program that looks after the others.
+pub(crate) const SUPERVISOR: &str = "supervisor";
+
+/// Everything that the other commands need. Written after every step of `up`, so that a failed `up` can be undone, and by
+/// the supervisor when it has started a program again.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Fleet {
@@ -30,7 +40,7 @@ pub(crate) struct Fleet {
     pub(crate) processes: Vec<Process>,
     pub(crate) tokens: Vec<TokenSource>,
     pub(crate) created: Vec<Created>,
-    /// `namespace/name` of the ShardingConfigs that have a merged kubeconfig.
+    /// ShardingConfigs that have merged kubeconfigs.
     pub(crate) shards: Vec<Shard>,
 }
 
@@ -41,11 +51,20 @@ pub(crate) struct FleetMember {
     pub(crate) kubeconfig: PathBuf,
 }
 
-/// A shard with a placeholder caller.
+/// A shard with a placeholder caller in each of its caller clusters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Shard {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) callers: Vec<Caller>,
+}
+
+/// A placeholder caller.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Caller {
+    /// Its home cluster.
+    pub(crate) home: String,
     pub(crate) kubeconfig: PathBuf,
 }
 
@@ -105,6 +124,28 @@ impl Fleet {
     pub(crate) fn member(&self, name: &str) -> anyhow::Result<&FleetMember> {
         let member = self.members.iter().find(|member| member.name == name);
         member.with_context(|| format!("the fleet has no member {name}"))
+    }
+
+    /// The recorded program of this name.
+    pub(crate) fn process(&self, name: &str) -> Option<&Process> {
+        self.processes.iter().find(|process| process.name == name)
+    }
+
+    /// The supervisor, if it runs.
+    pub(crate) fn supervisor(&self) -> Option<&Process> {
+        self.process(SUPERVISOR).filter(|process| process.is_running())
+    }
+
+    /// The right to write the record, until it is dropped. `None`: another process has it.
+    pub(crate) fn lock(dir: &Path) -> anyhow::Result<Option<File>> {
+        let path = dir.join(LOCK);
+        let file = File::options().create(true).append(true).mode(0o600).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

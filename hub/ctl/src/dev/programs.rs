@@ -1,5 +1,7 @@
 //! Starting the programs of a fleet and waiting until each says where it listens and that it is ready.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,7 +10,7 @@ use serde::Deserialize;
 
 use crate::admin;
 use crate::dev::fleet::Fleet;
-use crate::dev::process::{self, Process};
+use crate::dev::process::{self, Launch, Process};
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -41,7 +43,8 @@ pub(crate) fn find(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Fleet {
-    /// Starts one program with `--flag value` pairs, waits until it tells its addresses, records it.
+    /// Starts one program with `--flag value` pairs, waits until it tells its addresses, records it with what starts it
+    /// again at the same ones.
     pub(crate) async fn start(
         &mut self,
         name: &str,
@@ -66,12 +69,18 @@ impl Fleet {
             .flat_map(|(flag, value)| [format!("--{flag}"), (*value).to_owned()])
             .collect();
         let log = self.path(&format!("{name}.log"));
-        let started = process::spawn(name, &find(program)?, &arguments, &log)?;
+        let launch = Launch {
+            program: find(program)?,
+            arguments,
+            env: flags_in_environment(),
+        };
+        let started = process::spawn(name, launch, &log)?;
         self.processes.push(started.clone());
         self.write()?;
         let addresses = wait_addresses(&started, &addresses_file, deadline).await?;
         if let Some(recorded) = self.processes.last_mut() {
             recorded.admin.clone_from(&addresses.admin);
+            recorded.launch.pin(&addresses);
         }
         self.write()?;
         Ok(addresses)
@@ -86,7 +95,33 @@ impl Fleet {
     }
 }
 
-async fn wait_process_ready(process: &Process, deadline: Instant) -> anyhow::Result<()> {
+impl Launch {
+    /// From now on it listens where it listens now.
+    fn pin(&mut self, addresses: &Addresses) {
+        for (flag, address) in [("--bind", &addresses.bind), ("--admin-bind", &addresses.admin)] {
+            let at = self.arguments.iter().position(|word| word == flag);
+            if let Some(value) = at.and_then(|at| self.arguments.get_mut(at + 1)) {
+                value.clone_from(address);
+            }
+        }
+    }
+}
+
+/// Flags that were given as variables: who starts a program again may have another environment.
+fn flags_in_environment() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let flags = std::env::vars_os().filter_map(text);
+    flags
+        .filter(|(name, _)| {
+            ["PORTOLAN_", "OTEL_", "SSL_CERT_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        })
+        .collect()
+}
+
+/// Waits until its `/readyz` is 200.
+pub(crate) async fn wait_process_ready(process: &Process, deadline: Instant) -> anyhow::Result<()> {
     let look = async || match admin::get(&process.admin, "/readyz?verbose").await {
         Ok((200, _)) => Ok(()),
         Ok((_, body)) => Err(format!("is not ready:\n{}\n", String::from_utf8_lossy(&body))),
@@ -123,4 +158,24 @@ async fn wait_for<T>(
 
 pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_started_again_listens_where_it_did() {
+        let words = ["--bind", "127.0.0.1:0", "--hub", "h:1", "--admin-bind", "127.0.0.1:0"];
+        let mut launch = Launch {
+            arguments: words.map(str::to_owned).to_vec(),
+            ..Launch::default()
+        };
+        launch.pin(&Addresses {
+            bind: "127.0.0.1:7".into(),
+            admin: "127.0.0.1:8".into(),
+        });
+        let pinned = ["--bind", "127.0.0.1:7", "--hub", "h:1", "--admin-bind", "127.0.0.1:8"];
+        assert_eq!(launch.arguments, pinned);
+    }
 }

@@ -1,11 +1,10 @@
-//! `portolanctl dev renew`: runs beside a fleet and mints its tokens anew at half their life. Started by `up`.
+//! Mints a fleet's tokens anew at half their life. Called by the supervisor.
 
 use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::cli::DevDirArgs;
 use crate::connect::Clients;
 use crate::dev::fleet::Fleet;
 use crate::dev::token::TokenSource;
@@ -14,25 +13,22 @@ const RETRY: Duration = Duration::from_secs(15);
 /// The shortest life an API server gives is ten minutes.
 const SOONEST: Duration = Duration::from_mins(1);
 
-pub(crate) async fn run(args: &DevDirArgs) -> anyhow::Result<()> {
+/// For ever.
+pub(crate) async fn run(dir: &Path) {
     let mut clients = Clients::default();
     loop {
-        let pause = match renew(&args.dir, &mut clients).await {
+        let pause = match renew(dir, &mut clients).await {
             Ok(pause) => pause,
             Err(error) => {
                 eprintln!("tokens are not renewed, next try in {} s: {error:#}", RETRY.as_secs());
                 RETRY
             }
         };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            _ = portolan_runtime::tasks::wait_for_signal() => return Ok(()),
-        }
+        tokio::time::sleep(pause).await;
     }
 }
 
-/// Mints every token and says when to do so again. A cluster that is away keeps no other's tokens from being renewed. The
-/// record is read each time: it may have grown.
+/// Mints every token and says when to do so again. A cluster that is away keeps no other's tokens from being renewed.
 async fn renew(dir: &Path, clients: &mut Clients) -> anyhow::Result<Duration> {
     let fleet = Fleet::read(dir)?;
     let mut first_expiry = i64::MAX;

@@ -1,6 +1,7 @@
 //! `portolanctl dev up`: from kubeconfigs to a running fleet, step by step, each recorded before the next.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,10 +19,10 @@ use crate::bootstrap::{self, Subject};
 use crate::cli::{DevUpArgs, GrantArgs};
 use crate::connect::{Cluster, connect};
 use crate::dev::callers::{Placeholder, objects};
-use crate::dev::fleet::{Fleet, FleetMember, taken};
+use crate::dev::fleet::{DEV_USER, FAILURE, Fleet, FleetMember, taken};
 use crate::dev::programs::text;
 use crate::dev::token::TokenSource;
-use crate::dev::{check, process, ready};
+use crate::dev::{check, ready, summary, supervise};
 use crate::grant::Grants;
 use crate::install;
 use crate::join::{Join, hub_ca, member_rbac};
@@ -29,8 +30,6 @@ use crate::kubeconfig::{self, TokenConfig};
 use crate::label_kinds::{self, LabelKinds};
 use crate::strict;
 
-/// The person of `explicit.kubeconfig`.
-const DEV_USER: &str = "portolan:dev";
 const DEV_TTL: Duration = Duration::from_hours(7 * 24);
 const TOKEN_TTL: Duration = Duration::from_mins(10);
 const HUB_SERVICE_ACCOUNT: &str = "portolan-hub";
@@ -40,10 +39,12 @@ pub(crate) async fn run(args: &DevUpArgs) -> anyhow::Result<()> {
     let mut up = Up::prepare(args).await?;
     match up.start().await {
         Ok(()) => {
-            up.print_summary();
+            println!("{}", summary::of(&up.fleet, &up.args));
             Ok(())
         }
         Err(error) => {
+            // Beside the programs' logs, which `down` then keeps.
+            let _ = files::write_private(up.fleet.path(FAILURE), format!("dev up failed: {error:#}\n"));
             eprintln!(
                 "what was started is recorded: stop it with `portolanctl dev down --dir {}`",
                 args.dir.display()
@@ -55,6 +56,8 @@ pub(crate) async fn run(args: &DevUpArgs) -> anyhow::Result<()> {
 
 struct Up {
     fleet: Fleet,
+    /// Held until the supervisor takes over.
+    lock: Option<File>,
     hub: Cluster,
     members: BTreeMap<String, Cluster>,
     manifests: Vec<DynamicObject>,
@@ -98,6 +101,7 @@ impl Up {
         }
         let fleet = Self::begin(args)?;
         Ok(Self {
+            lock: Fleet::lock(&fleet.dir)?,
             fleet,
             hub,
             members,
@@ -132,6 +136,8 @@ impl Up {
             ..Default::default()
         };
         fleet.create()?;
+        // Of a fleet before this one, of which only logs are left.
+        let _ = std::fs::remove_file(fleet.path(FAILURE));
         Ok(fleet)
     }
 
@@ -152,8 +158,8 @@ impl Up {
         }
         self.write_kubeconfigs().await?;
         step("waiting until members are labelled and shards are served");
-        self.start_renewal()?;
-        ready::wait(&self.hub.client, &self.fleet, self.deadline).await?;
+        self.start_supervisor().await?;
+        self.deadline = ready::wait(&self.hub.client, &self.fleet, self.deadline, self.args.timeout).await?;
         self.fleet.wait_ready(self.deadline).await?;
         self.probe().await
     }
@@ -196,7 +202,7 @@ impl Up {
         for placeholder in &self.placeholders {
             wanted.extend(placeholder.member_objects(&self.args.caller_role)?);
         }
-        wanted.extend(dev_user_in_member()?);
+        wanted.extend(dev_user_in_member(&self.args.user_role)?);
         self.fleet.apply(Some(name), &member.client, &wanted).await?;
         for object in self.grant_objects(name)? {
             let (cluster, client) = if object.types.as_ref().is_some_and(|types| types.kind == "MemberCluster") {
@@ -315,18 +321,20 @@ impl Up {
         )?;
         let ca = hub_ca(&self.hub.client).await?;
         for placeholder in &self.placeholders {
-            let home = self.members.get(&placeholder.home).context("home is a member")?;
-            self.fleet.place(placeholder, home, &ca).await?;
+            for home in &placeholder.homes {
+                let cluster = self.members.get(home).context("home is a member")?;
+                self.fleet.place(placeholder, (home, cluster), &ca).await?;
+            }
         }
         Ok(())
     }
 
-    fn start_renewal(&mut self) -> anyhow::Result<()> {
-        let program = std::env::current_exe().context("cannot tell where portolanctl is")?;
-        let arguments = ["dev", "renew", "--dir", &text(&self.fleet.dir)].map(str::to_owned);
-        let process = process::spawn("renew", &program, &arguments, &self.fleet.path("renew.log"))?;
-        self.fleet.processes.push(process);
-        self.fleet.write()
+    /// From here on it writes the record.
+    async fn start_supervisor(&mut self) -> anyhow::Result<()> {
+        self.lock = None;
+        supervise::start(&self.fleet.dir).await?;
+        self.fleet = Fleet::read(&self.fleet.dir)?;
+        Ok(())
     }
 
     /// Sends one request through the router by each kubeconfig: a fleet is ready once they work.
@@ -335,7 +343,7 @@ impl Up {
             .fleet
             .shards
             .iter()
-            .map(|shard| shard.kubeconfig.clone())
+            .flat_map(|shard| shard.callers.iter().map(|caller| caller.kubeconfig.clone()))
             .chain([self.fleet.path("explicit.kubeconfig")]);
         for file in files {
             loop {
@@ -380,24 +388,6 @@ impl Up {
         self.fleet.write()?;
         Ok(text(&file))
     }
-
-    fn print_summary(&self) {
-        println!("router    {}", self.fleet.router_url);
-        println!(
-            "explicit  {} (contexts {})",
-            self.fleet.path("explicit.kubeconfig").display(),
-            self.members.keys().cloned().collect::<Vec<_>>().join(", ")
-        );
-        for shard in &self.fleet.shards {
-            println!(
-                "merged    {} (shard {}/{})",
-                shard.kubeconfig.display(),
-                shard.namespace,
-                shard.name
-            );
-        }
-        println!("stop it   portolanctl dev down --dir {}", self.fleet.dir.display());
-    }
 }
 
 /// The dev user may use the explicit view of every member.
@@ -416,12 +406,12 @@ fn dev_user_on_hub() -> anyhow::Result<Vec<DynamicObject>> {
     ])
 }
 
-/// The dev user is an administrator of the members: it is whoever ran `dev up` with their kubeconfigs.
-fn dev_user_in_member() -> anyhow::Result<Vec<DynamicObject>> {
+/// The dev user's role in a member: by default its administrator, as whoever ran `dev up` with its kubeconfig is.
+fn dev_user_in_member(role: &str) -> anyhow::Result<Vec<DynamicObject>> {
     let group = "rbac.authorization.k8s.io";
     objects(vec![json!({
         "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "portolan-dev"},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": group, "kind": "User", "name": DEV_USER}],
     })])
 }
