@@ -200,8 +200,10 @@ pub(crate) struct Shard {
 /// What cursors say of a shard beside its members, see `portolan_merge::cursor::Universe::identified`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CursorIdentity {
-    /// Its UID and what narrows its objects within their namespaces: view revisions say nothing of that.
+    /// Its UID, its members, and what narrows its objects within their namespaces: view revisions say nothing of that.
     pub(crate) shard: String,
+    /// Which of its members has a name that several have.
+    pub(crate) ranks: String,
     /// Names the life of the hub's ledger.
     pub(crate) hub_incarnation: Arc<str>,
     /// The highest of all changes of its pairs.

@@ -152,7 +152,13 @@ impl Merged<'_> {
         {
             return Err(self.route.cordoned(held.clone(), leg.cluster()));
         }
-        let universe = fanout::universe(self.shard, &self.view.key.home_cluster, self.route.snapshot, &mut legs);
+        let universe = fanout::universe(
+            self.shard,
+            &self.view.key.home_cluster,
+            self.route.snapshot,
+            &mut legs,
+            unique,
+        );
         fanout::room(&universe, legs.len()).map_err(|fault| Refusal {
             rule: Rule::SeveralMembers,
             fault,

@@ -271,8 +271,14 @@ fn uid(target: &Target) -> String {
 }
 
 /// The universe of a caller's cursors: its shard's members, its home and the primary, as far as they are known, and what
-/// of them these legs are asked for. Gives each leg its slot.
-pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot, legs: &mut [FanLeg]) -> Arc<Universe> {
+/// of them these legs are asked for; for a union of names (`unique`) also whose they are. Gives each leg its slot.
+pub(super) fn universe(
+    shard: &Shard,
+    home: &Arc<str>,
+    snapshot: &Snapshot,
+    legs: &mut [FanLeg],
+    unique: bool,
+) -> Arc<Universe> {
     let members = shard.members.iter().map(|member| &member.cluster);
     let clusters = members.chain([home, &shard.primary_cluster]);
     let uids = clusters
@@ -280,8 +286,9 @@ pub(super) fn universe(shard: &Shard, home: &Arc<str>, snapshot: &Snapshot, legs
         .map(|target| uid(target));
     let mut universe = Universe::new(&shard.config.to_string(), uids);
     if let Some(identity) = &shard.identity {
-        let (uid, life) = (&identity.shard, &identity.hub_incarnation);
-        universe = universe.identified(uid, life, identity.view_revision, identity.writes);
+        let ranks = if unique { &*identity.ranks } else { "" };
+        let (uid, life) = (format!("{}{ranks}", identity.shard), &identity.hub_incarnation);
+        universe = universe.identified(&uid, life, identity.view_revision, identity.writes);
     }
     for leg in legs.iter_mut() {
         // It is in there: whom the router does not know is in no plan.

@@ -80,10 +80,11 @@ fn identity(made_of: &MadeOf, limits: &[Limit]) -> Option<CursorIdentity> {
     for limit in limits {
         let _ = write!(shard, "/{:?}/{}", limit.resources, limit.selector);
     }
+    let mut members: Vec<&str> = wire.members.iter().map(|member| member.cluster.as_str()).collect();
+    let ranks = format!("/{members:?}/{}", wire.primary_cluster);
     // Home and primary have a place in every cursor, member or not.
-    let members: Vec<&str> = wire.members.iter().map(|member| member.cluster.as_str()).collect();
-    let labels = (&wire.label_prefix, &wire.bucketing);
-    let _ = write!(shard, "/{members:?}/{}/{labels:?}", wire.primary_cluster);
+    members.sort_unstable();
+    let _ = write!(shard, "/{members:?}/{}/{:?}", wire.label_prefix, wire.bucketing);
     let mut lives = made_of.all_owned().map(|owned| &owned.incarnation);
     let hub_incarnation = lives.next().cloned().unwrap_or_default();
     if lives.any(|other| *other != hub_incarnation) {
@@ -92,6 +93,7 @@ fn identity(made_of: &MadeOf, limits: &[Limit]) -> Option<CursorIdentity> {
     let revisions = made_of.all_owned().map(|owned| owned.view_revision());
     Some(CursorIdentity {
         shard,
+        ranks,
         hub_incarnation,
         view_revision: revisions.max().unwrap_or_default(),
         writes: if wire.cursor_format == 2 {
