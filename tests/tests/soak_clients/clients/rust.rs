@@ -79,6 +79,9 @@ where
     let (mut task, told) = (JoinSet::new(), seen.clone());
     task.spawn(async move {
         while let Some(event) = events.next().await {
+            if let Err(error) = &event {
+                println!("  kube-rs: {error}");
+            }
             tell(&mut told.lock(), event);
         }
     });

@@ -256,6 +256,7 @@ fn a_cursor_of_other_members_of_the_same_clusters_is_of_another_epoch() {
     let cursor = |shard| of(shard, PODS);
     let mut both = two();
     both.uid = "uid-blue".into();
+    both.cursor_format = 2;
     let mut west = both.clone();
     west.members.remove(0);
     let mut turned = both.clone();

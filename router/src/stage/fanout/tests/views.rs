@@ -150,6 +150,7 @@ async fn the_only_members_history_is_told_in_order_or_not_at_all() {
     let (mut watch, mut streams) = world.open("resourceVersion=734&allowWatchBookmarks=true").await;
     streams[0].1.send_data(event("ADDED", "b", 740), false).unwrap();
     watch.expect("ADDED", "b").await;
+    assert_eq!(watch.bookmark().await, world.cursor(&[740]));
     // Mended, it would be told objects by name, and might go on from the last one's version.
     let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410}});
     streams[0].1.send_data(format!("{gone}\n").into(), false).unwrap();
