@@ -135,6 +135,7 @@ impl Parts {
             "finalizers",
             finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
         );
+        self.spawn("versions", pins.clone().keep_versions());
         let services = self.services(ca, pins);
         serving.ready();
         tracing::info!("serving");

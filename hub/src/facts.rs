@@ -93,7 +93,7 @@ impl Pin {
 pub(crate) struct MemberHistory {
     /// How often the member went back.
     pub(crate) restores: u64,
-    /// The highest resourceVersion of it that was written down; what the agent read last is some minutes newer.
+    /// The highest resourceVersion of it that was written down; what the agent read last is a minute newer.
     pub(crate) version: u64,
 }
 
@@ -116,6 +116,8 @@ pub(crate) struct AgentReport {
     pub(crate) version_read: u64,
     /// When it went back last, as far as this process knows.
     pub(crate) restored: Option<Instant>,
+    /// It went back, and that is not counted yet.
+    pub(crate) owes_restore: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ObjectMeta, PostParams};
@@ -23,6 +24,8 @@ pub(crate) const CONFIG_MAP_PINS: &str = "portolan-pins";
 const MAX_UID_BYTES: usize = 128;
 /// Attempts against concurrent writers before giving up; each loss means that another hub's write went through.
 const ATTEMPTS: usize = 5;
+/// Between two writings of the members' versions: a hub that starts anew may miss a restore that took back less than this.
+const VERSIONS_NOTED_EVERY: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Error)]
 pub(crate) enum PinError {
@@ -103,15 +106,39 @@ impl Pins {
         self.update(cluster, change).await
     }
 
-    /// Writes down which version a member is at; `went_back`: its etcd was restored.
-    pub(crate) async fn note_version(&self, cluster: &str, version: u64, went_back: bool) -> Result<(), PinError> {
+    /// Counts a restore of a member, whose etcd is at `version` again.
+    pub(crate) async fn note_restore(&self, cluster: &str, version: u64) -> Result<(), PinError> {
         let change = |before: Option<&Pin>| {
             let before = before.cloned().ok_or_else(|| stranger(cluster))?;
-            let restores = before.history.restores + u64::from(went_back);
+            let restores = before.history.restores + 1;
             let history = MemberHistory { restores, version };
             Ok(Pin { history, ..before })
         };
         self.update(cluster, change).await
+    }
+
+    /// Writes down for ever which versions the members are at: all in one write, at a pace that no agent chooses.
+    pub(crate) async fn keep_versions(self) {
+        loop {
+            tokio::time::sleep(VERSIONS_NOTED_EVERY).await;
+            if let Err(error) = self.note_versions().await {
+                tracing::warn!(%error, "cannot write down the members' versions");
+            }
+        }
+    }
+
+    async fn note_versions(&self) -> Result<(), PinError> {
+        let change = |pins: &mut BTreeMap<String, Pin>| {
+            self.index.read(|facts| {
+                for (cluster, pin) in pins {
+                    let agent = facts.agents.get(cluster).filter(|agent| !agent.owes_restore);
+                    let version = agent.map_or(0, |agent| agent.version_read);
+                    pin.history.version = pin.history.version.max(version);
+                }
+            });
+            Ok(())
+        };
+        self.rewrite(change).await.map(drop)
     }
 
     async fn update(
@@ -119,23 +146,40 @@ impl Pins {
         cluster: &str,
         change: impl Fn(Option<&Pin>) -> Result<Pin, PinError>,
     ) -> Result<(), PinError> {
+        let change = |pins: &mut BTreeMap<String, Pin>| {
+            let wanted = change(pins.get(cluster))?;
+            check(cluster, &wanted, pins).map_err(PinError::Refused)?;
+            pins.insert(cluster.to_owned(), wanted);
+            Ok(())
+        };
+        if self.rewrite(change).await? {
+            tracing::info!(cluster, "pinned");
+        }
+        Ok(())
+    }
+
+    /// Changes the pins, and tells the index; whether there was anything to write.
+    async fn rewrite(
+        &self,
+        change: impl Fn(&mut BTreeMap<String, Pin>) -> Result<(), PinError>,
+    ) -> Result<bool, PinError> {
         let _turn = self.turn.acquire().await.expect("never closed");
         for _ in 0..ATTEMPTS {
             let map = self.api.get_opt(CONFIG_MAP_PINS).await?;
             let mut pins = map.as_ref().map(decode).unwrap_or_default();
             self.index.read(|facts| prune(facts, &mut pins));
-            let wanted = &change(pins.get(cluster))?;
-            check(cluster, wanted, &pins).map_err(PinError::Refused)?;
-            if pins.get(cluster) != Some(wanted) {
-                pins.insert(cluster.to_owned(), wanted.clone());
+            let before = pins.clone();
+            change(&mut pins)?;
+            let changed = pins != before;
+            if changed {
                 match self.store(map, &pins).await {
-                    Ok(()) => tracing::info!(cluster, cluster_uid = wanted.cluster_uid, "pinned"),
+                    Ok(()) => {}
                     Err(KubeError::Api(status)) if status.is_conflict() || status.is_already_exists() => continue,
                     Err(error) => return Err(error.into()),
                 }
             }
             self.index.write(|facts| facts.set_pins(pins));
-            return Ok(());
+            return Ok(changed);
         }
         Err(PinError::Contended)
     }

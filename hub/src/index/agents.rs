@@ -29,11 +29,20 @@ impl Facts {
         Change::Status
     }
 
-    /// The member is at this version again, counted already.
+    /// The member is at this version again, which is to be counted.
     pub(crate) fn went_back(&mut self, cluster: &str, version: u64) -> Change {
         if let Some(agent) = self.agents.get_mut(cluster) {
             agent.version_read = version;
+            agent.owes_restore = true;
+        }
+        Change::Nothing
+    }
+
+    /// That the member went back is counted.
+    pub(crate) fn restore_counted(&mut self, cluster: &str) -> Change {
+        if let Some(agent) = self.agents.get_mut(cluster) {
             agent.restored = Some(Instant::now());
+            agent.owes_restore = false;
         }
         Change::Nothing
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -30,10 +30,7 @@ use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
 use crate::standing::{not_pinned, pin_or_note, standing};
 
-/// Between two writings of a member's version: a hub that starts anew may miss a restore that took back less than this.
-const VERSION_PINNED_EVERY: Duration = Duration::from_mins(5);
-
-/// Two restores of one member take longer: an agent that says otherwise loses its stream, as each makes its callers list anew.
+/// Two restores of one member are counted at least this far apart, as each makes its callers list anew.
 const BETWEEN_RESTORES: Duration = Duration::from_mins(5);
 
 /// The service. Clones share everything.
@@ -84,7 +81,6 @@ impl AgentControl for AgentService {
             outbound,
             reviews: BTreeMap::new(),
             next_review: 1,
-            version_pinned: None,
         };
         let token = self.tasks.token();
         self.tasks.spawn("agent-session", async move {
@@ -127,8 +123,6 @@ struct AgentSession {
     /// Questions that the agent has not answered. Bounded by their queue: one is removed before the next is asked.
     reviews: BTreeMap<u64, oneshot::Sender<v1::TokenReviewed>>,
     next_review: u64,
-    /// When the member's version was written down last.
-    version_pinned: Option<Instant>,
 }
 
 impl AgentSession {
@@ -204,56 +198,35 @@ impl AgentSession {
         )))
     }
 
-    /// Compares what the member's versions are at with what was known: before it is, so that a stream which ends meanwhile
-    /// leaves the next one to find the same.
-    async fn note_version(&mut self, version: u64) -> Result<(), Status> {
+    /// Compares what the member's versions are at with what was known. A restore is owed until it is counted, also to later
+    /// streams: by then the versions may be beyond what was known.
+    async fn note_version(&self, version: u64) -> Result<(), Status> {
         if version == 0 {
             return Ok(());
         }
-        let known = self.service.index.read(|facts| {
-            let agent = facts
-                .agents
-                .get(&self.cluster)
-                .filter(|agent| agent.epoch == self.epoch)?;
-            let pinned = facts.pins.get(&self.cluster)?.history.version;
-            Some((agent.version_read, pinned, agent.restored))
+        let (index, cluster) = (&self.service.index, &self.cluster);
+        let known = index.read(|facts| {
+            let agent = facts.agents.get(cluster).filter(|agent| agent.epoch == self.epoch)?;
+            let pinned = facts.pins.get(cluster)?.history.version;
+            Some((agent.version_read.max(pinned), agent.owes_restore, agent.restored))
         });
         // What the stream of an agent that was replaced still says is of before.
-        let Some((read, pinned, restored)) = known else {
+        let Some((known, owed, restored)) = known else {
             return Ok(());
         };
-        let went_back = version < read.max(pinned);
-        let due = version > pinned
-            && self
-                .version_pinned
-                .is_none_or(|at| at.elapsed() >= VERSION_PINNED_EVERY);
-        if !went_back && !due {
+        if !owed && version >= known {
             return Ok(());
         }
-        if went_back {
-            let known = read.max(pinned);
-            tracing::warn!(
-                cluster = self.cluster,
-                version,
-                known,
-                "the member was restored from a backup"
-            );
-            if restored.is_some_and(|at| at.elapsed() < BETWEEN_RESTORES) {
-                let why = format!("the versions of cluster {} go back and forth", self.cluster);
-                return Err(Status::resource_exhausted(why));
-            }
+        if !owed {
+            tracing::warn!(cluster, version, known, "the member was restored from a backup");
         }
-        let noted = self.service.pins.note_version(&self.cluster, version, went_back).await;
-        self.version_pinned = Some(Instant::now());
-        match noted {
-            Ok(()) if went_back => self
-                .service
-                .index
-                .write(|facts| facts.went_back(&self.cluster, version)),
-            Ok(()) => {}
-            Err(error) if went_back => return Err(not_pinned(&self.cluster, &error)),
-            Err(error) => tracing::warn!(cluster = self.cluster, %error, "cannot write down the member's version"),
+        index.write(|facts| facts.went_back(cluster, version));
+        if restored.is_some_and(|at| at.elapsed() < BETWEEN_RESTORES) {
+            return Ok(());
         }
+        let noted = self.service.pins.note_restore(cluster, version).await;
+        noted.map_err(|error| not_pinned(cluster, &error))?;
+        index.write(|facts| facts.restore_counted(cluster));
         Ok(())
     }
 

@@ -143,29 +143,34 @@ fn beat(resource_version: u64) -> AgentSaid {
     })
 }
 
+async fn read_at(hub: &TestHub, version: u64) {
+    hub.until("the version is read", |hub| {
+        let read = hub.index.read(|facts| facts.agents["east"].version_read);
+        (read == version).then_some(())
+    })
+    .await;
+}
+
+async fn restored(hub: &TestHub, times: u64) {
+    let what = format!("restored {times} times");
+    hub.until(&what, |hub| {
+        let history = hub.index.read(|facts| facts.pins["east"].history);
+        (history.restores == times).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_member_that_goes_back_is_another_incarnation() {
     let hub = TestHub::start().await;
-    let history = |hub: &TestHub| hub.index.read(|facts| facts.pins["east"].history);
-    let restored = async |times: u64| {
-        let what = format!("restored {times} times");
-        hub.until(&what, |hub| (history(hub).restores == times).then_some(()))
-            .await;
-    };
     let agent = hub.join("east").await;
-    // The first word is written down, the next ones for some minutes are not; what was not read says nothing.
+    // What was not read says nothing.
     for version in [100, 160, 0, 160] {
         agent.say(beat(version)).await;
     }
-    hub.until("the version is read", |hub| {
-        hub.index
-            .read(|facts| (facts.agents["east"].version_read == 160).then_some(()))
-    })
-    .await;
-    assert_eq!((history(&hub).restores, history(&hub).version), (0, 100));
-    // Less than was read, though more than was written down.
+    read_at(&hub, 160).await;
     agent.say(beat(150)).await;
-    restored(1).await;
+    restored(&hub, 1).await;
     agent.say(beat(151)).await;
     hub.until("routers are told", |hub| {
         let worlds = hub.worlds.borrow();
@@ -176,14 +181,47 @@ async fn a_member_that_goes_back_is_another_incarnation() {
         (target.cluster_uid == "uid-east#1").then_some(())
     })
     .await;
-    // What is written down outlives agents and joins, and so does the bound on restores.
-    let mut anew = hub.join("east").await;
-    anew.say(beat(90)).await;
-    let ended = loop {
-        if let Err(status) = anew.hear().await {
-            break status;
-        }
+}
+
+#[tokio::test]
+async fn a_restore_soon_after_another_is_counted_later() {
+    let hub = TestHub::start().await;
+    let agent = hub.join("east").await;
+    for version in [100, 90] {
+        agent.say(beat(version)).await;
+    }
+    restored(&hub, 1).await;
+    // Its agent is another by now, and it is beyond what was known.
+    agent.say(beat(80)).await;
+    read_at(&hub, 80).await;
+    let anew = hub.join("east").await;
+    anew.say(beat(200)).await;
+    read_at(&hub, 200).await;
+    let later = |facts: &mut crate::facts::Facts| {
+        let agent = facts.agents.get_mut("east").unwrap();
+        assert!(agent.owes_restore);
+        agent.restored = agent
+            .restored
+            .and_then(|at| at.checked_sub(std::time::Duration::from_mins(5)));
+        crate::index::Change::Nothing
     };
-    assert_eq!(ended.code(), Code::ResourceExhausted, "{ended:?}");
-    assert_eq!(history(&hub).restores, 1);
+    assert_eq!(hub.index.read(|facts| facts.pins["east"].history.restores), 1);
+    hub.index.write(later);
+    anew.say(beat(201)).await;
+    restored(&hub, 2).await;
+    assert!(!hub.index.read(|facts| facts.agents["east"].owes_restore));
+}
+
+#[tokio::test]
+async fn agents_that_come_and_go_write_nothing() {
+    let hub = TestHub::start().await;
+    let mut agent = hub.join("east").await;
+    let pins = || hub.objects.lock()["/api/v1/namespaces/portolan-system/configmaps/portolan-pins"].clone();
+    let before = pins();
+    for version in 100..105 {
+        agent.say(beat(version)).await;
+        read_at(&hub, version).await;
+        agent = hub.agent("east", hello_of("east")).await.unwrap();
+    }
+    assert_eq!(pins(), before);
 }
