@@ -241,9 +241,11 @@ impl RouterSession {
                 message = inbound.next() => match message {
                     Some(message) => {
                         self.hear(message?)?;
-                        if idle != self.in_flight.is_none() || self.catches_up.is_some() {
-                            // What was missed meanwhile, what a refusal left undone, and what is asked for.
+                        if idle != self.in_flight.is_none() {
+                            // What was missed meanwhile, and what a refusal left undone.
                             worlds.mark_changed();
+                        } else if idle && worlds.has_changed().is_ok_and(|changed| !changed) {
+                            self.caught_up().await?;
                         }
                     }
                     None => return Err(Status::cancelled("the router closed the stream")),

@@ -92,6 +92,24 @@ async fn a_router_that_catches_up_is_told_all_before_the_answer() {
 }
 
 #[tokio::test]
+async fn a_question_where_nothing_is_new_is_no_work_for_anybody() {
+    let hub = TestHub::start().await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    let first = router.transaction().await;
+    router.ack(first.nonce).await;
+    let mut changes = hub.acks.changes();
+    let mut woken = 0;
+    for id in 1..=10 {
+        router.say(RouterSaid::CatchUp(v1::CatchUp { id })).await;
+        while !matches!(router.hear().await.unwrap(), RouterTold::CaughtUp(_)) {}
+        // What came before the first answer was the acknowledgement.
+        woken += usize::from(changes.has_changed().unwrap() && id > 1);
+        changes.mark_unchanged();
+    }
+    assert_eq!(woken, 0);
+}
+
+#[tokio::test]
 async fn a_router_is_told_when_it_is_not_alone_any_more() {
     let hub = TestHub::start().await;
     let mut router = hub.router("gateway", Vec::new()).await;
