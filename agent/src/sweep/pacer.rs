@@ -24,7 +24,7 @@ const FIRST: f64 = 100.0;
 const LEAST: f64 = 5.0;
 /// What each good answer adds to a second's turns: twice as many in a second; more slowly where there was a limit before.
 const MORE: f64 = 1.0;
-const MORE_AFTER_LIMIT: f64 = 0.1;
+const MORE_AFTER_LIMIT: f64 = 0.2;
 /// What is left of the pace after a refusal, and while answers are slow.
 const AFTER_REFUSAL: f64 = 0.5;
 const WHILE_SLOW: f64 = 0.8;
