@@ -182,10 +182,13 @@ impl Shard {
         Some(then)
     }
 
-    /// The member that the namespace is of, if no other is known to have had it (the router's `Snapshot::is_only_member`).
+    /// The member that the namespace is of, if no other is known to have had it, nor another life of the member (the router's
+    /// `Merged::is_only_member`).
     pub(crate) fn only_member(&self, namespace: &str) -> Option<usize> {
         let owner = *self.owner.get(namespace)?;
-        let others = |(member, left): &(usize, &str)| *member != owner && *left == namespace;
-        (!self.departed.keys().any(others)).then_some(owner)
+        let remembered = |member: usize, left: u64| left > self.dropped_up_to[member];
+        let mut departed = self.departed.iter().filter(|((_, of), _)| *of == namespace);
+        let others = departed.any(|((member, _), left)| *member != owner && remembered(*member, *left));
+        (!others && self.lives[owner] == 0).then_some(owner)
     }
 }

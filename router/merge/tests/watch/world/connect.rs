@@ -177,6 +177,8 @@ impl World {
                 .filter(|_| !(self.small && self.truth.setting.unique)),
         })
         .recorded(stream.sent());
+        let in_order = self.truth.scope.is_some_and(|scope| shard.only_member(scope).is_some());
+        let merge = if in_order { merge.in_order() } else { merge };
         let legs = members.into_iter().enumerate().map(|(index, (member, life))| Line {
             wants: Some(merge.start(index)),
             ..Line::new(
@@ -189,7 +191,8 @@ impl World {
         self.tally.watches += 1;
         // Given up half way, an initial state cannot be completed for this client.
         let names = self.truth.setting.unique && !anew;
-        let mendable = self.budget.is_some() && !self.small && !self.partial && !names && !self.client.replay;
+        let mendable =
+            self.budget.is_some() && !self.small && !self.partial && !names && !in_order && !self.client.replay;
         self.session = Some(Session {
             merge,
             universe,

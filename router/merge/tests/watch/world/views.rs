@@ -19,7 +19,9 @@ impl World {
             View::Older(revision) => {
                 let then = shard.as_of(revision);
                 self.tally.forgotten_views += usize::from(then.is_none());
-                then?
+                // What is another member's now cannot be told of one that need not be there to be asked.
+                let asked = shard.asks(self.truth.scope);
+                then.filter(|then| then.asks(self.truth.scope).iter().all(|member| asked.contains(member)))?
             }
         };
         let universe = then.universe();
