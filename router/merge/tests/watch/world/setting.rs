@@ -49,6 +49,8 @@ impl World {
         if trace {
             println!("{format:?} {manner:?} {setting:?} {routers} routers");
         }
+        // They look at the same.
+        let narrow = setting.narrow;
         let truth = Truth::new(setting, &mut dice);
         Self {
             all,
@@ -60,7 +62,7 @@ impl World {
             client: Client::new(manner, format),
             format,
             session: None,
-            twin: twin.then(|| Seat::new(Client::new(manner, format))),
+            twin: (twin && !narrow).then(|| Seat::new(Client::new(manner, format))),
             own: None,
             clock: Duration::ZERO,
             paging: None,
