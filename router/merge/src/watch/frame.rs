@@ -212,6 +212,12 @@ impl WatchMerge {
     fn handle_inventory(&mut self, leg: usize, frame: &Frame<'_>) {
         if frame.event.event_type == EventType::Deleted {
             self.legs[leg].forget(frame.key);
+            // What a later leg has was passed over for this one's, which its cache still had.
+            if let Some((later, false)) = self.legs.next_holder(leg, frame.key)
+                && self.legs[later].state != LegState::Inventory
+            {
+                self.resend(later, frame.key);
+            }
         } else {
             self.remember(leg, frame);
         }

@@ -196,7 +196,7 @@ impl WatchMerge {
     }
 
     /// The client holds another member's object under this name: this leg's is to be sent again.
-    fn resend(&mut self, leg: usize, key: &str) {
+    pub(super) fn resend(&mut self, leg: usize, key: &str) {
         if let Some(known) = &mut self.legs[leg].known {
             known.mark_stale(key);
         }
