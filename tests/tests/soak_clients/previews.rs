@@ -163,15 +163,13 @@ impl Previews<'_> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let reports = self.reports().await?;
-            let Some(odd) = reports.iter().find(|report| bookmarks(report) && !so(report)) else {
+            let odd: Vec<&Report> = reports.iter().filter(|report| bookmarks(report) && !so(report)).collect();
+            let Some(first) = odd.first() else {
                 return Ok(());
             };
             if Instant::now() > deadline {
-                bail!(
-                    "{} does not {what} within {PATIENCE:?}; said: {:?}",
-                    odd.name,
-                    odd.expired
-                );
+                let (count, name, said) = (odd.len(), &first.name, &first.expired);
+                bail!("{count} clients do not {what} within {PATIENCE:?}, such as {name}; said: {said:?}");
             }
             sleep(ASK_AGAIN).await;
         }
