@@ -142,15 +142,12 @@ impl Previews<'_> {
             let answer = self.ground.lines.ask(member, asked).await?;
             ensure!(answer.status < 300, "{path}: {}", answer.message());
             let (object, written) = (answer.json(), Instant::now());
-            let version = object["metadata"]["resourceVersion"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
+            let version = number(object["metadata"]["resourceVersion"].as_str().unwrap_or_default());
             let key = format!("{namespace}/probe");
             self.all("know of a write", |report| {
                 report.resource != plural
                     || !report.namespace.is_empty()
-                    || report.held().get(&key).is_some_and(|(_, held)| *held == version)
+                    || report.held().get(&key).is_some_and(|(_, held)| number(held) >= version)
             })
             .await?;
             delays.push(written.elapsed());
@@ -163,7 +160,10 @@ impl Previews<'_> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let reports = self.reports().await?;
-            let odd: Vec<&Report> = reports.iter().filter(|report| bookmarks(report) && !so(report)).collect();
+            let odd: Vec<&Report> = reports
+                .iter()
+                .filter(|report| bookmarks(report) && !so(report))
+                .collect();
             let Some(first) = odd.first() else {
                 return Ok(());
             };
@@ -181,6 +181,11 @@ impl Previews<'_> {
         self.judge.hear(&reports, &self.ground.ledger);
         Ok(reports)
     }
+}
+
+/// Of one member: its agent may have written labels since.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
 }
 
 /// Whether a client asks for them; without, its position is the version of one member's object.
