@@ -64,6 +64,7 @@ mod known;
 mod leg;
 mod legs;
 mod listing;
+mod order;
 mod output;
 mod pending;
 mod replan;
@@ -77,6 +78,7 @@ mod table;
 use barrier::Barrier;
 use emitter::Emitter;
 use legs::Legs;
+use order::Order;
 use pending::{Acts, NextBookmark, PendingDeletes};
 use state::LegState;
 
@@ -97,7 +99,7 @@ pub struct WatchMerge {
     acts: Acts,
     emitter: Emitter,
     sent: Sent,
-    in_order: bool,
+    order: Order,
     /// The key of the frame under way, written anew for each, so that no event allocates one.
     key: String,
 }
@@ -122,7 +124,7 @@ impl WatchMerge {
             acts: Acts::default(),
             emitter: Emitter::new(spec.format, spec.cluster_column),
             sent: Sent::default(),
-            in_order: false,
+            order: Order::default(),
             key: String::new(),
         };
         let names = spec.unique && spec.legs.len() > 1;
@@ -140,17 +142,19 @@ impl WatchMerge {
         self
     }
 
-    /// The client may go on from any object's version, here or elsewhere: it is told the member's history in order, as the
-    /// member tells it, and where the member has forgotten that, so is the client.
+    /// The client may go on from any object's version, here or elsewhere: it is told the only member's history in order, also
+    /// where the member has forgotten it and its state is told instead.
     #[must_use]
     pub fn in_order(mut self) -> Self {
-        self.in_order = true;
+        self.order.keep();
         self
     }
 
-    /// What may be held of large frames that are not whole yet. Without it each leg may hold one of [`LARGEST_FRAME`].
+    /// What may be held of large frames that are not whole yet, and of what is told in order. Without it each leg may hold one
+    /// of [`LARGEST_FRAME`].
     #[must_use]
     pub fn bounded(mut self, frames: Budget) -> Self {
+        self.order.bound(frames.clone());
         self.legs.bound_frames(frames);
         self
     }

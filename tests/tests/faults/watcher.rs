@@ -47,6 +47,7 @@ impl Watcher {
             loop {
                 match self.next().await {
                     Ok(event) if event["object"]["metadata"]["name"] == name => return,
+                    Ok(event) if event["type"] == "ERROR" => panic!("before {name} the watch is told {event}"),
                     Ok(_) => {}
                     Err(ended) => panic!("the watch ended ({ended:?}) before it saw {name}"),
                 }

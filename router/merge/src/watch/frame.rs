@@ -312,6 +312,10 @@ impl WatchMerge {
 
     /// Out to the client. `event_type`: another than it came with.
     fn emit(&mut self, leg: usize, frame: &Frame<'_>, event_type: Option<&'static str>, out: &mut Output) {
+        if self.is_in_order(self.legs[leg].state) {
+            self.hold(leg, frame, event_type);
+            return;
+        }
         let this = &mut self.legs[leg];
         self.emitter.forward(this, frame, event_type, out);
         let (slot, live) = (this.slot, this.state.is_live());
@@ -320,5 +324,14 @@ impl WatchMerge {
         }
         self.sent.note(slot, frame.event.version, live);
         self.count(frame.range.len(), out);
+    }
+
+    /// As [`WatchMerge::emit`], later and in order.
+    fn hold(&mut self, leg: usize, frame: &Frame<'_>, event_type: Option<&'static str>) {
+        let mut held = Output::default();
+        self.emitter.forward(&mut self.legs[leg], frame, event_type, &mut held);
+        if !self.order.hold(frame.event.version, held) {
+            self.out_of_memory(leg);
+        }
     }
 }

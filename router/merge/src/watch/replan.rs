@@ -45,6 +45,10 @@ impl WatchMerge {
             let why = "the members of a union of names changed".to_owned();
             self.acts.expire(Expiry::Changed, why);
         }
+        if !self.order.is_empty() {
+            let why = "the shard changed while what its only member has was compared".to_owned();
+            self.acts.expire(Expiry::Changed, why);
+        }
         let names = self.legs.unique && legs.len() > 1;
         for spec in legs {
             let same = |old: &&mut Option<Old>| old.as_ref().is_some_and(|old| old.leg.is(&spec));

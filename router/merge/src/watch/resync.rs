@@ -13,11 +13,9 @@ impl WatchMerge {
         let expired = refusal.is_some_and(Refusal::expired);
         let position = self.legs.position(leg);
         let exact = self.legs.exact(leg);
-        let forgotten = expired && self.in_order && self.legs[leg].state.is_live();
         let this = &mut self.legs[leg];
         this.stream.reset();
         let start = match (this.state, position) {
-            _ if forgotten => None,
             (LegState::Live, Slot::At(version)) if !expired => Some(Start::At(version)),
             (LegState::Listing { .. }, Slot::At(version)) if !expired => Some(Start::Exact(version)),
             (LegState::Listing { .. }, _) => None,
@@ -43,7 +41,7 @@ impl WatchMerge {
             None => format!("member {cluster} was lost in the middle of its initial events"),
         };
         let cause = match refusal {
-            Some(_) if !self.legs.keeps_memory() && !forgotten => Expiry::Memory,
+            Some(_) if !self.legs.keeps_memory() => Expiry::Memory,
             Some(_) if expired => Expiry::Compacted,
             _ => Expiry::Member,
         };
@@ -107,6 +105,12 @@ impl WatchMerge {
         } else if before.is_resync() && self.legs[leg].is_entering() {
             self.entered(leg, version);
         } else {
+            if self.is_in_order(before) {
+                // Behind what is told next, so that a client that reads no more than this misses nothing of that.
+                self.delete_unseen(leg, position.version().unwrap_or(version));
+                self.emit_deletes(out);
+                self.emit_held(leg, out);
+            }
             if version > 0 {
                 self.advance(leg, version);
             }
@@ -117,6 +121,27 @@ impl WatchMerge {
             self.resend_if_due(leg);
         }
         self.proceed(out);
+    }
+
+    /// Whether what a leg tells in this state waits until it is through, to be told in order.
+    pub(super) fn is_in_order(&self, state: LegState) -> bool {
+        let recovers = matches!(
+            state,
+            LegState::Resync {
+                cause: ResyncCause::Recovery,
+                ..
+            }
+        );
+        self.order.is_kept() && recovers && self.legs.all.len() == 1
+    }
+
+    /// Tells what was held, in the order in which it happened.
+    fn emit_held(&mut self, leg: usize, out: &mut Output) {
+        let slot = self.legs[leg].slot;
+        for (version, event) in self.order.take() {
+            self.sent.note(slot, version, false);
+            out.push(event);
+        }
     }
 
     /// What a resync did not find has left.

@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn named(kind: &str, name: &str, version: u64) -> String {
+pub(super) fn named(kind: &str, name: &str, version: u64) -> String {
     event(kind, version, 0)
         .replace("\"name\":\"p\"", &format!("\"name\":\"{name}\""))
         .replace("\"uid\":\"u\"", &format!("\"uid\":\"{name}\""))
 }
 
-fn push(merge: &mut WatchMerge, leg: usize, bytes: String, out: &mut Output) -> (Vec<Act>, String) {
+pub(super) fn push(merge: &mut WatchMerge, leg: usize, bytes: String, out: &mut Output) -> (Vec<Act>, String) {
     let first = merge.push(leg, bytes.into(), out).unwrap();
     merge.flush(out);
     let acts = first.into_iter().chain(std::iter::from_fn(|| merge.next_act()));

@@ -159,6 +159,32 @@ async fn a_member_that_forgot_where_a_resumed_watch_stood_lists_what_was_there()
 }
 
 #[tokio::test]
+async fn the_only_members_history_is_told_in_order_where_the_member_forgot_it() {
+    let mut world = World::new(&["east"]).await;
+    world.plan.only_member = true;
+    let (mut watch, mut streams) = world.open("resourceVersion=10&allowWatchBookmarks=true").await;
+    streams[0].1.send_data(gone(), false).unwrap();
+    let mended = world.cursor(&[14]);
+    let mending = async {
+        let (path, mut list) = world.members[0].opens().await;
+        assert!(path.contains("resourceVersionMatch=Exact"), "{path}");
+        list.send_data(page(&["a", "b"], ""), true).unwrap();
+        let (_, mut east) = world.members[0].opens().await;
+        let now = [event("ADDED", "b", 13), event("ADDED", "c", 12), bookmark(14, true)];
+        east.send_data(now.concat().into(), false).unwrap();
+        east
+    };
+    // By name b comes first; who goes on from its version must have been told of c.
+    let reading = async {
+        watch.expect("DELETED", "a").await;
+        watch.expect("ADDED", "c").await;
+        watch.expect("MODIFIED", "b").await;
+        assert_eq!(watch.bookmark().await, mended);
+    };
+    let _streams = tokio::join!(mending, reading);
+}
+
+#[tokio::test]
 async fn what_a_member_has_compacted_is_listed_anew_by_the_client() {
     let mut world = World::new(&["east", "west"]).await;
     let (mut watch, mut streams) = world

@@ -144,22 +144,6 @@ async fn an_objects_version_is_asked_of_the_only_member_that_can_have_sent_it() 
 }
 
 #[tokio::test]
-async fn the_only_members_history_is_told_in_order_or_not_at_all() {
-    let mut world = World::new(&["east"]).await;
-    world.plan.only_member = true;
-    let (mut watch, mut streams) = world.open("resourceVersion=734&allowWatchBookmarks=true").await;
-    streams[0].1.send_data(event("ADDED", "b", 740), false).unwrap();
-    watch.expect("ADDED", "b").await;
-    assert_eq!(watch.bookmark().await, world.cursor(&[740]));
-    // Mended, it would be told objects by name, and might go on from the last one's version.
-    let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410}});
-    streams[0].1.send_data(format!("{gone}\n").into(), false).unwrap();
-    let last = watch.next().await.unwrap();
-    assert_eq!((&last["type"], &last["object"]["code"]), (&"ERROR".into(), &410.into()));
-    assert_eq!(watch.next().await, None);
-}
-
-#[tokio::test]
 async fn who_was_told_that_a_namespace_left_is_refused() {
     let mut world = World::new(&["east"]).await;
     world.plan.left = Some(Left {

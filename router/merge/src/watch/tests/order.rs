@@ -1,0 +1,109 @@
+//! Of its only member a client is told all in order, after the member's 410 too.
+
+use super::plain::{named, push};
+use super::*;
+
+fn compared() -> WatchMerge {
+    let mut merge = merge(WatchFormat::Json, &[Start::Sync]).in_order();
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
+    let there = named("ADDED", "a", 3) + &named("ADDED", "b", 4) + &named("ADDED", "z", 4) + &bookmark(5, true);
+    push(&mut merge, 0, there, &mut Output::default());
+    let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410}}\n".to_owned();
+    let (acts, _) = push(&mut merge, 0, gone, &mut Output::default());
+    let start = Start::Sync;
+    assert_eq!(acts, [Act::Restart { leg: 0, start }]);
+    merge
+}
+
+/// Types, names and versions of what was said.
+fn told(said: &str) -> Vec<(String, String, String)> {
+    let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let told = lines.map(|event: serde_json::Value| {
+        let meta = &event["object"]["metadata"];
+        (
+            text(&event["type"]),
+            text(&meta["name"]),
+            text(&meta["resourceVersion"]),
+        )
+    });
+    told.collect()
+}
+
+#[test]
+fn what_has_left_comes_first_then_what_is_new_by_version() {
+    let mut merge = compared();
+    let mut out = Output::default();
+    let state = named("ADDED", "b", 9) + &named("ADDED", "c", 7) + &named("ADDED", "z", 4);
+    let (_, said) = push(&mut merge, 0, state + &named("DELETED", "c", 10), &mut out);
+    assert_eq!(said, "", "told by name: what is earlier may yet come");
+    let (acts, said) = push(&mut merge, 0, bookmark(12, true), &mut out);
+    assert!(acts.is_empty());
+    let told = told(&said);
+    let expected = [
+        ("DELETED", "a", "5"),
+        ("ADDED", "c", "7"),
+        ("MODIFIED", "b", "9"),
+        ("DELETED", "c", "10"),
+    ];
+    let events = told.iter().map(|(kind, name, version)| (&**kind, &**name, &**version));
+    assert!(events.take(4).eq(expected), "{told:?}");
+    assert_eq!((told.len(), &*told[4].0), (5, "BOOKMARK"));
+    assert_eq!(merge.cursor().slot(0), Slot::At(12));
+}
+
+#[test]
+fn what_was_read_before_the_stream_broke_once_more_is_told_too() {
+    let mut merge = compared();
+    let mut out = Output::default();
+    push(&mut merge, 0, named("ADDED", "b", 9), &mut out);
+    let start = Start::Sync;
+    assert_eq!(merge.lost(0), Act::Restart { leg: 0, start });
+    let state = named("ADDED", "a", 3) + &named("ADDED", "b", 9) + &named("ADDED", "z", 6) + &bookmark(12, true);
+    let (_, said) = push(&mut merge, 0, state, &mut out);
+    let told = told(&said);
+    let names: Vec<&str> = told.iter().map(|(_, name, _)| &**name).collect();
+    assert_eq!(names, ["z", "b", ""], "{told:?}");
+}
+
+#[test]
+fn more_than_may_be_held_is_410() {
+    let budget = Budget::new(400 * 1024);
+    let mut merge = compared().bounded(budget.clone());
+    let mut out = Output::default();
+    let (acts, _) = push(&mut merge, 0, event("ADDED", 9, 300 * 1024), &mut out);
+    assert!(acts.is_empty() && budget.used() > 300 * 1024);
+    let more = event("ADDED", 10, 300 * 1024).replace("\"name\":\"p\"", "\"name\":\"q\"");
+    let (acts, said) = push(&mut merge, 0, more, &mut out);
+    let cause = |act: &Act| {
+        matches!(
+            act,
+            Act::Expired {
+                cause: Expiry::Memory,
+                ..
+            }
+        )
+    };
+    assert!(acts.iter().any(cause) && said.is_empty(), "{acts:?}");
+    drop(merge);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn a_shard_that_changes_meanwhile_is_410() {
+    let mut merge = compared();
+    let mut out = Output::default();
+    push(&mut merge, 0, named("ADDED", "b", 9), &mut out);
+    let universe = Universe::new("shard", ["m0".to_owned()]);
+    let acts = merge.replan(&universe, Vec::new(), &mut out);
+    assert!(
+        matches!(
+            &acts[0],
+            Act::Expired {
+                cause: Expiry::Changed,
+                ..
+            }
+        ),
+        "{acts:?}"
+    );
+}
