@@ -53,7 +53,7 @@ pub struct Bound {
 
 /// Senders of what tasks find out; receivers go to `report` and `admin`.
 struct Senders {
-    heartbeats: watch::Sender<Option<wire::Heartbeat>>,
+    heartbeats: watch::Sender<Option<health::Beat>>,
     tokens: watch::Sender<Option<Minted>>,
     allowed: watch::Sender<Option<wire::Allowed>>,
 }

@@ -23,14 +23,35 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The version is asked for again after this many probes: it changes with an upgrade of the control plane.
 const VERSION_EVERY: u32 = 12;
 
+/// What a probe found.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Beat {
+    heartbeat: Heartbeat,
+    /// When it began. `None`: none has.
+    began: Option<Instant>,
+}
+
+impl Beat {
+    /// What the hub is told on a stream that began at `since`. Without the resourceVersion if that was read before: another
+    /// agent of the member may have told a later one meanwhile, and a member whose versions go back is one that was restored.
+    pub(crate) fn told(&self, since: Instant) -> Heartbeat {
+        let is_of_now = self.began.is_some_and(|began| began >= since);
+        Heartbeat {
+            resource_version: self.heartbeat.resource_version * u64::from(is_of_now),
+            ..self.heartbeat.clone()
+        }
+    }
+}
+
 /// Probes for ever. `heartbeats` wakes its readers at each probe, also when nothing changed.
-pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Heartbeat>>, metrics: Metrics) {
+pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Beat>>, metrics: Metrics) {
     let mut version = String::new();
     let mut ticks = tokio::time::interval(HEARTBEAT_PERIOD);
     // A probe that took long must not be followed by a burst.
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for round in 0_u32.. {
         ticks.tick().await;
+        let began = Some(Instant::now());
         let version_read = timeout(PROBE_TIMEOUT, member::resource_version(&client));
         let ((answer, took), version_read) = tokio::join!(probe(&client), version_read);
         if answer.is_ok() && (version.is_empty() || round % VERSION_EVERY == 0) {
@@ -41,18 +62,18 @@ pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Heartbe
         }
         metrics.probed(answer.is_ok(), took);
         if let Err(reason) = &answer
-            && heartbeats.borrow().as_ref().is_none_or(|last| last.api_ready)
+            && heartbeats.borrow().as_ref().is_none_or(|last| last.heartbeat.api_ready)
         {
             tracing::warn!(reason, "the member's API server is not ready");
         }
         if answer.is_err() {
             ticks.reset_after(AGAIN_AFTER);
         }
-        let beat = Heartbeat {
+        let heartbeat = Heartbeat {
             resource_version: version_read.ok().and_then(Result::ok).unwrap_or_default(),
             ..heartbeat(answer, took, &version)
         };
-        heartbeats.send_replace(Some(beat));
+        heartbeats.send_replace(Some(Beat { heartbeat, began }));
     }
 }
 
@@ -81,5 +102,26 @@ fn heartbeat(answer: Result<(), String>, took: Duration, version: &str) -> Heart
         kubernetes_version: version.to_owned(),
         message: answer.err().unwrap_or_default(),
         resource_version: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_was_read_before_the_stream_is_not_told_on_it() {
+        let since = Instant::now();
+        let beat = |began| Beat {
+            heartbeat: Heartbeat {
+                api_ready: true,
+                resource_version: 7,
+                ..Heartbeat::default()
+            },
+            began,
+        };
+        let before = beat(since.checked_sub(Duration::from_secs(1))).told(since);
+        assert!(before.api_ready && before.resource_version == 0);
+        assert_eq!(beat(Some(since)).told(since).resource_version, 7);
     }
 }

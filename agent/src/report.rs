@@ -4,7 +4,7 @@
 //! vanish. Changes that come together are told together. Caller: `stream`, anew for each stream.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_crds::GroupResource;
 use portolan_wire::v1 as wire;
@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::callers::CallerFacts;
 use crate::facts::{Difference, FactMap, FactStore, difference};
+use crate::health::Beat;
 use crate::mint::Minted;
 use crate::namespaces::NamespaceFacts;
 
@@ -30,7 +31,7 @@ pub(crate) struct Subjects {
     pub(crate) namespaces: Arc<NamespaceFacts>,
     pub(crate) callers: Arc<CallerFacts>,
     pub(crate) coverage: Arc<CoverageFacts>,
-    pub(crate) heartbeats: watch::Receiver<Option<wire::Heartbeat>>,
+    pub(crate) heartbeats: watch::Receiver<Option<Beat>>,
     pub(crate) tokens: watch::Receiver<Option<Minted>>,
     pub(crate) allowed: watch::Receiver<Option<wire::Allowed>>,
 }
@@ -52,11 +53,12 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         tokens,
         allowed,
     } = subjects;
+    let since = Instant::now();
     tokio::select! {
         ended = deltas(&namespaces, SETTLE_FACTS, &outbox, namespace_delta) => ended,
         ended = deltas(&callers, SETTLE_FACTS, &outbox, caller_delta) => ended,
         ended = deltas(&coverage, SETTLE_COVERAGE, &outbox, coverage_delta) => ended,
-        ended = latest(heartbeats, &outbox, |heartbeat| Said::Heartbeat(heartbeat.clone())) => ended,
+        ended = latest(heartbeats, &outbox, |beat| Said::Heartbeat(beat.told(since))) => ended,
         ended = latest(allowed, &outbox, |allowed| Said::Allowed(allowed.clone())) => ended,
         ended = latest(tokens, &outbox, |minted| Said::MemberToken(wire::MemberToken {
             token: minted.token.expose().clone(),
@@ -109,7 +111,7 @@ async fn deltas<K: Ord + Clone, V: PartialEq>(
 }
 
 /// The value there is, then each newer one.
-async fn latest<T>(mut source: watch::Receiver<Option<T>>, outbox: &Outbox, make: fn(&T) -> Said) -> Ended {
+async fn latest<T>(mut source: watch::Receiver<Option<T>>, outbox: &Outbox, make: impl Fn(&T) -> Said) -> Ended {
     source.mark_changed();
     loop {
         if source.changed().await.is_err() {
@@ -117,7 +119,7 @@ async fn latest<T>(mut source: watch::Receiver<Option<T>>, outbox: &Outbox, make
             std::future::pending::<()>().await;
         }
         // Made before the send: a watch must not be borrowed across an await.
-        let said = source.borrow_and_update().as_ref().map(make);
+        let said = source.borrow_and_update().as_ref().map(&make);
         if let Some(said) = said
             && let Err(ended) = say(outbox, said).await
         {
@@ -202,10 +204,10 @@ mod tests {
     #[tokio::test]
     async fn a_new_stream_is_told_the_latest_value_at_once() {
         let (sender, receiver) = watch::channel(None);
-        sender.send_replace(Some(wire::Heartbeat::default()));
+        sender.send_replace(Some(Beat::default()));
         let (outbox, mut inbox) = mpsc::channel(4);
         tokio::select! {
-            _ = latest(receiver, &outbox, |heartbeat| Said::Heartbeat(heartbeat.clone())) => panic!("ended"),
+            _ = latest(receiver, &outbox, |beat: &Beat| Said::Heartbeat(beat.told(Instant::now()))) => panic!("ended"),
             message = inbox.recv() => assert!(matches!(message.unwrap().kind, Some(Said::Heartbeat(_)))),
         }
     }

@@ -120,7 +120,7 @@ fn departures(world: &World, cluster: &str) -> Value {
     let ledger = &world.state.ledger;
     let of_shard = |shard: &ShardName| -> Value {
         let departures = ledger.departures(cluster, shard);
-        departures
+        let departures: Value = departures
             .map(|(namespace, departure)| {
                 let departure = json!({
                     "viewRevision": departure.view_revision,
@@ -128,11 +128,12 @@ fn departures(world: &World, cluster: &str) -> Value {
                 });
                 (namespace.to_owned(), departure)
             })
-            .collect()
+            .collect();
+        json!({
+            "droppedUpTo": ledger.departures_dropped_up_to(cluster, shard),
+            "namespaces": departures,
+        })
     };
     let shards = world.shards.keys();
-    json!({
-        "droppedUpTo": ledger.departures_dropped_up_to(cluster),
-        "shards": shards.map(|shard| (shard.to_string(), of_shard(shard))).collect::<Value>(),
-    })
+    shards.map(|shard| (shard.to_string(), of_shard(shard))).collect()
 }

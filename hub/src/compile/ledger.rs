@@ -106,11 +106,11 @@ impl Ledger {
         of_shard.map(|(cluster, _)| cluster.as_str())
     }
 
-    /// Departures from `cluster` are known completely after this view revision.
-    pub(crate) fn departures_dropped_up_to(&self, cluster: &str) -> u64 {
+    /// What left `shard` in `cluster` is known completely after this view revision.
+    pub(crate) fn departures_dropped_up_to(&self, cluster: &str, shard: &ShardName) -> u64 {
         self.departures
             .get(cluster)
-            .map_or(0, |departures| departures.dropped_up_to)
+            .map_or(0, |departures| departures.dropped_up_to(shard))
     }
 
     /// The shards of which something is being released.

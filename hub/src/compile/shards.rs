@@ -76,7 +76,7 @@ fn ownership(state: &State, cluster: &str, name: &ShardName, namespaces: Vec<v1:
         shard: name.to_string(),
         namespaces,
         departed: departed.collect(),
-        departed_dropped_up_to: ledger.departures_dropped_up_to(cluster),
+        departed_dropped_up_to: ledger.departures_dropped_up_to(cluster, name),
         incarnation: state.incarnation.clone(),
     }
 }

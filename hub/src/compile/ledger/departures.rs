@@ -1,6 +1,6 @@
 //! What left the shards of one cluster during the last day, bounded in time and number.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use portolan_crds::ShardName;
@@ -18,7 +18,7 @@ const MAX: usize = 50_000;
 pub(super) struct Departures {
     /// The last time that each namespace left each shard.
     pub(super) by_shard: BTreeMap<ShardName, BTreeMap<String, Departure>>,
-    /// The highest view revision of what was dropped, or stays for its revision alone.
+    /// The highest view revision of what was dropped of any shard, or stays for its revision alone.
     pub(super) dropped_up_to: u64,
 }
 
@@ -27,43 +27,41 @@ impl Departures {
         self.by_shard.is_empty()
     }
 
-    /// Drops those that are too old or too many. The last one of each shard that there `is` stays however old it is: the view
-    /// revision of a shard is the highest that it names, and must not fall.
+    /// Drops those that are too old or too many. Of each shard that there `is` the last one of these stays: it says how far the
+    /// shard's departures are dropped, and its view revision, the highest that it names, must not fall.
     pub(super) fn drop(&mut self, now: Timestamp, is: impl Fn(&ShardName) -> bool) {
         let seconds = now.as_second();
         let since = seconds - seconds.rem_euclid(DROPPED_EVERY_SECONDS) - KEPT.as_secs();
-        let last = |shard: &ShardName, all: &BTreeMap<String, Departure>| {
-            let revisions = all.values().map(|departure| departure.view_revision);
-            revisions.max().filter(|_| is(shard))
-        };
-        let last: BTreeSet<u64> = self
-            .by_shard
-            .iter()
-            .filter_map(|(shard, all)| last(shard, all))
-            .collect();
-        self.retain(|departure| departure.unix_seconds >= since, &last);
-        let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
-        let Some(excess) = count.checked_sub(MAX).filter(|excess| *excess > 0) else {
-            return;
-        };
-        let all = self.by_shard.values().flat_map(BTreeMap::values);
-        let mut revisions: Vec<_> = all.map(|departure| departure.view_revision).collect();
-        let (_, last_dropped, _) = revisions.select_nth_unstable(excess - 1);
-        let last_dropped = *last_dropped;
-        self.retain(|departure| departure.view_revision > last_dropped, &last);
-    }
-
-    fn retain(&mut self, counts: impl Fn(&Departure) -> bool, last: &BTreeSet<u64>) {
-        let dropped_up_to = &mut self.dropped_up_to;
-        self.by_shard.retain(|_, namespaces| {
+        let all = || self.by_shard.values().flat_map(BTreeMap::values);
+        let too_old = all().filter(|departure| departure.unix_seconds < since);
+        let too_old = too_old.map(|departure| departure.view_revision).max().unwrap_or(0);
+        let mut dropped_up_to = too_old.max(self.dropped_up_to);
+        let mut kept: Vec<_> = all().map(|departure| departure.view_revision).collect();
+        kept.retain(|revision| *revision > dropped_up_to);
+        if let Some(excess) = kept.len().checked_sub(MAX).filter(|excess| *excess > 0) {
+            let (_, last_dropped, _) = kept.select_nth_unstable(excess - 1);
+            dropped_up_to = *last_dropped;
+        }
+        self.dropped_up_to = dropped_up_to;
+        self.by_shard.retain(|shard, namespaces| {
+            let last = dropped_last(namespaces, dropped_up_to).filter(|_| is(shard));
             namespaces.retain(|_, departure| {
-                let counts = counts(departure);
-                if !counts {
-                    *dropped_up_to = departure.view_revision.max(*dropped_up_to);
-                }
-                counts || last.contains(&departure.view_revision)
+                departure.view_revision > dropped_up_to || Some(departure.view_revision) == last
             });
             !namespaces.is_empty()
         });
     }
+
+    /// The highest view revision of what of `shard` was dropped, or stays for its revision alone; 0: all is known.
+    pub(super) fn dropped_up_to(&self, shard: &ShardName) -> u64 {
+        let of_shard = self.by_shard.get(shard);
+        of_shard
+            .and_then(|namespaces| dropped_last(namespaces, self.dropped_up_to))
+            .unwrap_or(0)
+    }
+}
+
+fn dropped_last(namespaces: &BTreeMap<String, Departure>, dropped_up_to: u64) -> Option<u64> {
+    let revisions = namespaces.values().map(|departure| departure.view_revision);
+    revisions.filter(|revision| *revision <= dropped_up_to).max()
 }

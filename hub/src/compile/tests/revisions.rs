@@ -54,7 +54,7 @@ fn what_left_is_known_for_a_day() {
     let (mut fleet, _) = moved();
     let world = fleet.compile_at(ALL, at_hour(34));
     assert_eq!(departures(&world, "a").len(), 1);
-    assert_eq!(world.state.ledger.departures_dropped_up_to("east"), 0);
+    assert_eq!(world.state.ledger.departures_dropped_up_to("east", &shard_name("a")), 0);
     // The last one stays: it says how new the shard's view is.
     let world = fleet.compile_at(ALL, at_hour(60));
     assert_eq!(departures(&world, "a").len(), 1);
@@ -64,9 +64,25 @@ fn what_left_is_known_for_a_day() {
     }
     let world = fleet.compile_at(ALL, at_hour(61));
     let left: Vec<String> = departures(&world, "a").into_iter().map(|(name, _)| name).collect();
-    assert_eq!(left, ["ns-a"]);
-    assert_eq!(world.state.ledger.departures_dropped_up_to("east"), 3);
+    assert_eq!(left, ["ns-a", "ns-b"], "the last that was dropped says so");
+    assert_eq!(world.state.ledger.departures_dropped_up_to("east", &shard_name("a")), 3);
     assert_eq!(world.state.ledger.view_revision(), 6);
+}
+
+#[test]
+fn what_is_dropped_of_one_shard_is_not_dropped_of_another() {
+    let (mut fleet, _) = moved();
+    fleet.apply("quiet", spec(&[("east", &["ns-q"])]));
+    fleet.inventory("east", &["ns-a", "ns-b", "ns-q"]);
+    fleet.compile(ALL);
+    fleet.inventory("east", &["ns-a", "ns-b"]);
+    for _ in 0..2 {
+        fleet.compile_at(ALL, at_hour(50));
+    }
+    let world = fleet.compile_at(ALL, at_hour(60));
+    let dropped = |name| world.state.ledger.departures_dropped_up_to("east", &shard_name(name));
+    assert_eq!((dropped("a"), dropped("quiet")), (3, 0));
+    assert_eq!(departures(&world, "quiet").len(), 1);
 }
 
 /// A namespace that comes and goes all day is one entry.
@@ -86,12 +102,12 @@ fn of_many_departures_the_earliest_are_dropped() {
     }
     let world = fleet.compile(ALL);
     let departures = departures(&world, "a");
-    assert_eq!(departures.len(), 50_000);
-    let dropped_up_to = world.state.ledger.departures_dropped_up_to("east");
+    assert_eq!(departures.len(), 50_000 + 1, "the last that was dropped says so");
+    let dropped_up_to = world.state.ledger.departures_dropped_up_to("east", &shard_name("a"));
     assert!(
         departures
             .iter()
-            .all(|(_, departure)| departure.view_revision > dropped_up_to)
+            .all(|(_, departure)| departure.view_revision >= dropped_up_to)
     );
     assert_eq!(dropped_up_to, (MANY + 2 * MANY - 50_000) as u64);
 }

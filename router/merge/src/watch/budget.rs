@@ -28,6 +28,11 @@ impl Budget {
         self.used() > self.0.limit - self.0.limit / 8
     }
 
+    /// Whether less than half is left: what may be asked for again gives way to what is under way.
+    pub(super) fn is_half_used(&self) -> bool {
+        self.used() > self.0.limit / 2
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)

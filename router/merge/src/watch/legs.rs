@@ -149,6 +149,7 @@ impl Legs {
         self.receiving = self.is_receiving();
         if !(deleting || self.receiving) {
             self.settle_changes();
+            self.give_way();
         }
         if !self.names_unknown() {
             self.provisional.clear();
@@ -237,6 +238,19 @@ impl Legs {
                 if this.change.take().is_some_and(|change| change.partial) {
                     this.known = None;
                 }
+            }
+        }
+    }
+
+    /// What a live leg's member can list again is not kept where others may need the room to be mended.
+    fn give_way(&mut self) {
+        let scarce = self.memory.as_ref().is_some_and(Budget::is_half_used);
+        if !scarce || (self.unique && self.all.len() > 1) {
+            return;
+        }
+        for leg in &mut self.all {
+            if leg.state.is_live() && leg.change.is_none() {
+                leg.known = None;
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::filter::NamespaceFilter;
 
 mod columns;
 mod incarnations;
+mod memory;
 mod order;
 mod plain;
 mod unions;
