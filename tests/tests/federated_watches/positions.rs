@@ -1,7 +1,7 @@
 //! From where watches may go on, and how others are told that they may not.
 
 use crate::stream::Watch;
-use crate::{MAPS, MEMBERS, door, make, position};
+use crate::{MAPS, MEMBERS, door, make, make_in, position};
 
 #[tokio::test]
 async fn what_is_no_cursor_of_ours_is_expired_within_the_stream() {
@@ -30,6 +30,29 @@ async fn what_is_no_cursor_of_ours_is_expired_within_the_stream() {
         let code = answer.status;
         assert!(code == 400 || code == 422, "{query}: {code} {}", answer.message());
         assert_eq!(answer.json()["kind"], "Status", "{query}");
+    }
+}
+
+/// What happens elsewhere in a member takes its memory of events: a client whose watches are short must come past that.
+#[tokio::test]
+async fn a_short_watch_says_before_its_end_where_its_members_are() {
+    let _calm = MEMBERS.read().await;
+    let door = door("marks").await;
+    let mut before = position(&door).await;
+    for round in 0..2 {
+        let mut watch = Watch::json(&door, &format!("resourceVersion={before}&timeoutSeconds=5")).await;
+        make_in("east", "default", &format!("elsewhere-{round}")).await;
+        let mut last = String::new();
+        while let Some(event) = watch.next().await {
+            assert_eq!(event["type"], "BOOKMARK", "{event}");
+            last = event["object"]["metadata"]["resourceVersion"]
+                .as_str()
+                .unwrap()
+                .to_owned();
+        }
+        // Of one width, and of one view.
+        assert!(last > before, "{last:?} is no newer than {before}");
+        before = last;
     }
 }
 

@@ -111,8 +111,13 @@ impl Leg {
 
     /// As [`Leg::begin_resync`], of all that is the caller's.
     pub(super) fn begin_whole_resync(&mut self, cause: ResyncCause) -> Start {
+        let entered = self.is_entering();
         self.change = None;
-        self.begin_resync(cause)
+        let start = self.begin_resync(cause);
+        if entered {
+            self.state.mark_dirty();
+        }
+        start
     }
 
     /// Drops its stream: from the next on its frames tell what is there, to be compared with the known objects.

@@ -16,6 +16,8 @@ impl WatchMerge {
         let this = &mut self.legs[leg];
         this.stream.reset();
         let start = match (this.state, position) {
+            // Counted as told, and not told: what it has now cannot be compared with that.
+            _ if !self.order.is_empty() => None,
             (LegState::Live, Slot::At(version)) if !expired => Some(Start::At(version)),
             (LegState::Listing { .. }, Slot::At(version)) if !expired => Some(Start::Exact(version)),
             (LegState::Listing { .. }, _) => None,

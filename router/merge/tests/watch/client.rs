@@ -45,6 +45,8 @@ pub(crate) struct Client {
     /// Resumed from before what it has seen: the marker of a watch-list in which something left. Holds until it lists: it may
     /// lose its connection, and resume, in the middle of what it is told again.
     pub(crate) replay: bool,
+    /// It was told DELETED since it listed, perhaps before what happened earlier.
+    pub(crate) told_gone: bool,
     /// Resumed with a cursor of an older view: of what came and went since it may be told that it is gone.
     pub(crate) came_and_went: bool,
     pub(crate) bookmarks: usize,
@@ -65,6 +67,7 @@ impl Client {
             read: Vec::new(),
             last_cursor: None,
             replay: false,
+            told_gone: false,
             came_and_went: false,
             bookmarks: 0,
             events: 0,
@@ -91,6 +94,7 @@ impl Client {
         self.past.clear();
         let anew = self.resume.is_none();
         self.replay &= !anew;
+        self.told_gone &= !anew;
         self.came_and_went &= !anew;
         self.listing = anew && self.manner == Manner::WatchList;
         if anew {
@@ -138,6 +142,7 @@ impl Client {
         match seen.kind.as_str() {
             "DELETED" => {
                 assert!(!self.listing, "DELETED before the marker: {seen:?}");
+                self.told_gone = true;
                 let Some((uid, known)) = held else {
                     assert!(
                         self.replay || self.came_and_went || truth.setting.unique,

@@ -241,10 +241,10 @@ impl Truth {
     }
 
     /// Whether a client that last heard of the object at this version may be told that there is nothing under the key. Where
-    /// its router knows of an older view, another member may have something there that is nobody's in that view.
+    /// it is in an older view, another member may have something there that is nobody's in that view.
     pub(crate) fn was_absent(&self, key: &Key, uid: &str, version: u64) -> bool {
         self.heard(version).is_some_and(|heard| {
-            let deleted = self.setting.apart && self.existed.missing_since(uid, heard);
+            let deleted = self.setting.views && self.existed.missing_since(uid, heard);
             deleted || self.held.missing_since(key, heard)
         })
     }

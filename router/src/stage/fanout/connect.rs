@@ -23,8 +23,10 @@ use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape, described};
 use crate::value::snapshot::Unavailable;
 
-/// Added to what members are told of the end of the client's stream: its end is to be ours, after a bookmark.
-const GRACE_SECONDS: u64 = 60;
+/// Added to what members are told of the end of the client's stream: its end is to be ours, after the bookmark that they send
+/// before theirs. Later they would send none to a watch that is shorter than their minute, and its position would stay until
+/// they have forgotten it.
+const GRACE_SECONDS: u64 = 1;
 
 /// API servers send a bookmark two seconds before the end that they were told, else each minute.
 const HURRY_SECONDS: u64 = 3;

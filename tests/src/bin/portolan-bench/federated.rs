@@ -6,23 +6,22 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use h2::RecvStream;
 
 use crate::backend::PODS;
+use crate::lists::{self, Form};
 use crate::load::{Client, Route};
 use crate::place::count;
 use crate::pods;
-use crate::report::{EventRow, FederatedSection, LegRow, ListRow, ListTable};
+use crate::report::{EventRow, FederatedSection, LegRow};
 use crate::scripted::Scripted;
 use crate::usage;
 use crate::writers::Writers;
 
 /// A burst may take this long.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Between looks at the resident memory of a router that answers a list.
-const LOOK: Duration = Duration::from_millis(5);
 /// For memory to come to rest.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -49,7 +48,7 @@ pub(crate) async fn run(router_flags: &[String], amount: Amount, step: fn(&str))
     place.router.ready().await?;
     let views = Views::of(&mut place).await?;
     step("federated: lists");
-    let lists = lists(&views, "JSON", amount.rounds).await?;
+    let lists = lists::run(&views, Form::WHOLE_JSON, amount.rounds).await?;
     step("federated: events as fast as they are taken");
     let mut events = bursts(&views, amount, 0).await?;
     step(&format!("federated: {} events a second", amount.rate));
@@ -136,94 +135,6 @@ impl Views {
             Events::Writers(writers) => writers.write(events, rate).await,
         }
     }
-}
-
-/// What one list took.
-struct Listed {
-    bytes: usize,
-    elapsed: Duration,
-}
-
-async fn list(route: &Route, path: &str) -> anyhow::Result<Listed> {
-    let client = Client::connected(route.clone(), 1).await?;
-    let begun = Instant::now();
-    let bytes = client.drain(path).await?;
-    Ok(Listed {
-        bytes,
-        elapsed: begun.elapsed(),
-    })
-}
-
-pub(crate) async fn lists(views: &Views, format: &'static str, rounds: usize) -> anyhow::Result<ListTable> {
-    let mut rows = vec![
-        ListRow::new("direct, one by one"),
-        ListRow::new("direct, slowest"),
-        ListRow::new("direct, all at once"),
-        ListRow::new("explicit, one by one"),
-        ListRow::new("merged"),
-    ];
-    if views.forwarder.is_some() {
-        rows.push(ListRow::new("plain proxy, one by one"));
-    }
-    let list = |route| list(route, views.collection);
-    for _ in 0..rounds {
-        let (mut sum, mut slowest, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
-        for route in &views.direct {
-            let listed = list(route).await?;
-            sum += listed.elapsed;
-            slowest = slowest.max(listed.elapsed);
-            bytes += listed.bytes;
-        }
-        rows[0].add(sum, bytes, 0.0, 0.0);
-        rows[1].add(slowest, bytes / views.direct.len().max(1), 0.0, 0.0);
-        let begun = Instant::now();
-        let all: Vec<_> = futures::future::try_join_all(views.direct.iter().map(list)).await?;
-        rows[2].add(begun.elapsed(), all.iter().map(|listed| listed.bytes).sum(), 0.0, 0.0);
-        for (row, routes) in [(3, views.explicit.as_slice()), (4, std::slice::from_ref(&views.merged))] {
-            let (elapsed, listed, cpu, peak) = through_router(views, routes).await?;
-            ensure!(
-                listed * 10 > bytes * 9,
-                "{listed} bytes of {bytes} came through the router"
-            );
-            rows[row].add(elapsed, listed, cpu, peak);
-        }
-        if let Some(forwarder) = &views.forwarder {
-            // As often as there are members: its own is as large as each of the others.
-            let (mut sum, mut bytes) = (Duration::ZERO, 0);
-            for _ in &views.direct {
-                let listed = list(forwarder).await?;
-                sum += listed.elapsed;
-                bytes += listed.bytes;
-            }
-            rows[5].add(sum, bytes, 0.0, 0.0);
-        }
-    }
-    Ok(ListTable { format, rows })
-}
-
-/// Lists one after the other; CPU seconds and the highest memory over idle of the router meanwhile.
-async fn through_router(views: &Views, routes: &[Route]) -> anyhow::Result<(Duration, usize, f64, f64)> {
-    let idle = usage::resident_kib(views.router)?;
-    let cpu = usage::cpu_seconds(views.router)?;
-    let listing = async {
-        let (mut sum, mut bytes) = (Duration::ZERO, 0);
-        for route in routes {
-            let listed = list(route, views.collection).await?;
-            sum += listed.elapsed;
-            bytes += listed.bytes;
-        }
-        anyhow::Ok((sum, bytes))
-    };
-    let mut listing = std::pin::pin!(listing);
-    let mut peak = idle;
-    let (elapsed, bytes) = loop {
-        tokio::select! {
-            listed = &mut listing => break listed?,
-            () = tokio::time::sleep(LOOK) => peak = peak.max(usage::resident_kib(views.router)?),
-        }
-    };
-    let cpu = usage::cpu_seconds(views.router)? - cpu;
-    Ok((elapsed, bytes, cpu, (peak - idle) / 1024.0))
 }
 
 /// Events of one burst as one reader saw them.

@@ -101,20 +101,16 @@ impl Client {
 
     /// One GET; fails unless it is answered 200. Returns the body.
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Vec<u8>> {
-        let request = self.request(path)?;
-        let mut answer = self.answer(0, request).await?;
         let mut body = Vec::new();
-        read_all(answer.body_mut(), |chunk| body.extend_from_slice(chunk)).await?;
+        self.read(path, |chunk| body.extend_from_slice(chunk)).await?;
         Ok(body)
     }
 
-    /// One GET whose body is read and forgotten; returns its length.
-    pub(crate) async fn drain(&self, path: &str) -> anyhow::Result<usize> {
+    /// One GET whose body is given away as it comes.
+    pub(crate) async fn read(&self, path: &str, take: impl FnMut(&[u8])) -> anyhow::Result<()> {
         let request = self.request(path)?;
         let mut answer = self.answer(0, request).await?;
-        let mut bytes = 0;
-        read_all(answer.body_mut(), |chunk| bytes += chunk.len()).await?;
-        Ok(bytes)
+        read_all(answer.body_mut(), take).await
     }
 
     /// A burst that nobody times. Begins when one GET is answered: a router that has just begun may still miss the hub.

@@ -15,6 +15,7 @@ mod control;
 mod federated;
 mod forwarder;
 mod hub;
+mod lists;
 mod load;
 mod pace;
 mod place;

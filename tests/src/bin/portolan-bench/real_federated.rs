@@ -10,6 +10,7 @@ use portolan_tests::{Fleet, FleetOptions, shard};
 use serde_json::json;
 
 use crate::federated::{self, Amount, Events, Views};
+use crate::lists::{self, Form};
 use crate::place::bearer;
 use crate::real::{person, route, trusting};
 use crate::report::FederatedSection;
@@ -52,9 +53,14 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<Federa
     let writers = fill(&testbed, &names, amount.pods).await?;
     let mut views = views(&testbed, &fleet, &names, writers).await?;
     step("API servers: lists");
-    let mut lists = vec![federated::lists(&views, "JSON", amount.rounds).await?];
+    let mut tables = Vec::new();
+    for form in [Form::WHOLE_JSON, Form::PAGED_JSON] {
+        tables.push(lists::run(&views, form, amount.rounds).await?);
+    }
     accept(&mut views, &PROTOBUF);
-    lists.push(federated::lists(&views, "protobuf", amount.rounds).await?);
+    for form in [Form::WHOLE_PROTOBUF, Form::PAGED_PROTOBUF] {
+        tables.push(lists::run(&views, form, amount.rounds).await?);
+    }
     accept(&mut views, &HeaderValue::from_static("application/json"));
     step(&format!("API servers: {} events a second", amount.rate));
     let events = federated::bursts(&views, amount, amount.rate).await?;
@@ -65,7 +71,7 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<Federa
             "{} ConfigMaps of 3 KB at each of {} API servers",
             amount.pods, amount.members
         ),
-        lists,
+        lists: tables,
         events,
         legs,
     })

@@ -3,6 +3,7 @@
 mod control;
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -55,15 +56,17 @@ pub(crate) struct FederatedSection {
 /// Lists in one form.
 #[derive(Debug, Serialize)]
 pub(crate) struct ListTable {
-    pub(crate) format: &'static str,
+    pub(crate) form: &'static str,
     pub(crate) rows: Vec<ListRow>,
 }
 
-/// Means over the rounds, seconds their median.
+/// Means over the rounds, times their median.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ListRow {
     pub(crate) name: &'static str,
     pub(crate) seconds: f64,
+    /// Milliseconds until the first byte of the first answer.
+    pub(crate) first_byte: f64,
     pub(crate) megabytes: f64,
     /// Of the router, per GB.
     pub(crate) cpu_per_gb: f64,
@@ -71,6 +74,8 @@ pub(crate) struct ListRow {
     pub(crate) peak: f64,
     #[serde(skip)]
     rounds: Vec<f64>,
+    #[serde(skip)]
+    first_bytes: Vec<f64>,
 }
 
 /// One burst of events.
@@ -108,17 +113,23 @@ impl ListRow {
     }
 
     /// One more round.
-    pub(crate) fn add(&mut self, elapsed: std::time::Duration, bytes: usize, cpu: f64, peak: f64) {
+    pub(crate) fn add(&mut self, elapsed: Duration, first_byte: Duration, bytes: usize, cpu: f64, peak: f64) {
         let megabytes = f64::from(u32::try_from(bytes / 1000).unwrap_or(u32::MAX)) / 1000.0;
         let before = f64::from(u32::try_from(self.rounds.len()).unwrap_or(u32::MAX));
         let mean = |old: f64, new: f64| (old * before + new) / (before + 1.0);
         self.megabytes = mean(self.megabytes, megabytes);
         self.cpu_per_gb = mean(self.cpu_per_gb, cpu * 1000.0 / megabytes.max(0.001));
         self.peak = self.peak.max(peak);
-        self.rounds.push(elapsed.as_secs_f64());
-        self.rounds.sort_unstable_by(f64::total_cmp);
-        self.seconds = self.rounds[self.rounds.len() / 2];
+        self.seconds = median(&mut self.rounds, elapsed.as_secs_f64());
+        self.first_byte = median(&mut self.first_bytes, first_byte.as_secs_f64() * 1000.0);
     }
+}
+
+/// Of these with one more.
+fn median(rounds: &mut Vec<f64>, round: f64) -> f64 {
+    rounds.push(round);
+    rounds.sort_unstable_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
 }
 
 /// CPU is in seconds per 100,000 requests.
@@ -245,15 +256,16 @@ impl FederatedSection {
     }
 
     fn write_lists(&self, text: &mut String, table: &ListTable) {
-        let _ = writeln!(text, "\nLIST of {}, {}", self.of, table.format);
+        let _ = writeln!(text, "\nLIST of {}, {}", self.of, table.form);
         let _ = writeln!(
             text,
-            "{:24}{:>10}{:>10}{:>22}{:>26}",
-            "", "seconds", "MB", "router CPU-s per GB", "router MiB over idle"
+            "{:24}{:>10}{:>16}{:>10}{:>22}{:>26}",
+            "", "seconds", "first byte, ms", "MB", "router CPU-s per GB", "router MiB over idle"
         );
         for ListRow {
             name,
             seconds,
+            first_byte,
             megabytes,
             cpu_per_gb,
             peak,
@@ -262,7 +274,7 @@ impl FederatedSection {
         {
             let _ = writeln!(
                 text,
-                "{name:24}{seconds:>10.3}{megabytes:>10.1}{cpu_per_gb:>22.2}{peak:>26.1}"
+                "{name:24}{seconds:>10.3}{first_byte:>16.1}{megabytes:>10.1}{cpu_per_gb:>22.2}{peak:>26.1}"
             );
         }
     }

@@ -131,6 +131,10 @@ impl World {
             let mut cursor = Cursor::new(universe);
             cursor.set(shard.slot(universe, member), Slot::At(raw));
             self.tally.only_member += 1;
+            // What a comparison finds gone is told first, and what came and went before it never: who goes on from the middle
+            // of it hears of that.
+            self.client.replay |= self.client.told_gone;
+            self.client.came_and_went = true;
             return Some((cursor, resume.begin(comes.whose), shard.clone()));
         }
         if let Resumed::At(cursor, stream) = resume.find(self.clock, comes) {
