@@ -11,7 +11,7 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use h2::RecvStream;
 
 use crate::backend::PODS;
-use crate::lists::{self, Form};
+use crate::lists::{self, Form, Ways};
 use crate::load::{Client, Route};
 use crate::place::count;
 use crate::pods;
@@ -48,7 +48,7 @@ pub(crate) async fn run(router_flags: &[String], amount: Amount, step: fn(&str))
     place.router.ready().await?;
     let views = Views::of(&mut place).await?;
     step("federated: lists");
-    let lists = lists::run(&views, Form::WHOLE_JSON, amount.rounds).await?;
+    let lists = lists::run(views.ways(), Form::WHOLE_JSON, amount.rounds).await?;
     step("federated: events as fast as they are taken");
     let mut events = bursts(&views, amount, 0).await?;
     step(&format!("federated: {} events a second", amount.rate));
@@ -101,6 +101,17 @@ impl Views {
             collection: PODS,
             events: Events::Backends,
         })
+    }
+
+    pub(crate) fn ways(&self) -> Ways<'_> {
+        Ways {
+            direct: &self.direct,
+            explicit: &self.explicit,
+            merged: &self.merged,
+            forwarder: self.forwarder.as_ref(),
+            router: self.router,
+            collection: self.collection,
+        }
     }
 
     /// A watch from now: the list says where now is. Members tell it before the items, the merged view behind them, and

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use prost::Message;
 
-use crate::federated::Views;
 use crate::load::{Client, Route};
 use crate::report::{ListRow, ListTable};
 use crate::usage;
@@ -44,6 +43,20 @@ impl Form {
     }
 }
 
+/// The ways to the objects.
+#[derive(Clone, Copy)]
+pub(crate) struct Ways<'a> {
+    pub(crate) direct: &'a [Route],
+    pub(crate) explicit: &'a [Route],
+    pub(crate) merged: &'a Route,
+    /// A plain proxy before the first member.
+    pub(crate) forwarder: Option<&'a Route>,
+    /// Process of the router.
+    pub(crate) router: i32,
+    /// Path of the collection.
+    pub(crate) collection: &'a str,
+}
+
 /// What one list took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Listed {
@@ -63,7 +76,7 @@ impl Listed {
 }
 
 /// So many rounds of each way, taking turns.
-pub(crate) async fn run(views: &Views, form: Form, rounds: usize) -> anyhow::Result<ListTable> {
+pub(crate) async fn run(ways: Ways<'_>, form: Form, rounds: usize) -> anyhow::Result<ListTable> {
     let mut rows = vec![
         ListRow::new("direct, one by one"),
         ListRow::new("direct, slowest"),
@@ -71,19 +84,19 @@ pub(crate) async fn run(views: &Views, form: Form, rounds: usize) -> anyhow::Res
         ListRow::new("explicit, one by one"),
         ListRow::new("merged"),
     ];
-    if views.forwarder.is_some() {
+    if ways.forwarder.is_some() {
         rows.push(ListRow::new("plain proxy, one by one"));
     }
     for _ in 0..rounds {
-        let all = one_by_one(&views.direct, views.collection, form).await?;
+        let all = one_by_one(ways.direct, ways.collection, form).await?;
         let slowest = all.iter().copied().max_by_key(|listed| listed.elapsed);
         let slowest = slowest.context("no member")?;
         let direct = sum(&all)?;
         add(&mut rows[0], direct, 0.0, 0.0);
         add(&mut rows[1], slowest, 0.0, 0.0);
-        add(&mut rows[2], at_once(views, form).await?, 0.0, 0.0);
-        for (row, routes) in [(3, views.explicit.as_slice()), (4, std::slice::from_ref(&views.merged))] {
-            let (listed, cpu, peak) = through_router(views, routes, form).await?;
+        add(&mut rows[2], at_once(ways, form).await?, 0.0, 0.0);
+        for (row, routes) in [(3, ways.explicit), (4, std::slice::from_ref(ways.merged))] {
+            let (listed, cpu, peak) = through_router(ways, routes, form).await?;
             ensure!(
                 listed.bytes * 10 > direct.bytes * 9,
                 "{} bytes of {} came through the router",
@@ -92,10 +105,10 @@ pub(crate) async fn run(views: &Views, form: Form, rounds: usize) -> anyhow::Res
             );
             add(&mut rows[row], listed, cpu, peak);
         }
-        if let Some(forwarder) = &views.forwarder {
+        if let Some(forwarder) = ways.forwarder {
             // As often as there are members: its own is as large as each of the others.
-            let routes = vec![forwarder.clone(); views.direct.len()];
-            let listed = sum(&one_by_one(&routes, views.collection, form).await?)?;
+            let routes = vec![forwarder.clone(); ways.direct.len()];
+            let listed = sum(&one_by_one(&routes, ways.collection, form).await?)?;
             add(&mut rows[5], listed, 0.0, 0.0);
         }
     }
@@ -118,9 +131,9 @@ async fn one_by_one(routes: &[Route], collection: &str, form: Form) -> anyhow::R
     Ok(all)
 }
 
-async fn at_once(views: &Views, form: Form) -> anyhow::Result<Listed> {
+async fn at_once(ways: Ways<'_>, form: Form) -> anyhow::Result<Listed> {
     let begun = Instant::now();
-    let lists = views.direct.iter().map(|route| list(route, views.collection, form));
+    let lists = ways.direct.iter().map(|route| list(route, ways.collection, form));
     let all = futures::future::try_join_all(lists).await?;
     let first = all.iter().map(|listed| listed.first_byte).min();
     Ok(Listed {
@@ -131,18 +144,18 @@ async fn at_once(views: &Views, form: Form) -> anyhow::Result<Listed> {
 }
 
 /// Lists one after the other; CPU seconds and the highest memory over idle of the router meanwhile, in MiB.
-async fn through_router(views: &Views, routes: &[Route], form: Form) -> anyhow::Result<(Listed, f64, f64)> {
-    let idle = usage::resident_kib(views.router)?;
-    let cpu = usage::cpu_seconds(views.router)?;
-    let mut listing = std::pin::pin!(one_by_one(routes, views.collection, form));
+async fn through_router(ways: Ways<'_>, routes: &[Route], form: Form) -> anyhow::Result<(Listed, f64, f64)> {
+    let idle = usage::resident_kib(ways.router)?;
+    let cpu = usage::cpu_seconds(ways.router)?;
+    let mut listing = std::pin::pin!(one_by_one(routes, ways.collection, form));
     let mut peak = idle;
     let all = loop {
         tokio::select! {
             listed = &mut listing => break listed?,
-            () = tokio::time::sleep(LOOK) => peak = peak.max(usage::resident_kib(views.router)?),
+            () = tokio::time::sleep(LOOK) => peak = peak.max(usage::resident_kib(ways.router)?),
         }
     };
-    let cpu = usage::cpu_seconds(views.router)? - cpu;
+    let cpu = usage::cpu_seconds(ways.router)? - cpu;
     Ok((sum(&all)?, cpu, (peak - idle) / 1024.0))
 }
 

@@ -55,11 +55,11 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<Federa
     step("API servers: lists");
     let mut tables = Vec::new();
     for form in [Form::WHOLE_JSON, Form::PAGED_JSON] {
-        tables.push(lists::run(&views, form, amount.rounds).await?);
+        tables.push(lists::run(views.ways(), form, amount.rounds).await?);
     }
     accept(&mut views, &PROTOBUF);
     for form in [Form::WHOLE_PROTOBUF, Form::PAGED_PROTOBUF] {
-        tables.push(lists::run(&views, form, amount.rounds).await?);
+        tables.push(lists::run(views.ways(), form, amount.rounds).await?);
     }
     accept(&mut views, &HeaderValue::from_static("application/json"));
     step(&format!("API servers: {} events a second", amount.rate));
