@@ -244,7 +244,7 @@ impl Truth {
     /// it is in an older view, another member may have something there that is nobody's in that view.
     pub(crate) fn was_absent(&self, key: &Key, uid: &str, version: u64) -> bool {
         self.heard(version).is_some_and(|heard| {
-            let deleted = self.setting.views && self.existed.missing_since(uid, heard);
+            let deleted = (self.setting.views || self.setting.apart) && self.existed.missing_since(uid, heard);
             deleted || self.held.missing_since(key, heard)
         })
     }
