@@ -30,24 +30,24 @@ impl Lines {
         Ok(Self { doors, open })
     }
 
-    /// One request; the connection is opened anew when it breaks.
+    /// One request, which may be sent twice; the connection is opened anew when it broke. An API server closes one that was
+    /// idle for long.
     pub(crate) async fn ask(&self, member: &str, request: Request<Vec<u8>>) -> anyhow::Result<Answer> {
         let (name, door) = self.doors.get_key_value(member).context("a member")?;
         let kept = self.open.lock().get(name).cloned();
         let answer = tokio::time::timeout(PATIENCE, async {
-            let line = match kept {
-                Some(line) => line,
-                None => Arc::new(door.open().await?),
-            };
+            if let Some(line) = kept
+                && let Ok(answer) = line.ask(request.clone()).await
+            {
+                self.open.lock().insert(*name, line);
+                return Ok(answer);
+            }
+            let line = Arc::new(door.open().await?);
             let answer = line.ask(request).await?;
             self.open.lock().insert(*name, line);
             anyhow::Ok(answer)
         });
-        let answer = answer.await.context("no answer in time").flatten();
-        if answer.is_err() {
-            self.open.lock().remove(name);
-        }
-        answer
+        answer.await.context("no answer in time").flatten()
     }
 
     /// What a GET of this path answers.

@@ -72,10 +72,10 @@ fn what_left_is_known_for_a_day() {
 #[test]
 fn what_is_dropped_of_one_shard_is_not_dropped_of_another() {
     let (mut fleet, _) = moved();
-    fleet.apply("quiet", spec(&[("east", &["ns-q"])]));
-    fleet.inventory("east", &["ns-a", "ns-b", "ns-q"]);
+    fleet.apply("quiet", spec(&[("east", &["ns-q", "ns-r"])]));
+    fleet.inventory("east", &["ns-a", "ns-b", "ns-q", "ns-r"]);
     fleet.compile(ALL);
-    fleet.inventory("east", &["ns-a", "ns-b"]);
+    fleet.apply("quiet", spec(&[("east", &["ns-r"])]));
     for _ in 0..2 {
         fleet.compile_at(ALL, at_hour(50));
     }
