@@ -71,6 +71,8 @@ use crate::selector::Selector;
      "primaryCluster must be one of clusters[].name or callerClusters"),
     ("!has(self.clusters) || self.clusters.all(c, !has(c.name) || self.clusters.exists_one(d, has(d.name) && d.name == c.name))",
      "each member cluster may be named by one entry of clusters only: merge the entries' namespaces"),
+    ("!has(self.clusters) || self.clusters.filter(c, has(c.default) && c.default).size() < 2",
+     "default may be true on one entry of clusters only: it takes new Namespaces that several could take"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct ShardingConfigSpec {
@@ -198,13 +200,24 @@ impl ClusterEntry {
         }
     }
 
-    /// Tells of namespaces, by name and labels, whether an entry that names none chooses them.
-    pub fn namespace_filter(&self) -> impl Fn(&str, &BTreeMap<String, String>) -> bool + use<> {
-        let selector = match &self.namespace_selector {
-            Some(selector) => Selector::from_label_selector(selector).unwrap_or(Selector::nothing()),
-            None => Selector::everything(),
-        };
-        move |name, labels| !system_namespace(name) && selector.matches(labels)
+    /// Which namespaces it chooses by their labels, beside those that it names: never [system ones](system_namespace).
+    /// `None`: by name alone.
+    pub fn by_labels(&self) -> Option<Selector> {
+        match &self.namespace_selector {
+            Some(selector) => Some(Selector::from_label_selector(selector).unwrap_or(Selector::nothing())),
+            None => self.namespaces.is_empty().then(Selector::everything),
+        }
+    }
+
+    /// Those of an inventory (names and labels) that [`Self::by_labels`] chooses.
+    pub fn chosen_by_labels<'a>(
+        &self,
+        inventory: impl IntoIterator<Item = (&'a String, &'a BTreeMap<String, String>)>,
+    ) -> Vec<String> {
+        let selector = self.by_labels().unwrap_or(Selector::nothing());
+        let all = inventory.into_iter();
+        let chosen = all.filter(|(name, labels)| !system_namespace(name) && selector.matches(labels));
+        chosen.map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -273,7 +286,6 @@ pub struct ResourceGroup {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
     ("has(self.name) != has(self.selector)", "set exactly one of name and selector"),
-    ("!has(self.namespaces) || !has(self.namespaceSelector)", "set namespaces or namespaceSelector, not both"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterEntry {
@@ -285,18 +297,22 @@ pub struct ClusterEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
     pub selector: Option<LabelSelector>,
-    /// Exact names of namespaces. Absent, with no namespaceSelector either: every namespace but the system ones
-    /// (kube-system, kube-public, kube-node-lease, portolan-system), which must be named here to be owned.
+    /// Exact names of namespaces, beside those that namespaceSelector chooses. Absent, with no namespaceSelector either:
+    /// every namespace but the system ones (kube-system, kube-public, kube-node-lease, portolan-system), which must be named
+    /// here to be owned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(
         length(min = 1, max = 1024), inner(length(min = 1, max = 63), regex(pattern = DNS_LABEL)),
         extend("x-kubernetes-list-type" = "set"),
     ))]
     pub namespaces: Vec<String>,
-    /// Namespaces by their labels in the member cluster, the system ones excepted.
+    /// Namespaces by their labels in the member cluster, the system ones excepted. All but those: {}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
     pub namespace_selector: Option<LabelSelector>,
+    /// Whether a Namespace that callers create, and that several entries could take, goes here. At most one entry.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub default: bool,
 }
 
 /// Whether callers may use the explicit view of the shard's members.

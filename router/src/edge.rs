@@ -12,6 +12,7 @@ mod completion;
 pub(crate) mod harness;
 mod limited;
 pub(crate) mod metrics;
+mod namespace;
 mod passing;
 mod record;
 mod span;
@@ -45,6 +46,7 @@ use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::Access;
 use crate::resource::bulkhead::Permit;
+use crate::resource::grants::Grants;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admit, Admitted, Downstream};
@@ -94,6 +96,7 @@ pub(crate) struct Edge {
     replanner: Arc<Replanner>,
     preflight: Arc<Preflight>,
     fanouts: Arc<FanOuts>,
+    grants: Grants,
 }
 
 /// What a request has become when its answer's head is known.
@@ -140,6 +143,7 @@ impl Edge {
             replanner,
             preflight,
             fanouts,
+            grants: Grants::default(),
         })
     }
 

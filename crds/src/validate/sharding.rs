@@ -74,6 +74,10 @@ fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
     for (index, entry) in clusters.iter().enumerate() {
         let field = format!("spec.clusters[{index}]");
         check_entry(problems, &field, entry);
+        if entry.default && clusters[..index].iter().any(|earlier| earlier.default) {
+            let message = "another entry is the default already: keep one";
+            problems.add(format!("{field}.default"), Reason::Duplicate, message.to_owned());
+        }
         let Some(name) = entry.name.as_deref() else { continue };
         let first = *named.entry(name).or_insert(index);
         if first != index {
@@ -91,9 +95,6 @@ fn check_entry(problems: &mut Problems, field: &str, entry: &ClusterEntry) {
         (None, Some(selector)) => check_selector(problems, &format!("{field}.selector"), selector),
     }
     if let Some(selector) = &entry.namespace_selector {
-        if !entry.namespaces.is_empty() {
-            problems.invalid(field, "has both namespaces and namespaceSelector: keep one");
-        }
         check_selector(problems, &format!("{field}.namespaceSelector"), selector);
     }
     let namespaces = format!("{field}.namespaces");

@@ -64,6 +64,7 @@ fn good_specs_have_no_problem() {
         "{selector: {}, callerClusters: [east]}",
         "{selector: {}, callerClusters: [east, west], primaryCluster: hub, clusters: [{selector: {matchLabels: {region: eu}}}]}",
         "{selector: {}, callerClusters: [east], clusters: [{name: east, namespaces: [kube-system]}, {name: west, namespaceSelector: {}}]}",
+        "{selector: {}, callerClusters: [a], clusters: [{name: a, namespaces: [kube-system], namespaceSelector: {}, default: true}, {name: b}]}",
         "{selector: {}, limits: [{relateResources: [{apiGroups: [''], resources: [pods]}], selector: {matchLabels: {a: b}}}]}",
         "{selector: {}, limits: [{selector: {matchLabels: {a: b}}}, {}]}",
     ] {
@@ -119,10 +120,13 @@ const SHARDING_RULES: &[(&str, &[&str])] = &[
     (
         "{selector: {}, callerClusters: [a], clusters: [{name: a, namespaces: [x, y_z, x], namespaceSelector: {}}]}",
         &[
-            "spec.clusters[0]: Invalid",
             "spec.clusters[0].namespaces[1]: Invalid",
             "spec.clusters[0].namespaces[2]: Duplicate",
         ],
+    ),
+    (
+        "{selector: {}, callerClusters: [a], clusters: [{name: a, default: true}, {name: b}, {name: c, default: true}]}",
+        &["spec.clusters[2].default: Duplicate"],
     ),
     (
         "{selector: {}, callerClusters: [a], clusters: [{name: a}], primaryCluster: b}",

@@ -86,6 +86,7 @@ fn home() -> v1::ShardMember {
     v1::ShardMember {
         cluster: String::new(),
         all_namespaces: true,
+        namespace_rules: None,
     }
 }
 
@@ -104,8 +105,20 @@ fn members<'a>(wanted: &'a Wanted, owned: &mut Owned<'a>) -> Vec<v1::ShardMember
     let member = |cluster: &str| v1::ShardMember {
         cluster: cluster.to_owned(),
         all_namespaces: false,
+        namespace_rules: Some(namespace_rules(wanted, cluster)),
     };
     ordered.into_iter().chain(left).map(member).collect()
+}
+
+/// Of a member that the shard merely lets go of: none.
+fn namespace_rules(wanted: &Wanted, cluster: &str) -> v1::NamespaceRules {
+    let member = wanted.members.iter().find(|member| member.cluster == cluster);
+    let rules = member.map(|member| member.rules.clone()).unwrap_or_default();
+    v1::NamespaceRules {
+        names: rules.names.into_iter().collect(),
+        selectors: rules.selectors.into_iter().collect(),
+        default_for_new: rules.default,
+    }
 }
 
 fn shard(

@@ -52,6 +52,42 @@ fn a_federated_shard_reaches_its_callers() {
 }
 
 #[test]
+fn routers_are_told_which_new_namespaces_a_shard_takes() {
+    let mut fleet = Fleet::new(&["kube-system", "ns-a"]);
+    let mut wanted = spec(&[("east", &["kube-system", "ns-new"]), ("west", &[])]);
+    wanted.clusters[0].namespace_selector =
+        Some(serde_json::from_value(json!({"matchLabels": {"crew": "blue"}})).unwrap());
+    wanted.clusters[0].default = true;
+    fleet.apply("shard", wanted);
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("shard"), None);
+    let owned = |cluster| {
+        let owned = world.owned(cluster, "shard").unwrap().namespaces.iter();
+        owned.map(|grant| grant.namespace.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        owned("east"),
+        ["kube-system", "ns-new"],
+        "names and a selector: what is labelled is not there"
+    );
+    assert_eq!(owned("west"), ["ns-a"]);
+    let members = &world.rules("shard").unwrap().members;
+    let rules: Vec<_> = members
+        .iter()
+        .map(|member| member.namespace_rules.clone().unwrap())
+        .collect();
+    let of = |names: &[&str], selector: &str, default_for_new| v1::NamespaceRules {
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        selectors: vec![selector.to_owned()],
+        default_for_new,
+    };
+    assert_eq!(
+        rules,
+        [of(&["kube-system", "ns-new"], "crew=blue", true), of(&[], "", false)]
+    );
+}
+
+#[test]
 fn an_original_manifest_has_its_home_cluster() {
     let mut fleet = Fleet::new(&["ns-a"]);
     fleet.caller("west", "p", "op");
@@ -68,6 +104,7 @@ fn an_original_manifest_has_its_home_cluster() {
     let home = v1::ShardMember {
         cluster: String::new(),
         all_namespaces: true,
+        namespace_rules: None,
     };
     assert_eq!(shard.members, [home]);
     assert_eq!(shard.enforcement(), v1::Enforcement::Audit);

@@ -30,6 +30,18 @@ pub(crate) struct WantedMember {
     pub(crate) shadowed: BTreeSet<String>,
     /// The inventory is asked for, and the agent has not told it to this process: what the shard has there stands in for it.
     pub(crate) unreported: bool,
+    /// What it asks for, whatever is there now.
+    pub(crate) rules: Rules,
+}
+
+/// Which new Namespaces of a member a spec asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub(crate) names: BTreeSet<String>,
+    /// As text; system namespaces excepted.
+    pub(crate) selectors: BTreeSet<String>,
+    /// It takes what several members could take.
+    pub(crate) default: bool,
 }
 
 impl Wanted {
@@ -81,23 +93,26 @@ fn in_member(facts: &Facts, ledger: &Ledger, shard: &ShardName, cluster: &str, e
     let inventory = facts.inventory(cluster);
     let mut member = WantedMember {
         cluster: cluster.to_owned(),
+        rules: Rules {
+            names: entry.namespaces.iter().cloned().collect(),
+            selectors: BTreeSet::new(),
+            default: entry.default,
+        },
         ..WantedMember::default()
     };
-    if !entry.namespaces.is_empty() {
-        member.namespaces.extend(entry.namespaces.iter().cloned());
-        let absent = entry
-            .namespaces
-            .iter()
-            .filter(|name| inventory.is_some_and(|all| !all.contains_key(*name)));
-        member.absent.extend(absent.cloned());
+    member.namespaces.extend(entry.namespaces.iter().cloned());
+    let absent = entry
+        .namespaces
+        .iter()
+        .filter(|name| inventory.is_some_and(|all| !all.contains_key(*name)));
+    member.absent.extend(absent.cloned());
+    let Some(selector) = entry.by_labels() else {
         return member;
-    }
+    };
+    member.rules.selectors.insert(selector.to_string());
     if let Some(inventory) = inventory {
-        let is_chosen = entry.namespace_filter();
-        let chosen = inventory
-            .iter()
-            .filter(|(name, namespace)| is_chosen(name, &namespace.labels));
-        member.namespaces.extend(chosen.map(|(name, _)| name.clone()));
+        let labels = inventory.iter().map(|(name, namespace)| (name, &namespace.labels));
+        member.namespaces.extend(entry.chosen_by_labels(labels));
     } else {
         member.unreported = true;
         member
@@ -121,6 +136,9 @@ impl WantedMember {
         self.namespaces.extend(other.namespaces);
         self.absent.extend(other.absent);
         self.unreported |= other.unreported;
+        self.rules.names.extend(other.rules.names);
+        self.rules.selectors.extend(other.rules.selectors);
+        self.rules.default |= other.rules.default;
     }
 }
 

@@ -301,7 +301,7 @@ mod tests {
             world.state.accepted.insert(shard_name(name), accepted);
             let members = vec![v1::ShardMember {
                 cluster: "west".to_owned(),
-                all_namespaces: false,
+                ..v1::ShardMember::default()
             }];
             let rules = v1::Shard {
                 members,

@@ -208,6 +208,7 @@ fn resources(member: &Backend, signer: &Signer) -> Vec<v1::Resource> {
             cluster: "east".to_owned(),
             all_namespaces: false,
             namespaces: vec![grant],
+            ..told::MemberGrant::default()
         }],
     };
     let view = told::CallerView {

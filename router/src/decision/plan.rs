@@ -15,6 +15,7 @@ mod forward;
 pub(crate) mod labels;
 mod merged;
 mod need;
+mod new_namespace;
 pub(crate) mod owners;
 mod past;
 mod rule;
@@ -51,6 +52,8 @@ pub(crate) struct Planned {
     pub(crate) rule: Rule,
     /// No member is known to serve the kind: whoever runs the plan has discovery look again.
     pub(crate) unknown_kind: bool,
+    /// The namespace is not the caller's, as far as this router was told: whoever runs the plan has the hub asked first.
+    pub(crate) lacks_grant: bool,
 }
 
 /// What to do with a request.
@@ -119,15 +122,17 @@ pub(crate) fn plan(caller: &Caller, request: &ApiRequest, snapshot: &Snapshot, k
             plan: Plan::Local(answer),
             rule: Rule::Health,
             unknown_kind: false,
+            lacks_grant: false,
         };
     }
-    let unknown_kind = Cell::new(false);
+    let (unknown_kind, lacks_grant) = (Cell::new(false), Cell::new(false));
     let route = Route {
         caller,
         request,
         snapshot,
         kinds,
         unknown_kind: &unknown_kind,
+        lacks_grant: &lacks_grant,
     };
     let outcome = match &request.view {
         View::Explicit(cluster) => explicit::plan(&route, cluster).map(|(rule, forward)| (rule, forward.into())),
@@ -138,6 +143,7 @@ pub(crate) fn plan(caller: &Caller, request: &ApiRequest, snapshot: &Snapshot, k
         plan,
         rule,
         unknown_kind: unknown_kind.get(),
+        lacks_grant: lacks_grant.get(),
     }
 }
 

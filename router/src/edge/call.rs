@@ -17,7 +17,9 @@ use tracing::Span;
 
 use super::carried::Carried;
 use super::completion::Completion;
+use super::namespace::{self, Basis};
 use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
+use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
@@ -71,7 +73,11 @@ impl Call<'_> {
         let routing = edge.routing.load();
         let caller = self.identify(&head, &asked, &routing.snapshot).await?;
         self.name(&caller);
-        let planned = plan::plan(&caller, &asked, &routing.snapshot, &routing.kinds);
+        let Basis {
+            routing,
+            caller,
+            planned,
+        } = namespace::planned(self.edge, &asked, routing, caller).await;
         if planned.unknown_kind {
             edge.routing.miss();
         }
@@ -170,7 +176,7 @@ impl Call<'_> {
 
     /// To one member.
     async fn forward(
-        self,
+        &self,
         forward: Box<Forward>,
         request: Identified,
         mut admitted: Admitted,
@@ -246,10 +252,18 @@ impl Call<'_> {
         mut body: Body,
     ) -> Result<Served, Fault> {
         let preflight = &self.edge.preflight;
+        let makes_namespace = matches!(choose.by, By::NewNamespace(_) | By::Unowned(_));
         let forward = preflight.choose(choose, self.pending(&request), &mut body).await?;
-        self.completion.record.cluster = Some(forward.target.cluster.clone());
-        Span::current().record("clusters", &*forward.target.cluster);
-        self.forward(forward, request, admitted, body).await
+        let cluster = forward.target.cluster.clone();
+        self.completion.record.cluster = Some(cluster.clone());
+        Span::current().record("clusters", &*cluster);
+        if !makes_namespace {
+            return self.forward(forward, request, admitted, body).await;
+        }
+        let (asked, caller) = (request.asked.clone(), request.caller.clone());
+        let mut served = self.forward(forward, request, admitted, body).await?;
+        served.response = namespace::once_served(self.edge, &asked, &caller, &cluster, served.response).await;
+        Ok(served)
     }
 
     /// To members of a shard, for one collection.

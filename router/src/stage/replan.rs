@@ -481,7 +481,7 @@ fn same(one: &Caller, other: &Caller) -> bool {
 }
 
 /// The same caller as `snapshot` knows it; `None`: not at all.
-fn current(caller: &Caller, snapshot: &Snapshot) -> Option<Caller> {
+pub(crate) fn current(caller: &Caller, snapshot: &Snapshot) -> Option<Caller> {
     match caller {
         Caller::Person { .. } => Some(caller.clone()),
         Caller::Pod(view) => snapshot.callers.get(&view.key).cloned().map(Caller::Pod),

@@ -119,6 +119,13 @@ pub(crate) fn essence(text: &str) -> &str {
     text.split_once(';').map_or(text, |(kind, _)| kind).trim()
 }
 
+/// Whether a patch of this type makes what is not there: a server-side apply.
+pub(crate) fn is_apply(content_type: &str) -> bool {
+    essence(content_type)
+        .to_ascii_lowercase()
+        .starts_with("application/apply-patch+")
+}
+
 /// The elements of a header that is a list, of all its lines.
 pub(crate) fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

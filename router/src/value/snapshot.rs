@@ -322,6 +322,12 @@ impl Shard {
         self.members.iter().find(|member| &*member.cluster == cluster)
     }
 
+    /// Which new Namespaces of a member become the shard's; `None`: the hub does not say.
+    pub(crate) fn namespace_rules(&self, cluster: &str) -> Option<&v1::NamespaceRules> {
+        let index = self.members.iter().position(|member| *member.cluster == *cluster)?;
+        self.made_of.rules.members.get(index)?.namespace_rules.as_ref()
+    }
+
     /// Which namespaces of the member of this index are the shard's.
     pub(crate) fn reach(&self, member: usize) -> Option<&Reach> {
         self.reaches.get(member)

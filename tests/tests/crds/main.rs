@@ -162,7 +162,7 @@ const BAD_SHARDING: &[(&str, &str)] = &[
         "set exactly one of name and selector",
     ),
     (
-        "{callerClusters: [a], clusters: [{name: a, namespaces: [x], namespaceSelector: {}}]}",
+        "{callerClusters: [a], clusters: [{name: a, default: true}, {name: b, default: true}]}",
         "not both",
     ),
     (

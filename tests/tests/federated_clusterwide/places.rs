@@ -1,6 +1,5 @@
 //! Which member an object without a namespace is read from and written to, and where a new Namespace goes.
 
-use portolan_testbed::eventually;
 use serde_json::json;
 
 use crate::{MEMBERS, ROLES, delete, direct, door, merge_patch, put, role, world};
@@ -118,18 +117,53 @@ async fn a_namespace_goes_where_its_annotation_says() {
     let there = direct("west").await.get(path, &[]).await.unwrap();
     assert_eq!(there.json()["metadata"]["uid"], made.json()["metadata"]["uid"]);
     assert_eq!(direct("east").await.get(path, &[]).await.unwrap().status, 404);
-    // The hub sees it, the shard selects it, and then it is the caller's to write to.
+    // The answer came when the hub had given it to the shard: it is the caller's to write to, at once.
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "in-it"}});
     let maps = format!("{path}/configmaps");
-    eventually("the shard owns it", || async {
-        let answer = door.post(&maps, &object).await.unwrap();
-        if answer.status == 201 {
-            Ok(())
-        } else {
-            Err(answer.message())
-        }
-    })
-    .await;
+    let inside = door.post(&maps, &object).await.unwrap();
+    assert_eq!(inside.status, 201, "{}", inside.message());
     let stored = direct("west").await.get(&format!("{maps}/in-it"), &[]).await.unwrap();
     assert_eq!(stored.status, 200, "{}", stored.message());
+}
+
+const CREW: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: NAME, labels: {crew: chosen}}\n";
+
+#[tokio::test]
+async fn a_namespace_comes_and_goes_as_on_one_api_server() {
+    let _calm = MEMBERS.read().await;
+    let (world, door) = (world().await, door("chosen").await);
+    let path = |name: &str| format!("/api/v1/namespaces/{name}");
+    for (name, apply) in [
+        ("cc-client", &["apply", "-f", "-"][..]),
+        ("cc-server", &["apply", "--server-side", "-f", "-"][..]),
+    ] {
+        let got = door.get(&path(name), &[]).await.unwrap();
+        got.expect_status(404, &[&format!("namespaces \"{name}\" not found")])
+            .unwrap();
+        assert_eq!(delete(&door, &path(name)).await.status, 404);
+        // West takes what is labelled so, and east does not. Whoever comes back finds it.
+        for _ in 0..2 {
+            world
+                .merged("chosen")
+                .ok_with(apply, &CREW.replace("NAME", name))
+                .await
+                .unwrap();
+        }
+        world
+            .merged("chosen")
+            .ok(&["create", "configmap", "a", "-n", name])
+            .await
+            .unwrap();
+        let there = direct("west").await.get(&path(name), &[]).await.unwrap();
+        assert_eq!(there.status, 200, "{}", there.message());
+        assert_eq!(delete(&door, &path(name)).await.status, 200);
+    }
+    let untaken = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cc-untaken"}});
+    let refused = door.post("/api/v1/namespaces", &untaken).await.unwrap();
+    refused
+        .expect_status(403, &["cc-untaken", "cc-e", "crew=chosen"])
+        .unwrap();
+    // There, and nobody's.
+    let refused = door.get(&path("default"), &[]).await.unwrap();
+    refused.expect_status(403, &["default", "no shard owns it"]).unwrap();
 }

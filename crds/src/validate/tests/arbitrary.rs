@@ -75,13 +75,17 @@ fn entries() -> impl Strategy<Value = Vec<ClusterEntry>> {
         prop::option::of(label_selector()),
         texts(),
         prop::option::of(label_selector()),
+        any::<bool>(),
     )
-        .prop_map(|(name, selector, namespaces, namespace_selector)| ClusterEntry {
-            name,
-            selector,
-            namespaces,
-            namespace_selector,
-        });
+        .prop_map(
+            |(name, selector, namespaces, namespace_selector, default)| ClusterEntry {
+                name,
+                selector,
+                namespaces,
+                namespace_selector,
+                default,
+            },
+        );
     prop::collection::vec(entry, 0..3)
 }
 

@@ -197,8 +197,9 @@ impl<'a> Claimant<'a> {
     }
 
     fn namespaces_of(&mut self, entry: &ClusterEntry, cluster: &str) -> Vec<String> {
-        if !entry.namespaces.is_empty() {
-            return entry.namespaces.clone();
+        let named = entry.namespaces.clone();
+        if entry.by_labels().is_none() {
+            return named;
         }
         let Some(inventory) = self.evidence.inventories.get(cluster) else {
             let unknown = format!(
@@ -206,11 +207,9 @@ impl<'a> Claimant<'a> {
                 self.name
             );
             self.unknown.entry(cluster.to_owned()).or_insert(unknown);
-            return Vec::new();
+            return named;
         };
-        let is_chosen = entry.namespace_filter();
-        let chosen = inventory.iter().filter(|(name, labels)| is_chosen(name, labels));
-        chosen.map(|(name, _)| name.clone()).collect()
+        [named, entry.chosen_by_labels(inventory)].concat()
     }
 }
 

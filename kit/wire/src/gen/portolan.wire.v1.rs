@@ -802,6 +802,22 @@ pub struct ShardMember {
     /// member is the shard's; without this a member whose Ownership is missing is not served.
     #[prost(bool, tag = "2")]
     pub all_namespaces: bool,
+    /// Which Namespaces of the member become the shard's once they are made. Absent: the hub does not say.
+    #[prost(message, optional, tag = "3")]
+    pub namespace_rules: ::core::option::Option<NamespaceRules>,
+}
+/// Both count.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamespaceRules {
+    /// Exact names.
+    #[prost(string, repeated, tag = "1")]
+    pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// In the API server's labelSelector syntax: all that match one of them, system namespaces excepted.
+    #[prost(string, repeated, tag = "2")]
+    pub selectors: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The member takes what several could take.
+    #[prost(bool, tag = "3")]
+    pub default_for_new: bool,
 }
 /// Which namespaces of one member a shard owns.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -2,18 +2,14 @@
 //! (`docs/semantics.md#planning`).
 //!
 //! An object without a namespace is where it is: its metadata is looked for, in the primary first. A new Namespace goes
-//! where its annotation or the shard says; a new Lease of the leader election to the primary. Pure: `preflight` asks and
-//! gathers, here it is decided. Never two members: a
-//! write whose place is in doubt is refused.
+//! where its annotation or the shard says (`new_namespace`); a new Lease of the leader election to the primary. Pure:
+//! `preflight` asks and gathers, here it is decided. Never two members: a write whose place is in doubt is refused.
 
 use std::sync::Arc;
 
-use portolan_crds::labels::system_namespace;
-
 use super::Forward;
 use crate::value::fault::Fault;
-use crate::value::object::{self, Encoding, protobuf};
-use crate::value::snapshot::{Enforcement, GrantState, LeaseName, Shard, Snapshot};
+use crate::value::snapshot::{LeaseName, Shard};
 
 /// Candidates, and how to choose among them.
 #[derive(Debug, Clone)]
@@ -40,6 +36,8 @@ pub(crate) enum By {
     Holder(Holder),
     /// The body, which makes a Namespace.
     NewNamespace(Arc<Shard>),
+    /// Whether any has the Namespace.
+    Unowned(Unowned),
     /// The body, which makes a Lease: if it is the one of the leader election the second candidate, else the first.
     Lease(LeaseName),
 }
@@ -53,6 +51,18 @@ pub(crate) struct Holder {
     pub(crate) object: String,
     /// The request may change something.
     pub(crate) writes: bool,
+}
+
+/// A Namespace by its path, which no shard is known to own.
+#[derive(Debug, Clone)]
+pub(crate) struct Unowned {
+    /// How it is looked for.
+    pub(crate) holder: Holder,
+    /// What is said where it is there.
+    pub(super) refusal: String,
+    pub(super) name: String,
+    /// A server-side apply makes it where it is absent: as this shard says.
+    pub(crate) makes: Option<Arc<Shard>>,
 }
 
 /// What a member says of an object.
@@ -102,6 +112,26 @@ impl Holder {
     }
 }
 
+impl Unowned {
+    /// Ok: no member has it. One that cannot be asked may have it, and one that does not let the caller look, too.
+    pub(crate) fn is_absent(&self, findings: Vec<Finding>) -> Result<(), Fault> {
+        let mut unknown = None;
+        for finding in findings {
+            match finding {
+                Finding::Has | Finding::Forbidden => return Err(Fault::Forbidden(self.refusal.clone())),
+                Finding::Unknown(fault) => unknown = unknown.or(Some(fault)),
+                Finding::HasNot => {}
+            }
+        }
+        unknown.map_or(Ok(()), Err)
+    }
+
+    /// In the words of an API server.
+    pub(crate) fn not_found(&self) -> Fault {
+        Fault::NotFound(format!("namespaces {:?} not found", self.name))
+    }
+}
+
 impl Choose {
     /// The members, for messages.
     pub(crate) fn clusters(&self) -> String {
@@ -111,114 +141,11 @@ impl Choose {
 
     /// Whether the router must have all of the request's body before it sends any of it.
     pub(crate) fn gathers(&self) -> bool {
-        let told = matches!(self.by, By::NewNamespace(_) | By::Lease(_));
+        let told = match &self.by {
+            By::NewNamespace(_) | By::Lease(_) => true,
+            By::Unowned(unowned) => unowned.makes.is_some(),
+            By::Holder(_) => false,
+        };
         told || self.candidates.iter().any(|one| one.forward.gathers())
-    }
-
-    /// Which candidate a new Namespace goes to, from its body.
-    pub(crate) fn place(&self, shard: &Shard, snapshot: &Snapshot, body: &[u8], content_type: Option<&str>) -> Chosen {
-        let wanted = Wanted::read(shard.label_keys.cluster(), content_type, body)?;
-        let owner = shard.owner(&wanted.name).filter(|_| !wanted.name.is_empty());
-        let index = match (&wanted.cluster, owner) {
-            (Some(cluster), _) => self.named(cluster, shard)?,
-            (None, Some((member, grant))) if grant.exact => self.named(&member.cluster, shard)?,
-            (None, _) if self.candidates.len() == 1 => 0,
-            (None, _) => {
-                return Err(Fault::BadRequest(format!(
-                    "a Namespace could go to several member clusters of shard {} ({}): say which by the annotation {}",
-                    shard.config,
-                    self.clusters(),
-                    shard.label_keys.cluster()
-                )));
-            }
-        };
-        let cluster = &self.candidates[index].forward.target.cluster;
-        match doubt(shard, snapshot, cluster, &wanted.name) {
-            None => Ok((index, None)),
-            Some((true, why)) if shard.enforcement == Enforcement::Enforce => Err(Fault::Forbidden(format!(
-                "Namespace {} in member cluster {cluster} would be outside shard {}: {why}",
-                wanted.name, shard.config
-            ))),
-            Some((_, why)) => Ok((
-                index,
-                Some(format!("Namespace {} in member cluster {cluster}: {why}", wanted.name)),
-            )),
-        }
-    }
-
-    fn named(&self, cluster: &str, shard: &Shard) -> Result<usize, Fault> {
-        let mut candidates = self.candidates.iter();
-        let index = candidates.position(|one| *one.forward.target.cluster == *cluster);
-        index.ok_or_else(|| {
-            Fault::BadRequest(format!(
-                "member cluster {cluster:?} is not among those of shard {} ({})",
-                shard.config,
-                self.clusters()
-            ))
-        })
-    }
-}
-
-/// Whether the shard would not own the Namespace there, and why; or that it is not known yet.
-fn doubt(shard: &Shard, snapshot: &Snapshot, cluster: &str, name: &str) -> Option<(bool, String)> {
-    let owner = shard.owner(name);
-    let elsewhere = owner.filter(|(member, grant)| grant.exact && *member.cluster != *cluster);
-    if let Some((member, _)) = elsewhere {
-        let other = &member.cluster;
-        return Some((
-            true,
-            format!("the shard owns the one of member cluster {other}, which would shadow it"),
-        ));
-    }
-    if let Some(other) = snapshot.owner(cluster, name)
-        && *other != shard.config
-    {
-        return Some((true, format!("it belongs to shard {other} there")));
-    }
-    match owner {
-        Some((_, grant)) if grant.pair.state == GrantState::Releasing => {
-            Some((true, "it is on its way to another shard".to_owned()))
-        }
-        Some((member, _)) if *member.cluster == *cluster => None,
-        _ if system_namespace(name) => Some((true, "a system namespace is owned by exact name only".to_owned())),
-        _ => Some((
-            false,
-            format!(
-                "shard {} owns it once the hub has seen it, and only if spec.clusters selects it there",
-                shard.config
-            ),
-        )),
-    }
-}
-
-/// What the body of a new Namespace says.
-struct Wanted {
-    /// Empty: the API server shall make one.
-    name: String,
-    cluster: Option<String>,
-}
-
-impl Wanted {
-    fn read(annotation: &str, content_type: Option<&str>, body: &[u8]) -> Result<Self, Fault> {
-        let encoding = Encoding::required(content_type)?;
-        let unreadable = || Fault::BadRequest("the metadata in the body cannot be read".to_owned());
-        if encoding == Encoding::Protobuf {
-            let (_, object) = protobuf::open(body).ok_or_else(unreadable)?;
-            return Ok(Self {
-                name: protobuf::name(object).ok_or_else(unreadable)?,
-                cluster: protobuf::annotations(object).ok_or_else(unreadable)?.remove(annotation),
-            });
-        }
-        let object = object::parse(encoding, body)?;
-        let metadata = object.get("metadata");
-        let text = |value: Option<&serde_json::Value>| match value {
-            None | Some(serde_json::Value::Null) => Ok(None),
-            Some(value) => value.as_str().map(|text| Some(text.to_owned())).ok_or_else(unreadable),
-        };
-        let field = |name: &str| metadata.and_then(|metadata| metadata.get(name));
-        Ok(Self {
-            name: text(field("name"))?.unwrap_or_default(),
-            cluster: text(field("annotations").and_then(|all| all.get(annotation)))?,
-        })
     }
 }

@@ -10,7 +10,6 @@ use super::{Forward, Plan, Refusal, Rewrite, Rule, single};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
-use crate::value::snapshot::Binding;
 
 impl Merged<'_> {
     /// No namespace in the path, and neither list nor watch.
@@ -36,20 +35,8 @@ impl Merged<'_> {
         Ok((Rule::ClusterScoped, self.choose(&holders, resource, by)?))
     }
 
-    fn new_namespace(&self, resource: &ResourceRequest) -> Outcome {
-        let Binding::One(shard) = &self.view.binding else {
-            return Err(super::merged::unbound(self.view, self.route.request));
-        };
-        let members: Vec<&str> = shard.members.iter().map(|member| &*member.cluster).collect();
-        if members.is_empty() {
-            return Err(self.memberless());
-        }
-        let by = By::NewNamespace(shard.clone());
-        Ok((Rule::NewNamespace, self.choose(&members, resource, by)?))
-    }
-
     /// One candidate needs no choice, unless the body must be read all the same.
-    fn choose(&self, clusters: &[&str], resource: &ResourceRequest, by: By) -> Result<Plan, Refusal> {
+    pub(super) fn choose(&self, clusters: &[&str], resource: &ResourceRequest, by: By) -> Result<Plan, Refusal> {
         if let ([cluster], By::Holder(_)) = (clusters, &by) {
             return Ok(self.limited(cluster, resource, None)?.into());
         }

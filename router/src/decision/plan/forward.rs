@@ -44,6 +44,8 @@ pub(super) struct Route<'a> {
     pub(super) kinds: &'a Kinds,
     /// Set where planning needed a kind that no member is known to serve.
     pub(super) unknown_kind: &'a Cell<bool>,
+    /// Set where the namespace is refused because it is not the shard's, as far as this router was told.
+    pub(super) lacks_grant: &'a Cell<bool>,
 }
 
 /// A member that cannot be asked now: 429 keeps informers from relisting, 503 is the truth for everything else.

@@ -141,9 +141,15 @@ impl Merged<'_> {
                 Ok((rule, Plan::Choose(Box::new(Choose { candidates, by }))))
             }
             _ if self.collects() => self.within(resource, namespace),
-            _ => self
-                .single(resource, namespace)
-                .map(|(rule, forward)| (rule, forward.into())),
+            _ => match self.single(resource, namespace) {
+                Err(Refusal {
+                    rule: Rule::OutsideRefused,
+                    fault: Fault::Forbidden(message),
+                }) if resource.is("", "namespaces") && resource.subresource.is_none() && !self.owns(namespace) => {
+                    self.unowned_namespace(resource, namespace, message)
+                }
+                single => single.map(|(rule, forward)| (rule, forward.into())),
+            },
         }
     }
 
@@ -290,6 +296,11 @@ impl Merged<'_> {
         self.outside(namespace)
     }
 
+    /// Whether the namespace is the shard's: what is refused then is refused by the limits.
+    fn owns(&self, namespace: &str) -> bool {
+        self.shard.owner(namespace).is_some()
+    }
+
     fn outside(&self, namespace: &str) -> Result<Located<'_>, Refusal> {
         let config = &self.shard.config;
         let owner = self.shard.members.iter().find_map(|member| {
@@ -302,6 +313,7 @@ impl Merged<'_> {
         };
         let message = format!("namespace {namespace} is outside shard {config}: {whose}");
         if self.shard.enforcement == Enforcement::Enforce {
+            self.route.lacks_grant.set(true);
             return Err(Refusal::forbidden(Rule::OutsideRefused, message));
         }
         let home = &self.view.key.home_cluster;

@@ -65,6 +65,8 @@ pub(crate) enum Rule {
     NotAllowed,
     /// A Namespace is created.
     NewNamespace,
+    /// A Namespace that no shard is known to own.
+    UnownedNamespace,
 }
 
 impl Rule {
@@ -99,6 +101,7 @@ impl Rule {
             Self::Cordoned => "cordoned",
             Self::NotAllowed => "not-allowed",
             Self::NewNamespace => "new-namespace",
+            Self::UnownedNamespace => "unowned-namespace",
         }
     }
 
@@ -132,7 +135,8 @@ impl Rule {
             Self::NoTarget => "the member is not known to this router (yet)",
             Self::Cordoned => "the member is cordoned",
             Self::NotAllowed => "the member does not let the router act as this user",
-            Self::NewNamespace => "a new Namespace goes where its annotation says, or to the shard's one member",
+            Self::NewNamespace => "a new Namespace goes where its annotation says, else where the shard takes it",
+            Self::UnownedNamespace => "a Namespace that no shard owns is absent, or refused",
         }
     }
 }
@@ -173,9 +177,16 @@ impl Choose {
             ),
             By::Holder(holder) => format!("to the first of {clusters} that has {}", holder.object),
             By::NewNamespace(shard) => format!(
-                "to the one of {clusters} that annotation {} or the name says",
+                "to the one of {clusters} that annotation {} or the shard's rules say",
                 shard.label_keys.cluster()
             ),
+            By::Unowned(unowned) => {
+                let absent = match &unowned.makes {
+                    Some(_) => "a server-side apply makes it where the shard's rules say",
+                    None => "404",
+                };
+                format!("{absent} if none of {clusters} has {}, else 403", unowned.holder.object)
+            }
             By::Lease(lease) => format!(
                 "to the first of {clusters}, unless the body names Lease {}: then to the second",
                 lease.client

@@ -68,6 +68,7 @@ fn member(cluster: &str, namespaces: &[&str]) -> told::MemberGrant {
         cluster: cluster.into(),
         all_namespaces: namespaces == ["*"],
         namespaces: namespaces.iter().filter(|name| **name != "*").map(grant).collect(),
+        namespace_rules: None,
     }
 }
 
@@ -240,6 +241,8 @@ fn say(planned: &Planned) -> String {
             let by = match &choose.by {
                 By::Holder(holder) => &holder.path,
                 By::NewNamespace(_) => "body",
+                By::Unowned(unowned) if unowned.makes.is_some() => "absence, then body",
+                By::Unowned(_) => "absence",
                 By::Lease(lease) => &format!("lease {}", lease.client),
             };
             format!("{rule} ? {} by {by}", choose.clusters())

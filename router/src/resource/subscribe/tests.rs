@@ -57,7 +57,7 @@ fn rules(shard: &str, label_prefix: &str) -> v1::Resource {
         label_prefix: label_prefix.to_owned(),
         members: vec![v1::ShardMember {
             cluster: "east".to_owned(),
-            all_namespaces: false,
+            ..v1::ShardMember::default()
         }],
         ..v1::Shard::default()
     };

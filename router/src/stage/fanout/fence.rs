@@ -91,9 +91,8 @@ pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<B
     }
     let since = Instant::now();
     let until = since + LONGEST;
-    let (head, body) = response.into_parts();
-    let (version, body) = object_version(&head.headers, body, until).await;
-    let response = Response::from_parts(head, body);
+    let (object, response) = object_of(response, until).await;
+    let version = object.and_then(|object| object.version.parse().ok());
     let Some(version) = version else { return response };
     let reached = join_all(legs.iter().map(|leg| leg.reaches(version)));
     let outcome = match tokio::time::timeout_at(until, reached).await {
@@ -104,18 +103,34 @@ pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<B
     response
 }
 
-/// The version of the object that a body holds, and the same body. Reads until it is found.
-async fn object_version(headers: &HeaderMap, mut body: Body, until: Instant) -> (Option<u64>, Body) {
+/// The name of the object that an answer holds, and the same answer.
+pub(crate) async fn name_of(response: Response<Body>, until: Instant) -> (Option<String>, Response<Body>) {
+    let (object, response) = object_of(response, until).await;
+    (object.map(|object| object.name), response)
+}
+
+/// What is told of a written object.
+struct Object {
+    name: String,
+    version: String,
+}
+
+/// What is told of the object that an answer holds, and the same answer. Reads until its version is found.
+async fn object_of(response: Response<Body>, until: Instant) -> (Option<Object>, Response<Body>) {
+    if response.headers().contains_key(CONTENT_ENCODING) {
+        return (None, response);
+    }
+    let (head, mut body) = response.into_parts();
     let mut read = VecDeque::new();
     let mut all = BytesMut::new();
-    let mut version = None;
+    let mut object = None;
     let mut ended = None;
-    while version.is_none() && all.len() < SEARCHED_BYTES {
+    while object.is_none() && all.len() < SEARCHED_BYTES {
         match tokio::time::timeout_at(until, body.frame()).await {
             Ok(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
                     all.extend_from_slice(data);
-                    version = version_of(headers, &all);
+                    object = read_object(&head.headers, &all);
                 }
                 read.push_back(frame);
             }
@@ -131,17 +146,20 @@ async fn object_version(headers: &HeaderMap, mut body: Body, until: Instant) -> 
         ended,
         rest: body,
     };
-    (version, Body::Merged(Merged::new(again)))
+    (object, Response::from_parts(head, Body::Merged(Merged::new(again))))
 }
 
-fn version_of(headers: &HeaderMap, read: &[u8]) -> Option<u64> {
+fn read_object(headers: &HeaderMap, read: &[u8]) -> Option<Object> {
     let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     let object = match kind.split(';').next()?.trim() {
         "application/json" => object_meta::json(read)?,
         "application/vnd.kubernetes.protobuf" => object_meta::protobuf(read)?,
         _ => return None,
     };
-    object.resource_version.parse().ok()
+    (!object.resource_version.is_empty()).then(|| Object {
+        name: object.name.into_owned(),
+        version: object.resource_version.into_owned(),
+    })
 }
 
 /// A body of which a part was read already.
@@ -176,20 +194,26 @@ mod tests {
 
     use super::*;
 
-    fn json() -> HeaderMap {
-        HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))])
+    fn json(body: &'static str) -> Response<Body> {
+        let mut answer = Response::new(Body::from(Bytes::from(body)));
+        let kind = HeaderValue::from_static("application/json");
+        answer.headers_mut().insert(CONTENT_TYPE, kind);
+        answer
     }
 
     #[tokio::test]
     async fn the_version_is_found_and_the_body_stays_as_it_was() {
         let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"17"},"spec":{}}"#;
         let until = Instant::now() + LONGEST;
-        let (version, body) = object_version(&json(), Body::from(Bytes::from(text)), until).await;
-        assert_eq!(version, Some(17));
-        assert_eq!(body.collect().await.unwrap().to_bytes(), text);
+        let (object, answer) = object_of(json(text), until).await;
+        assert_eq!(
+            object.map(|object| (object.name, object.version)),
+            Some(("a".into(), "17".into()))
+        );
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), text);
         let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#;
-        let (version, body) = object_version(&json(), Body::from(Bytes::from(status)), until).await;
-        assert_eq!(version, None);
-        assert_eq!(body.collect().await.unwrap().to_bytes(), status);
+        let (object, answer) = object_of(json(status), until).await;
+        assert!(object.is_none());
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), status);
     }
 }

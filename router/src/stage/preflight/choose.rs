@@ -12,6 +12,7 @@ use crate::decision::plan::Forward;
 use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder};
 use crate::resource::upstream::Body;
 use crate::value::fault::Fault;
+use crate::value::media;
 
 impl Preflight {
     /// The one plan; what it needs is still to be [checked](Self::check). The body is gathered where it tells, and stays
@@ -25,6 +26,16 @@ impl Preflight {
         let (index, warning) = match &choose.by {
             By::Holder(holder) => self.holder(holder, &choose.candidates, pending).await?,
             By::NewNamespace(shard) => {
+                let bytes = pending.gather(body).await?;
+                choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
+            }
+            By::Unowned(unowned) => {
+                let finding = async |candidate| self.look(&unowned.holder, candidate, pending).await.0;
+                unowned.is_absent(join_all(choose.candidates.iter().map(finding)).await)?;
+                let applies = pending.content_type().is_some_and(media::is_apply);
+                let Some(shard) = unowned.makes.as_ref().filter(|_| applies) else {
+                    return Err(unowned.not_found());
+                };
                 let bytes = pending.gather(body).await?;
                 choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
             }

@@ -85,6 +85,7 @@ impl World {
                 state: v1::GrantState::Granted.into(),
                 ..v1::NamespaceGrant::default()
             }],
+            ..told::MemberGrant::default()
         };
         let view = told::CallerView {
             home_cluster: "east".into(),

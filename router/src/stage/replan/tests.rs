@@ -53,6 +53,7 @@ impl World {
                 cluster: "east".into(),
                 all_namespaces: false,
                 namespaces: ["a", "b"].map(grant).to_vec(),
+                ..told::MemberGrant::default()
             }],
         };
         let view = told::CallerView {
@@ -247,6 +248,7 @@ fn other_objects_are_a_new_plan() {
             cluster: "west".into(),
             all_namespaces: false,
             namespaces: vec![grant("c")],
+            ..told::MemberGrant::default()
         });
         world.west = true;
     };
@@ -268,6 +270,7 @@ fn what_cannot_be_planned_now_goes_on_unless_the_caller_changed() {
             cluster: "west".into(),
             all_namespaces: false,
             namespaces: vec![grant("c")],
+            ..told::MemberGrant::default()
         });
     };
     assert_eq!(after(ALL_PODS, unknown), Word::Changed);

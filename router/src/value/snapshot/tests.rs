@@ -268,6 +268,7 @@ fn the_home_cluster_is_that_of_each_caller() {
         members: vec![v1::ShardMember {
             cluster: String::new(),
             all_namespaces: true,
+            ..v1::ShardMember::default()
         }],
         ..rules(PREFIX)
     };

@@ -50,6 +50,7 @@ pub(crate) struct MemberGrant {
     pub(crate) cluster: String,
     pub(crate) all_namespaces: bool,
     pub(crate) namespaces: Vec<v1::NamespaceGrant>,
+    pub(crate) namespace_rules: Option<v1::NamespaceRules>,
 }
 
 impl std::ops::Deref for Shard {
@@ -116,6 +117,7 @@ impl Shard {
         let member = |member: &MemberGrant| v1::ShardMember {
             cluster: member.cluster.clone(),
             all_namespaces: member.all_namespaces,
+            namespace_rules: member.namespace_rules.clone(),
         };
         let rules = v1::Shard {
             name: name.to_owned(),

@@ -349,7 +349,7 @@ fn target(number: usize, backend: &str, ca_pem: &str) -> v1::Target {
 fn shard(members: usize) -> v1::Shard {
     let member = |number| v1::ShardMember {
         cluster: cluster(number),
-        all_namespaces: false,
+        ..v1::ShardMember::default()
     };
     v1::Shard {
         name: shard_name(),

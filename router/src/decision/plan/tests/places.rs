@@ -1,5 +1,7 @@
 //! What has no namespace: who is asked, and where a new Namespace goes.
 
+use portolan_crds::shard::Bucketing;
+
 use super::*;
 use crate::decision::plan::choose::{Finding, Holder};
 
@@ -110,6 +112,117 @@ fn a_new_namespace_goes_where_it_says() {
     let mut whole = shard(vec![member("home", &["*"])]);
     whole.primary_cluster = "home".into();
     assert_eq!(placed(&World::new(whole), kind, &json("new", None)), "home");
+}
+
+fn rules(names: &[&str], selectors: &[&str], default_for_new: bool) -> v1::NamespaceRules {
+    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    v1::NamespaceRules {
+        names: owned(names),
+        selectors: owned(selectors),
+        default_for_new,
+    }
+}
+
+#[test]
+fn a_new_namespace_goes_where_the_shard_takes_it() {
+    let labelled = |name: &str, label: &str| {
+        let object = serde_json::json!({"metadata": {"name": name, "labels": {"crew": label}}});
+        serde_json::to_vec(&object).unwrap()
+    };
+    let mut shard = two();
+    let bucket = Bucketing::default().bucket_of("hashed");
+    shard.members[0].namespace_rules = Some(rules(
+        &["ns-a", "ns-r", "named", "kube-public"],
+        &[
+            "crew in (blue,both)",
+            &format!("ctrlmesh.kusionstack.io/sharding-hash={bucket}"),
+        ],
+        false,
+    ));
+    shard.members[1].namespace_rules = Some(rules(&["ns-c"], &["crew in (red,both)"], false));
+    let kind = "application/json";
+    let cases = [
+        ("new", "blue", "east"),
+        ("new", "red", "west"),
+        ("new", "both", "400"),
+        ("new", "green", "403"),
+        ("named", "", "east"),
+        ("named", "red", "400"),
+        // The agent's label follows from the name.
+        ("hashed", "", "east"),
+        ("kube-public", "", "east"),
+        ("kube-system", "blue", "403"),
+        ("ns-c", "blue", "west"),
+        // The name is made up later.
+        ("", "red", "400"),
+    ];
+    for (name, label, expected) in cases {
+        let world = World::new(shard.clone());
+        assert_eq!(placed(&world, kind, &labelled(name, label)), expected, "{name} {label}");
+    }
+    let world = World::new(shard.clone());
+    assert_eq!(
+        placed(&world, kind, &json("new", Some("west"))),
+        "403",
+        "it takes none of those"
+    );
+    // Of several the default.
+    shard.members[1].namespace_rules = Some(rules(&["ns-c"], &["crew in (red,both)"], true));
+    let world = World::new(shard.clone());
+    assert_eq!(placed(&world, kind, &labelled("new", "both")), "west");
+    assert_eq!(
+        placed(&world, kind, &labelled("new", "blue")),
+        "east",
+        "the default does not take it"
+    );
+    shard.enforcement = v1::Enforcement::Audit.into();
+    let world = World::new(shard);
+    assert_eq!(placed(&world, kind, &json("new", Some("west"))), "west!");
+}
+
+#[test]
+fn who_makes_a_namespace_that_no_rule_takes_is_told_the_rules() {
+    let mut shard = two();
+    shard.members[0].namespace_rules = Some(rules(&["a", "b", "c", "d", "e", "f", "g"], &[], false));
+    shard.members[1].namespace_rules = Some(rules(&[], &["crew=red"], false));
+    let world = World::new(shard);
+    let Plan::Choose(choose) = world.plan(&world.pod(), "POST /api/v1/namespaces", &[]).plan else {
+        panic!("no choice")
+    };
+    let By::NewNamespace(shard) = &choose.by else {
+        panic!("not by the body")
+    };
+    let refused = choose
+        .place(shard, &world.snapshot, &json("new", None), None)
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "Namespace new would be outside shard ops/blue: spec.clusters takes in east those named a, b, c, d, e and 2 more, \
+         in west those labelled crew=red"
+    );
+}
+
+#[test]
+fn a_namespace_that_no_shard_owns_is_absent_only_where_all_say_so() {
+    use Finding::{Forbidden, Has, HasNot};
+    let world = World::new(two());
+    let Plan::Choose(choose) = world.plan(&world.pod(), "GET /api/v1/namespaces/nowhere", &[]).plan else {
+        panic!("no choice")
+    };
+    let By::Unowned(unowned) = &choose.by else {
+        panic!("not by absence")
+    };
+    for (findings, expected) in [
+        (vec![HasNot, HasNot], None),
+        (vec![HasNot, Has], Some(403)),
+        (vec![Forbidden, HasNot], Some(403)),
+        (vec![unknown("east"), HasNot], Some(503)),
+        (vec![unknown("east"), Has], Some(403)),
+    ] {
+        let said = unowned.is_absent(findings.clone()).err();
+        assert_eq!(said.map(|fault| fault.status_code().as_u16()), expected, "{findings:?}");
+    }
+    assert_eq!(unowned.not_found().to_string(), "namespaces \"nowhere\" not found");
 }
 
 #[test]

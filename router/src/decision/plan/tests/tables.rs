@@ -62,6 +62,25 @@ fn two_members_enforced() {
 }
 
 #[test]
+fn a_namespace_of_no_shard_is_looked_for() {
+    World::new(two()).check(&[
+        (
+            "GET /api/v1/namespaces/nowhere",
+            "unowned-namespace ? east, west by absence",
+        ),
+        (
+            "DELETE /api/v1/namespaces/nowhere",
+            "unowned-namespace ? east, west by absence",
+        ),
+        (
+            "PATCH /api/v1/namespaces/nowhere",
+            "unowned-namespace ? east, west by absence, then body",
+        ),
+        ("GET /api/v1/namespaces/nowhere/status", "outside-refused ✗ 403"),
+    ]);
+}
+
+#[test]
 fn two_members_together() {
     World::new(two()).check(&[
         (

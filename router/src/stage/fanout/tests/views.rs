@@ -28,6 +28,7 @@ fn shard() -> Vec<Told> {
             cluster: "east".into(),
             all_namespaces: false,
             namespaces: [("a", 2), ("d", 9)].map(grant).to_vec(),
+            ..told::MemberGrant::default()
         }],
     };
     let view = told::CallerView {

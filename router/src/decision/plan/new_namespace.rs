@@ -1,0 +1,255 @@
+//! Namespaces that the shard has not: where a new one goes, and what is said of one that nobody is known to own
+//! (`docs/semantics.md#namespaces`).
+//!
+//! A new one goes to the member of its annotation, else by the shard's rules: to the one member that would have it, or to the
+//! default of several. One that no rule takes would be made for nobody, so it is refused. Of one that no shard is known to
+//! own, the members are asked first: absent is 404, there and not the shard's is 403. Pure: `preflight` asks.
+
+use portolan_crds::labels::system_namespace;
+use portolan_crds::selector::Selector;
+use portolan_wire::v1;
+
+use super::choose::{By, Choose, Chosen, Holder, Unowned};
+use super::merged::{Merged, Outcome};
+use super::{Plan, Refusal, Rule, single};
+use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::fault::Fault;
+use crate::value::object::{self, Encoding, Labels, protobuf};
+use crate::value::snapshot::{Binding, Enforcement, GrantState, Shard, Snapshot};
+
+/// Label of every Namespace, by its API server: its name.
+const METADATA_NAME: &str = "kubernetes.io/metadata.name";
+/// Names of one rule that a refusal lists.
+const MOST_NAMES: usize = 5;
+
+impl Merged<'_> {
+    /// One Namespace by its name, not the shard's and under `Enforce`: 404 if it is nowhere, `refusal` if it is.
+    pub(super) fn unowned_namespace(&self, resource: &ResourceRequest, name: &str, refusal: String) -> Outcome {
+        let refused = |message| Err(Refusal::forbidden(Rule::OutsideRefused, message));
+        let Binding::One(shard) = &self.view.binding else {
+            return refused(refusal);
+        };
+        let members: Vec<&str> = shard.members.iter().map(|member| &*member.cluster).collect();
+        let told = |cluster: &&&str| self.route.snapshot.owner(cluster, name).is_some();
+        if members.is_empty() || members.iter().find(told).is_some() {
+            return refused(refusal);
+        }
+        let by = By::Unowned(Unowned {
+            holder: Holder {
+                path: single::object_path(resource),
+                object: format!("Namespace {name}"),
+                writes: !self.route.request.is_read(),
+            },
+            refusal,
+            name: name.to_owned(),
+            makes: (self.verb() == Verb::Patch).then(|| shard.clone()),
+        });
+        Ok((Rule::UnownedNamespace, self.choose(&members, resource, by)?))
+    }
+
+    pub(super) fn new_namespace(&self, resource: &ResourceRequest) -> Outcome {
+        let Binding::One(shard) = &self.view.binding else {
+            return Err(super::merged::unbound(self.view, self.route.request));
+        };
+        let members: Vec<&str> = shard.members.iter().map(|member| &*member.cluster).collect();
+        if members.is_empty() {
+            return Err(self.memberless());
+        }
+        let by = By::NewNamespace(shard.clone());
+        let plan: Plan = self.choose(&members, resource, by)?;
+        Ok((Rule::NewNamespace, plan))
+    }
+}
+
+impl Choose {
+    /// Which candidate a new Namespace goes to, from its body.
+    pub(crate) fn place(&self, shard: &Shard, snapshot: &Snapshot, body: &[u8], content_type: Option<&str>) -> Chosen {
+        let wanted = Wanted::read(shard.label_keys.cluster(), content_type, body)?;
+        let index = self.member(shard, &wanted)?;
+        let cluster = &self.candidates[index].forward.target.cluster;
+        match doubt(shard, snapshot, cluster, &wanted) {
+            None => Ok((index, None)),
+            Some((true, why)) if shard.enforcement == Enforcement::Enforce => Err(Fault::Forbidden(format!(
+                "Namespace {} in member cluster {cluster} would be outside shard {}: {why}",
+                wanted.name, shard.config
+            ))),
+            Some((_, why)) => Ok((
+                index,
+                Some(format!("Namespace {} in member cluster {cluster}: {why}", wanted.name)),
+            )),
+        }
+    }
+
+    fn member(&self, shard: &Shard, wanted: &Wanted) -> Result<usize, Fault> {
+        if let Some(cluster) = &wanted.cluster {
+            return self.named(cluster, shard);
+        }
+        let owner = shard.owner(&wanted.name).filter(|_| !wanted.name.is_empty());
+        if let Some((member, _)) = owner.filter(|(_, grant)| grant.exact) {
+            return self.named(&member.cluster, shard);
+        }
+        let cluster = |index: usize| &*self.candidates[index].forward.target.cluster;
+        let may = |index: &usize| takes(shard, cluster(*index), wanted) != Some(false);
+        let takers: Vec<usize> = (0..self.candidates.len()).filter(may).collect();
+        let mut defaults = takers.iter().filter(|index| {
+            let rules = shard.namespace_rules(cluster(**index));
+            rules.is_some_and(|rules| rules.default_for_new)
+        });
+        match (takers.as_slice(), defaults.next(), defaults.next()) {
+            ([taker], _, _) | (_, Some(taker), None) => Ok(*taker),
+            // Whether that is refused depends on the enforcement.
+            ([], _, _) if self.candidates.len() == 1 => Ok(0),
+            ([], _, _) if shard.enforcement == Enforcement::Enforce => Err(Fault::Forbidden(format!(
+                "Namespace {} would be outside shard {}: {}",
+                wanted.name,
+                shard.config,
+                rules_of(shard)
+            ))),
+            _ => Err(Fault::BadRequest(format!(
+                "a Namespace could go to several member clusters of shard {} ({}): say which by the annotation {}, or make one entry of spec.clusters the default",
+                shard.config,
+                self.clusters(),
+                shard.label_keys.cluster()
+            ))),
+        }
+    }
+
+    fn named(&self, cluster: &str, shard: &Shard) -> Result<usize, Fault> {
+        let mut candidates = self.candidates.iter();
+        let index = candidates.position(|one| *one.forward.target.cluster == *cluster);
+        index.ok_or_else(|| {
+            Fault::BadRequest(format!(
+                "member cluster {cluster:?} is not among those of shard {} ({})",
+                shard.config,
+                self.clusters()
+            ))
+        })
+    }
+}
+
+/// Whether the shard would not own the Namespace there, and why; or that it is not known yet.
+fn doubt(shard: &Shard, snapshot: &Snapshot, cluster: &str, wanted: &Wanted) -> Option<(bool, String)> {
+    let name = wanted.name.as_str();
+    let owner = shard.owner(name);
+    let elsewhere = owner.filter(|(member, grant)| grant.exact && *member.cluster != *cluster);
+    if let Some((member, _)) = elsewhere {
+        let other = &member.cluster;
+        return Some((
+            true,
+            format!("the shard owns the one of member cluster {other}, which would shadow it"),
+        ));
+    }
+    if let Some(other) = snapshot.owner(cluster, name)
+        && *other != shard.config
+    {
+        return Some((true, format!("it belongs to shard {other} there")));
+    }
+    match (owner, takes(shard, cluster, wanted)) {
+        (Some((_, grant)), _) if grant.pair.state == GrantState::Releasing => {
+            Some((true, "it is on its way to another shard".to_owned()))
+        }
+        (Some((member, _)), _) if *member.cluster == *cluster => None,
+        (_, Some(true)) => None,
+        _ if system_namespace(name) => Some((true, "a system namespace is owned by exact name only".to_owned())),
+        (_, Some(false)) => Some((true, rules_of(shard))),
+        (_, None) => Some((
+            false,
+            format!(
+                "shard {} owns it once the hub has seen it, and only if spec.clusters selects it there",
+                shard.config
+            ),
+        )),
+    }
+}
+
+/// Whether the shard will have the Namespace in this member; `None`: the hub does not say.
+fn takes(shard: &Shard, cluster: &str, wanted: &Wanted) -> Option<bool> {
+    let rules = shard.namespace_rules(cluster)?;
+    let name = wanted.name.as_str();
+    if rules.names.iter().any(|one| one == name) {
+        return Some(true);
+    }
+    let keys = &shard.label_keys;
+    let mut labels = wanted.labels.clone();
+    let derived = [
+        (METADATA_NAME, name.to_owned()),
+        (keys.namespace(), name.to_owned()),
+        (keys.sharding_hash(), shard.bucketing.bucket_of(name).to_string()),
+        (keys.control(), true.to_string()),
+    ];
+    labels.extend(derived.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    // A name that the API server makes up may be any.
+    let is_open = |key: &str| name.is_empty() && derived.iter().any(|(derived, _)| *derived == key);
+    let matches = |text: &String| {
+        let selector = Selector::parse(text).unwrap_or(Selector::nothing());
+        let told = selector.requirements().iter().filter(|one| !is_open(one.key()));
+        !selector.is_nothing() && Selector::from_requirements(told.cloned()).matches(&labels)
+    };
+    Some(!system_namespace(name) && rules.selectors.iter().any(matches))
+}
+
+/// Which Namespaces a shard takes, for a refusal.
+fn rules_of(shard: &Shard) -> String {
+    let of_member = |rules: &v1::NamespaceRules| {
+        let mut said = Vec::new();
+        if !rules.names.is_empty() {
+            let names: Vec<&str> = rules.names.iter().take(MOST_NAMES).map(String::as_str).collect();
+            let more = rules.names.len().saturating_sub(MOST_NAMES);
+            let more = if more > 0 {
+                format!(" and {more} more")
+            } else {
+                String::new()
+            };
+            said.push(format!("named {}{more}", names.join(", ")));
+        }
+        let selector = |text: &String| match text.as_str() {
+            "" => "all but system namespaces".to_owned(),
+            text => format!("labelled {text}"),
+        };
+        said.extend(rules.selectors.iter().map(selector));
+        said.join("; ")
+    };
+    let members = shard.members.iter().filter_map(|member| {
+        let rules = shard.namespace_rules(&member.cluster)?;
+        Some(format!("in {} those {}", member.cluster, of_member(rules)))
+    });
+    let rules: Vec<String> = members.collect();
+    format!("spec.clusters takes {}", rules.join(", "))
+}
+
+/// What the body of a new Namespace says.
+struct Wanted {
+    /// Empty: the API server shall make one.
+    name: String,
+    cluster: Option<String>,
+    labels: Labels,
+}
+
+impl Wanted {
+    fn read(annotation: &str, content_type: Option<&str>, body: &[u8]) -> Result<Self, Fault> {
+        let encoding = Encoding::required(content_type)?;
+        let unreadable = || Fault::BadRequest("the metadata in the body cannot be read".to_owned());
+        if encoding == Encoding::Protobuf {
+            let (_, object) = protobuf::open(body).ok_or_else(unreadable)?;
+            return Ok(Self {
+                name: protobuf::name(object).ok_or_else(unreadable)?,
+                cluster: protobuf::annotations(object).ok_or_else(unreadable)?.remove(annotation),
+                labels: protobuf::labels(object).ok_or_else(unreadable)?,
+            });
+        }
+        let object = object::parse(encoding, body)?;
+        let metadata = object.get("metadata");
+        let text = |value: Option<&serde_json::Value>| match value {
+            None | Some(serde_json::Value::Null) => Ok(None),
+            Some(value) => value.as_str().map(|text| Some(text.to_owned())).ok_or_else(unreadable),
+        };
+        let field = |name: &str| metadata.and_then(|metadata| metadata.get(name));
+        let labels = field("labels").and_then(serde_json::Value::as_object);
+        let label = |(key, value): (&String, &serde_json::Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        Ok(Self {
+            name: text(field("name"))?.unwrap_or_default(),
+            cluster: text(field("annotations").and_then(|all| all.get(annotation)))?,
+            labels: labels.into_iter().flatten().filter_map(label).collect(),
+        })
+    }
+}
