@@ -125,6 +125,9 @@ impl fmt::Display for ShardName {
     }
 }
 
+/// Most member clusters of one shard, those of its primary and its callers among them: what a cursor has room for.
+pub const SHARD_MEMBERS_MAX: usize = 180;
+
 /// What in place of an API group or a resource means all of them.
 pub const WILDCARD: &str = "*";
 

@@ -259,6 +259,10 @@ fn describe_plan(planned: &Planned) -> Value {
             let each = choose.candidates.iter().map(|one| describe_forward(&one.forward));
             ("choose", each.collect())
         }
+        Plan::DeleteEach(parts) => {
+            let each = parts.iter().map(|part| describe_forward(&part.forward));
+            ("deleteEach", each.collect())
+        }
         Plan::Discovery(wanted) => {
             let members = wanted.members.iter().map(|one| json!(&*one.cluster));
             ("discovery", members.collect())

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::ledger::SPEC_BYTES_MAX;
+use portolan_crds::names::SHARD_MEMBERS_MAX;
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
 use super::callers::running;
@@ -145,6 +146,9 @@ impl Known<'_> {
                 check_lease(self.facts, name, accepted, &spec)?;
             }
             let wanted = with_wanted(&spec);
+            if !settled {
+                check_count(&spec, &wanted)?;
+            }
             match check_members(self.facts, self.ledger, name, &wanted) {
                 Err(refusal) if !settled => Err(refusal),
                 _ => Ok((spec, wanted)),
@@ -209,6 +213,27 @@ fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpe
     Err(Refusal {
         reason: accepted_reason(&problems),
         message: some_of(&problems, "; "),
+    })
+}
+
+/// A cursor has a place for each member, for the primary and for the caller's home, and room for so many.
+fn check_count(spec: &ShardingConfigSpec, wanted: &Wanted) -> Result<(), Refusal> {
+    let mut clusters: BTreeSet<&str> = wanted.members.iter().map(|member| member.cluster.as_str()).collect();
+    clusters.extend(spec.primary_cluster());
+    let away = spec
+        .caller_clusters
+        .iter()
+        .any(|home| !clusters.contains(home.as_str()));
+    let count = clusters.len() + usize::from(away);
+    if count <= SHARD_MEMBERS_MAX {
+        return Ok(());
+    }
+    Err(Refusal {
+        reason: ConditionReason::Invalid,
+        message: format!(
+            "spec.clusters: {count} member clusters, those of the primary and of the callers among them, and a shard can \
+             have {SHARD_MEMBERS_MAX}: split it"
+        ),
     })
 }
 

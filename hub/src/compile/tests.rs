@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use portolan_crds::ledger::Slot;
 use portolan_crds::{ConditionReason, ExplicitView, MemberClusterSpec, ShardingConfigSpec, WebhookConfig};
 use proptest::prelude::*;
@@ -85,6 +86,28 @@ fn routers_are_told_which_new_namespaces_a_shard_takes() {
         rules,
         [of(&["kube-system", "ns-new"], "crew=blue", true), of(&[], "", false)]
     );
+}
+
+#[test]
+fn a_shard_of_more_members_than_a_cursor_has_room_for_is_refused_when_it_is_applied() {
+    let shard = || {
+        let mut wanted = spec(&[("east", &["ns-a"])]);
+        wanted.clusters[0].name = None;
+        wanted.clusters[0].selector = Some(LabelSelector::default());
+        wanted
+    };
+    let mut fleet = Fleet::new(&[]);
+    for number in 2..180 {
+        fleet.member(&format!("m{number}"));
+    }
+    fleet.apply("shard", shard());
+    assert_eq!(fleet.compile(0).refusal("shard"), None);
+    fleet.member("m180");
+    assert_eq!(fleet.compile(0).refusal("shard"), None, "what is accepted stays so");
+    fleet.apply("other", shard());
+    let world = fleet.compile(0);
+    let refusal = world.shards[&shard_name("other")].refusal.as_ref().unwrap();
+    assert!(refusal.message.contains("181 member clusters"), "{}", refusal.message);
 }
 
 #[test]

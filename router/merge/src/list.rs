@@ -22,7 +22,7 @@
 //! }
 //! assert_eq!(merge.wants(), Wants::Meta);
 //! // All metadata is known: a driver makes the merged cursor of it.
-//! let meta = MergedMeta { resource_version: "the cursor".to_owned(), continue_: None };
+//! let meta = MergedMeta { resource_version: "the cursor".to_owned(), continue_: None, remaining: None };
 //! merge.set_meta(meta, &mut out)?;
 //! assert_eq!(merge.wants(), Wants::Done);
 //! let list = String::from_utf8(out.into_iter().flatten().collect()).unwrap();
@@ -99,6 +99,8 @@ pub struct LegMeta {
     pub resource_version: String,
     /// The member's continue token, if its list goes on.
     pub continue_: Option<String>,
+    /// How many objects follow, if the member says so.
+    pub remaining: Option<i64>,
 }
 
 /// The merged list's metadata.
@@ -108,6 +110,8 @@ pub struct MergedMeta {
     pub resource_version: String,
     /// The merged continue token.
     pub continue_: Option<String>,
+    /// `remainingItemCount`; where several members are asked nobody knows.
+    pub remaining: Option<i64>,
 }
 
 /// Why there is no list, and whose fault it is.

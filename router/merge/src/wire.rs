@@ -27,6 +27,8 @@ pub const LIST_ITEMS: u64 = 2;
 pub const LIST_META_VERSION: u64 = 2;
 /// `ListMeta`: the continue token.
 pub const LIST_META_CONTINUE: u64 = 3;
+/// `ListMeta`: a number, not bytes.
+pub const LIST_META_REMAINING: u64 = 4;
 /// `ObjectMeta`: the name.
 pub const META_NAME: u64 = 1;
 /// `ObjectMeta`: the namespace.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 
-pub(crate) use self::choose::Choose;
+pub(crate) use self::choose::{Candidate, Choose};
 pub(crate) use self::fanout::{FanLeg, FanOut, Left, Replan};
 use self::forward::{Refusal, Route};
 pub(crate) use self::need::{BodyRule, Change, LabelCheck, Need};
@@ -65,6 +65,8 @@ pub(crate) enum Plan {
     FanOut(Box<FanOut>),
     /// Find out which of some members it is for, and send it there; see [`choose`].
     Choose(Box<Choose>),
+    /// Delete a collection in each of several members, or in none.
+    DeleteEach(Vec<Candidate>),
     /// Discovery and OpenAPI, united from several members'.
     Discovery(Box<Wanted>),
     /// The router answers itself.

@@ -14,16 +14,19 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode, Uri};
 use portolan_crds::selector::Selector;
+use portolan_merge::cursor::is_cursor;
 use portolan_runtime::Secret;
 
 use crate::decision::plan::Forward;
-use crate::value::classify::{ApiRequest, field};
+use crate::value::classify::{ApiRequest, View, field};
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
 use crate::value::traffic::TrafficClass;
 
 const LABEL_SELECTOR: &str = "labelSelector";
 const FIELD_SELECTOR: &str = "fieldSelector";
+const RESOURCE_VERSION: &str = "resourceVersion";
+const RESOURCE_VERSION_MATCH: &str = "resourceVersionMatch";
 /// Where a Lease's name stands in `/apis/coordination.k8s.io/v1/namespaces/<ns>/leases/<name>`, cut at the slashes; one
 /// later in `/apis/coordination.k8s.io/v1/watch/namespaces/…`.
 const LEASE_NAME_SEGMENT: usize = 7;
@@ -109,6 +112,12 @@ fn unfit(what: &str, cluster: &str) -> Fault {
 fn uri(forward: &Forward, request: &ApiRequest) -> Result<Uri, Fault> {
     let rewrite = &forward.rewrite;
     let mut query = request.query.clone();
+    // No member reads it, and what is read or deleted here is its newest state in any case.
+    let version = query.first(RESOURCE_VERSION);
+    if request.view == View::Merged && version.is_some_and(|version| is_cursor(&version)) {
+        query.remove(RESOURCE_VERSION);
+        query.remove(RESOURCE_VERSION_MATCH);
+    }
     if let Some(selector) = &rewrite.selector {
         let client = query.first(LABEL_SELECTOR).unwrap_or_default();
         let narrowed = narrow(selector, &client)?;

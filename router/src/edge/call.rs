@@ -20,7 +20,7 @@ use super::completion::Completion;
 use super::namespace::{self, Basis};
 use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::choose::By;
-use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
+use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
@@ -101,6 +101,10 @@ impl Call<'_> {
                 let life = Life::of_one(long);
                 let (admitted, body) = self.admit((life, choose.gathers()), &request, body).await?;
                 self.choose(*choose, request, admitted, body).await
+            }
+            Plan::DeleteEach(parts) => {
+                let (admitted, body) = self.admit((Life::Unary, true), &request, body).await?;
+                self.delete_each(&parts, &request, admitted, body).await
             }
             Plan::FanOut(fan) => {
                 let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
@@ -228,6 +232,22 @@ impl Call<'_> {
             watched,
             tunnel: tunnel.map(Carried::Tunnel),
             ..Served::of(response, admitted)
+        })
+    }
+
+    /// To each of some members, for one collection.
+    async fn delete_each(
+        &self,
+        parts: &[Candidate],
+        request: &Identified,
+        admitted: Admitted,
+        body: Body,
+    ) -> Result<Served, Fault> {
+        let fanouts = &self.edge.fanouts;
+        let answer = fanouts.delete_each(parts, self.pending(request), body).await?;
+        Ok(Served {
+            deadline: Some(request.deadline),
+            ..Served::of(answer, admitted)
         })
     }
 
@@ -365,6 +385,7 @@ impl Call<'_> {
                 record.audited = all.clone().any(|forward| forward.warning.is_some());
                 record.class = all.next().map(|forward| forward.traffic.class);
             }
+            Plan::DeleteEach(_) => record.class = Some(TrafficClass::Unary),
             Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => {}
         }
     }

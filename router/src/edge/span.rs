@@ -79,7 +79,12 @@ pub(super) fn planned(planned: &Planned) {
             let clusters: Vec<&str> = fan.clusters().map(|cluster| &**cluster).collect();
             span.record("clusters", clusters.join(","));
         }
-        Plan::FanOut(_) | Plan::Choose(_) | Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => {}
+        Plan::FanOut(_)
+        | Plan::Choose(_)
+        | Plan::DeleteEach(_)
+        | Plan::Discovery(_)
+        | Plan::Local(_)
+        | Plan::Refuse(_) => {}
     }
 }
 

@@ -6,6 +6,7 @@
 //! (`upstream`). Callers: `edge`, `fanout` leg by leg, and `preflight` for its questions; `identify`, `access` and
 //! `discovery` for what the router asks in its own name (`own`).
 
+mod acting;
 mod outcome;
 mod own;
 mod rename;

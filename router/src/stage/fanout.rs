@@ -8,6 +8,7 @@
 //! (`dispatch`). Caller: `edge`.
 
 mod connect;
+mod delete;
 pub(crate) mod fence;
 mod gzip;
 pub(crate) mod leg;

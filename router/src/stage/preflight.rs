@@ -20,7 +20,7 @@ use opentelemetry::Context;
 use tokio::time::Instant;
 
 use crate::decision::plan::labels;
-use crate::decision::plan::{Forward, LabelCheck, Need, Rewrite};
+use crate::decision::plan::{Candidate, Forward, LabelCheck, Need, Rewrite};
 use crate::resource::access::Access;
 use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::{Body, gather, gather_request};
@@ -96,14 +96,30 @@ impl Preflight {
         pending: Pending<'_>,
     ) -> Result<Option<Labels>, Fault> {
         let cluster = &forward.target.cluster;
-        let (head, body) = self.metadata(forward, &check.path, pending).await?.into_parts();
+        let asked = self.metadata(forward, (&check.path, None), pending).await?;
+        let (head, body) = asked.into_parts();
         let bytes = gather(body, MAX_METADATA_BYTES).await;
         let bytes = bytes.map_err(|error| labels::undecided(check, cluster, &error.to_string()))?;
         labels::check_labels(check, cluster, head.status, &bytes)
     }
 
-    /// Asks the plan's member for an object's metadata, as the same user.
-    async fn metadata(&self, forward: &Forward, path: &str, pending: Pending<'_>) -> Result<Response<Body>, Fault> {
+    /// Whether a member that a collection is to be deleted in answers at all, and lets the caller act as whom it wants to.
+    pub(crate) async fn is_there(&self, part: &Candidate, pending: Pending<'_>) -> Result<(), Fault> {
+        if let Some(held) = &part.held {
+            return Err(part.forward.unavailable(held.clone()));
+        }
+        self.access(&part.forward).await?;
+        let asked = (pending.asked.path.as_str(), Some("limit=1"));
+        self.metadata(&part.forward, asked, pending).await.map(drop)
+    }
+
+    /// Asks the plan's member for an object's metadata (path and query), as the same user.
+    async fn metadata(
+        &self,
+        forward: &Forward,
+        (path, query): (&str, Option<&str>),
+        pending: Pending<'_>,
+    ) -> Result<Response<Body>, Fault> {
         let forward = Forward {
             target: forward.target.clone(),
             traffic: Traffic::QUESTION,
@@ -115,7 +131,7 @@ impl Preflight {
         let asked = ApiRequest {
             view: pending.asked.view.clone(),
             path: path.to_owned(),
-            query: Query::new(None),
+            query: Query::new(query),
             method: Method::GET,
             verb: Verb::Get,
             resource: None,

@@ -213,6 +213,7 @@ impl Replanner {
             Plan::Forward(next) => alike(forward, &next),
             // An object does not move: where it was found it stays. Nor does the body name another Lease.
             Plan::Choose(choose) => choose.candidates.iter().any(|next| alike(forward, &next.forward)),
+            Plan::DeleteEach(parts) => parts.iter().any(|next| alike(forward, &next.forward)),
             Plan::FanOut(_) | Plan::Discovery(_) | Plan::Local(_) => false,
         };
         if same {

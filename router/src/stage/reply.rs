@@ -9,11 +9,12 @@ mod tests;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 
 use crate::value::fault::{Fault, Origin};
 use crate::value::media::{Media, ranges};
+use crate::value::object::protobuf::MAGIC;
 
 /// Cause that names the member cluster at fault.
 const MEMBER_CAUSE: &str = "MemberCluster";
@@ -31,19 +32,41 @@ pub(crate) fn reply_with_continue(fault: &Fault, token: &str, format: Media) -> 
 }
 
 fn answer(fault: &Fault, status: &v1::Status, format: Media) -> Response<Bytes> {
+    let mut response = written(fault.status_code(), status, format);
+    if let Some(seconds) = fault.retry_after_seconds() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+fn written(code: StatusCode, status: &v1::Status, format: Media) -> Response<Bytes> {
     let body = match format {
         Media::Json => json(status),
         Media::Protobuf => protobuf::status(status).into(),
     };
     let mut response = Response::new(body);
-    *response.status_mut() = fault.status_code();
+    *response.status_mut() = code;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, format.content_type());
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    if let Some(seconds) = fault.retry_after_seconds() {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
     response
+}
+
+/// The answer to what is done, where there is no object to show.
+pub(crate) fn done(format: Media) -> Response<Bytes> {
+    let status = v1::Status {
+        status: Some("Success".into()),
+        ..v1::Status::default()
+    };
+    written(StatusCode::OK, &status, format)
+}
+
+/// What a member's Status says, in JSON or protobuf.
+pub(crate) fn message_of(body: &[u8]) -> Option<String> {
+    if body.starts_with(MAGIC) {
+        return protobuf::message(body);
+    }
+    serde_json::from_slice::<v1::Status>(body).ok()?.message
 }
 
 /// Whether the client will not read the Status of a refusal. client-go does not when it asks for aggregated discovery:
@@ -73,13 +96,19 @@ fn json(status: &v1::Status) -> Bytes {
 impl Fault {
     /// The Kubernetes Status of this fault.
     pub(crate) fn status(&self) -> v1::Status {
-        let cause = match self.origin() {
-            Origin::Cluster(cluster) => Some(vec![v1::StatusCause {
-                field: None,
-                message: Some(cluster),
-                reason: Some(MEMBER_CAUSE.into()),
-            }]),
-            Origin::Client | Origin::Router => None,
+        let of_member = |message| v1::StatusCause {
+            field: None,
+            message: Some(message),
+            reason: Some(MEMBER_CAUSE.into()),
+        };
+        let cause = match (self, self.origin()) {
+            (Self::Members(failures), _) => {
+                let each = failures.iter();
+                let each = each.map(|one| of_member(format!("{}: {}", one.cluster, one.message)));
+                Some(each.collect())
+            }
+            (_, Origin::Cluster(cluster)) => Some(vec![of_member(cluster)]),
+            (_, Origin::Client | Origin::Router) => None,
         };
         let retry = self
             .retry_after_seconds()
@@ -113,6 +142,19 @@ impl Fault {
             Self::TooManyRequests { .. } => "TooManyRequests",
             Self::Unavailable { .. } => "ServiceUnavailable",
             Self::Timeout { .. } => "Timeout",
+            Self::Members(_) => match self.status_code() {
+                StatusCode::BAD_REQUEST => "BadRequest",
+                StatusCode::UNAUTHORIZED => "Unauthorized",
+                StatusCode::FORBIDDEN => "Forbidden",
+                StatusCode::NOT_FOUND => "NotFound",
+                StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
+                StatusCode::CONFLICT => "Conflict",
+                StatusCode::UNPROCESSABLE_ENTITY => "Invalid",
+                StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+                StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
+                StatusCode::GATEWAY_TIMEOUT => "Timeout",
+                _ => "InternalError",
+            },
             Self::UnsupportedMediaType(_) => "UnsupportedMediaType",
             Self::Internal(_) => "InternalError",
         }

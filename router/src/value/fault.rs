@@ -62,12 +62,30 @@ pub(crate) enum Fault {
         /// Whether bytes of the request left for the member.
         sent: bool,
     },
+    /// A request that was sent to several members, and failed in these: the code of all, or 500 if they differ.
+    #[error("it failed in {} of the members it was sent to: {}", .0.len(), MemberFailure::all(.0))]
+    Members(Vec<MemberFailure>),
     /// 415: a body in a format that must be read here and cannot be.
     #[error("{0}")]
     UnsupportedMediaType(String),
     /// 500: a fault of the router itself.
     #[error("{0}")]
     Internal(String),
+}
+
+/// What one of several members answered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct MemberFailure {
+    pub(crate) cluster: String,
+    pub(crate) status: http::StatusCode,
+    pub(crate) message: String,
+}
+
+impl MemberFailure {
+    fn all(failures: &[Self]) -> String {
+        let each = failures.iter().map(|one| format!("{}: {}", one.cluster, one.message));
+        each.collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// Whose fault it is.
@@ -97,6 +115,10 @@ impl Fault {
             Self::TooManyRequests { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::Members(failures) => match failures.as_slice() {
+                [first, others @ ..] if others.iter().all(|other| other.status == first.status) => first.status,
+                _ => StatusCode::INTERNAL_SERVER_ERROR,
+            },
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -116,6 +138,7 @@ impl Fault {
             Self::TooManyRequests { .. } => "too-many-requests",
             Self::Unavailable { .. } => "unavailable",
             Self::Timeout { .. } => "timeout",
+            Self::Members(_) => "members",
             Self::UnsupportedMediaType(_) => "unsupported-media-type",
             Self::Internal(_) => "internal",
         }
@@ -133,6 +156,8 @@ impl Fault {
             | Self::Timeout { cluster, .. } => Origin::Cluster(cluster.clone()),
             Self::TooManyRequests { cluster: None, .. }
             | Self::Unavailable { cluster: None, .. }
+            // Their causes name them.
+            | Self::Members(_)
             | Self::Internal(_) => Origin::Router,
             Self::BadRequest(_)
             | Self::Unauthenticated(_)

@@ -167,3 +167,44 @@ async fn a_namespace_comes_and_goes_as_on_one_api_server() {
     let refused = door.get(&path("default"), &[]).await.unwrap();
     refused.expect_status(403, &["default", "no shard owns it"]).unwrap();
 }
+
+#[tokio::test]
+async fn a_collection_is_deleted_in_every_member() {
+    let _calm = MEMBERS.read().await;
+    let door = door("wide").await;
+    for (member, name) in [
+        ("east", "gone-east"),
+        ("west", "gone-west"),
+        ("west", "gone-both"),
+        ("east", "gone-both"),
+    ] {
+        role(member, "gone", name).await;
+    }
+    role("west", "stays", "stays-west").await;
+    // A cursor says nothing to a member.
+    let list = door.get(ROLES, &[]).await.unwrap().json();
+    let cursor = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let got = door
+        .get(&format!("{ROLES}/gone-west?resourceVersion={cursor}"), &[])
+        .await
+        .unwrap();
+    assert_eq!(got.status, 200, "{}", got.message());
+    let gone = format!("{ROLES}?labelSelector=test%3Dgone&resourceVersion={cursor}&resourceVersionMatch=NotOlderThan");
+    let deleted = delete(&door, &gone).await;
+    assert_eq!(deleted.status, 200, "{}", deleted.message());
+    assert_eq!(deleted.json()["status"], "Success");
+    for member in ["east", "west"] {
+        let left = direct(member)
+            .await
+            .get(&format!("{ROLES}?labelSelector=test%3Dgone"), &[])
+            .await
+            .unwrap();
+        assert_eq!(left.json()["items"], json!([]), "{member}");
+    }
+    let stays = door.get(&format!("{ROLES}/stays-west"), &[]).await.unwrap();
+    assert_eq!(stays.status, 200, "{}", stays.message());
+    // As any API server says it.
+    let refused = delete(&door, "/api/v1/configmaps").await;
+    refused.expect_status(405, &["namespace in the path"]).unwrap();
+    assert_eq!(delete(&direct("east").await, "/api/v1/configmaps").await.status, 405);
+}

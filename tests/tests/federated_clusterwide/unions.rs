@@ -109,6 +109,8 @@ async fn a_member_goes_and_comes_back() {
     west.fault(Fault::Reset).await.unwrap();
     let fresh = door_while_away(test).await;
     fresh.expect_status(429, &["west"]).unwrap();
+    let refused = delete(&world().await.merged_door("wide").await.unwrap(), &of(test)).await;
+    refused.expect_status(503, &["west", "nothing is deleted"]).unwrap();
     role("east", test, "aways-meanwhile").await;
     for watch in &mut watches {
         assert_eq!(watch.sees("aways-meanwhile").await.unwrap(), "ADDED");

@@ -307,6 +307,7 @@ impl JsonReader {
 struct MetaJson {
     resource_version: Option<String>,
     r#continue: Option<String>,
+    remaining_item_count: Option<i64>,
 }
 
 impl From<MetaJson> for LegMeta {
@@ -314,6 +315,7 @@ impl From<MetaJson> for LegMeta {
         Self {
             resource_version: meta.resource_version.unwrap_or_default(),
             continue_: meta.r#continue.filter(|token| !token.is_empty()),
+            remaining: meta.remaining_item_count,
         }
     }
 }

@@ -346,8 +346,16 @@ fn read_list_meta(list: &[u8], length: u64) -> Result<ListMetaRead<'_>, ListFaul
     let meta = LegMeta {
         resource_version: text(wire::LIST_META_VERSION)?,
         continue_: Some(text(wire::LIST_META_CONTINUE)?).filter(|token| !token.is_empty()),
+        remaining: read_remaining(meta),
     };
     Ok(Some(((meta, rest), after)))
+}
+
+fn read_remaining(meta: &[u8]) -> Option<i64> {
+    let mut fields = wire::fields(meta).map_while(|field| field);
+    let field = fields.find(|field| field.number == wire::LIST_META_REMAINING)?;
+    let (_, value) = wire::varint(field.raw)?;
+    i64::try_from(wire::varint(value)?.0).ok()
 }
 
 fn read_type(type_meta: &[u8]) -> Option<TypeMeta> {
@@ -370,6 +378,10 @@ pub(super) fn write_head(type_meta: &TypeMeta, meta: &super::MergedMeta, rest: u
     );
     let token = meta.continue_.as_deref().unwrap_or_default();
     wire::put(&mut list_meta, wire::LIST_META_CONTINUE, token.as_bytes());
+    if let Some(remaining) = meta.remaining.and_then(|count| u64::try_from(count).ok()) {
+        wire::put_varint(&mut list_meta, wire::LIST_META_REMAINING << 3);
+        wire::put_varint(&mut list_meta, remaining);
+    }
     let mut list = Vec::new();
     wire::put(&mut list, wire::LIST_META, &list_meta);
     let mut kind = Vec::new();

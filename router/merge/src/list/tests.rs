@@ -106,6 +106,7 @@ pub(super) fn merge(format: ListFormat, options: ListOptions, mut bodies: Vec<Bo
 
 pub(super) fn meta() -> MergedMeta {
     MergedMeta {
+        remaining: None,
         resource_version: "1000000000000000000000000".to_owned(),
         continue_: Some("to\"ken".to_owned()),
     }

@@ -77,12 +77,14 @@ impl Writer {
             .continue_
             .as_ref()
             .map(|token| format!(r#","continue":{}"#, json(token)));
+        let remaining = meta.remaining.map(|count| format!(r#","remainingItemCount":{count}"#));
         let end = format!(
-            "],\"kind\":{},\"apiVersion\":{},\"metadata\":{{\"resourceVersion\":{}{}}}}}\n",
+            "],\"kind\":{},\"apiVersion\":{},\"metadata\":{{\"resourceVersion\":{}{}{}}}}}\n",
             json(&kind.kind),
             json(&kind.api_version),
             json(&meta.resource_version),
             token.unwrap_or_default(),
+            remaining.unwrap_or_default(),
         );
         self.joiner.put(end.into());
     }

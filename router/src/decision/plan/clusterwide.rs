@@ -1,8 +1,8 @@
 //! What has no namespace, but for its collections: one object, a create, a deletion of all
 //! (`docs/semantics.md#planning`).
 //!
-//! A member that has the object is asked; the primary if none has. Nothing is ever done in two members. Caller: `merged`;
-//! collections are `collection`'s.
+//! A member that has the object is asked; the primary if none has. One object is never written in two members. Caller:
+//! `merged`; collections are `collection`'s.
 
 use super::choose::{By, Candidate, Choose, Holder};
 use super::merged::{Merged, Outcome};
@@ -40,38 +40,37 @@ impl Merged<'_> {
         if let ([cluster], By::Holder(_)) = (clusters, &by) {
             return Ok(self.limited(cluster, resource, None)?.into());
         }
+        let candidates = self.candidates(clusters, resource)?;
+        Ok(Plan::Choose(Box::new(Choose { candidates, by })))
+    }
+
+    fn candidates(&self, clusters: &[&str], resource: &ResourceRequest) -> Result<Vec<Candidate>, Refusal> {
         let candidate = |cluster: &&str| -> Result<Candidate, Refusal> {
             let forward = self.route.whatever_state(cluster, Rewrite::default())?;
             let held = self.route.cordon_of(&forward);
             let forward: Forward = self.limit(forward, resource, None)?;
             Ok(Candidate { forward, held })
         };
-        let candidates = clusters.iter().map(candidate).collect::<Result<Vec<_>, _>>()?;
-        Ok(Plan::Choose(Box::new(Choose { candidates, by })))
+        clusters.iter().map(candidate).collect()
     }
 
+    /// No API server deletes over all namespaces, and of what has none each member deletes its own.
     fn delete_all(&self, resource: &ResourceRequest) -> Outcome {
-        let clusters: Vec<&str> = self.holders().collect();
-        let refuse = |message: String| {
-            Err(Refusal {
-                rule: Rule::SeveralMembers,
-                fault: Fault::MethodNotAllowed(message),
-            })
-        };
-        let config = &self.shard.config;
         if self.scope_of(resource) != Some(Scope::Cluster) {
-            return refuse(format!(
-                "deletecollection of {} needs a namespace in the path: over all of them it would go beyond shard {config}",
-                resource.kind()
-            ));
+            return Err(Refusal {
+                rule: Rule::SeveralMembers,
+                fault: Fault::MethodNotAllowed(format!(
+                    "the server does not allow this method on the requested resource: deletecollection of {} needs a \
+                     namespace in the path",
+                    resource.kind()
+                )),
+            });
         }
-        let [cluster] = clusters.as_slice() else {
-            return refuse(format!(
-                "deletecollection of {} spans several member clusters of shard {config} ({}), and half of it cannot be undone: use /clusters/<member>/ for each",
-                resource.kind(),
-                clusters.join(", ")
-            ));
+        let clusters: Vec<&str> = self.holders().collect();
+        let plan: Plan = match clusters.as_slice() {
+            [cluster] => self.limited(cluster, resource, None)?.into(),
+            _ => Plan::DeleteEach(self.candidates(&clusters, resource)?),
         };
-        Ok((Rule::ClusterScoped, self.limited(cluster, resource, None)?.into()))
+        Ok((Rule::ClusterScoped, plan))
     }
 }

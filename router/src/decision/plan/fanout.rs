@@ -10,6 +10,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
+use portolan_crds::names::SHARD_MEMBERS_MAX;
 use portolan_crds::selector::Selector;
 use portolan_merge::cursor::{MOST_MEMBERS, Universe};
 use portolan_merge::filter::{NamespaceFilter, share_digest};
@@ -297,6 +298,9 @@ pub(super) fn universe(
     let shares = legs.iter().map(|leg| (leg.slot, leg.share.digest()));
     Arc::new(universe.covering(shares))
 }
+
+/// The hub refuses shards of more.
+const _: () = assert!(MOST_MEMBERS == SHARD_MEMBERS_MAX, "what a cursor has room for");
 
 /// An answer of so many legs whose cursors might outgrow what clients can send back is refused before it begins.
 pub(super) fn room(universe: &Universe, legs: usize) -> Result<(), Fault> {

@@ -155,6 +155,13 @@ impl Planned {
             Plan::Forward(forward) => forward.explain(&mut lines),
             Plan::FanOut(fan) => fan.explain(&mut lines),
             Plan::Choose(choose) => choose.explain(&mut lines),
+            Plan::DeleteEach(parts) => {
+                lines.push("in each of these members, or 503 while one of them cannot be reached".into());
+                for part in parts {
+                    part.forward.explain(&mut lines);
+                    lines.extend(part.held.iter().map(|held| format!("not asked now: {held}")));
+                }
+            }
             Plan::Discovery(wanted) => {
                 let members: Vec<_> = wanted.members.iter().map(|one| &*one.cluster).collect();
                 lines.push(format!("what {} serve", members.join(", ")));

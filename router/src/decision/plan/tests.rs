@@ -237,6 +237,10 @@ fn say(planned: &Planned) -> String {
             let union = if fan.unique { " union" } else { "" };
             format!("{rule} ⇒{union} {}", legs.join(" | "))
         }
+        Plan::DeleteEach(parts) => {
+            let parts: Vec<String> = parts.iter().map(|part| say_forward(&part.forward)).collect();
+            format!("{rule} → each of {}", parts.join(" | "))
+        }
         Plan::Choose(choose) => {
             let by = match &choose.by {
                 By::Holder(holder) => &holder.path,

@@ -270,3 +270,21 @@ fn nobody_says_where_the_client_is() {
         "it would stand in the member's audit log"
     );
 }
+
+#[test]
+fn no_member_is_sent_a_cursor() {
+    let cursor = "2".repeat(40);
+    let asked = |path: &str| {
+        let head = rewritten(&forward(Rewrite::default()), path, &[]).unwrap();
+        head.uri.path_and_query().unwrap().to_string()
+    };
+    let path = "/api/v1/nodes/n";
+    assert_eq!(
+        asked(&format!(
+            "{path}?a=b&resourceVersion={cursor}&resourceVersionMatch=Exact"
+        )),
+        format!("{path}?a=b")
+    );
+    let own = format!("{path}?resourceVersion=17");
+    assert_eq!(asked(&own), own, "a member's own");
+}

@@ -9,6 +9,7 @@ use portolan_runtime::telemetry;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
+use super::acting;
 use super::outcome::{classify_error, classify_response, fault_of, refused_us};
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
@@ -31,6 +32,10 @@ pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Respo
         Some(fault) => Err(fault),
         None => Ok(response),
     });
+    let outcome = match outcome {
+        Ok(response) => acting::told(run, response).await,
+        refused => refused,
+    };
     match &outcome {
         Ok(response) => {
             span.record("http.response.status_code", response.status().as_u16());

@@ -5,6 +5,8 @@
 //! goes on. There is no idle time-out: a shell may be silent for hours. A drain cuts tunnels at its deadline. Callers:
 //! `dispatch` opens, `edge` runs the [`Tunnel`].
 
+mod side;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +14,13 @@ use http::header::{HOST, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::client::conn::http1;
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use portolan_runtime::Tasks;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, field};
 
+use self::side::Side;
 use super::outcome::{classify_error, classify_response, fault_of, refused_us};
 use super::send::{inject, leg_span};
 use super::{LONG_HEAD_TIMEOUT, Run};
@@ -139,14 +143,27 @@ impl Tunnel {
             .await
             .map_err(std::io::Error::other)?
             .map_err(std::io::Error::other)?;
-        let (_, to_client) = carry(client, member).await?;
+        let (_, to_client) = carry(TokioIo::new(client), TokioIo::new(member)).await?;
         Ok(to_client)
     }
 }
 
-async fn carry(client: Upgraded, member: Upgraded) -> std::io::Result<(u64, u64)> {
-    let (mut client, mut member) = (TokioIo::new(client), TokioIo::new(member));
-    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut member, BUFFER_BYTES, BUFFER_BYTES).await
+/// Bytes that went to the member and to the client. Who has said all hangs up, and does not wait for the other to hear it:
+/// what fails after either side's end is no break.
+async fn carry<C, M>(client: C, member: M) -> std::io::Result<(u64, u64)>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    M: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut client, mut member) = (Side::new(client), Side::new(member));
+    let carried = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut member, BUFFER_BYTES, BUFFER_BYTES).await;
+    match carried {
+        Err(error) if client.ended || member.ended => {
+            tracing::debug!(%error, "one side of a tunnel hung up after its end");
+            Ok((client.read, member.read))
+        }
+        carried => carried,
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! What raw versions cannot give is one order over members; a client that reads its own writes by comparing versions would
 //! wait in vain or not at all. So an answer is kept, a quarter of a second at most, until every open watch of the same
 //! caller that will show the object has sent it. Not kept for a leg that is down, nor for a watch whose client has read nothing
-//! for a second, nor for one that the client narrowed: whether it shows the object cannot be told from here. Caller: `edge`, for writes through the merged view.
+//! for a second, nor for one that the client narrowed: whether it shows the object cannot be told from here; nor for one
+//! that does not show objects of that namespace, or of those labels. Caller: `edge`, for writes through the merged view.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use super::open::{Fenced, LegState, OpenLeg, OpenWatches};
 use crate::resource::upstream::{Body, BodyError, Merged};
 use crate::value::classify::{ApiRequest, Verb, View};
+use crate::value::object::{self, Labels, protobuf};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// Longest wait. A member's watch cache is some milliseconds behind its writes.
@@ -76,6 +78,7 @@ impl Write {
             })
             .filter_map(|watch| watch.leg(&self.cluster))
             .filter(|leg| leg.state() == LegState::Live)
+            .filter(|leg| leg.shows(self.namespace.as_deref().unwrap_or_default(), self.name.as_deref()))
             .collect()
     }
 }
@@ -91,9 +94,17 @@ pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<B
     }
     let since = Instant::now();
     let until = since + LONGEST;
-    let (object, response) = object_of(response, until).await;
-    let version = object.and_then(|object| object.version.parse().ok());
-    let Some(version) = version else { return response };
+    let by_labels = legs.iter().any(|leg| leg.selects());
+    let (object, response) = object_of(response, until, by_labels).await;
+    let Some(object) = object else { return response };
+    let Ok(version) = object.version.parse() else {
+        return response;
+    };
+    let shows = |leg: &&Arc<OpenLeg>| object.labels.as_ref().is_none_or(|labels| leg.selects_by(labels));
+    let legs: Vec<_> = legs.iter().filter(shows).collect();
+    if legs.is_empty() {
+        return response;
+    }
     let reached = join_all(legs.iter().map(|leg| leg.reaches(version)));
     let outcome = match tokio::time::timeout_at(until, reached).await {
         Ok(_) => "seen",
@@ -105,7 +116,7 @@ pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<B
 
 /// The name of the object that an answer holds, and the same answer.
 pub(crate) async fn name_of(response: Response<Body>, until: Instant) -> (Option<String>, Response<Body>) {
-    let (object, response) = object_of(response, until).await;
+    let (object, response) = object_of(response, until, false).await;
     (object.map(|object| object.name), response)
 }
 
@@ -113,10 +124,13 @@ pub(crate) async fn name_of(response: Response<Body>, until: Instant) -> (Option
 struct Object {
     name: String,
     version: String,
+    /// `None`: not read.
+    labels: Option<Labels>,
 }
 
-/// What is told of the object that an answer holds, and the same answer. Reads until its version is found.
-async fn object_of(response: Response<Body>, until: Instant) -> (Option<Object>, Response<Body>) {
+/// What is told of the object that an answer holds, and the same answer. Reads until its version is found, or to the end
+/// for its labels.
+async fn object_of(response: Response<Body>, until: Instant, labels: bool) -> (Option<Object>, Response<Body>) {
     if response.headers().contains_key(CONTENT_ENCODING) {
         return (None, response);
     }
@@ -125,12 +139,12 @@ async fn object_of(response: Response<Body>, until: Instant) -> (Option<Object>,
     let mut all = BytesMut::new();
     let mut object = None;
     let mut ended = None;
-    while object.is_none() && all.len() < SEARCHED_BYTES {
+    while (object.is_none() || labels) && all.len() < SEARCHED_BYTES {
         match tokio::time::timeout_at(until, body.frame()).await {
             Ok(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
                     all.extend_from_slice(data);
-                    object = read_object(&head.headers, &all);
+                    object = object.or_else(|| read_object(&head.headers, &all));
                 }
                 read.push_back(frame);
             }
@@ -140,6 +154,9 @@ async fn object_of(response: Response<Body>, until: Instant) -> (Option<Object>,
             }
             Ok(None) | Err(_) => break,
         }
+    }
+    if let Some(object) = object.as_mut().filter(|_| labels) {
+        object.labels = read_labels(&all);
     }
     let again = Again {
         read,
@@ -159,7 +176,15 @@ fn read_object(headers: &HeaderMap, read: &[u8]) -> Option<Object> {
     (!object.resource_version.is_empty()).then(|| Object {
         name: object.name.into_owned(),
         version: object.resource_version.into_owned(),
+        labels: None,
     })
+}
+
+fn read_labels(whole: &[u8]) -> Option<Labels> {
+    if let Some((_, object)) = protobuf::open(whole) {
+        return protobuf::labels(object);
+    }
+    Some(object::metadata(whole).ok()?.labels.unwrap_or_default())
 }
 
 /// A body of which a part was read already.
@@ -191,8 +216,11 @@ impl http_body::Body for Again {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use portolan_crds::selector::Selector;
+    use portolan_merge::filter::NamespaceFilter;
 
     use super::*;
+    use crate::stage::fanout::metrics::FanOutMetrics;
 
     fn json(body: &'static str) -> Response<Body> {
         let mut answer = Response::new(Body::from(Bytes::from(body)));
@@ -201,19 +229,36 @@ mod tests {
         answer
     }
 
+    #[test]
+    fn a_leg_shows_what_it_is_asked_for() {
+        let leg = OpenWatches::new(FanOutMetrics::default()).leg(&"east".into());
+        assert!(leg.shows("any", None) && leg.shows("", Some("n")) && !leg.selects());
+        let only = NamespaceFilter::only(Arc::new(["ns-a".into()].into()));
+        leg.set_shows(Some(only), Some(Selector::parse("app=foo").unwrap()));
+        assert!(leg.shows("ns-a", None) && !leg.shows("ops", Some("own")));
+        let labels = |value: &str| Labels::from([("app".to_owned(), value.to_owned())]);
+        assert!(leg.selects() && leg.selects_by(&labels("foo")) && !leg.selects_by(&labels("bar")));
+    }
+
     #[tokio::test]
     async fn the_version_is_found_and_the_body_stays_as_it_was() {
         let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"17"},"spec":{}}"#;
         let until = Instant::now() + LONGEST;
-        let (object, answer) = object_of(json(text), until).await;
+        let (object, answer) = object_of(json(text), until, false).await;
         assert_eq!(
             object.map(|object| (object.name, object.version)),
             Some(("a".into(), "17".into()))
         );
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), text);
         let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#;
-        let (object, answer) = object_of(json(status), until).await;
+        let (object, answer) = object_of(json(status), until, false).await;
         assert!(object.is_none());
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), status);
+        let labelled =
+            r#"{"kind":"Pod","apiVersion":"v1","metadata":{"labels":{"a":"b"},"resourceVersion":"17"},"spec":{}}"#;
+        let (object, answer) = object_of(json(labelled), until, true).await;
+        let labels = object.and_then(|object| object.labels);
+        assert_eq!(labels, Some([("a".to_owned(), "b".to_owned())].into()));
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), labelled);
     }
 }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
+use portolan_crds::selector::Selector;
 use portolan_merge::cursor::Slot;
+use portolan_merge::filter::NamespaceFilter;
 use portolan_runtime::metrics::{Labels, count, gauges, seconds};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -21,6 +23,7 @@ use tokio::sync::Notify;
 
 use super::metrics::FanOutMetrics;
 use crate::value::classify::ApiRequest;
+use crate::value::object;
 use crate::value::snapshot::{Caller, CallerId};
 
 /// What one leg is doing.
@@ -120,6 +123,16 @@ pub(crate) struct OpenLeg {
     why: Mutex<Option<Arc<str>>>,
     /// Told of changes of `seen` and `state`. Only fences wait here.
     moved: Notify,
+    /// A mutex: replaced when a swap changes the plan.
+    shows: Mutex<Shows>,
+}
+
+/// What of its member's objects a leg shows.
+#[derive(Debug, Default)]
+struct Shows {
+    namespaces: Option<NamespaceFilter>,
+    /// What the member selects by.
+    selector: Option<Selector>,
 }
 
 /// All open watches in figures.
@@ -214,6 +227,7 @@ impl OpenWatches {
             restarts: AtomicU32::new(0),
             why: Mutex::new(None),
             moved: Notify::new(),
+            shows: Mutex::default(),
         })
     }
 
@@ -314,6 +328,29 @@ impl OpenLeg {
         self.state.store(state as u8, Ordering::Release);
         *self.why.lock() = why.map(Arc::from);
         self.moved.notify_waiters();
+    }
+
+    /// What it is asked for from now on.
+    pub(crate) fn set_shows(&self, namespaces: Option<NamespaceFilter>, selector: Option<Selector>) {
+        *self.shows.lock() = Shows { namespaces, selector };
+    }
+
+    /// Whether it shows objects of this namespace, "" for those that have none; `name`: as far as it is known.
+    pub(crate) fn shows(&self, namespace: &str, name: Option<&str>) -> bool {
+        let shows = self.shows.lock();
+        let admits = |filter: &NamespaceFilter| filter.admits_key(namespace, name.unwrap_or_default());
+        (namespace.is_empty() && name.is_none()) || shows.namespaces.as_ref().is_none_or(admits)
+    }
+
+    /// Whether it selects by labels.
+    pub(crate) fn selects(&self) -> bool {
+        self.shows.lock().selector.is_some()
+    }
+
+    /// Whether it shows objects of these labels.
+    pub(crate) fn selects_by(&self, labels: &object::Labels) -> bool {
+        let shows = self.shows.lock();
+        shows.selector.as_ref().is_none_or(|selector| selector.matches(labels))
     }
 
     pub(crate) fn restarted(&self) {

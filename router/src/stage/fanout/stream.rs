@@ -179,6 +179,10 @@ impl MergedWatch {
             .enumerate()
             .map(|(index, (link, leg))| LegStream::new(link, wakes.waker(index), open.leg(leg.cluster())))
             .collect();
+        for (stream, leg) in legs.iter().zip(&plan.legs) {
+            let selector = leg.forward.rewrite.selector.clone();
+            stream.shown.set_shows(leg.share.namespaces.clone(), selector);
+        }
         let shown = legs.iter().map(|leg| leg.shown.clone()).collect();
         let shown = open.register(&shared.asking.caller, &shared.asking.asked, plan.fence, shown);
         let mut stream = Self {

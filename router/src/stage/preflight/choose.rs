@@ -96,7 +96,7 @@ impl Preflight {
             Err(Fault::Forbidden(_)) => return Ok((Finding::Forbidden, Body::Empty)),
             other => other?,
         }
-        let answer = self.metadata(forward, &holder.path, pending).await;
+        let answer = self.metadata(forward, (&holder.path, None), pending).await;
         // Only the question was sent: whatever became of it, the request itself was not.
         let answer = answer.map_err(|fault| holder.unknown(forward, &fault.to_string()))?;
         let finding = match answer.status() {

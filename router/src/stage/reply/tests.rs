@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::protobuf::{Status, Unknown};
 use super::*;
-use crate::value::object::protobuf::MAGIC;
+use crate::value::fault::MemberFailure;
 
 fn unavailable(sent: bool) -> Fault {
     Fault::Unavailable {
@@ -152,4 +152,27 @@ fn discovery_by_client_go_is_known() {
     ));
     assert!(!accepts("application/json"));
     assert!(!reads_no_status(&HeaderMap::new()));
+}
+
+#[test]
+fn members_that_fail_are_in_the_causes() {
+    let failure = |cluster: &str, status: StatusCode| MemberFailure {
+        cluster: cluster.to_owned(),
+        status,
+        message: "no".to_owned(),
+    };
+    let forbidden = StatusCode::FORBIDDEN;
+    let one = Fault::Members(vec![failure("east", forbidden), failure("west", forbidden)]);
+    let status = one.status();
+    assert_eq!((status.code, status.reason.as_deref()), (Some(403), Some("Forbidden")));
+    let causes = status.details.unwrap().causes.unwrap();
+    let causes: Vec<_> = causes.iter().filter_map(|cause| cause.message.as_deref()).collect();
+    assert_eq!(causes, ["east: no", "west: no"]);
+    assert_eq!(one.retry_after_seconds(), None, "it was sent");
+    let other = Fault::Members(vec![failure("east", forbidden), failure("west", StatusCode::CONFLICT)]);
+    assert_eq!(other.status_code(), StatusCode::INTERNAL_SERVER_ERROR);
+    for media in [Media::Json, Media::Protobuf] {
+        let answer = reply(&one, media);
+        assert_eq!(message_of(answer.body()), Some(one.to_string()), "{media:?}");
+    }
 }

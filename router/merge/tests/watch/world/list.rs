@@ -315,6 +315,7 @@ fn assemble(read: &ListRead, own: Vec<Option<String>>) -> MergedMeta {
         consistent: read.consistent,
     });
     MergedMeta {
+        remaining: None,
         resource_version: read.cursor.encode().unwrap(),
         continue_: token.map(|token| token.encode(&binding()).unwrap()),
     }

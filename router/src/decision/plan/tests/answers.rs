@@ -10,9 +10,6 @@ fn refusals_name_what_and_whose() {
         text("GET /api/v1/namespaces/ns-z/pods/p"),
         "namespace ns-z is outside shard ops/blue: it belongs to shard ops/green in member cluster east"
     );
-    assert!(
-        text("DELETE /apis/example.com/v1/ports").contains("several member clusters of shard ops/blue (east, west)")
-    );
     assert!(text("DELETE /api/v1/pods").contains("needs a namespace"));
 }
 

@@ -106,7 +106,10 @@ fn two_members_together() {
         ),
         ("GET /api/v1/nodes", "cluster-scoped ⇒ union east | west"),
         ("DELETE /apis/example.com/v1/things", "several-members ✗ 405"),
-        ("DELETE /apis/example.com/v1/ports", "several-members ✗ 405"),
+        (
+            "DELETE /apis/example.com/v1/ports",
+            "cluster-scoped → each of east | west",
+        ),
         (
             "POST /apis/rbac.authorization.k8s.io/v1/clusterroles",
             "cluster-scoped → east",

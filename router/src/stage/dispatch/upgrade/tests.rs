@@ -1,5 +1,7 @@
 //! Byte-exact tunnels through a whole router, to scripted members that switch protocols.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use portolan_runtime::tls;
@@ -213,4 +215,52 @@ async fn a_body_before_the_switch_travels_as_one() {
         .await
         .expect("an answer");
     assert!(head.starts_with("HTTP/1.1 201"), "{head}");
+}
+
+/// Says this, ends or waits, and cannot be written to.
+struct Deaf {
+    says: &'static [u8],
+    ends: bool,
+}
+
+impl tokio::io::AsyncRead for Deaf {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let says = std::mem::take(&mut self.says);
+        buf.put_slice(says);
+        if says.is_empty() && !self.ends {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl tokio::io::AsyncWrite for Deaf {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Err(std::io::ErrorKind::NotConnected.into()))
+    }
+}
+
+#[tokio::test]
+async fn who_hangs_up_after_all_was_said_breaks_nothing() {
+    let side = |says, ends| Deaf { says, ends };
+    // The client is gone when the member's end reaches it.
+    let carried = super::carry(side(b"", false), side(b"", true)).await;
+    assert_eq!(carried.unwrap(), (0, 0));
+    let carried = super::carry(side(b"", true), side(b"", false)).await;
+    assert_eq!(carried.unwrap(), (0, 0));
+    // In the middle.
+    let carried = super::carry(side(b"", false), side(b"more", false)).await;
+    assert!(carried.is_err());
 }

@@ -241,8 +241,11 @@ impl<'a> Round<'a> {
     fn assemble(&self, slots: Vec<usize>) -> Assemble {
         let (mut cursor, binding) = (self.read.cursor.clone(), self.listing.binding);
         let (paged, consistent, later) = (self.read.paged, self.read.consistent, self.read.later.clone());
+        // Of several members each counts its own, and what is filtered here they count too.
+        let plan = &self.listing.fan.plan;
+        let counts = matches!(plan.legs.as_slice(), [leg] if leg.filter.is_none());
         Box::new(move |metas| {
-            let mut next = None;
+            let (mut next, mut remaining) = (None, None);
             for (slot, meta) in slots.iter().zip(metas) {
                 let Some(meta) = meta else { continue };
                 cursor.set(*slot, position(&meta.resource_version));
@@ -251,6 +254,7 @@ impl<'a> Round<'a> {
                         return Err("a member sent a page, though the whole was asked for".to_owned());
                     }
                     next = Some((*slot, Some(member.clone())));
+                    remaining = meta.remaining.filter(|_| counts);
                 }
             }
             let next = next.or_else(|| later.first().map(|slot| (*slot, None)));
@@ -265,6 +269,7 @@ impl<'a> Round<'a> {
             Ok(portolan_merge::list::MergedMeta {
                 resource_version,
                 continue_: continue_.map_err(|error| error.to_string())?,
+                remaining,
             })
         })
     }

@@ -310,6 +310,10 @@ impl MergedWatch {
                 None => LegStream::new(Link::Idle, waker, open.leg(leg.cluster())),
             });
         }
+        for (stream, leg) in self.legs.iter().zip(&self.plan.legs) {
+            let selector = leg.forward.rewrite.selector.clone();
+            stream.shown.set_shows(leg.share.namespaces.clone(), selector);
+        }
         self.shown
             .watch
             .set_legs(self.legs.iter().map(|leg| leg.shown.clone()).collect());

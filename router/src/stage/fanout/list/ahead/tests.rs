@@ -79,6 +79,7 @@ fn list(all: usize) -> ([Member; 2], ListBody, Arc<Semaphore>) {
     let merge = ListMerge::new(ListFormat::Json, legs.into(), options);
     let meta = |_: &[_]| {
         Ok(MergedMeta {
+            remaining: None,
             resource_version: "7".to_owned(),
             continue_: None,
         })

@@ -1,0 +1,108 @@
+//! A member that does not let the router act with the groups, uid or extras of a user: what its refusal means for people.
+//!
+//! Which users it lets the router act as the router knows (`plan::forward`); of the rest only the member's own RBAC tells, in
+//! words about the router's ServiceAccount. Caller: `send`.
+
+use http::{Response, StatusCode};
+use memchr::memmem;
+
+use super::Run;
+use super::outcome::fault_of;
+use crate::resource::upstream::{Body, UpstreamError, gather};
+use crate::value::classify::Impersonation;
+use crate::value::fault::Fault;
+
+/// In the Status of an API server whose impersonation filter refuses, whatever its encoding.
+const REFUSED: &[u8] = b"cannot impersonate resource";
+/// Of such a Status.
+const MAX_STATUS_BYTES: usize = 1 << 20;
+
+/// The answer as it is, unless it is such a refusal: then which right is missing.
+pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response<Body>, Fault> {
+    let forward = &run.leg.forward;
+    let act_as = &forward.act_as;
+    let more = !act_as.groups.is_empty() || act_as.uid.is_some() || !act_as.extras.is_empty();
+    if response.status() != StatusCode::FORBIDDEN || !more {
+        return Ok(response);
+    }
+    let (head, body) = response.into_parts();
+    let body = gather(body, MAX_STATUS_BYTES).await.map_err(|error| {
+        let error = UpstreamError::Lost {
+            cluster: run.upstream.cluster.clone(),
+            reason: error.to_string(),
+            told: false,
+        };
+        fault_of(forward, &error)
+    })?;
+    match missing(&run.upstream.cluster, act_as, &body) {
+        Some(message) => Err(Fault::Forbidden(message)),
+        None => Ok(Response::from_parts(head, Body::from(body))),
+    }
+}
+
+fn missing(cluster: &str, act_as: &Impersonation, status: &[u8]) -> Option<String> {
+    let at = memmem::find(status, REFUSED)?;
+    let resource = &status[at + REFUSED.len()..];
+    let is = |word: &str| memmem::find(resource, word.as_bytes()).is_some();
+    let flag = |flag: &str, values: &[&str]| values.iter().map(|value| format!("{flag} {value}")).collect::<Vec<_>>();
+    let (what, flags) = if is("userextras") {
+        let keys: Vec<&str> = act_as.extras.iter().map(|(key, _)| key.as_str()).collect();
+        (format!("extras {}", keys.join(", ")), flag("--extra", &keys))
+    } else if is("uids") {
+        let uid = act_as.uid.as_deref().unwrap_or_default();
+        (format!("uid {uid}"), flag("--uid", &[uid]))
+    } else if is("groups") {
+        let groups: Vec<&str> = act_as.groups.iter().map(String::as_str).collect();
+        (format!("groups {}", groups.join(", ")), flag("--group", &groups))
+    } else {
+        return None;
+    };
+    Some(format!(
+        "member cluster {cluster} does not let the router act as {} with {what}: run `portolanctl allow --member-kubeconfig FILE {}` there",
+        act_as.user,
+        flags.join(" ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_which_right_is_missing_in_which_member() {
+        let act_as = Impersonation {
+            user: "ada".to_owned(),
+            groups: vec!["devs".to_owned(), "ops".to_owned()],
+            uid: Some("u-1".to_owned()),
+            extras: vec![("scopes".to_owned(), vec!["view".to_owned()])],
+        };
+        let says = |resource: &str| {
+            let status = format!(
+                r#"{{"kind":"Status","message":"x is forbidden: User \"r\" cannot impersonate resource \"{resource}\" in API group \"\" at the cluster scope"}}"#
+            );
+            missing("east", &act_as, status.as_bytes()).unwrap_or_default()
+        };
+        for (resource, words) in [
+            (
+                "groups",
+                "as ada with groups devs, ops: run `portolanctl allow --member-kubeconfig FILE --group devs --group ops` there",
+            ),
+            (
+                "uids",
+                "with uid u-1: run `portolanctl allow --member-kubeconfig FILE --uid u-1` there",
+            ),
+            (
+                "userextras/scopes",
+                "with extras scopes: run `portolanctl allow --member-kubeconfig FILE --extra scopes` there",
+            ),
+        ] {
+            let said = says(resource);
+            assert!(
+                said.starts_with("member cluster east ") && said.contains(words),
+                "{said}"
+            );
+        }
+        assert_eq!(says("users"), "", "that the router knows itself");
+        assert_eq!(missing("east", &act_as, b"pods is forbidden"), None);
+    }
+}
