@@ -27,6 +27,7 @@ use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::fence::{self, Write};
 use crate::stage::fanout::socket::Switch;
+use crate::stage::fanout::table;
 use crate::stage::fanout::{Asking, Fan};
 use crate::stage::identify::Sender;
 use crate::stage::preflight::Pending;
@@ -207,6 +208,7 @@ impl Call<'_> {
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing.snapshot));
         let deadline = (!long).then_some(deadline);
         let write = Write::of(&caller, &asked, &forward.target.cluster);
+        let lists = table::is_wanted(&asked, &head.headers).then(|| forward.target.cluster.clone());
         let leg = Leg {
             deadline,
             forward,
@@ -221,6 +223,9 @@ impl Call<'_> {
             permit,
             tunnel,
         } = edge.dispatcher.dispatch(leg, head, body).await?;
+        if let Some(cluster) = lists {
+            response = table::with_cluster(&cluster, response).await?;
+        }
         if let Some(write) = write {
             response = fence::hold(&edge.open, &write, response).await;
         }

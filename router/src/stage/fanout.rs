@@ -18,6 +18,7 @@ pub(crate) mod metrics;
 pub(crate) mod open;
 pub(crate) mod socket;
 mod stream;
+pub(crate) mod table;
 mod wake;
 mod watch;
 

@@ -110,6 +110,14 @@ async fn tables_are_the_union_with_a_column_for_the_cluster() {
     }
     seen.sort();
     assert_eq!(seen, truth("", JSON).await.into_keys().collect::<Vec<_>>());
+    let one = door()
+        .await
+        .get("/api/v1/namespaces/lb-1/configmaps/map-0", &[("accept", TABLE)])
+        .await
+        .unwrap()
+        .json();
+    assert_eq!(one["columnDefinitions"], table["columnDefinitions"], "of a get, too");
+    assert_eq!(one["rows"][0]["cells"][at], "west");
     let kubectl = world().await.merged("lists");
     let wide = kubectl.ok(&["get", "configmaps", "-A", "-o", "wide"]).await.unwrap();
     assert!(wide.lines().next().unwrap().contains("CLUSTER"), "{wide}");

@@ -115,7 +115,9 @@ impl Rule {
             Self::OutsideAudited => "the namespace is outside the shard; enforcement Audit lets it through and warns",
             Self::OutsideRefused => "outside the shard; enforcement Enforce refuses it",
             Self::HandedOver => "the namespace has left the shard: who had it is told so once, then refused",
-            Self::AllNamespaces => "a collection over all namespaces is each member's share of the shard, merged",
+            Self::AllNamespaces => {
+                "a collection over all namespaces is each member's share of the shard, merged; kube-system and the other system namespaces are in it where clusters[].namespaces names them"
+            }
             Self::ClusterScoped => "what has no namespace is the union of the members, the primary's first",
             Self::LeaderElection => "the leader-election Lease lies in the primary cluster under the shard's own name",
             Self::Review => "reviews are answered by the primary cluster",

@@ -184,7 +184,10 @@ fn read_labels(whole: &[u8]) -> Option<Labels> {
     if let Some((_, object)) = protobuf::open(whole) {
         return protobuf::labels(object);
     }
-    Some(object::metadata(whole).ok()?.labels.unwrap_or_default())
+    // A Table's own metadata says nothing of its row.
+    let is_table = object_meta::json(whole)?.kind == "Table";
+    let labels = object::metadata(whole).ok()?.labels.unwrap_or_default();
+    (!is_table).then_some(labels)
 }
 
 /// A body of which a part was read already.
