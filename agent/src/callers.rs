@@ -165,6 +165,7 @@ fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
             uid,
             service_account: pod.spec.service_account,
             phase: pod.status.map(|status| status.phase).unwrap_or_default(),
+            created_unix_seconds: pod.metadata.creation_timestamp.map(|created| created.0.as_second()),
             labels: pod.metadata.labels.unwrap_or_default().into_iter().collect(),
         }),
     );
@@ -178,7 +179,8 @@ mod tests {
         let mut facts = FactMap::new();
         let pod = serde_json::json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "operator-0", "namespace": "ops", "uid": uid, "labels": {"app": "operator"}},
+            "metadata": {"name": "operator-0", "namespace": "ops", "uid": uid, "labels": {"app": "operator"},
+                         "creationTimestamp": "2026-11-23T06:00:00Z"},
             "spec": {"serviceAccountName": "operator", "containers": [{"name": "c", "image": "i"}]},
             "status": {"phase": "Running", "podIP": "10.0.0.1"}
         });
@@ -203,6 +205,7 @@ mod tests {
             ("operator", "Running")
         );
         assert_eq!(fact.labels["app"], "operator");
+        assert_eq!(fact.created_unix_seconds, Some(1_795_413_600));
     }
 
     #[test]

@@ -119,6 +119,7 @@ pub struct ShardingConfigSpec {
     pub explicit_view: ExplicitView,
     /// What a merged LIST does while a member is unreachable. Hold: it answers 429 until the member is back. PartialStart:
     /// a first list goes without the member and says so in a Warning header; its objects arrive as added once it is back.
+    /// First are lists of callers whose Pod was created after the member was last heard of by any router.
     #[serde(default)]
     pub unavailable: Unavailable,
     /// What happens to single-object requests outside the shard. Enforce: 403. Audit: forwarded within the shard's members

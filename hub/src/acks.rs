@@ -46,6 +46,8 @@ pub(crate) struct RouterState {
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
     pub(crate) breakers: Vec<v1::BreakerState>,
+    /// Until when each member may have answered it, in seconds of Unix time. Those that it has not told are not known.
+    pub(crate) answered: BTreeMap<String, i64>,
 }
 
 impl RouterState {
@@ -64,6 +66,7 @@ impl RouterState {
             acked_run: 0,
             seen: LedgerPosition::default(),
             breakers: Vec::new(),
+            answered: BTreeMap::new(),
         }
     }
 
@@ -189,6 +192,47 @@ impl Acks {
             self.came_or_left.send_modify(|count| *count += 1);
         }
         self.wake();
+    }
+
+    /// What a router reports of members. When they answered is asked for and wakes nobody.
+    pub(crate) fn reported(
+        &self,
+        router: &str,
+        epoch: u64,
+        breakers: Vec<v1::BreakerState>,
+        answered: BTreeMap<String, i64>,
+    ) {
+        let mut routers = self.routers.write();
+        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
+        let changed = state.is_some_and(|state| {
+            state.answered = answered;
+            std::mem::replace(&mut state.breakers, breakers) != state.breakers
+        });
+        drop(routers);
+        if changed {
+            self.wake();
+        }
+    }
+
+    /// Until when `cluster` may have answered any router, in seconds of Unix time. `None`: of some router nobody knows. One
+    /// that left goes on asking members until it is forgotten, and one that has not been told of the member asks it nothing.
+    pub(crate) fn answered_until(&self, cluster: &str, now_unix_seconds: i64) -> Option<i64> {
+        let routers = self.routers.read();
+        let others_left = *self.others_left.read();
+        let mut until = match others_left.map(|left| left.elapsed()) {
+            Some(ago) if ago < FORGOTTEN_AFTER => return None,
+            Some(ago) => now_unix_seconds.saturating_sub_unsigned(ago.as_secs()),
+            None => i64::MIN,
+        };
+        let target = Ref::Target(cluster.to_owned());
+        for state in routers.values() {
+            let answered = state.answered.get(cluster).copied();
+            if state.left.is_some() || (answered.is_none() && state.held.contains_key(&target)) {
+                return None;
+            }
+            until = until.max(answered.unwrap_or(i64::MIN));
+        }
+        Some(until)
     }
 
     /// The last run that everyone has seen who might still act on an earlier one: all routers, and those that may serve each

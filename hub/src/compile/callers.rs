@@ -77,6 +77,7 @@ fn add_view(world: &mut World, cluster: &str, caller: &v1::CallerFact) {
         pod: caller.pod.clone(),
         service_account: caller.service_account.clone(),
         shards: shards.iter().map(ToString::to_string).collect(),
+        created_unix_seconds: caller.created_unix_seconds,
     };
     for name in shards {
         world.callers.entry(name).or_default().insert(view.clone());

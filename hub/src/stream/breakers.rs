@@ -1,4 +1,4 @@
-//! What a router reports of its breakers, as far as it is kept. Caller: `routers`.
+//! What a router reports of its breakers and of members' answers, as far as it is kept. Caller: `routers`.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +26,14 @@ pub(super) fn bounded(report: Vec<v1::BreakerState>, known: impl Fn(&str) -> boo
         }
     }
     kept.into_values().collect()
+}
+
+/// When members answered it, of those that are `known` to the router.
+pub(super) fn answers(report: Vec<v1::MemberAnswered>, known: impl Fn(&str) -> bool) -> BTreeMap<String, i64> {
+    let known = report.into_iter().filter(|answered| known(&answered.cluster));
+    known
+        .map(|answered| (answered.cluster, answered.until_unix_seconds))
+        .collect()
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::breakers::bounded;
+use super::breakers::{answers, bounded};
 use super::scope::Scope;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
@@ -240,7 +240,7 @@ impl RouterSession {
             tokio::select! {
                 message = inbound.next() => match message {
                     Some(message) => {
-                        self.hear(message?)?;
+                        self.hear(message?).await?;
                         if idle != self.in_flight.is_none() {
                             // What was missed meanwhile, and what a refusal left undone.
                             worlds.mark_changed();
@@ -324,7 +324,28 @@ impl RouterSession {
         send(&self.outbound, "router", v1::RouterUpdate { kind }).await
     }
 
-    fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
+    /// Tells until when members may have answered any router.
+    async fn tell_last_answers(&self, query: v1::LastAnswersQuery) -> Result<(), Status> {
+        let told_of = self.told_of();
+        let clusters = query.clusters.into_iter();
+        let known = clusters.filter(|cluster| told_of(&Ref::Target(cluster.clone())));
+        let now = jiff::Timestamp::now().as_second();
+        let answered = known.filter_map(|cluster| {
+            let until_unix_seconds = self.service.acks.answered_until(&cluster, now)?;
+            Some(v1::MemberAnswered {
+                cluster,
+                until_unix_seconds,
+            })
+        });
+        let last = v1::LastAnswers {
+            id: query.id,
+            answered: answered.collect(),
+        };
+        let kind = Some(Told::LastAnswers(last));
+        send(&self.outbound, "router", v1::RouterUpdate { kind }).await
+    }
+
+    async fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
         match message.kind {
             Some(Said::Ack(ack)) => {
                 let in_flight = self.answered(ack.nonce, Answer::Ack)?;
@@ -356,13 +377,15 @@ impl RouterSession {
             }
             Some(Said::Breakers(report)) => {
                 let told_of = self.told_of();
-                let breakers = bounded(report.breakers, |cluster| told_of(&Ref::Target(cluster.to_owned())));
-                self.service
-                    .acks
-                    .update(&self.router, self.epoch, |state| state.breakers = breakers);
+                let known = |cluster: &str| told_of(&Ref::Target(cluster.to_owned()));
+                let answered = answers(report.answered, known);
+                let breakers = bounded(report.breakers, known);
+                let acks = &self.service.acks;
+                acks.reported(&self.router, self.epoch, breakers, answered);
             }
             Some(Said::AccessReview(review)) => self.review(review),
             Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),
+            Some(Said::LastAnswersQuery(query)) => self.tell_last_answers(query).await?,
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
             // Of a later release of this protocol.
             None => {}

@@ -47,6 +47,7 @@ async fn report(agent: &TestAgent, callers: &[&str]) {
         service_account: "op".into(),
         labels: [("app".to_owned(), "op".to_owned())].into(),
         phase: "Running".into(),
+        created_unix_seconds: None,
     });
     agent
         .say(AgentSaid::Callers(v1::CallerDelta {

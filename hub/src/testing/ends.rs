@@ -61,7 +61,8 @@ impl TestRouter {
                 v1::router_update::Kind::AccessDecision(_)
                 | v1::router_update::Kind::Welcome(_)
                 | v1::router_update::Kind::CaughtUp(_)
-                | v1::router_update::Kind::Alone(_) => {}
+                | v1::router_update::Kind::Alone(_)
+                | v1::router_update::Kind::LastAnswers(_) => {}
             }
         }
     }

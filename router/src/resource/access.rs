@@ -24,6 +24,8 @@ use crate::value::check::Check;
 use crate::value::classify::impersonate::ImpersonationAttribute;
 use crate::value::fault::Fault;
 
+/// For one answer of the hub; a person waits for it.
+const HUB_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// A yes of the hub.
 const HUB_YES: Duration = Duration::from_mins(1);
 /// A no of the hub: a grant that was just made should not take a minute.
@@ -100,7 +102,7 @@ impl Access {
         if let Some(decision) = self.people.get(&question, fresh_of_hub) {
             return proxy_outcome(&question, &decision);
         }
-        if let Ok(decision) = self.hub.ask(question.clone()).await {
+        if let Ok(decision) = self.hub.ask(question.clone(), HUB_ANSWERS_WITHIN).await {
             self.people.put(question.clone(), decision.clone(), Duration::ZERO);
             return proxy_outcome(&question, &decision);
         }

@@ -8,6 +8,7 @@
 
 mod metrics;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +19,13 @@ use tokio::sync::{Notify, watch};
 pub(crate) use self::metrics::RoutingCollector;
 use super::alone::Alone;
 use super::catch_up::CatchUp;
+use super::question::Questions;
 use super::upstream::{Connector, Upstreams};
 use crate::value::kinds::{Kinds, MemberKinds};
 use crate::value::snapshot::Snapshot;
+
+/// Of these members, in seconds of Unix time; of which it is not known are not in the answer.
+pub(crate) type LastAnswers = Questions<Vec<String>, HashMap<String, i64>>;
 
 /// Routing of one moment. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +51,8 @@ pub(crate) struct RoutingStore {
     pub(crate) catch_up: CatchUp,
     /// Whether other routers serve the same callers.
     pub(crate) alone: Alone,
+    /// Until when members may have answered any router, as the hub knows of all.
+    pub(crate) last_answers: LastAnswers,
 }
 
 impl Routing {
@@ -85,6 +92,7 @@ impl RoutingStore {
             missed: Notify::new(),
             catch_up: CatchUp::default(),
             alone: Alone::unknown(),
+            last_answers: LastAnswers::default(),
         })
     }
 
@@ -117,7 +125,7 @@ impl RoutingStore {
         self.generation.subscribe()
     }
 
-    /// Wakes when the state of a breaker changes, and after each swap.
+    /// Wakes when the state of a breaker changes, when a member answers after a pause, and after each swap.
     pub(crate) fn breaker_changes(&self) -> watch::Receiver<u64> {
         self.connector.subscribe()
     }

@@ -9,6 +9,7 @@ mod connection;
 mod endpoint;
 mod exchange;
 mod gather;
+mod last_answer;
 mod pool;
 pub(crate) mod retry;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use self::connection::{Tuning, UNARY, WATCH};
 pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;
 pub(crate) use self::gather::{gather, gather_request};
+use self::last_answer::LastAnswer;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};
 use self::retry::RetryBudget;
@@ -85,6 +87,8 @@ pub(crate) struct Upstream {
     /// Of unary requests, so that a slow member holds no more of the router than its share.
     pub(crate) bulkhead: Bulkhead,
     pub(crate) retries: RetryBudget,
+    /// When it answered callers last.
+    last_answer: LastAnswer,
     /// What its last failure was. A mutex: written by failures, read by refusals.
     last_failure: Mutex<Option<Arc<str>>>,
 }
@@ -109,7 +113,7 @@ struct Settings {
 pub(crate) struct Connector {
     settings: Settings,
     tasks: Tasks,
-    /// Counts transitions of breakers and changes of the set of members. A watch: only the latest matters.
+    /// Counts what the hub is to be told: transitions of breakers, changes of the set of members, answers after a pause. A watch: only the latest matters.
     changed: watch::Sender<u64>,
 }
 
@@ -163,7 +167,7 @@ impl Connector {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Changes when a breaker or the set of members does; see [`Upstreams::breakers`] for the states then.
+    /// Changes with what the hub is to be told; see [`Upstreams::breakers`] and [`Upstreams::answered_until`].
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -184,6 +188,14 @@ impl Upstreams {
     pub(crate) fn breakers(&self) -> Vec<BreakerStatus> {
         let mut all: Vec<_> = self.0.values().flat_map(|upstream| upstream.breaker_states()).collect();
         all.sort_by(|a, b| (&a.cluster, a.class).cmp(&(&b.cluster, b.class)));
+        all
+    }
+
+    /// Until when each member may have answered callers, as the hub is told.
+    pub(crate) fn answered_until(&self) -> Vec<(Arc<str>, i64)> {
+        let until = |(cluster, upstream): (&Arc<str>, &Arc<Upstream>)| (cluster.clone(), upstream.last_answer.until());
+        let mut all: Vec<_> = self.0.iter().map(until).collect();
+        all.sort();
         all
     }
 
@@ -214,6 +226,7 @@ impl Upstream {
             breakers: [breaker(), breaker(), breaker()],
             bulkhead: Bulkhead::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
             retries: RetryBudget::default(),
+            last_answer: LastAnswer::now(connector.changed.clone()),
             last_failure: Mutex::new(None),
         }
     }
@@ -240,6 +253,18 @@ impl Upstream {
 
     pub(crate) fn last_failure(&self) -> Option<Arc<str>> {
         self.last_failure.lock().clone()
+    }
+
+    /// It answered a caller's request with success. What comes later of the same answer is not counted: whoever reads it
+    /// was there when it began.
+    pub(crate) fn answered(&self) {
+        self.last_answer.answered();
+    }
+
+    /// When it did last, in seconds of Unix time; at the earliest when this router first knew of it, as another may have gone
+    /// before it in its name.
+    pub(crate) fn last_answer(&self) -> i64 {
+        self.last_answer.at()
     }
 
     /// A unary request was answered: breakers of rarer traffic need not wait for some of their own to find out.

@@ -16,6 +16,7 @@ mod list;
 pub(crate) mod listing;
 pub(crate) mod metrics;
 pub(crate) mod open;
+mod partial;
 pub(crate) mod socket;
 mod stream;
 pub(crate) mod table;

@@ -124,6 +124,8 @@ pub(crate) struct CallerView {
     pub(crate) pod: String,
     /// Name of its ServiceAccount, without namespace.
     pub(crate) service_account: String,
+    /// Since when its Pod exists, by the clock of its home cluster; `None`: nobody has told.
+    pub(crate) created_unix_seconds: Option<i64>,
     /// The shard it belongs to.
     pub(crate) binding: Binding,
 }

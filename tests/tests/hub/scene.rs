@@ -280,6 +280,7 @@ impl Agent {
             service_account: "operator".to_owned(),
             labels: [("app".to_owned(), "operator".to_owned())].into(),
             phase: "Running".to_owned(),
+            created_unix_seconds: None,
         };
         let coverage = v1::CoverageFact {
             kind: Some(v1::KindRef {

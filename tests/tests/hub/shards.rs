@@ -102,6 +102,7 @@ async fn routers_troubles_are_told(scene: &Scene) {
     router
         .say(Kind::Breakers(v1::BreakerReport {
             breakers: vec![breaker],
+            answered: Vec::new(),
         }))
         .await;
     let agent = scene.agent("east").await;

@@ -95,6 +95,7 @@ impl Fleet {
             service_account: "op".to_owned(),
             labels: [("app".to_owned(), app.to_owned())].into(),
             phase: "Running".to_owned(),
+            created_unix_seconds: Some(1_700_000_000),
         };
         self.agent(cluster)
             .callers

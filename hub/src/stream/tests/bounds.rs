@@ -21,7 +21,11 @@ async fn breakers_are_of_members_that_the_router_is_told_of() {
     let gateway = hub.router("gateway", Vec::new()).await;
     for router in [&part, &gateway] {
         let breakers = ["east", "mars", "invented"].map(open_breaker).into();
-        router.say(RouterSaid::Breakers(v1::BreakerReport { breakers })).await;
+        let report = v1::BreakerReport {
+            breakers,
+            answered: Vec::new(),
+        };
+        router.say(RouterSaid::Breakers(report)).await;
     }
     let kept = |hub: &TestHub, router: &str| {
         hub.acks.read(|routers| {
@@ -121,6 +125,66 @@ async fn a_router_is_told_when_it_is_not_alone_any_more() {
     assert!(alone().await, "the first of a ledger");
     let _other = hub.router("other", Vec::new()).await;
     assert!(!alone().await);
+}
+
+#[tokio::test]
+async fn a_router_is_told_when_members_answered_any_router_last() {
+    let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
+    let mut asker = hub.router("gateway", Vec::new()).await;
+    let first = asker.transaction().await;
+    asker.ack(first.nonce).await;
+    let report = |cluster: &str, until_unix_seconds| {
+        RouterSaid::Breakers(v1::BreakerReport {
+            breakers: Vec::new(),
+            answered: vec![v1::MemberAnswered {
+                cluster: cluster.into(),
+                until_unix_seconds,
+            }],
+        })
+    };
+    let mut last_answer = async |cluster: &str| {
+        let clusters = vec![cluster.to_owned(), "invented".to_owned()];
+        asker
+            .say(RouterSaid::LastAnswersQuery(v1::LastAnswersQuery { id: 7, clusters }))
+            .await;
+        loop {
+            if let RouterTold::LastAnswers(last) = asker.hear().await.unwrap() {
+                assert_eq!(last.id, 7);
+                let answered = last.answered.into_iter();
+                break answered
+                    .map(|one| (one.cluster, one.until_unix_seconds))
+                    .collect::<Vec<_>>();
+            }
+        }
+    };
+    assert_eq!(last_answer("east").await, [], "this one has not said");
+    let asker_says = hub.acks.clone();
+    let epoch = asker_says.read(|routers| routers["gateway"].epoch);
+    asker_says.reported("gateway", epoch, Vec::new(), [("east".to_owned(), 100)].into());
+    assert_eq!(last_answer("east").await, [("east".to_owned(), 100)]);
+    let mut other = hub.router("other", Vec::new()).await;
+    let transaction = other.transaction().await;
+    other.ack(transaction.nonce).await;
+    hub.until("the other holds east", |hub| {
+        hub.acks
+            .read(|routers| routers.get("other").filter(|other| !other.held.is_empty()).map(drop))
+    })
+    .await;
+    assert_eq!(last_answer("east").await, [], "the other has not said");
+    other.say(report("east", 103)).await;
+    hub.until("the other has said", |hub| {
+        hub.acks
+            .read(|routers| (!routers.get("other")?.answered.is_empty()).then_some(()))
+    })
+    .await;
+    assert_eq!(last_answer("east").await, [("east".to_owned(), 103)]);
+    drop(other);
+    hub.until("the other is gone", |hub| {
+        hub.acks.read(|routers| routers.get("other")?.left.map(drop))
+    })
+    .await;
+    assert_eq!(last_answer("east").await, [], "it may go on without the hub");
 }
 
 #[tokio::test]

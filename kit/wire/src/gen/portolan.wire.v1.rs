@@ -491,7 +491,7 @@ impl BucketAlgorithm {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
-    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
 /// Nested message and enum types in `RouterMessage`.
@@ -510,6 +510,8 @@ pub mod router_message {
         AccessReview(super::AccessReview),
         #[prost(message, tag = "6")]
         CatchUp(super::CatchUp),
+        #[prost(message, tag = "7")]
+        LastAnswersQuery(super::LastAnswersQuery),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -561,7 +563,7 @@ pub struct KnownResource {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterUpdate {
-    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub kind: ::core::option::Option<router_update::Kind>,
 }
 /// Nested message and enum types in `RouterUpdate`.
@@ -582,6 +584,8 @@ pub mod router_update {
         CaughtUp(super::CaughtUp),
         #[prost(message, tag = "7")]
         Alone(super::Alone),
+        #[prost(message, tag = "8")]
+        LastAnswers(super::LastAnswers),
     }
 }
 /// Split by how often things change and who may see them. A router ignores and acknowledges kinds that it does not know.
@@ -751,6 +755,9 @@ pub struct CallerView {
     /// refused while the router has none. More: refused, naming them.
     #[prost(string, repeated, tag = "6")]
     pub shards: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Since when the Pod exists, by its member's clock. Absent: nobody has told.
+    #[prost(int64, optional, tag = "7")]
+    pub created_unix_seconds: ::core::option::Option<i64>,
 }
 /// Everything of a shard but its pairs, which are in one Ownership for each member.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -897,11 +904,39 @@ pub struct Credential {
     #[prost(int64, tag = "4")]
     pub expires_unix_seconds: i64,
 }
-/// State of the router's breakers for hub status; sent on every transition and once after each Hello.
+/// State of the router's breakers for hub status; sent on every transition, once after each Hello, and when members have
+/// answered later than was reported.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BreakerReport {
     #[prost(message, repeated, tag = "1")]
     pub breakers: ::prost::alloc::vec::Vec<BreakerState>,
+    /// Of every member that the router has. An older router tells none.
+    #[prost(message, repeated, tag = "2")]
+    pub answered: ::prost::alloc::vec::Vec<MemberAnswered>,
+}
+/// Until then a member may have answered a caller's request with success; later than that it has not.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemberAnswered {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub until_unix_seconds: i64,
+}
+/// Until when may any router have had an answer of these members? Answered by LastAnswers.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LastAnswersQuery {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, repeated, tag = "2")]
+    pub clusters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LastAnswers {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Without those of which it is not known of every router.
+    #[prost(message, repeated, tag = "2")]
+    pub answered: ::prost::alloc::vec::Vec<MemberAnswered>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BreakerState {
@@ -1574,6 +1609,9 @@ pub struct CallerFact {
     >,
     #[prost(string, tag = "6")]
     pub phase: ::prost::alloc::string::String,
+    /// Its metadata.creationTimestamp. Absent: the agent does not tell.
+    #[prost(int64, optional, tag = "7")]
+    pub created_unix_seconds: ::core::option::Option<i64>,
 }
 /// A token of this member's portolan-router ServiceAccount, minted by TokenRequest, renewed at half its life.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -203,7 +203,7 @@ impl FanOut {
                 .map(|left| format!("told to be empty once, then refused: {}", left.message)),
         );
         if !self.watch && self.unavailable == Unavailable::PartialStart {
-            lines.push("a first list goes without a member that cannot be reached (PartialStart)".into());
+            lines.push("a list goes without a member that has answered no router since the caller's Pod was created (PartialStart)".into());
         }
     }
 }
@@ -223,7 +223,7 @@ impl FanLeg {
         self.forward.explain(lines);
         match &self.filter {
             Some(filter) => lines.push(format!(
-                "the router keeps {filter}: labels of the kind are not complete there or cannot say it, or the member has not told what it serves"
+                "the router keeps {filter}: labels of the kind are not complete there or cannot say it, its agent is not heard, or the member has not told what it serves"
             )),
             None if self.share.namespaces.is_some() => {
                 lines.push("labels of the kind are complete there: the member filters".into());

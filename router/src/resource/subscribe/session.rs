@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -20,6 +21,7 @@ use tonic::Streaming;
 use super::hub_state::HubState;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
+use crate::resource::question;
 use crate::resource::subscribe::HubMetrics;
 use crate::resource::upstream::Upstreams;
 use crate::value::snapshot::build::Transaction;
@@ -33,6 +35,8 @@ const REPORT_DELAY: Duration = Duration::from_millis(100);
 /// Unanswered questions beyond which those that nobody waits for any more are forgotten.
 const MAX_PENDING: usize = 1_024;
 
+type AskedLastAnswers = question::Asked<Vec<String>, HashMap<String, i64>>;
+
 pub(super) struct Session {
     outbox: mpsc::Sender<v1::RouterMessage>,
     updates: Streaming<v1::RouterUpdate>,
@@ -42,7 +46,9 @@ pub(super) struct Session {
     /// Questions to the hub by id, until they are answered.
     pending: HashMap<u64, oneshot::Sender<Decision>>,
     next_id: u64,
-    reported: Option<Vec<v1::BreakerState>>,
+    /// Of which members another task waits to hear when they answered last, by id.
+    last_answers: HashMap<u64, oneshot::Sender<HashMap<String, i64>>>,
+    reported: Option<v1::BreakerReport>,
 }
 
 impl Session {
@@ -76,6 +82,7 @@ impl Session {
             transaction: Transaction::default(),
             pending: HashMap::new(),
             next_id: 0,
+            last_answers: HashMap::new(),
             reported: None,
         })
     }
@@ -90,6 +97,7 @@ impl Session {
     ) -> Result<Infallible, SessionError> {
         let routing = state.routing().clone();
         let mut views = routing.catch_up.carry();
+        let mut last_answers = routing.last_answers.carry();
         let mut breakers = routing.breaker_changes();
         let mut report_at = Some(Instant::now());
         loop {
@@ -109,13 +117,14 @@ impl Session {
                     }
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
+                Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
                 Ok(()) = breakers.changed() => {
                     report_at = report_at.or_else(|| Some(Instant::now() + REPORT_DELAY));
                 }
                 () = due(report_at) => {
                     report_at = None;
-                    self.report(states(&routing.load().upstreams)).await?;
+                    self.report(report(&routing.load().upstreams)).await?;
                 }
                 () = state.save_due() => state.save_if_changed().await,
                 _ = self.identity.changed() => return Err(SessionError::Renewed),
@@ -139,6 +148,13 @@ impl Session {
                         allowed: decision.allowed,
                         reason: decision.reason,
                     });
+                }
+            }
+            Some(In::LastAnswers(last)) => {
+                if let Some(waiting) = self.last_answers.remove(&last.id) {
+                    let answered = last.answered.into_iter();
+                    // Nobody waits any more: fine.
+                    let _ = waiting.send(answered.map(|one| (one.cluster, one.until_unix_seconds)).collect());
                 }
             }
             // The session's own loop reads it.
@@ -195,13 +211,23 @@ impl Session {
         .await
     }
 
+    async fn ask_last_answers(&mut self, asked: AskedLastAnswers) -> Result<(), SessionError> {
+        self.last_answers.retain(|_, waiting| !waiting.is_closed());
+        let id = self.next_id;
+        self.next_id += 1;
+        self.last_answers.insert(id, asked.answer);
+        let clusters = asked.question;
+        self.send(Out::LastAnswersQuery(v1::LastAnswersQuery { id, clusters }))
+            .await
+    }
+
     /// The watch also wakes for what changes no state, a new member for example.
-    async fn report(&mut self, states: Vec<v1::BreakerState>) -> Result<(), SessionError> {
-        if self.reported.as_ref() == Some(&states) {
+    async fn report(&mut self, report: v1::BreakerReport) -> Result<(), SessionError> {
+        if self.reported.as_ref() == Some(&report) {
             return Ok(());
         }
-        self.reported = Some(states.clone());
-        self.send(Out::Breakers(v1::BreakerReport { breakers: states })).await
+        self.reported = Some(report.clone());
+        self.send(Out::Breakers(report)).await
     }
 
     async fn send(&self, kind: Out) -> Result<(), SessionError> {
@@ -241,7 +267,7 @@ async fn due(at: Option<Instant>) {
     }
 }
 
-fn states(upstreams: &Upstreams) -> Vec<v1::BreakerState> {
+fn report(upstreams: &Upstreams) -> v1::BreakerReport {
     let state = |status: crate::resource::upstream::BreakerStatus| v1::BreakerState {
         cluster: status.cluster.to_string(),
         traffic_class: status.class.as_str().to_owned(),
@@ -253,5 +279,12 @@ fn states(upstreams: &Upstreams) -> Vec<v1::BreakerState> {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)),
     };
-    upstreams.breakers().into_iter().map(state).collect()
+    let answered = |(cluster, until_unix_seconds): (Arc<str>, i64)| v1::MemberAnswered {
+        cluster: cluster.to_string(),
+        until_unix_seconds,
+    };
+    v1::BreakerReport {
+        breakers: upstreams.breakers().into_iter().map(state).collect(),
+        answered: upstreams.answered_until().into_iter().map(answered).collect(),
+    }
 }

@@ -91,6 +91,7 @@ fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
         pod: "operator-0".to_owned(),
         service_account: service_account.to_owned(),
         shards: vec![format!("ns/{shard}")],
+        created_unix_seconds: None,
     };
     resource(&format!("caller-{shard}"), Body::CallerView(view))
 }

@@ -235,6 +235,9 @@ async fn deliver(run: &Run, request: Request<Body>) -> Result<Response<Body>, Up
 
 /// The deadline is for the whole answer.
 fn limited(run: &Run, mut response: Response<Body>) -> Response<Body> {
+    if response.status().is_success() {
+        run.upstream.answered();
+    }
     if let (Some(deadline), Body::Member(stream)) = (run.leg.deadline, response.body_mut()) {
         stream.set_deadline(deadline);
     }

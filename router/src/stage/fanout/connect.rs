@@ -21,7 +21,6 @@ use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape, described};
-use crate::value::snapshot::Unavailable;
 
 /// Added to what members are told of the end of the client's stream: its end is to be ours, after the bookmark that they send
 /// before theirs. Later they would send none to a watch that is shorter than their minute, and its position would stay until
@@ -36,9 +35,9 @@ pub(super) struct Shared {
     pub(super) fanouts: Arc<FanOuts>,
     pub(super) asking: Asking,
     pub(super) accepted: Accepted,
-    /// The client began with nothing: only then may it be told less than all
-    /// (`docs/semantics.md#unreachable-is-not-deleted`).
-    pub(super) first: bool,
+    /// Members of which the client began with nothing and its caller was never shown anything: without them alone it may be
+    /// told less than all (`docs/semantics.md#unreachable-is-not-deleted`).
+    pub(super) never_shown: Vec<Arc<str>>,
     /// When the client's stream ends.
     pub(super) ends: Instant,
 }
@@ -126,8 +125,8 @@ pub(super) fn connect(
 impl Shared {
     /// Whether the initial events may do without a member that cannot be reached. To a client that lists anew, what is not
     /// among them is deleted.
-    pub(super) fn may_leave_out(&self, plan: &FanOut) -> bool {
-        self.first && plan.unavailable == Unavailable::PartialStart
+    pub(super) fn may_leave_out(&self, cluster: &str) -> bool {
+        self.never_shown.iter().any(|never| **never == *cluster)
     }
 
     fn overrides(&self, wish: &Wish) -> Overrides {

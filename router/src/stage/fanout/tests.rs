@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::connect::{Answered, Shared, Wish, connect};
 use super::fence::Write;
 use super::listing::Turns;
+use super::partial::tests::young;
 use super::*;
 use crate::decision::plan::{FanLeg, Forward, Need, Rewrite, fanout::Share};
 use crate::resource::access::{Access, HubReviews, MemberAnswer, MemberApi};
@@ -284,8 +285,17 @@ pub(super) fn nobody(dispatcher: Arc<Dispatcher>) -> Arc<Preflight> {
     })
 }
 
+/// A replica whose Pod was created then.
+pub(super) fn born(created_unix_seconds: Option<i64>) -> Caller {
+    pod("young", created_unix_seconds)
+}
+
 /// One replica of an operator.
 fn replica(pod_uid: &str) -> Caller {
+    pod(pod_uid, None)
+}
+
+fn pod(pod_uid: &str, created_unix_seconds: Option<i64>) -> Caller {
     Caller::Pod(Arc::new(CallerView {
         key: CallerKey {
             home_cluster: "east".into(),
@@ -294,6 +304,7 @@ fn replica(pod_uid: &str) -> Caller {
         namespace: "ns".into(),
         pod: format!("operator-{pod_uid}"),
         service_account: "operator".to_owned(),
+        created_unix_seconds,
         binding: Binding::None,
     }))
 }

@@ -91,11 +91,13 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
         },
     };
     fanouts.open.metrics.started(begin.word());
+    let members = plan.clusters().filter(|_| begin.first).cloned().collect();
+    let never_shown = fanouts.never_shown(&plan, &asking.caller, members).await;
     let bookmarks = query.bookmarks();
     let shared = Arc::new(Shared {
         fanouts: fanouts.clone(),
         accepted,
-        first: begin.first,
+        never_shown,
         ends: Instant::now() + lifetime(&asking),
         asking,
     });

@@ -88,6 +88,7 @@ impl World {
             ..told::MemberGrant::default()
         };
         let view = told::CallerView {
+            created_unix_seconds: None,
             home_cluster: "east".into(),
             pod_uid: "u".into(),
             namespace: "ops".into(),

@@ -57,6 +57,7 @@ impl World {
             }],
         };
         let view = told::CallerView {
+            created_unix_seconds: None,
             home_cluster: "east".into(),
             pod_uid: "u".into(),
             namespace: "ops".into(),

@@ -87,6 +87,7 @@ impl CallerView {
             "namespace": &*self.namespace,
             "pod": self.pod,
             "serviceAccount": self.service_account,
+            "createdUnixSeconds": self.created_unix_seconds,
             "shards": shards,
             "shard": shard,
         })

@@ -43,6 +43,7 @@ fn way(cluster: &str) -> v1::Target {
 
 fn view(uid: &str, label_prefix: &str) -> told::CallerView {
     told::CallerView {
+        created_unix_seconds: None,
         home_cluster: "east".into(),
         pod_uid: uid.into(),
         namespace: "ops".into(),

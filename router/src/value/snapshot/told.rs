@@ -34,6 +34,7 @@ pub(crate) struct CallerView {
     pub(crate) pod: String,
     pub(crate) service_account: String,
     pub(crate) shards: Vec<String>,
+    pub(crate) created_unix_seconds: Option<i64>,
     pub(crate) shard: Option<Shard>,
 }
 
@@ -107,6 +108,7 @@ impl CallerView {
             pod: told.pod,
             service_account: told.service_account,
             shards: told.shards,
+            created_unix_seconds: told.created_unix_seconds,
         }));
         bodies
     }

@@ -254,6 +254,7 @@ fn resources(backends: &[String], ca_pem: &str, jwk: &str) -> Vec<v1::Resource> 
         pod: POD.to_owned(),
         service_account: CALLER.to_owned(),
         shards: vec![shard_name()],
+        created_unix_seconds: None,
     };
     let mut bodies = vec![Body::CallerView(caller), Body::Shard(shard(backends.len()))];
     for (number, backend) in backends.iter().enumerate() {

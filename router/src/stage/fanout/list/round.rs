@@ -1,5 +1,6 @@
 //! One round of a list: every member that is needed is asked at once, and their heads decide what becomes of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -26,7 +27,6 @@ use crate::stage::fanout::named;
 use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape};
-use crate::value::snapshot::Unavailable;
 
 /// Largest object that is kept until it is known whether it is shown: etcd takes 1.5 MiB, aggregated APIs may send more.
 const MAX_ITEM_BYTES: usize = 16 << 20;
@@ -83,8 +83,11 @@ impl<'a> Round<'a> {
             away: None,
             warnings: Vec::new(),
         };
-        for (index, answer) in heads.into_iter().enumerate() {
-            let (leg, head) = answer?;
+        let heads = heads.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let away = heads.iter().filter(|(_, head)| matches!(head, Head::Away(_)));
+        let away = away.map(|(leg, _)| leg.cluster().clone()).collect();
+        let never_shown = never_shown(listing, round.read.continued, away).await;
+        for (index, (leg, head)) in heads.into_iter().enumerate() {
             match head {
                 Head::Refused(response) => return round.refused(leg, index, response).await.map(Turn::Answer),
                 Head::Absent(response) => {
@@ -92,7 +95,7 @@ impl<'a> Round<'a> {
                     round.absent.get_or_insert_with(|| refusal(plan, leg, response));
                     round.without.push(leg.slot);
                 }
-                Head::Away(fault) => round.leave_out(leg, fault),
+                Head::Away(fault) => round.leave_out(leg, fault, never_shown.contains(leg.cluster())),
                 Head::List(media, response) if index < pages => round.lists.push((leg, media, response)),
                 Head::List(_, response) => round.pins.push((leg, response)),
             }
@@ -101,9 +104,8 @@ impl<'a> Round<'a> {
     }
 
     /// A member that cannot be had: the list waits for it, unless it may begin without it.
-    fn leave_out(&mut self, leg: &FanLeg, fault: Fault) {
-        let plan = &self.listing.fan.plan;
-        if plan.unavailable == Unavailable::PartialStart && self.listing.query.is_first() && !self.read.continued {
+    fn leave_out(&mut self, leg: &FanLeg, fault: Fault, may_go_without: bool) {
+        if may_go_without {
             let text = format!(
                 "objects of member cluster {} are missing from this list and follow when it is back: {fault}",
                 leg.cluster()
@@ -300,6 +302,15 @@ impl<'a> Round<'a> {
         let fault = Fault::Expired(CONTINUE_INCONSISTENT.to_owned());
         Ok(reply::reply_with_continue(&fault, &token, self.listing.status).map(Body::from))
     }
+}
+
+/// Those of the members that are away that this list may go without.
+async fn never_shown(listing: &Listing<'_>, continued: bool, away: Vec<Arc<str>>) -> Vec<Arc<str>> {
+    if continued || !listing.query.is_first() {
+        return Vec::new();
+    }
+    let (fan, fanouts) = (&listing.fan, listing.fanouts);
+    fanouts.never_shown(&fan.plan, &fan.asking.caller, away).await
 }
 
 async fn head<'a>(listing: &'a Listing<'a>, ask: &LegAsk, accept: HeaderValue) -> Result<(&'a FanLeg, Head), Fault> {

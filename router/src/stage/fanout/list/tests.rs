@@ -125,6 +125,7 @@ struct World {
     members: Vec<(&'static str, Member)>,
     routing: Arc<Routing>,
     universe: Arc<Universe>,
+    caller: Caller,
     unavailable: Unavailable,
     unique: bool,
 }
@@ -159,6 +160,10 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         fanouts: Arc::new(fanouts),
         members,
         routing,
+        caller: Caller::Person {
+            user: "ada".to_owned(),
+            groups: Vec::new(),
+        },
         unavailable: Unavailable::Hold,
         unique: false,
     }
@@ -230,11 +235,7 @@ impl World {
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
         let asked = classify(&head.method, &head.uri, &head.headers).unwrap();
-        let caller = Caller::Person {
-            user: "ada".to_owned(),
-            groups: Vec::new(),
-        };
-        let mut asking = Asking::new(asked, &head, caller, Context::new());
+        let mut asking = Asking::new(asked, &head, self.caller.clone(), Context::new());
         asking.deadline = Some(Instant::now() + Duration::from_secs(20));
         let plan = FanOut {
             legs: self.members.iter().map(|(name, _)| self.leg(name)).collect(),

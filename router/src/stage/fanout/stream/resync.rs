@@ -98,7 +98,7 @@ impl MergedWatch {
     fn without(&mut self, index: usize, reason: Reason) {
         let act = if reason == Reason::Absent {
             self.merge.absent(index, &mut self.out)
-        } else if self.shared.may_leave_out(&self.plan) {
+        } else if self.shared.may_leave_out(&self.legs[index].shown.cluster) {
             self.merge.give_up(index, &mut self.out)
         } else {
             None

@@ -26,6 +26,7 @@ async fn the_start_needs_all_members_or_a_position_or_leave_to_go_without() {
     drop(watch);
     // Leave to go without.
     world.plan.unavailable = Unavailable::PartialStart;
+    world.caller = young(&world.fanouts.routing);
     let started = world.start("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
     let (_, mut stream) = world.members[0].opens().await;
     world.members[1].refuses(503).await;

@@ -81,6 +81,7 @@ async fn what_does_not_speak_as_an_api_server_is_away_and_named() {
 async fn only_the_first_list_goes_without_a_member() {
     let mut world = World::new(&["east", "west"]).await;
     world.plan.unavailable = Unavailable::PartialStart;
+    world.caller = young(&world.fanouts.routing);
     let again = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=";
     for version in [world.cursor(&[10, 20]), "17".to_owned()] {
         let started = world.start(&format!("{again}{version}"));
@@ -133,7 +134,7 @@ async fn no_member_is_connected_before_it_has_said_that_the_caller_may() {
         fanouts: world.fanouts.clone(),
         accepted: crate::value::media::Accepted::of(&fan.asking.headers).unwrap(),
         asking: fan.asking,
-        first: false,
+        never_shown: Vec::new(),
         ends: tokio::time::Instant::now() + PATIENCE,
     });
     let wish = Wish {

@@ -32,6 +32,7 @@ fn shard() -> Vec<Told> {
         }],
     };
     let view = told::CallerView {
+        created_unix_seconds: None,
         home_cluster: "east".into(),
         pod_uid: "u".into(),
         namespace: "ns".into(),

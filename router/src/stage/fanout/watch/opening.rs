@@ -137,32 +137,32 @@ impl Opening {
         let Some((shape, kind)) = self.shape() else {
             return self.nobody();
         };
-        if !self.goes_without()
-            && let Some(away) = self.first_away()
-        {
+        if let Some(away) = self.first_away(|cluster| !self.goes_without(cluster)) {
             return Err(away);
         }
         Ok(self.stream(routing, shape, kind))
     }
 
-    /// Whether it may begin with some members only.
-    fn goes_without(&self) -> bool {
-        self.begin.resumes || self.shared.may_leave_out(&self.plan)
+    /// Whether it may begin without this member.
+    fn goes_without(&self, cluster: &str) -> bool {
+        self.begin.resumes || self.shared.may_leave_out(cluster)
     }
 
     /// Until all have answered, or somebody has and the others were waited for briefly.
     async fn wait(&mut self) {
-        let goes_without = self.goes_without();
         let patience = if self.begin.resumes { RESUMES } else { BRIEF };
         let mut brief = std::pin::pin!(tokio::time::sleep(patience));
         let mut begun = false;
         poll_fn(|cx| {
-            let (mut waiting, mut enough, mut hopeless) = (false, false, false);
+            let (mut waiting, mut needed, mut begins, mut refused, mut hopeless) = (false, false, false, false, false);
             for index in 0..self.legs.len() {
-                waiting |= self.poll_leg(index, cx);
+                let goes_without = self.goes_without(self.plan.legs[index].cluster());
+                let waits = self.poll_leg(index, cx);
+                waiting |= waits;
+                needed |= waits && !goes_without;
                 match &self.legs[index] {
-                    Asked::Answered(Answered::Live(_) | Answered::Gone) => enough |= goes_without,
-                    Asked::Answered(Answered::Refused(_)) => enough = true,
+                    Asked::Answered(Answered::Live(_) | Answered::Gone) => begins = true,
+                    Asked::Answered(Answered::Refused(_)) => refused = true,
                     // Without this one there is no beginning, whatever the others say.
                     Asked::Answered(Answered::Away(_)) => hopeless |= !goes_without,
                     Asked::Answered(Answered::Absent(_)) | Asked::Waiting(_) => {}
@@ -171,7 +171,7 @@ impl Opening {
             if !waiting || hopeless {
                 return Poll::Ready(());
             }
-            if enough && !begun {
+            if (refused || (begins && !needed)) && !begun {
                 begun = true;
                 brief.as_mut().reset(Instant::now() + patience);
             }
@@ -236,7 +236,7 @@ impl Opening {
         {
             return Ok(passed(answer));
         }
-        if let Some(away) = self.first_away() {
+        if let Some(away) = self.first_away(|_| true) {
             return Err(away);
         }
         match self.take(|answered| matches!(answered, Answered::Absent(_))) {
@@ -249,8 +249,12 @@ impl Opening {
         }
     }
 
-    fn first_away(&self) -> Option<Fault> {
-        let legs = || self.legs.iter().zip(&self.plan.legs);
+    /// The first member, of those that are `needed`, whose events cannot flow.
+    fn first_away(&self, needed: impl Fn(&str) -> bool) -> Option<Fault> {
+        let legs = || {
+            let legs = self.legs.iter().zip(&self.plan.legs);
+            legs.filter(|(_, leg)| needed(leg.cluster()))
+        };
         let away = legs().find_map(|(asked, leg)| match asked {
             Asked::Answered(Answered::Away(away)) => Some((leg, away.why.clone())),
             _ => None,

@@ -125,6 +125,7 @@ fn caller(number: usize) -> v1::CallerFact {
         service_account: "operator".to_owned(),
         labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         phase: "Running".to_owned(),
+        created_unix_seconds: Some(1_700_000_000),
     }
 }
 

@@ -1,6 +1,10 @@
 //! Members that are away, refuse, break off, or send no list.
 
+use std::collections::HashMap;
+
 use super::*;
+use crate::stage::fanout::partial::tests::{LONG_AGO, young};
+use crate::stage::fanout::tests::born;
 
 #[tokio::test]
 async fn a_list_waits_for_a_member_that_cannot_be_had() {
@@ -44,6 +48,7 @@ async fn a_version_that_a_member_does_not_have_yet_is_its_own_to_say() {
 async fn a_first_list_may_begin_without_a_member_and_says_so() {
     let mut world = two(|_, _| refusal(500, "etcd is away"), |_, _| list(7, &["a"], "")).await;
     world.unavailable = Unavailable::PartialStart;
+    world.caller = young(&world.fanouts.routing);
     for query in ["", "?resourceVersion=0", "?limit=5"] {
         let answer = world.get(query).await.unwrap();
         assert_eq!(answer.names(), ["a"], "{query}");
@@ -57,6 +62,42 @@ async fn a_first_list_may_begin_without_a_member_and_says_so() {
         world.get("?resourceVersion=17").await,
         Err(Fault::TooManyRequests { .. })
     ));
+}
+
+/// Clients that list anew without a version drop from their stores what is not in the answer.
+#[tokio::test]
+async fn what_a_caller_may_have_been_shown_is_not_taken_back() {
+    let mut world = two(|_, _| refusal(500, "etcd is away"), |_, _| list(7, &["a"], "")).await;
+    world.unavailable = Unavailable::PartialStart;
+    let now = world.routing.upstreams.get("east").unwrap().last_answer();
+    for (created, elsewhere, first) in [
+        (Some(now + 6), Some(LONG_AGO), true),
+        (Some(now + 5), Some(LONG_AGO), false),
+        (None, Some(LONG_AGO), false),
+        (Some(now + 6), Some(now + 1), false),
+        (Some(now + 6), None, false),
+    ] {
+        world.caller = born(created);
+        let mut carrier = world.fanouts.routing.last_answers.carry();
+        let hub = async {
+            let asked = carrier.questions.recv().await.unwrap();
+            assert_eq!(asked.question, ["east"]);
+            let known = elsewhere.map(|until| ("east".to_owned(), until));
+            let _ = asked.answer.send(known.into_iter().collect::<HashMap<_, _>>());
+            std::future::pending::<()>().await;
+        };
+        let answer = tokio::select! {
+            answer = world.get("") => answer,
+            () = hub => unreachable!("it goes on"),
+        };
+        assert_eq!(
+            answer.is_ok(),
+            first,
+            "created {created:?}, another router's last answer {elsewhere:?}"
+        );
+    }
+    world.caller = born(Some(now + 6));
+    assert!(world.get("").await.is_err(), "the hub is away");
 }
 
 #[tokio::test]
