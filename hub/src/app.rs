@@ -136,6 +136,7 @@ impl Parts {
             finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
         );
         self.spawn("versions", pins.clone().keep_versions());
+        self.spawn("coverage-age", self.index.clone().age_coverage());
         let services = self.services(ca, pins);
         serving.ready();
         tracing::info!("serving");

@@ -4,7 +4,7 @@
 //! [`AgentReport`] is *unknown* while `None`, which is not the same as empty: after a restart of the hub nothing may be
 //! taken from routers because an agent has not spoken yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub(crate) struct Facts {
     pub(crate) shards: BTreeMap<ShardName, ShardObject>,
     pub(crate) pins: BTreeMap<String, Pin>,
     pub(crate) agents: BTreeMap<String, AgentReport>,
+    /// Members of whose labels their agents have not spoken for so long that what they said last does not count.
+    pub(crate) silent: BTreeSet<String>,
     /// Why the last attempt of a cluster to join or to connect was refused.
     pub(crate) join_refusals: BTreeMap<String, (ConditionReason, String)>,
 }
@@ -107,6 +109,10 @@ pub(crate) struct AgentReport {
     pub(crate) kubernetes_version: String,
     pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
     pub(crate) coverage: Option<BTreeMap<GroupResource, v1::KindCoverage>>,
+    /// The stream that is open has told it.
+    pub(crate) told_coverage: bool,
+    /// When the agent said anything last on a stream that had told its coverage.
+    pub(crate) vouched: Option<Instant>,
     /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
     pub(crate) token: Option<Token>,

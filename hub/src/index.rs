@@ -5,6 +5,8 @@
 //! `watch`, `enroll`, agent sessions; readers are `distribute`, `status` and admin pages.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
 use parking_lot::RwLock;
@@ -23,6 +25,9 @@ mod tests;
 pub(crate) use bounds::OutOfBounds;
 pub(crate) use objects::{member_from, shard_from};
 pub(crate) use report::Report;
+
+/// Between two looks at how long agents have said nothing.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
 /// How far a change reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,6 +86,15 @@ impl Index {
         }
     }
 
+    /// Lets what agents said of labels age, until it is dropped.
+    pub(crate) async fn age_coverage(self: Arc<Self>) {
+        let since = Instant::now();
+        loop {
+            tokio::time::sleep(LOOKS_EVERY).await;
+            self.write(|facts| facts.age_coverage(Instant::now(), since));
+        }
+    }
+
     /// Reports of one agent stream, as long as no later stream of the cluster has replaced it. What is beyond the bounds of
     /// one agent is refused, and changes nothing.
     pub(crate) fn report(&self, cluster: &str, epoch: u64, report: Report) -> Result<(), OutOfBounds> {
@@ -119,6 +133,7 @@ impl Facts {
     pub(crate) fn delete_member(&mut self, name: &str) -> Change {
         // What its agent said goes too: a cluster that comes back under this name joins anew.
         let known = self.members.remove(name).is_some() | self.agents.remove(name).is_some();
+        self.silent.remove(name);
         self.join_refusals.remove(name);
         if known { Change::Compile } else { Change::Nothing }
     }

@@ -26,7 +26,7 @@ pub(super) fn render(world: &mut World, facts: &Facts) {
             (Ref::Target(cluster.clone()), target(cluster, member, pin)),
             (
                 Ref::Coverage(cluster.clone()),
-                agent.and_then(|agent| coverage(cluster, agent)),
+                coverage(cluster, agent, facts.silent.contains(cluster)),
             ),
             (
                 Ref::gateway_credential(cluster),
@@ -98,12 +98,17 @@ fn identity(
     Compiled::new(body).provisional(provisional)
 }
 
-/// `None` until the agent has told.
-fn coverage(cluster: &str, agent: &AgentReport) -> Option<Compiled> {
-    let kinds = agent.coverage.as_ref()?.values().map(coverage_for_routers);
+/// `None` until the agent has told. While it is silent nothing is known to be labelled: routers that go by labels then read
+/// anew what they might miss.
+fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool) -> Option<Compiled> {
+    let told = agent.and_then(|agent| agent.coverage.as_ref());
+    let kinds = match told {
+        _ if silent => Vec::new(),
+        told => told?.values().map(coverage_for_routers).collect(),
+    };
     Some(Compiled::new(Body::Coverage(v1::Coverage {
         cluster: cluster.to_owned(),
-        kinds: kinds.collect(),
+        kinds,
     })))
 }
 

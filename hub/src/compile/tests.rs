@@ -335,6 +335,11 @@ fn a_report_of_coverage_changes_one_resource() {
     let changed = |name: &&Ref| before.resources.get(*name) != after.resources.get(*name);
     let changed: Vec<_> = after.resources.keys().filter(changed).collect();
     assert_eq!(changed, [&Ref::Coverage("east".to_owned())]);
+    fleet.facts.silent.insert("east".to_owned());
+    let silent = fleet.compile(0);
+    let told = silent.body(&Ref::Coverage("east".to_owned()));
+    let nothing = |coverage: &v1::Coverage| coverage.kinds.is_empty();
+    assert!(matches!(told, Some(v1::resource::Body::Coverage(coverage)) if nothing(coverage)));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! `bounds` is refused.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use portolan_crds::GroupResource;
@@ -16,12 +16,17 @@ use super::bounds::{OutOfBounds, check, cut};
 use super::report::Report;
 use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, coverage_for_routers};
 
+/// Without a word of its agent a member's objects may lack labels that it would have given: a namespace may have been made
+/// anew. Six heartbeats.
+const COVERAGE_AGES: Duration = Duration::from_secs(30);
+
 impl Facts {
     /// A stream begins: what earlier ones reported stays until it is replaced.
     pub(crate) fn agent_connected(&mut self, cluster: &str, epoch: u64, hello: &v1::AgentHello) -> Change {
         let agent = self.agents.entry(cluster.to_owned()).or_default();
         agent.epoch = epoch;
         agent.connected = true;
+        agent.told_coverage = false;
         agent.version.clone_from(&hello.version);
         agent.kubernetes_version.clone_from(&hello.kubernetes_version);
         cut(&mut agent.version);
@@ -52,10 +57,36 @@ impl Facts {
         match self.agents.get_mut(cluster).filter(|agent| agent.epoch == epoch) {
             Some(agent) => {
                 let report = check(agent, report)?;
-                Ok(agent.apply(report))
+                let vouches = !matches!(report, Report::Disconnected);
+                agent.told_coverage |= matches!(report, Report::Coverage(_));
+                let change = agent.apply(report);
+                if !vouches || !agent.told_coverage {
+                    return Ok(change);
+                }
+                agent.vouched = Some(Instant::now());
+                let spoke_again = self.silent.remove(cluster);
+                Ok(if spoke_again { Change::Compile } else { change })
             }
             None => Ok(Change::Nothing),
         }
+    }
+
+    /// What agents said of labels ages: of each member without a word within [`COVERAGE_AGES`] it does not count any more. Not
+    /// counted is the time before `since`, when there was no hub that it could have told.
+    pub(crate) fn age_coverage(&mut self, now: Instant, since: Instant) -> Change {
+        let mut change = Change::Nothing;
+        for cluster in self.members.keys() {
+            let vouched = self.agents.get(cluster).and_then(|agent| agent.vouched);
+            let last = vouched.map_or(since, |vouched| vouched.max(since));
+            if now.saturating_duration_since(last) >= COVERAGE_AGES && self.silent.insert(cluster.clone()) {
+                tracing::warn!(
+                    cluster,
+                    "the agent is not heard: what it said of labels does not count any more"
+                );
+                change = Change::Compile;
+            }
+        }
+        change
     }
 }
 

@@ -1,5 +1,7 @@
 //! Order of arrival does not matter, a bad object is an entry with a problem, and an old stream has no say.
 
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject};
 use portolan_crds::{MemberCluster, ShardingConfig};
@@ -222,6 +224,48 @@ fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
     assert_eq!(report(3, 3), Change::Compile);
     assert_eq!(report(4, 4), Change::Status, "one object more is nothing to a router");
     assert_eq!(report(4, 4), Change::Nothing);
+}
+
+#[test]
+fn what_an_agent_said_of_labels_ages_until_it_has_told_all_again() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    let (began, half) = (Instant::now(), Duration::from_secs(15));
+    let coverage = || {
+        Report::Coverage(v1::CoverageDelta {
+            reset: true,
+            ..v1::CoverageDelta::default()
+        })
+    };
+    let beat = || Report::Heartbeat(v1::Heartbeat::default(), Timestamp::now());
+    assert_eq!(facts.age_coverage(began + half, began), Change::Nothing);
+    assert_eq!(
+        facts.age_coverage(began + 2 * half, began),
+        Change::Compile,
+        "never heard"
+    );
+    assert_eq!(facts.age_coverage(began + 3 * half, began), Change::Nothing, "once");
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    folded(&mut facts, 1, beat());
+    assert!(
+        facts.silent.contains("east"),
+        "it lives, and has not said what it found"
+    );
+    assert_eq!(folded(&mut facts, 1, coverage()), Change::Compile);
+    assert!(facts.silent.is_empty());
+    let vouched = facts.agents["east"].vouched.unwrap();
+    folded(&mut facts, 1, Report::Disconnected);
+    assert_eq!(facts.age_coverage(vouched + half, began), Change::Nothing);
+    let later_hub = vouched + half;
+    assert_eq!(
+        facts.age_coverage(vouched + 2 * half, later_hub),
+        Change::Nothing,
+        "while no hub was there it could tell none"
+    );
+    assert_eq!(facts.age_coverage(vouched + 2 * half, began), Change::Compile);
+    facts.agent_connected("east", 2, &v1::AgentHello::default());
+    folded(&mut facts, 2, beat());
+    assert!(facts.silent.contains("east"));
 }
 
 #[test]

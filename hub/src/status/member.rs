@@ -38,7 +38,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         joined(facts, cluster, agent),
         available(&status, agent, now, refused_target(cluster, routers)),
         credentials(agent, now),
-        labels(agent),
+        labels(agent, facts.silent.contains(cluster)),
     ];
     if agent.is_none() && may_return(&status, now) {
         let is_known = |type_: ConditionType| status.conditions.iter().any(|known| known.type_ == type_.to_string());
@@ -243,8 +243,13 @@ fn credentials(agent: Option<&AgentReport>, now: Timestamp) -> Finding {
     Finding::holds(TYPE, "the routers have a token")
 }
 
-fn labels(agent: Option<&AgentReport>) -> Finding {
+fn labels(agent: Option<&AgentReport>, silent: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::LabelsSynced;
+    if silent {
+        let message = "the agent has said nothing of labels for more than 30 s: whether new objects have theirs is not known, \
+                       so routers choose by namespace what callers see";
+        return Finding::unknown(TYPE, ConditionReason::HeartbeatLost, message);
+    }
     let Some(coverage) = agent.and_then(|agent| agent.coverage.as_ref()) else {
         let message = "the agent has not reported on labels since the hub started";
         return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
@@ -332,7 +337,8 @@ mod tests {
                 coverage,
                 ..AgentReport::default()
             };
-            assert_eq!(labels(Some(&agent)).status, holds);
+            assert_eq!(labels(Some(&agent), false).status, holds);
+            assert_eq!(labels(Some(&agent), true).status, None, "silent");
         }
     }
 }

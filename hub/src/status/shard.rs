@@ -56,7 +56,8 @@ fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -
     let all: BTreeSet<_> = wanted.chain(ledger.clusters()).collect();
     let labelled = |cluster: &str| {
         let coverage = facts.agents.get(cluster).and_then(|agent| agent.coverage.as_ref());
-        coverage.is_some_and(|coverage| !coverage.is_empty() && coverage.values().all(|kind| kind.complete))
+        !facts.silent.contains(cluster)
+            && coverage.is_some_and(|coverage| !coverage.is_empty() && coverage.values().all(|kind| kind.complete))
     };
     all.into_iter()
         .filter_map(|cluster| {

@@ -98,6 +98,7 @@ impl Subscriber {
             let _ = identity.wait_for(|generation| *generation > 0).await;
             let Err(error) = self.session().await;
             self.metrics.disconnected();
+            self.state.lost_hub();
             if matches!(error, SessionError::Renewed) {
                 tracing::info!("reconnecting to the hub with the renewed identity");
                 continue;
@@ -109,6 +110,7 @@ impl Subscriber {
                 tokio::select! {
                     () = &mut pause => break,
                     () = self.state.save_due() => self.state.save_if_changed().await,
+                    () = self.state.coverage_ages() => self.state.age_coverage(),
                 }
             }
         }

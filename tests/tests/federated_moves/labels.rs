@@ -1,7 +1,10 @@
 //! A kind comes while an agent is stopped: its objects have no labels, so the router chooses what the client sees. The
 //! agent starts, labels them, and then the member chooses: the client is told nothing twice and of nothing that is gone.
 
+use std::time::{Duration, Instant};
+
 use portolan_testbed::eventually;
+use portolan_tests::daemon::Daemon;
 use portolan_tests::door::Door;
 use portolan_tests::programs::argument;
 use portolan_tests::watch::{Watch, held};
@@ -126,4 +129,29 @@ async fn labels_become_complete_under_open_watches() {
         added.dedup();
         assert_eq!(added.len(), all, "twice: {:?}", watch.seen);
     }
+    let mut watches = [from_list, streamed, by_label];
+    silence(&mut agent, &mut watches).await;
+}
+
+/// Without its agent a namespace that is made anew gives its objects no labels: after a while the router chooses again, in
+/// open watches too.
+async fn silence(agent: &mut Daemon, watches: &mut [Watch; 3]) {
+    agent.kill().await.unwrap();
+    let killed = Instant::now();
+    let west = world().await.direct_door("west").await.unwrap();
+    west.call(http::Method::DELETE, "/api/v1/namespaces/fb-w", &[], b"")
+        .await
+        .unwrap();
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fb-w"}});
+    make("west", "/api/v1/namespaces", &object).await;
+    pack("west", "fb-w", "unlabelled").await;
+    chosen_by(1, 1).await;
+    assert!(killed.elapsed() >= Duration::from_secs(20), "{:?}", killed.elapsed());
+    for watch in &mut *watches {
+        assert_eq!(watch.sees("fb-w/unlabelled").await.unwrap(), "ADDED");
+        watch.holds(async || truth(BOXES, &OWNED).await).await.unwrap();
+        assert_eq!(watch.count("ERROR"), 0, "{:?}", watch.seen);
+    }
+    agent.start_again().await.unwrap();
+    chosen_by(2, 0).await;
 }

@@ -22,6 +22,10 @@ use crate::value::snapshot::build::{Transaction, apply};
 
 /// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// While the hub is away, what it said last of labels counts for this long: restarts of a hub make nobody read anew.
+const COVERAGE_HOLDS: Duration = Duration::from_mins(5);
+/// Then members follow one after another, as every watch by label is read anew.
+const BETWEEN_MEMBERS: Duration = Duration::from_secs(10);
 /// Doublings of the pause between two writes after writes that failed: about a minute.
 const MOST_DOUBLINGS: u32 = 6;
 
@@ -38,6 +42,10 @@ pub(crate) struct HubState {
     saving: Option<JoinHandle<Result<(), StateError>>>,
     /// Writes in a row that failed.
     failures: u32,
+    /// Since the hub is away: when what it said of the next member's labels does not count any more.
+    ages_at: Option<Instant>,
+    /// Members of whose labels what the hub said does not count any more.
+    aged: HashSet<String>,
     /// What tells of cursors of format 2 is passed over, as routers of before did.
     held_to_format_1: bool,
 }
@@ -54,6 +62,8 @@ impl HubState {
             saved_at: None,
             saving: None,
             failures: 0,
+            ages_at: None,
+            aged: HashSet::new(),
             held_to_format_1: false,
         }
     }
@@ -118,10 +128,69 @@ impl HubState {
                 }
             }
         }
-        let applied = apply(&self.routing.load().snapshot, &transaction);
+        let mut before = self.routing.load().snapshot.clone();
+        if let Some(restored) = self.restored() {
+            before = Arc::new(apply(&before, &restored).snapshot);
+        }
+        let applied = apply(&before, &transaction);
         self.routing.swap(applied.snapshot);
         self.keep(transaction, &applied.rejected);
         applied.rejected
+    }
+
+    /// The hub's stream has ended, or there is none yet: what it said last of labels holds for a while.
+    pub(super) fn lost_hub(&mut self) {
+        self.ages_at.get_or_insert_with(|| Instant::now() + COVERAGE_HOLDS);
+    }
+
+    /// Resolves when [`Self::age_coverage`] is due; never while the hub is there. Safe to drop.
+    pub(super) async fn coverage_ages(&self) {
+        match self.ages_at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Lets the labels of one more member count for nothing: its watches by label are asked anew, so members take turns.
+    pub(super) fn age_coverage(&mut self) {
+        self.ages_at = Some(Instant::now() + BETWEEN_MEMBERS);
+        let coverage = self.resources.values().filter_map(|resource| match &resource.body {
+            Some(Body::Coverage(coverage)) if !self.aged.contains(&coverage.cluster) => Some(&coverage.cluster),
+            _ => None,
+        });
+        let Some(cluster) = coverage.min().cloned() else { return };
+        tracing::warn!(
+            cluster,
+            "the hub is away for too long: what it said of labels does not count any more"
+        );
+        let unknown = v1::Resource {
+            version: String::new(),
+            body: Some(Body::Coverage(v1::Coverage {
+                cluster: cluster.clone(),
+                kinds: Vec::new(),
+            })),
+        };
+        let aged = Transaction {
+            upserted: vec![unknown],
+            removed: Vec::new(),
+        };
+        self.routing.swap(apply(&self.routing.load().snapshot, &aged).snapshot);
+        self.aged.insert(cluster);
+    }
+
+    /// The hub is back, and what it does not say anew of labels holds again.
+    fn restored(&mut self) -> Option<Transaction> {
+        self.ages_at = None;
+        let aged = std::mem::take(&mut self.aged);
+        let held = self.resources.values().filter(|resource| match &resource.body {
+            Some(Body::Coverage(coverage)) => aged.contains(&coverage.cluster),
+            _ => false,
+        });
+        let upserted: Vec<_> = held.map(|resource| v1::Resource::clone(resource)).collect();
+        (!upserted.is_empty()).then_some(Transaction {
+            upserted,
+            removed: Vec::new(),
+        })
     }
 
     fn keep(&mut self, transaction: Transaction, rejected: &[v1::Rejected]) {

@@ -82,6 +82,52 @@ fn owned(shard: &str, state: v1::GrantState) -> v1::Resource {
     resource(state.as_str_name(), Body::Ownership(owned))
 }
 
+/// The labels of pods in a member, which are complete.
+fn labelled(cluster: &str) -> v1::Resource {
+    let kind = v1::KindCoverage {
+        resource: "pods".to_owned(),
+        complete: true,
+        ..v1::KindCoverage::default()
+    };
+    let coverage = v1::Coverage {
+        cluster: cluster.to_owned(),
+        kinds: vec![kind],
+    };
+    resource(&format!("coverage-{cluster}"), Body::Coverage(coverage))
+}
+
+/// A hub that is away for minutes cannot say that an agent is not heard.
+#[tokio::test(start_paused = true)]
+async fn what_was_said_of_labels_ages_member_by_member_while_the_hub_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = Client::new();
+    let mut state = HubState::new(client.routing.clone(), folder.path());
+    let told = Transaction {
+        upserted: vec![labelled("east"), labelled("west")],
+        removed: Vec::new(),
+    };
+    assert_eq!(state.apply(told), []);
+    let by_labels = || {
+        let snapshot = client.routing.load().snapshot.clone();
+        ["east", "west"].map(|cluster| snapshot.coverage(cluster, "", "pods").is_some())
+    };
+    let began = tokio::time::Instant::now();
+    state.lost_hub();
+    state.lost_hub();
+    state.coverage_ages().await;
+    assert_eq!((began.elapsed().as_secs(), by_labels()), (300, [true, true]));
+    state.age_coverage();
+    assert_eq!(by_labels(), [false, true]);
+    state.coverage_ages().await;
+    state.age_coverage();
+    assert_eq!((began.elapsed().as_secs(), by_labels()), (310, [false, false]));
+    // The first commit of a stream says that what it does not name is as it was.
+    state.apply(Transaction::default());
+    assert_eq!(by_labels(), [true, true]);
+    let never = tokio::time::timeout(Duration::from_hours(1), state.coverage_ages()).await;
+    assert!(never.is_err(), "the hub is there");
+}
+
 /// A caller of the shard `ns/<shard>`; an empty ServiceAccount makes it bad.
 fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
     let view = v1::CallerView {
