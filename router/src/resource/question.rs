@@ -24,11 +24,14 @@ pub(crate) struct Asked<Q, A> {
     pub(crate) answer: oneshot::Sender<A>,
 }
 
+/// Where questions go.
+type Way<Q, A> = mpsc::Sender<Asked<Q, A>>;
+
 /// The way to the hub for questions of one kind, if there is one. Clones share it.
 #[derive(Debug)]
 pub(crate) struct Questions<Q, A> {
     // A mutex: held to clone or replace a sender.
-    stream: Arc<Mutex<Option<mpsc::Sender<Asked<Q, A>>>>>,
+    stream: Arc<Mutex<Option<Way<Q, A>>>>,
 }
 
 /// Held by the stream while it is up; dropped, questions fail at once again.

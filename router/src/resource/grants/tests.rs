@@ -32,6 +32,7 @@ fn snapshot(generation: u64, namespaces: &[&str]) -> Snapshot {
         pod: "operator-0".into(),
         service_account: "operator".into(),
         shards: vec!["ops/blue".into()],
+        created_unix_seconds: None,
         shard: Some(shard),
     };
     let mut snapshot = told::upsert(&Snapshot::default(), "1", view.bodies()).snapshot;

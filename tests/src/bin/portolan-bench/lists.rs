@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use prost::Message;
 
 use crate::load::{Client, Route};
-use crate::report::{ListRow, ListTable};
+use crate::report::{ListRound, ListRow, ListTable};
 use crate::usage;
 
 /// Between looks at the resident memory of a router that answers a list.
@@ -116,7 +116,13 @@ pub(crate) async fn run(ways: Ways<'_>, form: Form, rounds: usize) -> anyhow::Re
 }
 
 fn add(row: &mut ListRow, listed: Listed, cpu: f64, peak: f64) {
-    row.add(listed.elapsed, listed.first_byte, listed.bytes, cpu, peak);
+    row.add(ListRound {
+        elapsed: listed.elapsed,
+        first_byte: listed.first_byte,
+        bytes: listed.bytes,
+        cpu,
+        peak,
+    });
 }
 
 fn sum(all: &[Listed]) -> anyhow::Result<Listed> {

@@ -104,6 +104,16 @@ pub(crate) struct LegRow {
     pub(crate) told: f64,
 }
 
+/// What one round took; CPU seconds and memory, in MiB, of the router.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListRound {
+    pub(crate) elapsed: Duration,
+    pub(crate) first_byte: Duration,
+    pub(crate) bytes: usize,
+    pub(crate) cpu: f64,
+    pub(crate) peak: f64,
+}
+
 impl ListRow {
     pub(crate) fn new(name: &'static str) -> Self {
         Self {
@@ -113,7 +123,14 @@ impl ListRow {
     }
 
     /// One more round.
-    pub(crate) fn add(&mut self, elapsed: Duration, first_byte: Duration, bytes: usize, cpu: f64, peak: f64) {
+    pub(crate) fn add(&mut self, round: ListRound) {
+        let ListRound {
+            elapsed,
+            first_byte,
+            bytes,
+            cpu,
+            peak,
+        } = round;
         let megabytes = f64::from(u32::try_from(bytes / 1000).unwrap_or(u32::MAX)) / 1000.0;
         let before = f64::from(u32::try_from(self.rounds.len()).unwrap_or(u32::MAX));
         let mean = |old: f64, new: f64| (old * before + new) / (before + 1.0);
