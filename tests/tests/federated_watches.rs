@@ -43,9 +43,9 @@ static MEMBERS: RwLock<()> = RwLock::const_new(());
 const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "4s")];
 const MAPS: &str = "/api/v1/configmaps";
 /// Shards of the tests: their namespaces are `<shard>-e` in east and `<shard>-w` in west.
-const SHARDS: [&str; 13] = [
+const SHARDS: [&str; 14] = [
     "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving", "grown", "plain", "previews",
-    "partly",
+    "short", "partly",
 ];
 
 async fn world() -> &'static World {

@@ -163,7 +163,7 @@ const BAD_SHARDING: &[(&str, &str)] = &[
     ),
     (
         "{callerClusters: [a], clusters: [{name: a, default: true}, {name: b, default: true}]}",
-        "not both",
+        "default may be true on one entry",
     ),
     (
         "{callerClusters: [a], clusters: [{name: a}, {name: b}, {name: a}]}",

@@ -37,7 +37,7 @@ async fn what_is_no_cursor_of_ours_is_expired_within_the_stream() {
 #[tokio::test]
 async fn a_short_watch_says_before_its_end_where_its_members_are() {
     let _calm = MEMBERS.read().await;
-    let door = door("marks").await;
+    let door = door("short").await;
     let mut before = position(&door).await;
     for round in 0..2 {
         let mut watch = Watch::json(&door, &format!("resourceVersion={before}&timeoutSeconds=5")).await;

@@ -221,12 +221,12 @@ async fn what_several_members_have_is_one_list_and_what_they_would_do_together_i
     let request = portolan_tests::door::request(http::Method::DELETE, "/api/v1/configmaps", &[], &[]).unwrap();
     let answer = door.ask(request).await.unwrap();
     answer
-        .expect_status(405, &["deletecollection", "operators/alpha"])
+        .expect_status(405, &["deletecollection", "needs a namespace"])
         .unwrap();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ambiguous"}});
     let answer = door.post("/api/v1/namespaces", &namespace).await.unwrap();
     answer
-        .expect_status(400, &["ctrlmesh.kusionstack.io/cluster", "east, west"])
+        .expect_status(403, &["east those named ma-1", "west those named"])
         .unwrap();
 }
 

@@ -255,7 +255,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_ends_at_each_start_is_started_less_and_less() {
         let dir = tempfile::tempdir().unwrap();
-        let mut fleet = fleet(dir.path(), "echo no; exit 1");
+        let mut fleet = fleet(dir.path(), "sleep 0.3; echo no; exit 1");
         let thrice = until(&mut fleet, |now| {
             now.ends.in_a_row == 3 && now.ends.next_start.is_some()
         })
