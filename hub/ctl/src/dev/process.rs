@@ -216,6 +216,10 @@ mod tests {
         let (this, other) = (launch("sleep", &[&seconds]), launch("sleep", &[&seconds, "1"]));
         assert_eq!(this.running(), None);
         let process = spawn("sleep", this.clone(), &dir.path().join("log")).unwrap();
+        // The kernel lets the parent go on before the child's new command line can be read.
+        while this.running().is_none() && process.is_running() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         assert_eq!((this.running(), other.running()), (Some(process.pid), None));
         process.stop().await;
         assert_eq!(this.running(), None, "a zombie does not run");
