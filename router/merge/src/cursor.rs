@@ -215,6 +215,10 @@ pub enum Slot {
 }
 
 impl Slot {
+    /// The client holds more of the member than is there, and would be told so after where this is written: only a list goes
+    /// on from here. No API server gives out the version, and where it is gone on with it is older than all there is.
+    pub(crate) const UNFINISHED: Self = Self::At(1);
+
     /// The raw resourceVersion up to which the client has all, if it has anything.
     pub fn version(self) -> Option<u64> {
         match self {
@@ -263,6 +267,11 @@ impl Cursor {
     /// The position on member `index`; a slot there is none of was not asked.
     pub fn slot(&self, index: usize) -> Slot {
         self.slots.get(index).copied().unwrap_or(Slot::Unasked)
+    }
+
+    /// Whether some of these members had more to tell when it was made.
+    pub(crate) fn is_unfinished(&self, slots: &[usize]) -> bool {
+        slots.iter().any(|slot| self.slot(*slot) == Slot::UNFINISHED)
     }
 
     /// Whether the members of all these slots were asked when it was made.

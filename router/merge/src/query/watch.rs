@@ -6,6 +6,9 @@ use crate::cursor::{Cursor, CursorError, Universe, View};
 /// Why a position cannot be gone on with in another collection.
 const OTHER_MEMBERS: &str = "too old resource version: it is of a list that asked other members than this watch has to";
 
+/// Why the end of the initial events is sometimes no position.
+const UNFINISHED: &str = "too old resource version: initial events ended before all was told that had left meanwhile";
+
 /// From where one member's stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
@@ -86,6 +89,10 @@ impl CollectionQuery {
         // ask it says nothing, and whoever watches from a list expects no state but what happens since.
         if !initial && cursor.as_ref().is_some_and(|cursor| !cursor.has_asked(slots)) {
             return Err(QueryFault::Expired(OTHER_MEMBERS.to_owned()));
+        }
+        // A replay from a moment that the client is past says nothing of what it holds of later ones.
+        if !initial && cursor.as_ref().is_some_and(|cursor| cursor.is_unfinished(slots)) {
+            return Err(QueryFault::Expired(UNFINISHED.to_owned()));
         }
         Ok(WatchAsk::Open {
             legs: slots.iter().map(|slot| (*slot, begin(*slot))).collect(),

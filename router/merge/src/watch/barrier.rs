@@ -10,7 +10,7 @@ use crate::cursor::{Cursor, Slot};
 #[derive(Debug)]
 pub(super) struct Barrier {
     closed: bool,
-    /// Slots of which the marker said version 1: no bookmark says less.
+    /// Slots of which the marker said that more follows: no bookmark says less.
     early: Vec<usize>,
 }
 
@@ -36,15 +36,14 @@ impl Barrier {
     }
 
     /// Opens. `early`: slots of which something is told after the marker (what has left meanwhile, or is to be sent again),
-    /// so whoever resumes from just there must not begin behind that: the marker's cursor says version 1 of them, which is
-    /// older than all of it, or compacted and refused.
+    /// so whoever resumes from just there must not begin behind that: the marker's cursor says [`Slot::UNFINISHED`] of them.
     pub(super) fn open(&mut self, cursor: &Cursor, early: Vec<usize>) -> Cursor {
         self.closed = false;
         self.early = early;
         set_early(cursor, self.early.iter())
     }
 
-    /// The cursor of a bookmark: a slot of which the marker said version 1 may be back at nothing, which is less.
+    /// The cursor of a bookmark: a slot of which the marker said so may be back at nothing, which is less.
     pub(super) fn no_less(&self, cursor: &Cursor) -> Cursor {
         let back = |slot: &&usize| cursor.slot(**slot).version().is_none();
         set_early(cursor, self.early.iter().filter(back))
@@ -57,5 +56,5 @@ impl Barrier {
 }
 
 fn set_early<'a>(cursor: &Cursor, slots: impl Iterator<Item = &'a usize>) -> Cursor {
-    slots.fold(cursor.clone(), |cursor, slot| cursor.with(*slot, Slot::At(1)))
+    slots.fold(cursor.clone(), |cursor, slot| cursor.with(*slot, Slot::UNFINISHED))
 }

@@ -121,8 +121,9 @@ impl KnownObjects {
         self.keys.get(key)
     }
 
+    /// Whether there is an object of this name; one that was barred is none.
     pub(super) fn has(&self, key: &str) -> bool {
-        self.keys.contains_key(key)
+        self.keys.get(key).is_some_and(|object| object.version != BARRED)
     }
 
     /// False if the budget is used up: they are of no use from then on.

@@ -164,8 +164,7 @@ impl WatchMerge {
 
     /// Asks for a list of what the client holds. `None`: that cannot be kept.
     pub(super) fn list(&mut self, leg: usize, held: Option<NamespaceFilter>, cause: ResyncCause) -> Option<Start> {
-        // At version 1 the client is said to be whose initial events had to be told again: it holds more.
-        let at = self.legs.position(leg).version().filter(|at| *at > 1)?;
+        let at = self.legs.position(leg).version()?;
         if !self.legs.can_list() {
             return None;
         }

@@ -49,8 +49,10 @@ const PINNED: [u64; 7] = [
 /// and that where a namespace came there is no bookmark before the stream has come to where it was told.
 const RARE: [u64; 2] = [3_236_466_567_176_794_495, 3_300_081_539_705_997_393];
 /// As [`PINNED`], of histories with all there is.
-const FOUND: [u64; 5] = [
+const FOUND: [u64; 7] = [
     2_984_864_359_320_149_300,
+    3_416_069_785_824_350_747,
+    3_416_069_785_824_413_293,
     3_856_610_723_178_269_880,
     3_856_610_723_178_319_148,
     3_856_610_723_178_331_074,

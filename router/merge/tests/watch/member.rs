@@ -141,7 +141,7 @@ impl Member {
 
     /// It is as it was at a version that is not compacted; streams are cut.
     pub(crate) fn restore(&mut self, version: u64) {
-        let version = version.max(self.compacted).max(1);
+        let version = version.max(self.compacted).max(2);
         self.objects = self.objects_at(version);
         self.history.retain(|change| change.version <= version);
         self.version = version;

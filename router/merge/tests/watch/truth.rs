@@ -74,7 +74,8 @@ impl Truth {
         let mut members: Vec<Member> = members.collect();
         let owner: Owners = NAMESPACES.map(|namespace| (namespace, dice.below(count))).into();
         for member in &mut members {
-            member.skip(1 + dice.next() % if setting.close { 3 } else { 200 });
+            // An API server has written before it serves.
+            member.skip(2 + dice.next() % if setting.close { 3 } else { 200 });
         }
         let mut truth = Self {
             members,

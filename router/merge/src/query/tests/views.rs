@@ -64,6 +64,15 @@ fn a_position_is_good_for_any_collection_of_the_members_that_it_speaks_of() {
             (answer, _) => panic!("{slots:?}: {answer:?}"),
         }
     }
+    let mut unfinished = Cursor::new(&universe());
+    unfinished.set(0, Slot::At(10));
+    unfinished.set(1, Slot::UNFINISHED);
+    let query = parse(&format!("resourceVersion={}", unfinished.encode().unwrap()));
+    let refused = |slots: &[usize]| matches!(query.watch(&universe(), slots), Err(QueryFault::Expired(_)));
+    assert!(
+        refused(&[0, 1]) && !refused(&[0]),
+        "only a list goes on from where more was to be told"
+    );
     let anew = parse(&format!("resourceVersion=PARTIAL{INITIAL}"));
     assert!(matches!(anew.watch(&universe(), &[2]), Ok(WatchAsk::Open { .. })));
 }

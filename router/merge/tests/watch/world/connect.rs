@@ -165,7 +165,6 @@ impl World {
         if self.trace {
             println!("open {cursor:?} {legs:?}");
         }
-        self.client.replay |= cursor.slots().contains(&Slot::At(1));
         let merge = WatchMerge::new(WatchSpec {
             format: self.format,
             bookmarks: self.client.manner != Manner::NoBookmarks,
