@@ -94,6 +94,7 @@ impl Ledger {
             .get(cluster)
             .and_then(|departures| departures.by_shard.get(shard));
         let departures = of_shard.into_iter().flatten();
+        let departures = departures.filter(|(namespace, _)| *namespace != departures::NOBODY);
         departures.map(|(namespace, departure)| (namespace.as_str(), *departure))
     }
 
@@ -187,8 +188,7 @@ impl Ledger {
                     unix_seconds: now.as_second(),
                 };
                 let departures = self.departures.entry(cluster.clone()).or_default();
-                let of_shard = departures.by_shard.entry(shard).or_default();
-                of_shard.insert(namespace.clone(), departure);
+                departures.add(shard, namespace, departure);
             }
         }
     }

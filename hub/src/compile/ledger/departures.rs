@@ -13,6 +13,9 @@ const DROPPED_EVERY_SECONDS: i64 = 3600;
 /// Most departures kept of one member, as many as it may have namespaces. Beyond it the earliest are dropped sooner.
 const MAX: usize = 50_000;
 
+/// In the place of a namespace that left again: what stays for its revision alone.
+pub(super) const NOBODY: &str = "";
+
 /// What left the shards of one cluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Departures {
@@ -25,6 +28,16 @@ pub(super) struct Departures {
 impl Departures {
     pub(super) fn is_empty(&self) -> bool {
         self.by_shard.is_empty()
+    }
+
+    /// A namespace left a shard.
+    pub(super) fn add(&mut self, shard: ShardName, namespace: &str, departure: Departure) {
+        let of_shard = self.by_shard.entry(shard).or_default();
+        let before = of_shard.insert(namespace.to_owned(), departure);
+        // How far the shard's departures are dropped must not be forgotten with it.
+        if let Some(before) = before.filter(|before| before.view_revision <= self.dropped_up_to) {
+            of_shard.insert(NOBODY.to_owned(), before);
+        }
     }
 
     /// Drops those that are too old or too many. Of each shard that there `is` the last one of these stays: it says how far the

@@ -70,6 +70,25 @@ fn what_left_is_known_for_a_day() {
 }
 
 #[test]
+fn a_namespace_that_leaves_again_takes_nothing_back_of_what_was_dropped() {
+    let (mut fleet, _) = moved();
+    fleet.compile_at(ALL, at_hour(60));
+    fleet.apply("b", spec(&[("east", &["ns-z"])]));
+    fleet.compile_at(ALL, at_hour(60));
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    fleet.compile_at(ALL, at_hour(60));
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.compile_at(ALL, at_hour(60));
+    let world = fleet.compile_at(ALL, at_hour(60));
+    let dropped = |world: &World| world.state.ledger.departures_dropped_up_to("east", &shard_name("a"));
+    assert_eq!(dropped(&world), 3);
+    let left = departures(&world, "a");
+    assert!(left.len() == 1 && left[0].1.view_revision > 3, "{left:?}");
+    let world = fleet.compile_at(ALL, at_hour(100));
+    assert_eq!(dropped(&world), left[0].1.view_revision, "that is dropped by now");
+}
+
+#[test]
 fn what_is_dropped_of_one_shard_is_not_dropped_of_another() {
     let (mut fleet, _) = moved();
     fleet.apply("quiet", spec(&[("east", &["ns-q", "ns-r"])]));

@@ -168,6 +168,9 @@ impl WatchMerge {
                 self.deletes.remove(frame.key);
                 self.emit(leg, frame, None, out);
             }
+            if self.deletes.is_empty() {
+                self.legs.grow(leg);
+            }
         }
         self.resend_if_due(leg);
         self.arrive(leg, out);
@@ -312,8 +315,12 @@ impl WatchMerge {
 
     /// Out to the client. `event_type`: another than it came with.
     fn emit(&mut self, leg: usize, frame: &Frame<'_>, event_type: Option<&'static str>, out: &mut Output) {
-        if self.is_in_order(self.legs[leg].state) {
-            self.hold(leg, frame, event_type);
+        if self.is_in_order(leg, self.legs[leg].state) {
+            // A Table's columns come first, whichever row does.
+            self.skip(leg, frame);
+            if !self.order.hold(frame.event.version, frame.bytes(), event_type) {
+                self.out_of_memory(leg);
+            }
             return;
         }
         let this = &mut self.legs[leg];
@@ -326,12 +333,20 @@ impl WatchMerge {
         self.count(frame.range.len(), out);
     }
 
-    /// As [`WatchMerge::emit`], later and in order.
-    fn hold(&mut self, leg: usize, frame: &Frame<'_>, event_type: Option<&'static str>) {
-        let mut held = Output::default();
-        self.emitter.forward(&mut self.legs[leg], frame, event_type, &mut held);
-        if !self.order.hold(frame.event.version, held) {
-            self.out_of_memory(leg);
+    /// Tells what was held, in the order in which it happened.
+    pub(super) fn emit_held(&mut self, leg: usize, out: &mut Output) {
+        for held in self.order.take() {
+            let Ok(Some(event)) = Event::read(self.emitter.format, &held.frame) else {
+                continue;
+            };
+            let frame = Frame {
+                chunk: &held.frame,
+                range: 0..held.frame.len(),
+                event,
+                key: "",
+            };
+            self.emitter.forward(&mut self.legs[leg], &frame, held.event_type, out);
+            self.sent.note(self.legs[leg].slot, held.version, false);
         }
     }
 }

@@ -149,7 +149,7 @@ impl Legs {
         self.receiving = self.is_receiving();
         if !(deleting || self.receiving) {
             self.settle_changes();
-            self.give_way();
+            (0..self.all.len()).for_each(|leg| self.give_way(leg));
         }
         if !self.names_unknown() {
             self.provisional.clear();
@@ -243,15 +243,19 @@ impl Legs {
     }
 
     /// What a live leg's member can list again is not kept where others may need the room to be mended.
-    fn give_way(&mut self) {
+    fn give_way(&mut self, leg: usize) {
         let scarce = self.memory.as_ref().is_some_and(Budget::is_half_used);
-        if !scarce || (self.unique && self.all.len() > 1) {
-            return;
+        let union = self.unique && self.all.len() > 1;
+        let this = &mut self.all[leg];
+        if scarce && this.state.is_live() && this.change.is_none() && !union {
+            this.known = None;
         }
-        for leg in &mut self.all {
-            if leg.state.is_live() && leg.change.is_none() {
-                leg.known = None;
-            }
+    }
+
+    /// As objects come that nobody waits for.
+    pub(super) fn grow(&mut self, leg: usize) {
+        if !self.receiving {
+            self.give_way(leg);
         }
     }
 

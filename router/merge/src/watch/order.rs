@@ -6,16 +6,23 @@
 use bytes::Bytes;
 
 use super::budget::Budget;
-use super::output::Output;
 
 /// What one watch may hold, in bytes: what a member wrote while nobody could read it is less, or not worth waiting for.
 const MOST: usize = 1024 * 1024;
+
+/// A member's event as it came.
+pub(super) struct Held {
+    pub(super) version: u64,
+    pub(super) frame: Bytes,
+    /// What the client is told instead, if that is something else.
+    pub(super) event_type: Option<&'static str>,
+}
 
 /// Events of a state that is being read, if they are to be told in order.
 #[derive(Default)]
 pub(super) struct Order {
     kept: bool,
-    events: Vec<(u64, Bytes)>,
+    events: Vec<Held>,
     bytes: usize,
     /// What all watches share; `None`: no common bound.
     budget: Option<Budget>,
@@ -39,25 +46,30 @@ impl Order {
         self.events.is_empty()
     }
 
-    /// Holds what was put out for an event of this version. False if there is no room for it.
+    /// Holds an event. False if there is no room for it: the half of what all share that large frames may yet need is
+    /// nobody's to hold.
     #[must_use]
-    pub(super) fn hold(&mut self, version: u64, mut event: Output) -> bool {
-        let bytes = event.len();
-        let fits = self.bytes + bytes <= MOST && self.budget.as_ref().is_none_or(|budget| budget.take(bytes));
+    pub(super) fn hold(&mut self, version: u64, frame: &[u8], event_type: Option<&'static str>) -> bool {
+        let bytes = frame.len();
+        let takes = |budget: &Budget| !budget.is_half_used() && budget.take(bytes);
+        let fits = self.bytes + bytes <= MOST && self.budget.as_ref().is_none_or(takes);
         if fits {
             self.bytes += bytes;
-            // A copy: a slice would keep all of the member's chunk.
-            let pieces: Vec<Bytes> = std::iter::from_fn(|| event.pop()).collect();
-            self.events.push((version, pieces.concat().into()));
+            self.events.push(Held {
+                version,
+                // A copy: a slice would keep all of the member's chunk.
+                frame: Bytes::copy_from_slice(frame),
+                event_type,
+            });
         }
         fits
     }
 
     /// All that is held, the earliest first.
-    pub(super) fn take(&mut self) -> Vec<(u64, Bytes)> {
+    pub(super) fn take(&mut self) -> Vec<Held> {
         self.give_back();
         let mut events = std::mem::take(&mut self.events);
-        events.sort_by_key(|(version, _)| *version);
+        events.sort_by_key(|held| held.version);
         events
     }
 

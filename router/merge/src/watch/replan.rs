@@ -29,6 +29,7 @@ impl WatchMerge {
     /// The plan changed: from now on indexes of legs are those of `legs` (told apart by `cluster` and `uid_hash`) and slots
     /// those of `universe`. Legs that no act names keep their streams. Synthesized events may be in `out`.
     pub fn replan(&mut self, universe: &Universe, legs: Vec<WatchLeg>, out: &mut Output) -> Vec<Act> {
+        let recovers = (0..self.legs.all.len()).any(|leg| self.is_in_order(leg, self.legs[leg].state));
         let mut old = self.take_legs(universe);
         self.sent.renumber();
         let new_slot = |slot: usize| {
@@ -45,7 +46,7 @@ impl WatchMerge {
             let why = "the members of a union of names changed".to_owned();
             self.acts.expire(Expiry::Changed, why);
         }
-        if !self.order.is_empty() {
+        if !self.order.is_empty() || (recovers && legs.len() != 1) {
             let why = "the shard changed while what its only member has was compared".to_owned();
             self.acts.expire(Expiry::Changed, why);
         }

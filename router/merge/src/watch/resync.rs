@@ -13,11 +13,14 @@ impl WatchMerge {
         let expired = refusal.is_some_and(Refusal::expired);
         let position = self.legs.position(leg);
         let exact = self.legs.exact(leg);
+        let several = self.legs.all.len() != 1;
         let this = &mut self.legs[leg];
         this.stream.reset();
         let start = match (this.state, position) {
             // Counted as told, and not told: what it has now cannot be compared with that.
             _ if !self.order.is_empty() => None,
+            // Elsewhere the versions that were told may still be taken for an only member's.
+            (LegState::Live, _) if self.order.is_kept() && several && expired => None,
             (LegState::Live, Slot::At(version)) if !expired => Some(Start::At(version)),
             (LegState::Listing { .. }, Slot::At(version)) if !expired => Some(Start::Exact(version)),
             (LegState::Listing { .. }, _) => None,
@@ -107,7 +110,7 @@ impl WatchMerge {
         } else if before.is_resync() && self.legs[leg].is_entering() {
             self.entered(leg, version);
         } else {
-            if self.is_in_order(before) {
+            if self.is_in_order(leg, before) {
                 // Behind what is told next, so that a client that reads no more than this misses nothing of that.
                 self.delete_unseen(leg, position.version().unwrap_or(version));
                 self.emit_deletes(out);
@@ -126,7 +129,7 @@ impl WatchMerge {
     }
 
     /// Whether what a leg tells in this state waits until it is through, to be told in order.
-    pub(super) fn is_in_order(&self, state: LegState) -> bool {
+    pub(super) fn is_in_order(&self, leg: usize, state: LegState) -> bool {
         let recovers = matches!(
             state,
             LegState::Resync {
@@ -134,16 +137,7 @@ impl WatchMerge {
                 ..
             }
         );
-        self.order.is_kept() && recovers && self.legs.all.len() == 1
-    }
-
-    /// Tells what was held, in the order in which it happened.
-    fn emit_held(&mut self, leg: usize, out: &mut Output) {
-        let slot = self.legs[leg].slot;
-        for (version, event) in self.order.take() {
-            self.sent.note(slot, version, false);
-            out.push(event);
-        }
+        self.order.is_kept() && recovers && self.legs.all.len() == 1 && !self.legs[leg].is_entering()
     }
 
     /// What a resync did not find has left.

@@ -17,27 +17,33 @@ mod order;
 mod plain;
 mod unions;
 
+fn names(starts: &[Start]) -> Vec<String> {
+    (0..starts.len()).map(|leg| format!("m{leg}")).collect()
+}
+
+fn legs(starts: &[Start]) -> Vec<WatchLeg> {
+    let legs = names(starts).into_iter().zip(starts).enumerate();
+    legs.map(|(slot, (name, start))| WatchLeg {
+        cluster: name.into(),
+        uid_hash: 0,
+        slot,
+        filter: None,
+        request_hash: 0,
+        share: None,
+        selector_hash: 0,
+        start: *start,
+    })
+    .collect()
+}
+
 fn merge(format: WatchFormat, starts: &[Start]) -> WatchMerge {
-    let names: Vec<String> = (0..starts.len()).map(|leg| format!("m{leg}")).collect();
-    let universe = Universe::new("shard", names.clone());
-    let legs = names.into_iter().zip(starts).enumerate();
+    let universe = Universe::new("shard", names(starts));
     WatchMerge::new(WatchSpec {
         format,
         bookmarks: true,
         initial_events: false,
         cursor: Cursor::new(&universe),
-        legs: legs
-            .map(|(slot, (name, start))| WatchLeg {
-                cluster: name.into(),
-                uid_hash: 0,
-                slot,
-                filter: None,
-                request_hash: 0,
-                share: None,
-                selector_hash: 0,
-                start: *start,
-            })
-            .collect(),
+        legs: legs(starts),
         unique: false,
         cluster_column: format == WatchFormat::Table,
         known_objects: None,

@@ -39,3 +39,15 @@ fn what_was_mended_leaves_room_for_who_is_mended_next() {
         .filter(|merge| merge.leg_state(0).known_objects.is_some());
     assert!(memory.used() <= 512 && remembering.count() == 1, "{}", memory.used());
 }
+
+#[test]
+fn what_grows_while_it_runs_gives_way_too() {
+    let memory = Budget::new(1024);
+    let mut merge = mended(&memory);
+    assert_eq!(merge.leg_state(0).known_objects, Some(OBJECTS.len()));
+    let mut out = Output::default();
+    for (version, name) in (20_u64..).zip(["d", "e", "f"]) {
+        push(&mut merge, 0, plain::named("ADDED", name, version), &mut out);
+    }
+    assert_eq!((merge.leg_state(0).known_objects, memory.used()), (None, 0));
+}

@@ -71,7 +71,7 @@ fn a_member_that_is_lost_meanwhile_is_410() {
 
 #[test]
 fn more_than_may_be_held_is_410() {
-    let budget = Budget::new(400 * 1024);
+    let budget = Budget::new(500 * 1024);
     let mut merge = compared().bounded(budget.clone());
     let mut out = Output::default();
     let (acts, _) = push(&mut merge, 0, event("ADDED", 9, 300 * 1024), &mut out);
@@ -90,6 +90,69 @@ fn more_than_may_be_held_is_410() {
     assert!(acts.iter().any(cause) && said.is_empty(), "{acts:?}");
     drop(merge);
     assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn half_of_what_all_share_is_nobodys_to_hold() {
+    let budget = Budget::new(800 * 1024);
+    let mut merge = compared().bounded(budget.clone());
+    assert!(budget.take(500 * 1024));
+    let (acts, _) = push(&mut merge, 0, event("ADDED", 9, 10 * 1024), &mut Output::default());
+    assert!(acts.iter().any(|act| matches!(act, Act::Expired { .. })), "{acts:?}");
+}
+
+/// A router that has not heard of the second member may take what was told for the only one's.
+#[test]
+fn with_a_second_member_it_is_not_mended_by_name() {
+    let expires = |mut merge: WatchMerge| {
+        let two = [Start::Sync, Start::Sync];
+        let acts = merge.replan(&Universe::new("shard", names(&two)), legs(&two), &mut Output::default());
+        let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410}}\n".to_owned();
+        let later = push(&mut merge, 0, gone, &mut Output::default()).0;
+        let all = acts.into_iter().chain(later);
+        all.filter(|act| matches!(act, Act::Expired { .. })).count()
+    };
+    let mut live = compared();
+    push(&mut live, 0, bookmark(12, true), &mut Output::default());
+    assert_eq!((expires(live), expires(compared())), (1, 1));
+}
+
+#[test]
+fn a_table_tells_its_columns_with_the_first_row_that_is_told() {
+    let row = |name: &str, version: u64, columns: bool| {
+        let columns = if columns {
+            r#"[{"name":"Name","type":"string"}]"#
+        } else {
+            "null"
+        };
+        let meta = format!(r#"{{"name":"{name}","uid":"u","resourceVersion":"{version}"}}"#);
+        format!(
+            r#"{{"type":"ADDED","object":{{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{{}},"columnDefinitions":{columns},"rows":[{{"cells":["{name}"],"object":{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{meta}}}}}]}}}}
+"#
+        )
+    };
+    let mut merge = merge(WatchFormat::Table, &[Start::Sync]).in_order();
+    merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
+    merge.legs[0].begin_resync(ResyncCause::Recovery);
+    let mut out = Output::default();
+    let (_, said) = push(&mut merge, 0, row("b", 9, true) + &row("c", 7, false), &mut out);
+    assert_eq!(said, "");
+    merge.legs[0].without_watch_list = true;
+    let (_, said) = push(
+        &mut merge,
+        0,
+        row("c", 10, false).replace("ADDED", "MODIFIED"),
+        &mut out,
+    );
+    let tables: Vec<&str> = said.lines().collect();
+    assert!(
+        tables[0].contains("\"c\"") && tables[0].contains("\"columnDefinitions\":[{"),
+        "{said}"
+    );
+    assert!(
+        tables[1].contains("\"b\"") && tables[1].contains("\"columnDefinitions\":null"),
+        "{said}"
+    );
 }
 
 #[test]
