@@ -48,10 +48,15 @@ pub(crate) struct Report {
     /// What it did and was told before the first of them.
     #[serde(default)]
     pub(crate) trace: Vec<String>,
+    /// What it did and was told of late; libraries do not tell.
+    #[serde(default)]
+    pub(crate) lately: Vec<String>,
 }
 
 /// What a trace goes back to.
 const TRACE: usize = 200;
+/// How much of it each report has.
+const LATELY: usize = 30;
 
 /// What a hand-kept cache holds and was told.
 #[derive(Default)]
@@ -126,6 +131,7 @@ impl Seen {
             expired: self.expired.clone(),
             repeats: self.repeats,
             trace: self.trace.clone(),
+            lately: self.lately.iter().take(LATELY).rev().cloned().collect(),
         }
     }
 }

@@ -169,7 +169,10 @@ impl Previews<'_> {
             };
             if Instant::now() > deadline {
                 let (count, name, said) = (odd.len(), &first.name, &first.expired);
-                bail!("{count} clients do not {what} within {PATIENCE:?}, such as {name}; said: {said:?}");
+                bail!(
+                    "{count} clients do not {what} within {PATIENCE:?}, such as {name}; said: {said:?}; lately:\n{}",
+                    first.lately.join("\n")
+                );
             }
             sleep(ASK_AGAIN).await;
         }

@@ -80,7 +80,8 @@ impl Informer {
                 None => self.list().await,
                 Some(position) => self.watch(&position).await,
             };
-            if done.is_err() {
+            if let Err(error) = done {
+                self.seen.lock().note(format!("{error:#}"));
                 tokio::time::sleep(PAUSE).await;
             }
         }
