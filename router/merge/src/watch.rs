@@ -280,6 +280,11 @@ impl WatchMerge {
         }
     }
 
+    /// Events left out since this was asked last: of objects that the leg's member was not asked for, and sent all the same.
+    pub fn take_foreign(&mut self, leg: usize) -> u64 {
+        std::mem::take(&mut self.legs[leg].foreign)
+    }
+
     /// What was put out so far.
     pub fn counts(&self) -> Counts {
         self.emitter.counts

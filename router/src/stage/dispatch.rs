@@ -9,6 +9,7 @@
 mod acting;
 mod outcome;
 mod own;
+mod received;
 mod rename;
 mod renamed;
 mod send;

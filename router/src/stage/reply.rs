@@ -141,6 +141,8 @@ impl Fault {
             Self::TooLarge { .. } => "RequestEntityTooLarge",
             Self::TooManyRequests { .. } => "TooManyRequests",
             Self::Unavailable { .. } => "ServiceUnavailable",
+            // Apimachinery has no word for it.
+            Self::BadGateway { .. } => "BadGateway",
             Self::Timeout { .. } => "Timeout",
             Self::Members(_) => match self.status_code() {
                 StatusCode::BAD_REQUEST => "BadRequest",

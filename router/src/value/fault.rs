@@ -42,6 +42,14 @@ pub(crate) enum Fault {
         /// The member, when one is at fault.
         cluster: Option<String>,
     },
+    /// 502: a member's answer that must not pass.
+    #[error("{message}")]
+    BadGateway {
+        /// What the member answered.
+        message: String,
+        /// The member.
+        cluster: String,
+    },
     /// 503: nothing was sent, or a read failed; `sent` decides whether `Retry-After` may be told.
     #[error("{message}")]
     Unavailable {
@@ -113,6 +121,7 @@ impl Fault {
             Self::Expired(_) => StatusCode::GONE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooManyRequests { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::BadGateway { .. } => StatusCode::BAD_GATEWAY,
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Members(failures) => match failures.as_slice() {
@@ -136,6 +145,7 @@ impl Fault {
             Self::Expired(_) => "expired",
             Self::TooLarge { .. } => "too-large",
             Self::TooManyRequests { .. } => "too-many-requests",
+            Self::BadGateway { .. } => "bad-gateway",
             Self::Unavailable { .. } => "unavailable",
             Self::Timeout { .. } => "timeout",
             Self::Members(_) => "members",
@@ -153,6 +163,7 @@ impl Fault {
             | Self::Unavailable {
                 cluster: Some(cluster), ..
             }
+            | Self::BadGateway { cluster, .. }
             | Self::Timeout { cluster, .. } => Origin::Cluster(cluster.clone()),
             Self::TooManyRequests { cluster: None, .. }
             | Self::Unavailable { cluster: None, .. }

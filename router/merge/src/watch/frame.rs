@@ -105,8 +105,10 @@ impl WatchMerge {
     }
 
     fn handle_object(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
-        let filter = self.legs[leg].filter.as_ref();
-        let admitted = filter.is_none_or(|filter| filter.admits_object(&frame.event.meta));
+        let this = &mut self.legs[leg];
+        // Also of what the member was to sort out: labels can be copied, and a member can lie.
+        let admitted = this.owned().is_none_or(|owned| owned.admits_object(&frame.event.meta));
+        this.foreign += u64::from(!admitted && this.filter.is_none());
         match self.legs[leg].state {
             LegState::Live => self.handle_live(leg, frame, admitted, out),
             _ if !(admitted && self.is_read(leg, frame)) => self.skip(leg, frame),

@@ -40,6 +40,8 @@ pub(super) struct Leg {
     pub(super) without_watch_list: bool,
     /// Nobody waits for its initial events any longer.
     pub(super) given_up: bool,
+    /// Events of objects that its member was not asked for.
+    pub(super) foreign: u64,
 }
 
 /// The connection that a leg's bytes come from.
@@ -80,6 +82,7 @@ impl Leg {
             resend: false,
             without_watch_list: false,
             given_up: false,
+            foreign: 0,
         }
     }
 

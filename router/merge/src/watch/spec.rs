@@ -53,7 +53,7 @@ pub struct WatchLeg {
     pub slot: usize,
     /// Which namespaces are the caller's; `None`: all that the member sends.
     pub filter: Option<NamespaceFilter>,
-    /// Which namespaces are the caller's, whether the router sorts them out or the member does; `None`: as the path says.
+    /// Which namespaces are the caller's, whether the router sorts them out or the member does; nothing else passes. `None`: all.
     pub share: Option<NamespaceFilter>,
     /// A hash of what else the member is asked (selectors, path): [`super::WatchMerge::replan`] tells a change by it.
     pub request_hash: u64,

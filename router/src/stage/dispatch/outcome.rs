@@ -65,7 +65,7 @@ pub(crate) fn fault_of(forward: &Forward, error: &UpstreamError) -> Fault {
 
 /// A 401 that is the router's and not the caller's: the member knows nobody else's credential. A client that got it
 /// would give up its own. `None` for any other answer, and for programs behind `proxy`, which know clients of their own.
-pub(crate) fn refused_us(leg: &Leg, response: &Response<Body>) -> Option<Fault> {
+pub(super) fn refused_us(leg: &Leg, response: &Response<Body>) -> Option<Fault> {
     let resource = leg.asked.resource.as_ref();
     let proxies = leg.asked.verb == Verb::Proxy
         || resource.is_some_and(|resource| resource.subresource.as_deref() == Some("proxy"));

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
 use super::acting;
-use super::outcome::{classify_error, classify_response, fault_of, refused_us};
+use super::outcome::{classify_error, classify_response, fault_of};
+use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::resource::breaker::{Outcome, Pass, State};
@@ -28,10 +29,7 @@ pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Respo
     let span = leg_span(run, &head);
     inject(&span, &run.leg.received, &mut head);
     let outcome = attempts(run, head, body).instrument(span.clone()).await;
-    let outcome = outcome.and_then(|response| match refused_us(&run.leg, &response) {
-        Some(fault) => Err(fault),
-        None => Ok(response),
-    });
+    let outcome = outcome.and_then(|response| received(&run.leg, response));
     let outcome = match outcome {
         Ok(response) => acting::told(run, response).await,
         refused => refused,

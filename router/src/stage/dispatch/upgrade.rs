@@ -21,7 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, field};
 
 use self::side::Side;
-use super::outcome::{classify_error, classify_response, fault_of, refused_us};
+use super::outcome::{classify_error, classify_response, fault_of};
+use super::received::received;
 use super::send::{inject, leg_span};
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;
@@ -59,13 +60,11 @@ pub(super) async fn upgrade(
     rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, &run.bearer)?;
     let span = leg_span(run, &head);
     inject(&span, &run.leg.received, &mut head);
-    let mut response = exchange(run, tasks, Request::from_parts(head, body))
+    let response = exchange(run, tasks, Request::from_parts(head, body))
         .instrument(span.clone())
         .await?;
     span.record("http.response.status_code", response.status().as_u16());
-    if let Some(fault) = refused_us(&run.leg, &response) {
-        return Err(fault);
-    }
+    let mut response = received(&run.leg, response)?;
     let tunnel = (response.status() == StatusCode::SWITCHING_PROTOCOLS).then(|| Tunnel {
         client,
         member: hyper::upgrade::on(&mut response),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode};
+use portolan_merge::filter::{Names, NamespaceFilter};
 use portolan_merge::query::{Begin, LegQuery, Param};
 use portolan_merge::watch::{Start, WatchLeg};
 use tokio::time::Instant;
@@ -19,6 +20,7 @@ use super::named;
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
+use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape, described};
 
@@ -165,13 +167,18 @@ impl Shared {
 }
 
 /// The legs of a plan for the merge core; those without a start of their own begin with what is there.
-pub(super) fn watch_legs(plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
+pub(super) fn watch_legs(asked: &ApiRequest, plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
+    let namespace = asked
+        .resource
+        .as_ref()
+        .and_then(|resource| resource.namespace.as_deref());
+    let of_path = namespace.map(|name| NamespaceFilter::only(Names::new([Arc::from(name)].into())));
     let leg = |(index, leg): (usize, &FanLeg)| WatchLeg {
         cluster: leg.cluster().clone(),
         uid_hash: hash_of(&leg.forward.target.cluster_uid),
         slot: leg.slot,
         filter: leg.filter.clone(),
-        share: leg.share.namespaces.clone(),
+        share: leg.share.namespaces.clone().or_else(|| of_path.clone()),
         request_hash: leg.asks(),
         selector_hash: hash_of(&leg.share.selector),
         start: starts.get(index).copied().unwrap_or(Start::Sync),

@@ -32,6 +32,11 @@ struct LegLabels {
     reason: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClusterLabels {
+    cluster: Arc<str>,
+}
+
 /// One per process, cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct FanOutMetrics {
@@ -44,6 +49,7 @@ pub(crate) struct FanOutMetrics {
     fence_seconds: Histogram,
     lists: Family<LegLabels, Counter>,
     collisions: Counter,
+    foreign: Family<ClusterLabels, Counter>,
 }
 
 impl Default for FanOutMetrics {
@@ -58,6 +64,7 @@ impl Default for FanOutMetrics {
             fence_seconds: Histogram::new(FENCE_SECONDS),
             lists: Family::default(),
             collisions: Counter::default(),
+            foreign: Family::default(),
         }
     }
 }
@@ -80,12 +87,19 @@ impl FanOutMetrics {
         registry.register("lists_without_member", help, self.lists.clone());
         let help = "Cluster-scoped objects hidden in lists behind another member's of the same name";
         registry.register("list_collisions", help, self.collisions.clone());
+        let help = "Events of objects that a member was not asked for and sent all the same: no client gets them";
+        registry.register("foreign_events", help, self.foreign.clone());
     }
 
     /// `reason`: held or left-out.
     pub(crate) fn list_without(&self, cluster: &Arc<str>, reason: &'static str) {
         let cluster = cluster.clone();
         self.lists.get_or_create(&LegLabels { cluster, reason }).inc();
+    }
+
+    pub(crate) fn foreign(&self, cluster: &Arc<str>, events: u64) {
+        let cluster = cluster.clone();
+        self.foreign.get_or_create(&ClusterLabels { cluster }).inc_by(events);
     }
 
     pub(crate) fn collided(&self, objects: u64) {

@@ -23,9 +23,13 @@ impl World {
             let labelled = self.truth.labelled[member];
             // The path says which namespace it is, if it is one.
             let whole = self.truth.setting.unique || self.truth.scope.is_some();
-            let share = (!whole)
-                .then(|| NamespaceFilter::only(Arc::new(owned.iter().map(|name| Arc::from(name.as_str())).collect())));
-            let filter = share.clone().filter(|_| !labelled);
+            let only = |names: Vec<&str>| NamespaceFilter::only(Arc::new(names.into_iter().map(Arc::from).collect()));
+            let share = match self.truth.scope {
+                Some(scope) => Some(only(vec![scope])),
+                None if whole => None,
+                None => Some(only(owned.iter().map(String::as_str).collect())),
+            };
+            let filter = share.clone().filter(|_| !labelled && !whole);
             let asks = if labelled && !whole {
                 owned
                     .iter()

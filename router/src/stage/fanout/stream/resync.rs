@@ -114,6 +114,10 @@ impl MergedWatch {
             // Not any chunk: the first of those that a frame is in says nothing yet.
             self.legs[index].unreadable = 0;
         }
+        let foreign = self.merge.take_foreign(index);
+        if foreign > 0 {
+            self.foreign(index, foreign);
+        }
         match pushed {
             Ok(act) => {
                 self.act(act, Reason::Relist, "the member has forgotten where it was");
@@ -123,6 +127,12 @@ impl MergedWatch {
             }
         }
         self.next_acts();
+    }
+
+    fn foreign(&self, index: usize, events: u64) {
+        let cluster = &self.legs[index].shown.cluster;
+        tracing::warn!(%cluster, events, "a member sent objects of namespaces that it was not asked for");
+        self.shared.fanouts.open.metrics.foreign(cluster, events);
     }
 
     /// What a member sent cannot be read: once more, some times.
@@ -285,7 +295,11 @@ impl MergedWatch {
     pub(in crate::stage::fanout) fn replan(&mut self, plan: Arc<FanOut>) {
         let mut before = std::mem::take(&mut self.legs);
         let running = self.plan.clone();
-        let acts = self.merge.replan(&plan.universe, watch_legs(&plan, &[]), &mut self.out);
+        let acts = self.merge.replan(
+            &plan.universe,
+            watch_legs(&self.shared.asking.asked, &plan, &[]),
+            &mut self.out,
+        );
         // Versions of another cluster under the same name are no measure for this one's.
         before.retain(|old| {
             let uid = |plan: &FanOut| {

@@ -112,7 +112,7 @@ impl Opening {
             bookmarks: self.bookmarks,
             initial_events: self.begin.initial_events,
             cursor: self.begin.cursor.clone(),
-            legs: watch_legs(&self.plan, &self.begin.starts()),
+            legs: watch_legs(&self.shared.asking.asked, &self.plan, &self.begin.starts()),
             unique: self.plan.unique,
             cluster_column: shape == Shape::Table,
             known_objects: Some(self.shared.fanouts.memory(&self.plan).clone()),

@@ -1,0 +1,62 @@
+//! Who means harm: a tenant, a member, somebody on the network. Each test is one attack, and what others must not notice
+//! of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "also in functions that only tests call"
+)]
+
+#[path = "hostile/answers.rs"]
+mod answers;
+#[path = "hostile/front.rs"]
+mod front;
+#[path = "hostile/namespaces.rs"]
+mod namespaces;
+
+use kube::api::{Api, Patch, PatchParams};
+use portolan_crds::MemberCluster;
+use portolan_testbed::eventually;
+use portolan_tests::shard::federated;
+use portolan_tests::world::{HUB, Plan, Shared, World};
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+use self::front::Front;
+
+static WORLD: Shared = Shared::const_new();
+static FRONT: OnceCell<Front> = OnceCell::const_new();
+
+/// Members east, which is honest, and mad, of which routers know a [`Front`] alone.
+async fn world() -> (&'static World, &'static Front) {
+    let manifests = federated(
+        "alpha",
+        "east",
+        &[("east", &["h-east"]), ("mad", &["h-mad", "h-quiet"])],
+    ) + &federated("beta", "east", &[("mad", &["h-other"])]);
+    let plan = Plan {
+        members: &["east", "mad"],
+        namespaces: &["east/h-east", "mad/h-mad", "mad/h-quiet", "mad/h-other"],
+        manifests: &manifests,
+        ..Plan::default()
+    };
+    let world = World::shared(&WORLD, plan).await;
+    (world, FRONT.get_or_init(|| stand_before(world, "mad")).await)
+}
+
+/// Has routers ask `member` through a front from now on.
+async fn stand_before(world: &World, member: &str) -> Front {
+    let cluster = world.cluster(member);
+    let front = Front::start(&cluster.direct_url(), cluster.ca_pem()).unwrap();
+    let members = Api::<MemberCluster>::all(world.cluster(HUB).client().await.unwrap());
+    let spec = json!({"endpoints": [{"url": front.url}], "caBundle": front.ca_bundle});
+    let patch = Patch::Merge(json!({"spec": spec}));
+    members.patch(member, &PatchParams::default(), &patch).await.unwrap();
+    let door = world.explicit_door(member).await.unwrap();
+    eventually("the router asks the front", || async {
+        front.forget();
+        let _ = door.get("/version", &[]).await;
+        front.was_asked("/version").then_some(())
+    })
+    .await;
+    front
+}

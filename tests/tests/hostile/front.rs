@@ -1,0 +1,171 @@
+//! What stands where a member's API server should: it passes on what it is asked, as it is asked, and lies where it is told
+//! to.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http2 as client;
+use hyper::server::conn::http2 as server;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
+use portolan_runtime::tls::{self, ALPN_GRPC, ClientAuth, Identity, IdentityStore, TrustStore};
+use portolan_runtime::{Secret, Tasks};
+use rustls::{ClientConfig, ServerConfig};
+use rustls_pki_types::ServerName;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// What it does to a request whose path has a word in it. `None`: as it would be.
+pub(crate) type Lie = Box<dyn Fn(&Uri) -> Option<Told> + Send + Sync>;
+
+/// Instead of the truth.
+pub(crate) enum Told {
+    /// This head, and no body.
+    Head(http::response::Builder),
+    /// The truth, with these headers too.
+    With(&'static [(&'static str, &'static str)]),
+    /// The truth about something else.
+    Of(String),
+}
+
+type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+
+/// Running as long as the process: a runtime cannot be dropped in another.
+pub(crate) struct Front {
+    pub(crate) url: String,
+    /// As `caBundle` of a MemberCluster.
+    pub(crate) ca_bundle: String,
+    shared: Arc<Shared>,
+    /// Its own: it outlives the test that started it.
+    _runtime: Runtime,
+}
+
+struct Shared {
+    server: SocketAddr,
+    authority: Authority,
+    tls: Arc<ClientConfig>,
+    asked: Mutex<Vec<String>>,
+    lies: Mutex<Vec<(&'static str, Lie)>>,
+    tasks: Tasks,
+}
+
+impl Front {
+    /// Before the API server at `url`.
+    pub(crate) fn start(url: &str, ca_pem: &str) -> anyhow::Result<Self> {
+        let key = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        let (certificate, private) = (key.cert.pem(), Secret::new(key.signing_key.serialize_pem()));
+        let identity = IdentityStore::new(Identity::from_pem(&certificate, &private)?);
+        let config = tls::server_config(identity, ClientAuth::None, ALPN_GRPC)?;
+        let listener = std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let uri: Uri = url.parse()?;
+        let authority = uri.authority().context("a server without host")?.clone();
+        let shared = Arc::new(Shared {
+            server: authority.as_str().parse()?,
+            authority,
+            tls: tls::client_config(TrustStore::from_pem(ca_pem)?, None, ALPN_GRPC)?,
+            asked: Mutex::default(),
+            lies: Mutex::default(),
+            tasks: Tasks::new(),
+        });
+        let served = shared.clone();
+        runtime.spawn(async move { accept(TcpListener::from_std(listener)?, config, served).await });
+        Ok(Self {
+            url: format!("https://{address}"),
+            ca_bundle: STANDARD.encode(certificate),
+            shared,
+            _runtime: runtime,
+        })
+    }
+
+    /// Lies about every path that has `word` in it, from now on.
+    pub(crate) fn lies_about(&self, word: &'static str, lie: impl Fn(&Uri) -> Option<Told> + Send + Sync + 'static) {
+        self.shared.lies.lock().push((word, Box::new(lie)));
+    }
+
+    pub(crate) fn was_asked(&self, word: &str) -> bool {
+        self.shared.asked.lock().iter().any(|asked| asked.contains(word))
+    }
+
+    pub(crate) fn forget(&self) {
+        self.shared.asked.lock().clear();
+    }
+}
+
+async fn accept(listener: TcpListener, config: Arc<ServerConfig>, shared: Arc<Shared>) -> std::io::Result<()> {
+    let acceptor = TlsAcceptor::from(config);
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let (acceptor, shared) = (acceptor.clone(), shared.clone());
+        shared.tasks.clone().spawn("front-connection", async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                let Ok(member) = shared.connect().await else { return };
+                let service = service_fn(move |request| answer(shared.clone(), member.clone(), request));
+                // One that breaks is the router's to report.
+                let _ = server::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+            }
+        });
+    }
+}
+
+impl Shared {
+    async fn connect(&self) -> anyhow::Result<client::SendRequest<Incoming>> {
+        let tcp = TcpStream::connect(self.server).await?;
+        let name = ServerName::from(self.server.ip());
+        let stream = TlsConnector::from(self.tls.clone()).connect(name, tcp).await?;
+        let (send, connection) = client::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        self.tasks.spawn("front-member", async move {
+            let _ = connection.await;
+        });
+        Ok(send)
+    }
+
+    fn lie(&self, uri: &Uri) -> Option<Told> {
+        let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
+        let lies = self.lies.lock();
+        let mut told = lies
+            .iter()
+            .filter(|(word, _)| path.contains(word))
+            .map(|(_, lie)| lie(uri));
+        told.next().flatten()
+    }
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    mut member: client::SendRequest<Incoming>,
+    mut request: Request<Incoming>,
+) -> anyhow::Result<Answer> {
+    shared.asked.lock().push(request.uri().to_string());
+    let lie = shared.lie(request.uri());
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    let (mut more, mut path) = (&[][..], parts.path_and_query.take());
+    match lie {
+        None => {}
+        Some(Told::Head(head)) => return Ok(head.body(Empty::new().map_err(|never| match never {}).boxed())?),
+        Some(Told::With(headers)) => more = headers,
+        Some(Told::Of(other)) => path = Some(other.parse()?),
+    }
+    (parts.scheme, parts.authority, parts.path_and_query) = (Some(Scheme::HTTPS), Some(shared.authority.clone()), path);
+    *request.uri_mut() = Uri::from_parts(parts)?;
+    let mut response = member.send_request(request).await?.map(BodyExt::boxed);
+    for (name, value) in more {
+        response.headers_mut().append(*name, value.parse()?);
+    }
+    Ok(response)
+}

@@ -1,0 +1,62 @@
+//! Objects of namespaces that a member was not asked for: other shards' there, or what it makes up.
+
+use http::Uri;
+use portolan_testbed::eventually;
+use portolan_tests::door::Door;
+use portolan_tests::programs::admin_get;
+use portolan_tests::watch::Watch;
+use serde_json::json;
+
+use crate::front::Told;
+use crate::world;
+
+const MAPS: &str = "/api/v1/configmaps";
+
+async fn make(direct: &Door, namespace: &str, name: &str) {
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    let answer = direct.post(&path, &object).await.unwrap();
+    assert_eq!(answer.status, 201, "{}", answer.message());
+}
+
+/// The whole member, whatever was asked of it.
+fn all(uri: &Uri) -> Option<Told> {
+    let query = uri.query().unwrap_or_default();
+    let asked = query.split('&').filter(|word| !word.starts_with("labelSelector="));
+    let watches = query.contains("watch=");
+    watches.then(|| Told::Of(format!("{MAPS}?{}", asked.collect::<Vec<_>>().join("&"))))
+}
+
+#[tokio::test]
+async fn a_watch_shows_nothing_of_namespaces_that_it_does_not_ask_for() {
+    let (world, front) = world().await;
+    let direct = world.direct_door("mad").await.unwrap();
+    make(&direct, "h-other", "foreign-before").await;
+    make(&direct, "h-mad", "own-before").await;
+    front.lies_about("/configmaps", all);
+    let door = world.listed_door("alpha", MAPS).await.unwrap();
+    // Once the agent has labelled all of them, the router does not sort them out any more.
+    eventually("the member is asked by labels", || async {
+        front.forget();
+        let _ = door.get(&format!("{MAPS}?watch=true&timeoutSeconds=1"), &[]).await;
+        front.was_asked("labelSelector").then_some(())
+    })
+    .await;
+    for path in [MAPS, "/api/v1/namespaces/h-mad/configmaps"] {
+        let mut watch = Watch::open(&door, path).await.unwrap();
+        let name = format!("own-{}", path.len());
+        make(&direct, "h-other", &format!("foreign-{}", path.len())).await;
+        make(&direct, "h-mad", &name).await;
+        assert_eq!(watch.sees(&format!("h-mad/{name}")).await.unwrap(), "ADDED");
+        let foreign = watch.seen.iter().filter(|seen| seen.contains("h-other/"));
+        assert_eq!((foreign.count(), watch.count("ERROR")), (0, 0), "{:?}", watch.seen);
+    }
+    let router = world.fleet.process("router").unwrap();
+    let metrics = admin_get(&router.admin, "/metrics").await.unwrap();
+    let series = "portolan_router_fanout_foreign_events_total{cluster=\"mad\"} ";
+    let left_out = metrics.lines().find_map(|line| line.strip_prefix(series));
+    assert!(
+        left_out.is_some_and(|count| count != "0"),
+        "they came, and were left out"
+    );
+}
