@@ -125,6 +125,12 @@ impl NamespaceFilter {
         self.admits(if self.by_name { name } else { namespace })
     }
 
+    /// Whether some namespace is admitted by this filter and by `one`, and not by `other`. True where that cannot be told.
+    pub fn shares_beyond(&self, other: &Self, one: &Self) -> bool {
+        let beyond = self.beyond(other);
+        beyond.is_none_or(|names| names.iter().any(|name| one.admits(name)))
+    }
+
     /// The namespaces that this filter admits and `other` does not, in order; `None`: they cannot be named.
     pub fn beyond(&self, other: &Self) -> Option<Vec<Arc<str>>> {
         let alike = self.labels == other.labels && (self.by_name, self.placeless) == (other.by_name, other.placeless);

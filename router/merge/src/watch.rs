@@ -100,6 +100,8 @@ pub struct WatchMerge {
     emitter: Emitter,
     sent: Sent,
     order: Order,
+    /// What its legs had at the beginning is more than the client may hold: what came and went since may be in it.
+    older_view: bool,
     /// The key of the frame under way, written anew for each, so that no event allocates one.
     key: String,
 }
@@ -125,6 +127,7 @@ impl WatchMerge {
             emitter: Emitter::new(spec.format, spec.cluster_column),
             sent: Sent::default(),
             order: Order::default(),
+            older_view: false,
             key: String::new(),
         };
         let names = spec.unique && spec.legs.len() > 1;
@@ -147,6 +150,14 @@ impl WatchMerge {
     #[must_use]
     pub fn in_order(mut self) -> Self {
         self.order.keep();
+        self
+    }
+
+    /// The first plan is of an older view of the shard, as far as that is known: namespaces that came and went since may be
+    /// in it, of which the client holds nothing.
+    #[must_use]
+    pub fn of_older_view(mut self) -> Self {
+        self.older_view = true;
         self
     }
 

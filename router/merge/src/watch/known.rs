@@ -126,6 +126,12 @@ impl KnownObjects {
         self.keys.get(key).is_some_and(|object| object.version != BARRED)
     }
 
+    /// Whether there is an object of a namespace that is `wanted`.
+    pub(super) fn any_namespace(&self, wanted: impl Fn(&str) -> bool) -> bool {
+        let namespaces = self.keys.keys().filter_map(|key| key.split_once('/'));
+        namespaces.into_iter().any(|(namespace, _)| wanted(namespace))
+    }
+
     /// False if the budget is used up: they are of no use from then on.
     #[must_use]
     pub(super) fn set(&mut self, key: &str, uid: Uid, version: u64) -> bool {

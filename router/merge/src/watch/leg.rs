@@ -177,6 +177,22 @@ impl Leg {
             && before.beyond(after).is_some_and(|left| left.is_empty())
     }
 
+    /// Whether the client may be taken to hold what came back under `spec`, while what it held of an older view is being
+    /// compared.
+    pub(super) fn may_be_said_to_hold(&self, spec: &WatchLeg) -> bool {
+        let (Some(before), Some(after)) = (&self.share, &spec.share) else {
+            return false;
+        };
+        if !self.state.is_resync() || self.is_entering() {
+            return false;
+        }
+        let back = |namespace: &str| after.admits(namespace) && !before.admits(namespace);
+        let held = self.change.as_ref().and_then(|change| change.held.as_ref());
+        let listed = held.is_some_and(|held| after.shares_beyond(before, held));
+        let known = self.known.as_ref().is_some_and(|known| known.any_namespace(back));
+        listed || known
+    }
+
     /// Reads what came alone.
     pub(super) fn begin_entering(
         &mut self,

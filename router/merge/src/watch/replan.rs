@@ -102,6 +102,10 @@ impl WatchMerge {
         } = old;
         let changed = leg.filter != spec.filter || leg.request_hash != spec.request_hash;
         let gains = leg.only_gains(&spec) && position.version().is_some();
+        if self.older_view && leg.may_be_said_to_hold(&spec) {
+            let why = format!("what is asked of member {} changed", leg.cluster);
+            self.acts.expire(Expiry::Changed, why);
+        }
         let before = leg.adopt(spec);
         self.legs.cursor.set(leg.slot, position);
         if names && !held && leg.known.is_none() {

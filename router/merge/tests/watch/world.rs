@@ -365,8 +365,10 @@ impl World {
                 }
                 Act::Expired { cause, why } => {
                     let compacted = cause == Expiry::Compacted && !session.anew && self.truth.setting.compaction;
+                    // What came and went meanwhile, and is back, may be held or not.
+                    let unsure = cause == Expiry::Changed && self.client.came_and_went;
                     assert!(
-                        !session.mendable || compacted,
+                        !session.mendable || compacted || unsure,
                         "expired what can be mended: {cause:?}, {why}"
                     );
                     self.tally.expired += 1;

@@ -87,6 +87,10 @@ impl World {
         }
         self.open(&then, cursor, listing, (router, stream));
         if then.revision != shard.revision {
+            if let Some(session) = self.session.take() {
+                let merge = session.merge.of_older_view();
+                self.session = Some(Session { merge, ..session });
+            }
             // As a running one that hears of it.
             self.tally.older += 1;
             self.client.came_and_went = true;
@@ -138,6 +142,8 @@ impl World {
             // What a comparison finds gone is told first, and what came and went before it never: who goes on from the middle
             // of it hears of that.
             self.client.replay |= self.client.told_gone;
+            // A state is told by name: the object that came last may be older than one before it.
+            self.client.replay |= self.client.cache.values().any(|(_, version)| *version > raw);
             self.client.came_and_went = true;
             return Some((cursor, resume.begin(comes.whose), shard.clone()));
         }
@@ -167,7 +173,7 @@ impl World {
         let members: Vec<_> = legs.iter().map(|leg| (member_of(leg), leg.uid_hash)).collect();
         self.client.connect();
         if self.trace {
-            println!("open {cursor:?} {legs:?}");
+            println!("open {cursor:?} {legs:?}, holding {:?}", self.client.cache);
         }
         let merge = WatchMerge::new(WatchSpec {
             format: self.format,

@@ -34,7 +34,12 @@ pub(super) async fn classify_response(
 ) -> Result<Head, Fault> {
     let response = match outcome {
         Ok(response) => response,
-        Err(fault @ (Fault::Unavailable { .. } | Fault::TooManyRequests { .. } | Fault::Timeout { .. })) => {
+        Err(
+            fault @ (Fault::Unavailable { .. }
+            | Fault::TooManyRequests { .. }
+            | Fault::Timeout { .. }
+            | Fault::BadGateway { .. }),
+        ) => {
             return Ok(Head::Away(away(leg, fault)));
         }
         Err(fault) => return Err(fault),

@@ -124,6 +124,9 @@ impl Opening {
         if self.plan.only_member {
             merge = merge.in_order();
         }
+        if self.now.is_some() {
+            merge = merge.of_older_view();
+        }
         merge
     }
 
