@@ -173,6 +173,14 @@ impl CollectionQuery {
         }
     }
 
+    /// Whether the client comes with a cursor that names a version of this member.
+    pub fn has_place(&self, universe: &Universe, slot: usize) -> bool {
+        let Version::Cursor(text) = &self.version else {
+            return false;
+        };
+        Cursor::decode(text, universe).is_ok_and(|cursor| cursor.slot(slot).version().is_some())
+    }
+
     /// The query without its limit, for where pages cannot be kept apart.
     pub fn unlimited(self) -> Self {
         match self.limit {

@@ -7,6 +7,7 @@
 //! anything: legs come and connect anew while a watch runs. Not here: which members (`plan`), connections and retries
 //! (`dispatch`). Caller: `edge`.
 
+mod absence;
 mod connect;
 mod delete;
 pub(crate) mod fence;

@@ -178,6 +178,12 @@ impl Kinds {
         Some(self.members.get(cluster)?.get(group, resource).is_some())
     }
 
+    /// Whether one member serves a resource in this version; `None` if it has never said.
+    pub(crate) fn serves_version(&self, cluster: &str, (group, version, resource): (&str, &str, &str)) -> Option<bool> {
+        let kind = self.members.get(cluster)?.get(group, resource);
+        Some(kind.is_some_and(|kind| kind.versions.iter().any(|served| served == version)))
+    }
+
     /// Why a version of a resource cannot be asked of these members as one: one of them serves the resource, but not in
     /// this version. Its objects would silently be missing. Members that do not serve it at all are fine.
     pub(crate) fn version_conflict(&self, clusters: &[Arc<str>], gvr: (&str, &str, &str)) -> Option<String> {

@@ -15,6 +15,7 @@ use portolan_merge::watch::{Start, WatchLeg};
 use tokio::time::Instant;
 
 use super::FanOuts;
+use super::absence;
 use super::leg::{self, Asking, Overrides};
 use super::named;
 use crate::decision::plan::{FanLeg, FanOut};
@@ -84,6 +85,11 @@ pub(super) struct Wish {
 }
 
 impl Wish {
+    /// Whether it goes on from a version of the member.
+    fn has_place(&self) -> bool {
+        matches!(&self.query.resource_version, Param::Set(version) if version != "0")
+    }
+
     /// `plain`: the member knows no watch-list.
     pub(super) fn of(start: Start, plain: bool) -> LegQuery {
         let begin = match (start, plain) {
@@ -118,9 +124,10 @@ pub(super) fn connect(
         }
         let routing = routing.unwrap_or_else(|| shared.fanouts.routing.load());
         let leg = &plan.legs[leg];
+        let has_place = wish.has_place();
         let overrides = shared.overrides(&wish);
         let answer = leg::start(&shared.fanouts, &shared.asking, leg, &overrides, routing).await;
-        classify_response(&shared, &plan, leg.cluster(), answer)
+        classify_response(&shared, &plan, (leg, has_place), answer)
     })
 }
 
@@ -192,8 +199,14 @@ fn hash_of(what: &impl Hash) -> u64 {
     hash.finish()
 }
 
-/// What a member's first answer means for the whole watch.
-fn classify_response(shared: &Shared, plan: &FanOut, cluster: &str, answer: Result<Response<Body>, Fault>) -> Answered {
+/// What a member's first answer means for the whole watch. `has_place`: it was to go on from a version of the member.
+fn classify_response(
+    shared: &Shared,
+    plan: &FanOut,
+    (leg, has_place): (&FanLeg, bool),
+    answer: Result<Response<Body>, Fault>,
+) -> Answered {
+    let cluster = leg.cluster();
     let response = match answer {
         Ok(response) => response,
         Err(fault @ (Fault::BadRequest(_) | Fault::Forbidden(_))) => {
@@ -218,7 +231,15 @@ fn classify_response(shared: &Shared, plan: &FanOut, cluster: &str, answer: Resu
             ),
             answer: None,
         }),
-        StatusCode::NOT_FOUND => Answered::Absent(named(plan, cluster, response)),
+        StatusCode::NOT_FOUND => {
+            let (routing, asked) = (&shared.fanouts.routing, &shared.asking.asked);
+            // A member that is asked alone has said all there is.
+            let doubt = (plan.legs.len() > 1).then(|| absence::doubt(routing, asked, (leg, &plan.legs), has_place));
+            match doubt.flatten() {
+                Some(why) => Answered::Away(Away { why, answer: None }),
+                None => Answered::Absent(named(plan, cluster, response)),
+            }
+        }
         StatusCode::GONE => Answered::Gone,
         StatusCode::TOO_MANY_REQUESTS => Answered::Away(Away {
             why: format!("member cluster {cluster} answered {status}"),

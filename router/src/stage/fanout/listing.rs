@@ -16,6 +16,7 @@ use portolan_merge::watch::{Listing, ListingFault};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
+use super::absence;
 use super::connect::{Answered, Away, Shared};
 use super::leg::{self, METADATA_LIST, Overrides};
 use crate::decision::plan::FanLeg;
@@ -168,7 +169,10 @@ impl Reader<'_> {
         let body = match response.status() {
             StatusCode::OK => response.into_body(),
             StatusCode::GONE => return Err(answered(Answered::Gone)),
-            StatusCode::NOT_FOUND => return Err(answered(Answered::Absent(response))),
+            StatusCode::NOT_FOUND => {
+                let doubt = absence::doubt(&fanouts.routing, &self.shared.asking.asked, (self.leg, &[]), true);
+                return Err(doubt.map_or_else(|| answered(Answered::Absent(response)), away));
+            }
             status if will_not(status) => {
                 return Err(NotListed::Never(self.of_member(&format!("it answered {status}"))));
             }

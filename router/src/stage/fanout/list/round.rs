@@ -23,7 +23,7 @@ use crate::decision::rewrite;
 use crate::resource::upstream::Body;
 use crate::stage::fanout::leg::METADATA_LIST;
 use crate::stage::fanout::metrics::FanOutMetrics;
-use crate::stage::fanout::named;
+use crate::stage::fanout::{Fan, absence, named};
 use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape};
@@ -52,6 +52,8 @@ pub(super) struct Round<'a> {
     without: Vec<usize>,
     away: Option<Fault>,
     warnings: Vec<HeaderValue>,
+    /// Whether members that are away are done without.
+    leaves_out: bool,
 }
 
 /// A member's own answer, as it goes to the client.
@@ -82,25 +84,49 @@ impl<'a> Round<'a> {
             without: Vec::new(),
             away: None,
             warnings: Vec::new(),
+            leaves_out: false,
         };
-        let heads = heads.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut heads = heads.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for (leg, head) in &mut heads {
+            if matches!(head, Head::Absent(_))
+                && let Some(fault) = round.doubted(leg)
+            {
+                *head = Head::Away(fault);
+            }
+        }
         let away = heads.iter().filter(|(_, head)| matches!(head, Head::Away(_)));
         let away = away.map(|(leg, _)| leg.cluster().clone()).collect();
         let never_shown = never_shown(listing, round.read.continued, away).await;
         for (index, (leg, head)) in heads.into_iter().enumerate() {
             match head {
                 Head::Refused(response) => return round.refused(leg, index, response).await.map(Turn::Answer),
-                Head::Absent(response) => {
-                    let plan = &listing.fan.plan;
-                    round.absent.get_or_insert_with(|| refusal(plan, leg, response));
-                    round.without.push(leg.slot);
-                }
+                Head::Absent(response) => round.not_found(leg, response),
                 Head::Away(fault) => round.leave_out(leg, fault, never_shown.contains(leg.cluster())),
                 Head::List(media, response) if index < pages => round.lists.push((leg, media, response)),
                 Head::List(_, response) => round.pins.push((leg, response)),
             }
         }
         round.turn().await
+    }
+
+    /// A 404 of which nobody knows that it means absence. A member that is asked alone has said all there is.
+    fn doubted(&self, leg: &FanLeg) -> Option<Fault> {
+        let Fan { plan, asking, .. } = &self.listing.fan;
+        if plan.legs.len() < 2 {
+            return None;
+        }
+        let has_place = self.read.continued || self.listing.query.has_place(&plan.universe, leg.slot);
+        let routing = &self.listing.fanouts.routing;
+        let why = absence::doubt(routing, &asking.asked, (leg, &plan.legs), has_place)?;
+        Some(leg.forward.unavailable(why))
+    }
+
+    /// A member that serves nothing of this.
+    fn not_found(&mut self, leg: &FanLeg, response: Response<Body>) {
+        let Fan { plan, asking, .. } = &self.listing.fan;
+        self.warnings.extend(absence::warning(&asking.asked, leg));
+        self.absent.get_or_insert_with(|| refusal(plan, leg, response));
+        self.without.push(leg.slot);
     }
 
     /// A member that cannot be had: the list waits for it, unless it may begin without it.
@@ -111,6 +137,7 @@ impl<'a> Round<'a> {
                 leg.cluster()
             );
             self.warnings.extend(rewrite::warning(&text));
+            self.leaves_out = true;
             self.without.push(leg.slot);
             tracing::warn!(cluster = %leg.cluster(), error = %fault, "a list begins without a member");
             self.metrics().list_without(leg.cluster(), "left-out");
@@ -125,9 +152,8 @@ impl<'a> Round<'a> {
     }
 
     async fn turn(mut self) -> Result<Turn, Fault> {
-        let may_leave = !self.warnings.is_empty();
         match self.away.take() {
-            Some(fault) if !may_leave || (self.lists.is_empty() && self.pins.is_empty()) => return Err(fault),
+            Some(fault) if !self.leaves_out || (self.lists.is_empty() && self.pins.is_empty()) => return Err(fault),
             _ => {}
         }
         if self.lists.is_empty() {

@@ -1,5 +1,6 @@
 //! Lists over scripted members: what a real API server cannot be made to answer.
 
+mod absence;
 mod faults;
 
 use std::io::Read as _;

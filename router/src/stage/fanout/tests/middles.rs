@@ -44,6 +44,9 @@ async fn one_marker_when_all_have_sent_theirs() {
 async fn a_union_without_a_member_that_has_the_kind_no_more_is_listed_anew() {
     let mut world = World::new(&["east", "west"]).await;
     world.plan.unique = true;
+    // Discovery has seen it go.
+    let routing = &world.fanouts.routing;
+    routing.set_kinds(&"west".into(), "uid-west", &Arc::default());
     let started = world.start(&format!("resourceVersion={}", world.cursor(&[10, 20])));
     let (_, _east) = world.members[0].opens().await;
     world.members[1].refuses(404).await;
@@ -52,6 +55,16 @@ async fn a_union_without_a_member_that_has_the_kind_no_more_is_listed_anew() {
     assert_eq!(last["object"]["code"], 410, "{last}");
     assert!(last["object"]["message"].to_string().contains("member west"), "{last}");
     assert!(watch.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_member_where_the_client_goes_on_is_not_absent_by_its_404_alone() {
+    let mut world = World::new(&["east", "west"]).await;
+    let started = world.start(&format!("resourceVersion={}", world.cursor(&[10, 20])));
+    let (_, _east) = world.members[0].opens().await;
+    world.members[1].refuses(404).await;
+    let _watch = started.await.unwrap().unwrap();
+    assert_eq!(world.leg(1).0, "held");
 }
 
 #[tokio::test]
