@@ -411,7 +411,12 @@ impl Basis {
     fn outlives(&self, rule: Rule) -> bool {
         match self {
             Self::One(_) => rule == Rule::Cordoned,
-            Self::Fan(_) => matches!(rule, Rule::Cordoned | Rule::NoTarget | Rule::VersionConflict),
+            Self::Fan(_) => {
+                matches!(
+                    rule,
+                    Rule::Cordoned | Rule::NoTarget | Rule::VersionConflict | Rule::KindUntold
+                )
+            }
         }
     }
 

@@ -27,6 +27,7 @@ impl Merged<'_> {
         if self.shard.members.is_empty() {
             return Err(self.memberless());
         }
+        self.told(resource, scope)?;
         let limits = scope::limits(self.shard, resource).unwrap_or_default();
         let members = self.shard.members.iter().enumerate();
         let legs = members
@@ -35,6 +36,31 @@ impl Merged<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         self.common_version(resource, &legs)?;
         Ok((Rule::AllNamespaces, self.fan_out(legs, false)?.into()))
+    }
+
+    /// Of a kind that may have no namespaces, several members' equal names are one or two: a list that guesses is wrong, and a
+    /// watch stays so.
+    fn told(&self, resource: &ResourceRequest, scope: Option<Scope>) -> Result<(), Refusal> {
+        let (group, name) = (resource.group.as_str(), resource.resource.as_str());
+        let kinds = self.route.kinds;
+        let untold = |cluster: &&str| kinds.serves(cluster, group, name).is_none();
+        if scope.is_some() || kinds.is_served(self.holders(), (group, name)) {
+            return Ok(());
+        }
+        let Some(cluster) = self.holders().find(untold) else {
+            return Ok(());
+        };
+        Err(Refusal {
+            rule: Rule::KindUntold,
+            fault: Fault::TooManyRequests {
+                message: format!(
+                    "member cluster {cluster} has not told yet how it serves {}",
+                    resource.kind()
+                ),
+                retry_after_seconds: 1,
+                cluster: Some(cluster.to_owned()),
+            },
+        })
     }
 
     /// Objects without a namespace: of every member, and of the primary, which has what belongs to no member.

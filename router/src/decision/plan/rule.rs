@@ -41,6 +41,8 @@ pub(crate) enum Rule {
     SeveralMembers,
     /// Members serve the kind, but not all of them in this version.
     VersionConflict,
+    /// Collection of a kind of which no member has said yet whether its objects have namespaces.
+    KindUntold,
     /// A collection can only be read by GET.
     CollectionMethod,
     /// The namespace is on its way to another shard.
@@ -89,6 +91,7 @@ impl Rule {
             Self::NonResource => "non-resource",
             Self::SeveralMembers => "several-members",
             Self::VersionConflict => "version-conflict",
+            Self::KindUntold => "kind-untold",
             Self::CollectionMethod => "collection-method",
             Self::Releasing => "releasing",
             Self::NoShard => "no-shard",
@@ -125,6 +128,9 @@ impl Rule {
             Self::Discovery => "what the members of the shard serve, united; the primary's order",
             Self::NonResource => "other paths that are no resource are served by the primary cluster",
             Self::SeveralMembers => "several members would have to do it together",
+            Self::KindUntold => {
+                "until members have told how they serve the kind nobody knows what of it is the shard's"
+            }
             Self::VersionConflict => "the members that serve the kind do not all serve this version of it",
             Self::CollectionMethod => "a collection is read by GET",
             Self::Releasing => "the namespace is on its way to another shard: reads only",

@@ -348,12 +348,30 @@ fn a_cursor_outlives_what_is_only_so_for_now() {
         epoch(&world(|target| target.cordoned = target.cluster == "east")),
         before
     );
-    // Of a kind that nobody has described, what has no namespace passes until somebody has.
-    let mut unread = World::new(two());
-    let things = "GET /apis/example.com/v1/things";
-    let known = unread.fan(things).universe.epoch();
-    unread.kinds = Kinds::default();
-    assert_eq!(unread.fan(things).universe.epoch(), known);
+}
+
+#[test]
+fn a_kind_that_no_member_has_told_of_waits_until_one_has() {
+    let mut world = World::new(two());
+    world.kinds = Kinds::default();
+    for request in [
+        "GET /apis/example.com/v1/things",
+        "GET /apis/example.com/v1/things?watch",
+    ] {
+        let refused = world.fault(request);
+        assert!(
+            matches!(&refused, Fault::TooManyRequests { message, .. } if message.contains("east") && message.contains("things.example.com")),
+            "{request}: {refused:?}"
+        );
+    }
+    // Of Kubernetes' own kinds it is known, and a namespace in the path says it.
+    world.fan(ALL_PODS);
+    world.fan("GET /apis/example.com/v1/namespaces/ns-a/things");
+    // Both have told, and neither serves it: they say so themselves.
+    for cluster in ["east", "west"] {
+        world.kinds.set(&cluster.into(), Arc::default());
+    }
+    world.fan("GET /apis/example.com/v1/things");
 }
 
 #[test]
