@@ -1,7 +1,8 @@
 //! A client that sends what it is told, byte for byte: for tests that look at status, headers and body as they are, at
 //! hand-made tokens and headers, and at what no well-behaved client would send. Not for tests of what clients do.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -31,6 +32,8 @@ pub struct Door {
     pub prefix: String,
     /// Sent as `Authorization: Bearer`.
     pub token: Option<String>,
+    /// Where the token is renewed: read for each request.
+    token_file: Option<PathBuf>,
     tls: Arc<ClientConfig>,
 }
 
@@ -52,6 +55,7 @@ impl Door {
             address: authority.to_string(),
             prefix: config.cluster_url.path().trim_end_matches('/').to_owned(),
             token,
+            token_file: config.auth_info.token_file.map(PathBuf::from),
             tls: Arc::new(config.rustls_client_config()?),
         })
     }
@@ -61,6 +65,7 @@ impl Door {
         let config = ClientConfig::builder().with_root_certificates(roots(ca_pem)?);
         Ok(Self {
             token: token.map(ToOwned::to_owned),
+            token_file: None,
             tls: Arc::new(config.with_no_client_auth()),
             ..self.clone()
         })
@@ -73,8 +78,16 @@ impl Door {
         let config = ClientConfig::builder().with_root_certificates(roots(ca_pem)?);
         Ok(Self {
             token: None,
+            token_file: None,
             tls: Arc::new(config.with_client_auth_cert(chain, key)?),
             ..self.clone()
+        })
+    }
+
+    fn token(&self) -> anyhow::Result<Option<Cow<'_, str>>> {
+        Ok(match &self.token_file {
+            Some(file) => Some(Cow::Owned(std::fs::read_to_string(file)?)),
+            None => self.token.as_deref().map(Cow::Borrowed),
         })
     }
 
@@ -181,7 +194,7 @@ impl Line {
         let (mut head, body) = request.into_parts();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let path = format!("{}{path}", self.door.prefix);
-        if let Some(token) = &self.door.token {
+        if let Some(token) = self.door.token()? {
             head.headers
                 .append("authorization", format!("Bearer {}", token.trim()).parse()?);
         }

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.informer import SharedInformer
@@ -19,6 +20,14 @@ from kubernetes.informer import SharedInformer
 WATCH_SECONDS = 4
 # A stream that says nothing for longer than it may last is dead.
 SILENCE = (5, WATCH_SECONDS + 5)
+
+
+def renew(configuration):
+    """Of a kubeconfig the library reads the token's file once; the token in it is renewed each hour."""
+    with open(os.environ["KUBECONFIG"], encoding="utf-8") as text:
+        users = yaml.safe_load(text)["users"]
+    with open(users[0]["user"]["tokenFile"], encoding="utf-8") as token:
+        configuration.api_key["authorization"] = "Bearer " + token.read().strip()
 
 
 class Soaked:
@@ -30,6 +39,7 @@ class Soaked:
         self.lock = threading.Lock()
         self.gone, self.lists, self.expired = [], 0, {}
         api = client.CoreV1Api(config.new_client_from_config(os.environ["KUBECONFIG"]))
+        api.api_client.configuration.refresh_api_key_hook = renew
         ask = self.around(getattr(api, method), bookmarks)
         self.informer = SharedInformer(ask, namespace=namespace or None)
         self.informer.add_event_handler("DELETED", self.deleted)
