@@ -19,6 +19,8 @@ pub enum ConditionType {
     NamespacesResolved,
     /// ShardingConfig: routers get through to all of its members, so that nothing of it is held back.
     MembersReachable,
+    /// ShardingConfig: its callers, of all clusters, elect one leader.
+    OneLeader,
     /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.
     Joined,
     /// MemberCluster: its agent reports a ready API server.
@@ -60,8 +62,10 @@ pub enum ConditionReason {
     HandoverPending,
     /// Namespaces exist in several clusters of the shard; the first in order owns them.
     Shadowed,
-    /// Namespaces that the spec names do not exist.
+    /// Namespaces that the spec names do not exist; or the callers' own not where their Lease is kept.
     NamespaceMissing,
+    /// Callers renew a Lease that is not the one by which they are to elect their leader.
+    OtherLease,
     /// The agent has not been heard for too long.
     HeartbeatLost,
     /// The agent says that its API server is not ready.

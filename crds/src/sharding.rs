@@ -67,6 +67,8 @@ use crate::selector::Selector;
      "callerClusters is required with clusters: name the member cluster where this shard's operator runs"),
     ("!has(self.callerClusters) || self.callerClusters.size() < 2 || has(self.primaryCluster)",
      "primaryCluster is required with more than one callerCluster: name the member cluster that holds the leases"),
+    ("!has(self.callerClusters) || self.callerClusters.size() < 2 || has(self.controller)",
+     "controller.leaderElectionName is required with more than one callerCluster, or each elects a leader of its own: name the operator's Lease, or set controller.leaderElection: Disabled if it elects none"),
     ("!has(self.primaryCluster) || (has(self.callerClusters) && self.primaryCluster in self.callerClusters) || (has(self.clusters) && self.clusters.exists(c, has(c.selector) || (has(c.name) && c.name == self.primaryCluster)))",
      "primaryCluster must be one of clusters[].name or callerClusters"),
     ("!has(self.clusters) || self.clusters.all(c, !has(c.name) || self.clusters.exists_one(d, has(d.name) && d.name == c.name))",
@@ -156,9 +158,7 @@ impl ShardingConfigSpec {
 
     /// The lease that the operator elects its leader by, if this shard has one.
     pub fn leader_election_name(&self) -> Option<&str> {
-        self.controller
-            .as_ref()
-            .map(|controller| controller.leader_election_name.as_str())
+        self.controller.as_ref()?.leader_election_name.as_deref()
     }
 
     /// The member clusters that the spec names, each with the path of its field.
@@ -225,12 +225,33 @@ impl ClusterEntry {
 /// Settings of the operator's controllers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
+    ("has(self.leaderElectionName) != (has(self.leaderElection) && self.leaderElection == 'Disabled')",
+     "set leaderElectionName to the name of the operator's Lease, or leaderElection: Disabled if it elects no leader, not both"),
+]))))]
 #[serde(rename_all = "camelCase")]
 pub struct ControllerConfig {
-    /// Name of the Lease that the operator elects its leader by. Each shard gets a lease of its own,
-    /// `<leaderElectionName>---<name of this object>`.
+    /// Name of the Lease that the operator elects its leader by. Each shard gets a lease of its own in the primary cluster,
+    /// `<leaderElectionName>---<name of this object>`; all other Leases of the callers' namespace are the primary cluster's
+    /// too. Required with more than one callerCluster, unless leaderElection is Disabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN)))]
-    pub leader_election_name: String,
+    pub leader_election_name: Option<String>,
+    /// Whether the operator elects a leader among its replicas. Disabled: all of them work, and Leases of the callers'
+    /// namespace are each caller's own cluster's.
+    #[serde(default)]
+    pub leader_election: LeaderElection,
+}
+
+/// Whether an operator elects a leader among its replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum LeaderElection {
+    /// It does, by the Lease that `leaderElectionName` names.
+    #[default]
+    Enabled,
+    /// It does not.
+    Disabled,
 }
 
 /// Settings of the operator's webhook server.

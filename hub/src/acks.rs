@@ -45,10 +45,20 @@ pub(crate) struct RouterState {
     pub(crate) acked_run: u64,
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
+    pub(crate) reported: Reported,
+}
+
+/// What a router reports last.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reported {
     pub(crate) breakers: Vec<v1::BreakerState>,
     /// Until when each member may have answered it, in seconds of Unix time. Those that it has not told are not known.
     pub(crate) answered: BTreeMap<String, i64>,
+    pub(crate) other_leases: OtherLeases,
 }
+
+/// When callers last renewed a Lease that is not their election's, by shard and name, in seconds of Unix time.
+pub(crate) type OtherLeases = BTreeMap<(ShardName, String), i64>;
 
 impl RouterState {
     /// A gateway whose stream begins, and that holds this.
@@ -65,8 +75,7 @@ impl RouterState {
             rejected: BTreeMap::new(),
             acked_run: 0,
             seen: LedgerPosition::default(),
-            breakers: Vec::new(),
-            answered: BTreeMap::new(),
+            reported: Reported::default(),
         }
     }
 
@@ -194,19 +203,14 @@ impl Acks {
         self.wake();
     }
 
-    /// What a router reports of members. When they answered is asked for and wakes nobody.
-    pub(crate) fn reported(
-        &self,
-        router: &str,
-        epoch: u64,
-        breakers: Vec<v1::BreakerState>,
-        answered: BTreeMap<String, i64>,
-    ) {
+    /// What a router reports of members and callers. When they answered is asked for and wakes nobody; times alone neither.
+    pub(crate) fn reported(&self, router: &str, epoch: u64, reported: Reported) {
         let mut routers = self.routers.write();
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
-            state.answered = answered;
-            std::mem::replace(&mut state.breakers, breakers) != state.breakers
+            let before = std::mem::replace(&mut state.reported, reported);
+            before.breakers != state.reported.breakers
+                || !before.other_leases.keys().eq(state.reported.other_leases.keys())
         });
         drop(routers);
         if changed {
@@ -226,7 +230,7 @@ impl Acks {
         };
         let target = Ref::Target(cluster.to_owned());
         for state in routers.values() {
-            let answered = state.answered.get(cluster).copied();
+            let answered = state.reported.answered.get(cluster).copied();
             if state.left.is_some() || (answered.is_none() && state.held.contains_key(&target)) {
                 return None;
             }

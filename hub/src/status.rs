@@ -26,6 +26,7 @@ use crate::writer::Writer;
 
 mod callers;
 mod finding;
+mod leader;
 mod member;
 mod reach;
 mod resolved;

@@ -8,6 +8,7 @@ pub(crate) mod catch_up;
 pub(crate) mod enroll;
 pub(crate) mod grants;
 pub(crate) mod keyed;
+pub(crate) mod other_leases;
 pub(crate) mod question;
 pub(crate) mod routing;
 pub(crate) mod state;

@@ -44,6 +44,10 @@ fn manifests() -> String {
         audit,
         federated("limited", "east", &[("east", &["me-1"])]).replace("  clusters:\n", limits),
         federated("giver", "east", &[("east", &["mf-1"])]),
+        federated("both", "east", &[("east", &["mh-1"]), ("west", &["mh-2"])]).replace(
+            "callerClusters: [east]\n  primaryCluster: east",
+            "callerClusters: [east, west]\n  primaryCluster: west",
+        ),
         federated("taker", "east", &[("east", &["mg-1"])]),
     ]
     .concat()

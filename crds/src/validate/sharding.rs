@@ -6,7 +6,7 @@ use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
 use crate::shard::MAX_BUCKETS;
-use crate::sharding::{ClusterEntry, Root, ShardingConfigSpec};
+use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, Root, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
 ///
@@ -60,12 +60,32 @@ fn check_callers(problems: &mut Problems, spec: &ShardingConfigSpec) {
 }
 
 fn check_lease(problems: &mut Problems, name: &str, namespace: &str, spec: &ShardingConfigSpec) {
+    const FIELD: &str = "spec.controller.leaderElectionName";
+    let elects = |controller: &ControllerConfig| controller.leader_election == LeaderElection::Enabled;
+    match (&spec.controller, spec.leader_election_name()) {
+        (None, _) if spec.caller_clusters.len() < 2 => {}
+        (Some(controller), None) if !elects(controller) => {}
+        (Some(controller), Some(_)) if !elects(controller) => {
+            let message = "controller.leaderElection is Disabled: remove the name, or leaderElection";
+            problems.invalid(FIELD, message);
+        }
+        (_, Some(_)) => {}
+        (controller, None) => {
+            let when = if controller.is_none() {
+                "required with more than one callerCluster, or each elects a leader of its own"
+            } else {
+                "required"
+            };
+            let fix = "name the operator's Lease, or set controller.leaderElection: Disabled if it elects none";
+            problems.required(FIELD, format!("{when}: {fix}"));
+        }
+    }
     let shard = match ShardName::new(namespace, name) {
         Ok(shard) => shard,
         Err(error) => return problems.invalid("metadata.name", error),
     };
     if let Some(Err(error)) = spec.leader_election_name().map(|lease| lease_name(lease, &shard)) {
-        problems.invalid("spec.controller.leaderElectionName", error);
+        problems.invalid(FIELD, error);
     }
 }
 

@@ -62,7 +62,8 @@ fn good_specs_have_no_problem() {
         FEDERATED,
         "selector: {}",
         "{selector: {}, callerClusters: [east]}",
-        "{selector: {}, callerClusters: [east, west], primaryCluster: hub, clusters: [{selector: {matchLabels: {region: eu}}}]}",
+        "{selector: {}, callerClusters: [east, west], primaryCluster: hub, controller: {leaderElectionName: l}, clusters: [{selector: {matchLabels: {region: eu}}}]}",
+        "{selector: {}, callerClusters: [east, west], primaryCluster: east, controller: {leaderElection: Disabled}}",
         "{selector: {}, callerClusters: [east], clusters: [{name: east, namespaces: [kube-system]}, {name: west, namespaceSelector: {}}]}",
         "{selector: {}, callerClusters: [a], clusters: [{name: a, namespaces: [kube-system], namespaceSelector: {}, default: true}, {name: b}]}",
         "{selector: {}, limits: [{relateResources: [{apiGroups: [''], resources: [pods]}], selector: {matchLabels: {a: b}}}]}",
@@ -98,6 +99,18 @@ const SHARDING_RULES: &[(&str, &[&str])] = &[
         &["spec.controller.leaderElectionName: Invalid"],
     ),
     (
+        "{selector: {}, controller: {}}",
+        &["spec.controller.leaderElectionName: Required"],
+    ),
+    (
+        "{selector: {}, controller: {leaderElectionName: l, leaderElection: Disabled}}",
+        &["spec.controller.leaderElectionName: Invalid"],
+    ),
+    (
+        "{selector: {}, callerClusters: [a, b], primaryCluster: a}",
+        &["spec.controller.leaderElectionName: Required"],
+    ),
+    (
         "{selector: {}, clusters: [{name: east}]}",
         &["spec.callerClusters: Required"],
     ),
@@ -106,6 +119,7 @@ const SHARDING_RULES: &[(&str, &[&str])] = &[
         &[
             "spec.callerClusters[2]: Invalid",
             "spec.callerClusters[1]: Duplicate",
+            "spec.controller.leaderElectionName: Required",
             "spec.primaryCluster: Required",
         ],
     ),
@@ -250,7 +264,8 @@ fn the_whole_lease_name_must_fit() {
     let spec = ShardingConfigSpec {
         selector: Some(LabelSelector::default()),
         controller: Some(ControllerConfig {
-            leader_election_name: "l".repeat(200),
+            leader_election_name: Some("l".repeat(200)),
+            ..ControllerConfig::default()
         }),
         ..ShardingConfigSpec::default()
     };

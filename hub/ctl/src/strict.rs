@@ -156,7 +156,7 @@ mod tests {
             ("spce: {}", "spce is no field: did you mean spec?"),
             (
                 "spec: {controller: {lease: x}}",
-                "spec.controller.lease is no field: there are leaderElectionName",
+                "spec.controller.lease is no field: there are leaderElection, leaderElectionName",
             ),
         ];
         for (spec, told) in cases {

@@ -87,7 +87,8 @@ fn figures(status: &mut MemberClusterStatus, agent: Option<&AgentReport>) {
 /// Breakers of connected routers that are not closed.
 fn breakers(cluster: &str, routers: &Routers) -> Vec<BreakerStatus> {
     let connected = routers.iter().filter(|(_, router)| router.left.is_none());
-    let reports = connected.flat_map(|(name, router)| router.breakers.iter().map(move |breaker| (name, breaker)));
+    let reports =
+        connected.flat_map(|(name, router)| router.reported.breakers.iter().map(move |breaker| (name, breaker)));
     let mut breakers: Vec<_> = reports
         .filter(|(_, breaker)| breaker.cluster == cluster)
         .filter_map(|(router, breaker)| breaker_status(router, breaker))

@@ -21,7 +21,7 @@ type Unreached<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a str>>;
 pub(super) fn unreached(routers: &Routers) -> Unreached<'_> {
     let mut unreached = Unreached::new();
     for (router, state) in routers.iter().filter(|(_, state)| state.left.is_none()) {
-        for breaker in state.breakers.iter().filter(|breaker| cuts_off(breaker)) {
+        for breaker in state.reported.breakers.iter().filter(|breaker| cuts_off(breaker)) {
             let of_member = unreached.entry(&breaker.cluster).or_default();
             of_member.entry(router).or_insert(&breaker.reason);
         }
@@ -96,7 +96,7 @@ fn reachable(members: &BTreeSet<&str>, accepted: &Accepted, unreached: &Unreache
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acks::RouterState;
+    use crate::acks::{Reported, RouterState};
 
     fn router(breakers: &[(&str, &str, &str)], connected: bool) -> RouterState {
         let breaker = |(cluster, class, state): &(&str, &str, &str)| v1::BreakerState {
@@ -108,7 +108,10 @@ mod tests {
         };
         RouterState {
             left: (!connected).then(tokio::time::Instant::now),
-            breakers: breakers.iter().map(breaker).collect(),
+            reported: Reported {
+                breakers: breakers.iter().map(breaker).collect(),
+                ..Reported::default()
+            },
             ..RouterState::new(1, BTreeMap::new())
         }
     }

@@ -8,7 +8,7 @@ use portolan_crds::{
 
 use super::finding::{nothing_in_force, set};
 use super::resolved::resolved;
-use super::{Sources, callers, reach};
+use super::{Sources, callers, leader, reach};
 use crate::compile::{Verdict, World, some_of};
 use crate::facts::{Facts, ShardObject};
 
@@ -43,6 +43,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         disjoint(verdict),
         resolved(sources.facts, verdict, accepted.is_some()),
         reach::members_reachable(world, name, verdict, accepted, routers),
+        leader::one_leader(sources.facts, name, accepted, routers, now),
     ];
     status.clusters = clusters(sources.facts, world, name, verdict);
     status.callers = Some(callers);

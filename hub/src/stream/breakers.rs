@@ -1,11 +1,18 @@
-//! What a router reports of its breakers and of members' answers, as far as it is kept. Caller: `routers`.
+//! What a router reports of its breakers, of members' answers and of callers' Leases, as far as it is kept. Caller: `routers`.
 
 use std::collections::BTreeMap;
 
+use portolan_crds::ShardName;
+use portolan_crds::names::is_dns_subdomain;
 use portolan_wire::v1;
+
+use crate::acks::OtherLeases;
 
 /// Longest reason of a breaker that is kept, in bytes: it stands in the status of its member, beside those of all routers.
 const MAX_REASON_BYTES: usize = 1024;
+
+/// Most Leases of one router that are kept.
+const MAX_OTHER_LEASES: usize = 64;
 
 /// What of a report is kept: one breaker per class of traffic of each member that is `known` to the router, if it is not
 /// closed, with a reason of bounded length.
@@ -36,9 +43,42 @@ pub(super) fn answers(report: Vec<v1::MemberAnswered>, known: impl Fn(&str) -> b
         .collect()
 }
 
+/// Leases that callers renew beside their election, of shards that are `known` to the router.
+pub(super) fn other_leases(report: Vec<v1::OtherLease>, known: impl Fn(&ShardName) -> bool) -> OtherLeases {
+    let named = |lease: v1::OtherLease| {
+        let shard: ShardName = lease.shard.parse().ok().filter(&known)?;
+        is_dns_subdomain(&lease.lease).then_some(((shard, lease.lease), lease.renewed_unix_seconds))
+    };
+    report.into_iter().filter_map(named).take(MAX_OTHER_LEASES).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leases_are_of_known_shards_and_bounded() {
+        let lease = |shard: &str, lease: &str| v1::OtherLease {
+            shard: shard.to_owned(),
+            lease: lease.to_owned(),
+            renewed_unix_seconds: 7,
+        };
+        let mut report = vec![
+            lease("ops/blue", "a"),
+            lease("ops/green", "b"),
+            lease("blue", "c"),
+            lease("ops/blue", "D"),
+        ];
+        let known = |shard: &ShardName| shard.name() == "blue";
+        let kept = other_leases(report.clone(), known);
+        let kept: Vec<_> = kept
+            .iter()
+            .map(|((shard, lease), at)| (shard.to_string(), lease.as_str(), *at))
+            .collect();
+        assert_eq!(kept, [("ops/blue".to_owned(), "a", 7)]);
+        report.extend((0..1_000).map(|number| lease("ops/blue", &number.to_string())));
+        assert_eq!(other_leases(report, known).len(), MAX_OTHER_LEASES);
+    }
 
     #[test]
     fn a_breaker_is_kept_once_and_cut() {

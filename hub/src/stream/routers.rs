@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use portolan_crds::ShardName;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
 use portolan_wire::protocol::CURSOR_FORMAT_2;
@@ -21,12 +22,12 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::breakers::{answers, bounded};
+use super::breakers::{answers, bounded, other_leases};
 use super::scope::Scope;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
-use crate::acks::{Acks, LedgerPosition, RouterState};
+use crate::acks::{Acks, LedgerPosition, Reported, RouterState};
 use crate::compile::{Ref, World};
 use crate::distribute::{Published, Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
@@ -378,10 +379,13 @@ impl RouterSession {
             Some(Said::Breakers(report)) => {
                 let told_of = self.told_of();
                 let known = |cluster: &str| told_of(&Ref::Target(cluster.to_owned()));
-                let answered = answers(report.answered, known);
-                let breakers = bounded(report.breakers, known);
-                let acks = &self.service.acks;
-                acks.reported(&self.router, self.epoch, breakers, answered);
+                let shard = |shard: &ShardName| told_of(&Ref::Shard(shard.clone()));
+                let reported = Reported {
+                    answered: answers(report.answered, known),
+                    breakers: bounded(report.breakers, known),
+                    other_leases: other_leases(report.other_leases, shard),
+                };
+                self.service.acks.reported(&self.router, self.epoch, reported);
             }
             Some(Said::AccessReview(review)) => self.review(review),
             Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),

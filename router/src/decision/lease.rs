@@ -12,20 +12,37 @@ mod proto;
 mod tests;
 
 use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
 
 pub(crate) use self::events::Events;
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding};
 use crate::value::snapshot::LeaseName;
 
-/// Whether the body of a create is for the leader-election Lease, as the client names it.
-pub(crate) fn names_lease(lease: &LeaseName, content_type: Option<&str>, body: &[u8]) -> Result<bool, Fault> {
+/// Between who renews and this router.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(5);
+
+/// The name of the Lease that the body of a create makes, as the client names it; empty if the member is to name it.
+pub(crate) fn name(content_type: Option<&str>, body: &[u8]) -> Result<String, Fault> {
     let encoding = Encoding::required(content_type)?;
-    let name = match encoding {
+    Ok(match encoding {
         Encoding::Protobuf => proto::name(body).ok_or_else(unreadable)?,
         Encoding::Json | Encoding::Yaml => json::name(&object::parse(encoding, body)?).to_owned(),
-    };
-    Ok(name == lease.client)
+    })
+}
+
+/// Whether somebody holds a Lease, as its member says it in JSON: one that says no time is held for ever.
+pub(crate) fn is_alive(lease: &[u8], now: Timestamp) -> Result<bool, serde_json::Error> {
+    let lease: Lease = serde_json::from_slice(lease)?;
+    let Some(spec) = lease.spec else { return Ok(false) };
+    let held = spec.holder_identity.is_some_and(|holder| !holder.is_empty());
+    let lasts = spec.lease_duration_seconds.map(i64::from);
+    let until = spec.renew_time.zip(lasts).map(|(renewed, seconds)| {
+        let lasts = SignedDuration::from_secs(seconds).saturating_add(CLOCKS_DIFFER);
+        renewed.0.saturating_add(lasts).unwrap_or(Timestamp::MAX)
+    });
+    Ok(held && until.is_none_or(|until| now <= until))
 }
 
 /// The client's name → the member's, in a request body. No body (a GET, most DELETEs) stays none.

@@ -13,6 +13,7 @@ mod explicit;
 pub(crate) mod fanout;
 mod forward;
 pub(crate) mod labels;
+mod leases;
 mod merged;
 mod need;
 mod new_namespace;

@@ -4,7 +4,7 @@
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -20,7 +20,7 @@ use super::completion::Completion;
 use super::namespace::{self, Basis};
 use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::choose::By;
-use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned};
+use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
@@ -91,7 +91,18 @@ impl Call<'_> {
             routing,
             caller,
         };
-        match planned.plan {
+        let renewal = other_lease(&planned, &request);
+        let served = self.serve(planned.plan, request, body).await?;
+        if let Some((shard, lease)) = renewal.filter(|_| served.response.status().is_success()) {
+            let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+            let now = i64::try_from(now).unwrap_or(i64::MAX);
+            edge.routing.other_leases.renewed(shard, lease, now);
+        }
+        Ok(served)
+    }
+
+    async fn serve(self, plan: Plan, request: Identified, body: Incoming) -> Result<Served, Fault> {
+        match plan {
             Plan::Forward(forward) => {
                 let (life, gathers) = (Life::of_one(forward.traffic.long), forward.gathers());
                 let (admitted, body) = self.admit((life, gathers), &request, body).await?;
@@ -368,11 +379,12 @@ impl Call<'_> {
         span::planned(planned);
         let record = &mut self.completion.record;
         record.rule = Some(planned.rule);
+        let audits = |forward: &Forward| forward.warning.is_some() && planned.rule != Rule::OtherLease;
         match &planned.plan {
             Plan::Forward(forward) => {
                 record.class = Some(forward.traffic.class);
                 record.cluster = Some(forward.target.cluster.clone());
-                record.audited = forward.warning.is_some();
+                record.audited = audits(forward);
             }
             Plan::FanOut(fan) => {
                 record.class = Some(if fan.watch {
@@ -383,11 +395,11 @@ impl Call<'_> {
                 if let [leg] = fan.legs.as_slice() {
                     record.cluster = Some(leg.cluster().clone());
                 }
-                record.audited = fan.legs.iter().any(|leg| leg.forward.warning.is_some());
+                record.audited = fan.legs.iter().any(|leg| audits(&leg.forward));
             }
             Plan::Choose(choose) => {
                 let mut all = choose.candidates.iter().map(|one| &one.forward);
-                record.audited = all.clone().any(|forward| forward.warning.is_some());
+                record.audited = all.clone().any(audits);
                 record.class = all.next().map(|forward| forward.traffic.class);
             }
             Plan::DeleteEach(_) => record.class = Some(TrafficClass::Unary),
@@ -413,6 +425,16 @@ impl Call<'_> {
             LocalAnswer::Ready => text(StatusCode::SERVICE_UNAVAILABLE, ready.report().into()),
         }
     }
+}
+
+/// The shard and the Lease, where a caller renews one that is not its election's.
+fn other_lease(planned: &Planned, request: &Identified) -> Option<(String, String)> {
+    let Caller::Pod(view) = &request.caller else {
+        return None;
+    };
+    let renews = matches!(request.asked.verb, Verb::Update | Verb::Patch);
+    let name = request.asked.resource.as_ref()?.name.clone()?;
+    (planned.rule == Rule::OtherLease && renews).then_some((view.shard()?, name))
 }
 
 fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {

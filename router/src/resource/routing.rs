@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 pub(crate) use self::metrics::RoutingCollector;
 use super::alone::Alone;
 use super::catch_up::CatchUp;
+use super::other_leases::OtherLeases;
 use super::question::Questions;
 use super::upstream::{Connector, Upstreams};
 use crate::value::kinds::{Kinds, MemberKinds};
@@ -53,6 +54,8 @@ pub(crate) struct RoutingStore {
     pub(crate) alone: Alone,
     /// Until when members may have answered any router, as the hub knows of all.
     pub(crate) last_answers: LastAnswers,
+    /// For the hub.
+    pub(crate) other_leases: OtherLeases,
 }
 
 impl Routing {
@@ -93,6 +96,7 @@ impl RoutingStore {
             catch_up: CatchUp::default(),
             alone: Alone::unknown(),
             last_answers: LastAnswers::default(),
+            other_leases: OtherLeases::default(),
         })
     }
 

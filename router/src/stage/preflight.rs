@@ -35,7 +35,9 @@ use crate::value::traffic::Traffic;
 
 /// `Accept` of a question: metadata is enough.
 const METADATA: HeaderValue = HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
-/// Metadata of one object: no larger than the object may be in etcd.
+/// `Accept` where the object itself tells.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// One object or its metadata: no larger than the object may be in etcd.
 const MAX_METADATA_BYTES: usize = 2 << 20;
 
 /// The stage. One per process.
@@ -117,7 +119,18 @@ impl Preflight {
     async fn metadata(
         &self,
         forward: &Forward,
+        asked: (&str, Option<&str>),
+        pending: Pending<'_>,
+    ) -> Result<Response<Body>, Fault> {
+        self.read(forward, asked, METADATA, pending).await
+    }
+
+    /// Asks the plan's member for an object (path and query) in the words of `accept`, as the same user.
+    async fn read(
+        &self,
+        forward: &Forward,
         (path, query): (&str, Option<&str>),
+        accept: HeaderValue,
         pending: Pending<'_>,
     ) -> Result<Response<Body>, Fault> {
         let forward = Forward {
@@ -148,7 +161,7 @@ impl Preflight {
             replanner: None,
         };
         let (mut head, ()) = Request::new(()).into_parts();
-        head.headers.insert(ACCEPT, METADATA);
+        head.headers.insert(ACCEPT, accept);
         self.dispatcher.read(leg, head).await
     }
 }

@@ -145,6 +145,22 @@ const BAD_SHARDING: &[(&str, &str)] = &[
         "callerClusters: [a, b]",
         "primaryCluster is required with more than one callerCluster",
     ),
+    (
+        "{callerClusters: [a, b], primaryCluster: a}",
+        "controller.leaderElectionName is required with more than one callerCluster",
+    ),
+    (
+        "controller: {}",
+        "set leaderElectionName to the name of the operator's Lease",
+    ),
+    (
+        "controller: {leaderElectionName: l, leaderElection: Disabled}",
+        "not both",
+    ),
+    (
+        "controller: {leaderElection: Maybe}",
+        "supported values: \"Enabled\", \"Disabled\"",
+    ),
     ("callerClusters: [a, a]", "Duplicate value"),
     ("callerClusters: [A]", "spec.callerClusters[0]"),
     ("callerClusters: []", "at least 1 items"),
@@ -280,7 +296,8 @@ async fn bad_member_clusters_are_refused(client: &Client) {
 const GOOD_SHARDING: &[&str] = &[
     "selector: {}",
     "{selector: {}, callerClusters: [a], clusters: [{name: a, namespaces: [kube-system]}, {selector: {}}]}",
-    "{selector: {}, callerClusters: [a, b], primaryCluster: c, clusters: [{selector: {matchLabels: {x: ''}}}]}",
+    "{selector: {}, callerClusters: [a, b], primaryCluster: c, controller: {leaderElectionName: l}, clusters: [{selector: {matchLabels: {x: ''}}}]}",
+    "{selector: {}, callerClusters: [a, b], primaryCluster: a, controller: {leaderElection: Disabled}}",
     "{selector: {}, limits: [{}, {selector: {matchExpressions: [{key: a.b/c, operator: DoesNotExist}]}}]}",
     "{selector: {}, limits: [{relateResources: [{apiGroups: ['', apps, '*'], resources: [pods, '*']}]}]}",
 ];
@@ -315,7 +332,7 @@ async fn good_specs_are_taken(client: &Client) {
 const WHOLE_SHARDING: &str = r"
 spec:
   selector: &selector {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}
-  controller: {leaderElectionName: l}
+  controller: {leaderElectionName: l, leaderElection: Enabled}
   webhook: {certDir: /c, port: 1}
   limits: &limits [{relateResources: [{apiGroups: [''], resources: [pods]}], selector: *selector}]
   root:

@@ -28,6 +28,7 @@ async fn statuses_tell_what_is_so() {
             "Disjoint",
             "NamespacesResolved",
             "MembersReachable",
+            "OneLeader",
         ] {
             scene.shard_says("good", condition, "True/Ok").await;
         }
@@ -102,7 +103,7 @@ async fn routers_troubles_are_told(scene: &Scene) {
     router
         .say(Kind::Breakers(v1::BreakerReport {
             breakers: vec![breaker],
-            answered: Vec::new(),
+            ..v1::BreakerReport::default()
         }))
         .await;
     let agent = scene.agent("east").await;

@@ -4,6 +4,7 @@ use http::Method;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use portolan_testbed::eventually;
 use portolan_tests::door::{Door, json as json_request, request};
 use serde_json::json;
 
@@ -131,7 +132,7 @@ async fn lives_under_two_names(shard: &str) {
 }
 
 #[tokio::test]
-async fn the_primary_holds_it_and_others_stay_at_home() {
+async fn the_primary_holds_it_and_all_others() {
     let api = leases("audit").await;
     api.create(&PostParams::default(), &lease("audit")).await.unwrap();
     assert_eq!(
@@ -142,7 +143,62 @@ async fn the_primary_holds_it_and_others_stay_at_home() {
     let mut other = lease("other");
     other.metadata.name = Some("another-lease".into());
     api.create(&PostParams::default(), &other).await.unwrap();
-    assert_eq!(stored("east", "another-lease").await.as_deref(), Some("other"));
+    assert_eq!(stored("west", "another-lease").await.as_deref(), Some("other"));
+    assert_eq!(stored("east", "another-lease").await, None);
+}
+
+/// Both callers of `both`, in east and in west; primary is west.
+#[tokio::test]
+async fn callers_of_two_clusters_hold_one_lease() {
+    let (east, west) = (leases("both").await, leases("both@west").await);
+    east.create(&PostParams::default(), &lease("in-east")).await.unwrap();
+    let second = west.create(&PostParams::default(), &lease("in-west")).await;
+    assert!(second.unwrap_err().to_string().contains("already exists"));
+    assert_eq!(holder(&west.get(NAME).await.unwrap()), "in-east");
+    assert_eq!(
+        stored("west", "greeting-operator---both").await.as_deref(),
+        Some("in-east")
+    );
+    assert_eq!(stored("east", NAME).await, None);
+
+    // One that was held at home before goes on there, and is nobody else's meanwhile.
+    let at_home = world().await.cluster("east").client().await.unwrap();
+    let at_home = Api::<Lease>::namespaced(at_home, "operators");
+    let mut kept = lease("in-east");
+    kept.metadata.name = Some("kept".into());
+    let now = k8s_openapi::jiff::Timestamp::now();
+    let renewed = |at| Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(at));
+    kept.spec.as_mut().unwrap().renew_time = renewed(now);
+    at_home.create(&PostParams::default(), &kept).await.unwrap();
+    let mut held = east.get("kept").await.unwrap();
+    assert_eq!(holder(&held), "in-east");
+    let spec = held.spec.as_mut().unwrap();
+    spec.renew_time = renewed(now - std::time::Duration::from_secs(60));
+    east.replace("kept", &PostParams::default(), &held).await.unwrap();
+    assert_eq!(stored("west", "kept").await, None);
+    let expired = east.get("kept").await.unwrap_err().to_string();
+    assert!(expired.contains("not found"), "{expired}");
+    east.create(&PostParams::default(), &kept).await.unwrap();
+    assert_eq!(holder(&west.get("kept").await.unwrap()), "in-east");
+    assert_eq!(stored("west", "kept").await.as_deref(), Some("in-east"));
+
+    let both = world().await.direct("hub");
+    let message = r#"{.status.conditions[?(@.type=="OneLeader")].message}"#;
+    let asked = [
+        "get",
+        "shard",
+        "both",
+        "-n",
+        "operators",
+        "-o",
+        &format!("jsonpath={message}"),
+    ];
+    eventually("the shard says that another Lease is renewed", || async {
+        let told = both.ok(&asked).await?;
+        anyhow::ensure!(told.contains("kept"), "{told}");
+        Ok(())
+    })
+    .await;
 }
 
 /// As client-go's leader election does it: protobuf both ways.

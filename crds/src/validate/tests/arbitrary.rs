@@ -102,7 +102,10 @@ pub(super) fn any_sharding() -> impl Strategy<Value = ShardingConfigSpec> {
         |((selector, lease, port, limits, root), (caller_clusters, clusters, primary_cluster, partial))| {
             ShardingConfigSpec {
                 selector,
-                controller: lease.map(|leader_election_name| ControllerConfig { leader_election_name }),
+                controller: lease.map(|leader_election_name| ControllerConfig {
+                    leader_election_name: Some(leader_election_name),
+                    ..ControllerConfig::default()
+                }),
                 webhook: port.map(|port| WebhookConfig {
                     cert_dir: String::new(),
                     port,

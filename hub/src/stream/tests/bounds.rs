@@ -1,5 +1,7 @@
 //! What a router says is of its part of the world, and bounded.
 
+use crate::acks::Reported;
+
 use super::subscriptions::{subscription, two_shards};
 use super::*;
 
@@ -23,13 +25,13 @@ async fn breakers_are_of_members_that_the_router_is_told_of() {
         let breakers = ["east", "mars", "invented"].map(open_breaker).into();
         let report = v1::BreakerReport {
             breakers,
-            answered: Vec::new(),
+            ..v1::BreakerReport::default()
         };
         router.say(RouterSaid::Breakers(report)).await;
     }
     let kept = |hub: &TestHub, router: &str| {
         hub.acks.read(|routers| {
-            let breakers = routers.get(router)?.breakers.iter();
+            let breakers = routers.get(router)?.reported.breakers.iter();
             let clusters: Vec<_> = breakers.map(|breaker| breaker.cluster.clone()).collect();
             (!clusters.is_empty()).then_some(clusters)
         })
@@ -136,11 +138,11 @@ async fn a_router_is_told_when_members_answered_any_router_last() {
     asker.ack(first.nonce).await;
     let report = |cluster: &str, until_unix_seconds| {
         RouterSaid::Breakers(v1::BreakerReport {
-            breakers: Vec::new(),
             answered: vec![v1::MemberAnswered {
                 cluster: cluster.into(),
                 until_unix_seconds,
             }],
+            ..v1::BreakerReport::default()
         })
     };
     let mut last_answer = async |cluster: &str| {
@@ -161,7 +163,11 @@ async fn a_router_is_told_when_members_answered_any_router_last() {
     assert_eq!(last_answer("east").await, [], "this one has not said");
     let asker_says = hub.acks.clone();
     let epoch = asker_says.read(|routers| routers["gateway"].epoch);
-    asker_says.reported("gateway", epoch, Vec::new(), [("east".to_owned(), 100)].into());
+    let reported = Reported {
+        answered: [("east".to_owned(), 100)].into(),
+        ..Reported::default()
+    };
+    asker_says.reported("gateway", epoch, reported);
     assert_eq!(last_answer("east").await, [("east".to_owned(), 100)]);
     let mut other = hub.router("other", Vec::new()).await;
     let transaction = other.transaction().await;
@@ -175,7 +181,7 @@ async fn a_router_is_told_when_members_answered_any_router_last() {
     other.say(report("east", 103)).await;
     hub.until("the other has said", |hub| {
         hub.acks
-            .read(|routers| (!routers.get("other")?.answered.is_empty()).then_some(()))
+            .read(|routers| (!routers.get("other")?.reported.answered.is_empty()).then_some(()))
     })
     .await;
     assert_eq!(last_answer("east").await, [("east".to_owned(), 103)]);

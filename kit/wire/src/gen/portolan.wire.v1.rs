@@ -913,6 +913,20 @@ pub struct BreakerReport {
     /// Of every member that the router has. An older router tells none.
     #[prost(message, repeated, tag = "2")]
     pub answered: ::prost::alloc::vec::Vec<MemberAnswered>,
+    /// Renewed in the last minutes; a bounded number.
+    #[prost(message, repeated, tag = "3")]
+    pub other_leases: ::prost::alloc::vec::Vec<OtherLease>,
+}
+/// Callers have renewed a Lease of their namespace that is not the one by which their shard elects its leader.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OtherLease {
+    /// "<namespace>/<name>" of the ShardingConfig.
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub lease: ::prost::alloc::string::String,
+    #[prost(int64, tag = "3")]
+    pub renewed_unix_seconds: i64,
 }
 /// Until then a member may have answered a caller's request with success; later than that it has not.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

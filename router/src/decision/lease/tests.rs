@@ -80,8 +80,29 @@ fn patches_and_yaml() {
         renamed,
         json!({"kind": "Lease", "metadata": {"name": "op---blue"}, "spec": {"leaseDurationSeconds": 15}})
     );
-    assert!(names_lease(&lease(), Some("application/yaml"), yaml.as_bytes()).unwrap());
-    assert!(!names_lease(&lease(), None, br#"{"metadata":{"generateName":"op"}}"#).unwrap());
+    assert_eq!(name(Some("application/yaml"), yaml.as_bytes()).unwrap(), "op");
+    assert_eq!(name(None, br#"{"metadata":{"generateName":"op"}}"#).unwrap(), "");
+}
+
+#[test]
+fn a_lease_is_alive_until_it_expires() {
+    let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+    let alive = |spec: Value| is_alive(json!({"spec": spec}).to_string().as_bytes(), now).unwrap();
+    let renewed = |at: &str| alive(json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": at}));
+    assert!(renewed("2026-01-01T00:00:59.000000Z"));
+    assert!(renewed("2026-01-01T00:00:40.000000Z"), "clocks differ");
+    assert!(!renewed("2026-01-01T00:00:39.000000Z"));
+    assert!(renewed("2026-01-01T00:02:00.000000Z"), "a clock that is ahead");
+    assert!(!alive(
+        json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:01:00.000000Z"})
+    ));
+    assert!(
+        alive(json!({"holderIdentity": "a"})),
+        "held, and nobody says until when"
+    );
+    assert!(!alive(json!({})));
+    assert!(!is_alive(b"{}", now).unwrap());
+    assert!(is_alive(b"[", now).is_err());
 }
 
 #[test]
@@ -130,7 +151,7 @@ fn protobuf_is_renamed_both_ways() {
         envelope("Lease", &wire_lease("op")),
         envelope("Lease", &wire_lease("op---blue")),
     );
-    assert!(names_lease(&lease(), PROTOBUF, &client).unwrap());
+    assert_eq!(name(PROTOBUF, &client).unwrap(), "op");
     assert_eq!(rename_request_body(&lease(), PROTOBUF, client.clone()).unwrap(), member);
     assert_eq!(rename_response_body(&lease(), PROTOBUF, member), client);
     let list = |name: &str| {
@@ -206,7 +227,7 @@ proptest! {
     fn arbitrary_bodies_break_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..80), magic: bool) {
         let body = if magic { [MAGIC, &bytes].concat() } else { bytes };
         for content_type in [PROTOBUF, None, Some("application/yaml"), Some("application/json-patch+json")] {
-            let _ = names_lease(&lease(), content_type, &body);
+            let _ = name(content_type, &body);
             let _ = rename_request_body(&lease(), content_type, body.clone().into());
             let _ = rename_response_body(&lease(), content_type, body.clone().into());
         }

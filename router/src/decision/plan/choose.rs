@@ -2,10 +2,12 @@
 //! (`docs/semantics.md#planning`).
 //!
 //! An object without a namespace is where it is: its metadata is looked for, in the primary first. A new Namespace goes
-//! where its annotation or the shard says (`new_namespace`); a new Lease of the leader election to the primary. Pure:
-//! `preflight` asks and gathers, here it is decided. Never two members: a write whose place is in doubt is refused.
+//! where its annotation or the shard says (`new_namespace`); a Lease of the callers to the primary, unless it is alive where
+//! it was kept before. Pure: `preflight` asks and gathers, here it is decided. Never two members: a write whose place is in doubt is refused.
 
 use std::sync::Arc;
+
+use portolan_crds::names::is_dns_subdomain;
 
 use super::Forward;
 use crate::value::fault::Fault;
@@ -38,8 +40,8 @@ pub(crate) enum By {
     NewNamespace(Arc<Shard>),
     /// Whether any has the Namespace.
     Unowned(Unowned),
-    /// The body, which makes a Lease: if it is the one of the leader election the second candidate, else the first.
-    Lease(LeaseName),
+    /// Which Lease of the callers it is, and where that is alive.
+    Lease(OtherLease),
 }
 
 /// An object without a namespace.
@@ -63,6 +65,20 @@ pub(crate) struct Unowned {
     pub(super) name: String,
     /// A server-side apply makes it where it is absent: as this shard says.
     pub(crate) makes: Option<Arc<Shard>>,
+}
+
+/// A Lease in the callers' namespace that is not the election's, unless a body that makes one says so. The candidates: the
+/// primary; if Leases have `moved`, where they were kept before; if the body tells, the primary for the election's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OtherLease {
+    /// Of the election's.
+    pub(crate) names: LeaseName,
+    /// Path of the Leases of the namespace, in any member.
+    pub(crate) collection: String,
+    /// As the path says; `None`: the body tells.
+    pub(crate) name: Option<String>,
+    /// Whether one may be alive in the second candidate.
+    pub(crate) moved: bool,
 }
 
 /// What a member says of an object.
@@ -112,6 +128,13 @@ impl Holder {
     }
 }
 
+impl OtherLease {
+    /// Path of the Lease `name`, in any member; `None` if there can be none of that name.
+    pub(crate) fn path(&self, name: &str) -> Option<String> {
+        is_dns_subdomain(name).then(|| format!("{}/{name}", self.collection))
+    }
+}
+
 impl Unowned {
     /// Ok: no member has it. One that cannot be asked may have it, and one that does not let the caller look, too.
     pub(crate) fn is_absent(&self, findings: Vec<Finding>) -> Result<(), Fault> {
@@ -142,7 +165,8 @@ impl Choose {
     /// Whether the router must have all of the request's body before it sends any of it.
     pub(crate) fn gathers(&self) -> bool {
         let told = match &self.by {
-            By::NewNamespace(_) | By::Lease(_) => true,
+            By::NewNamespace(_) => true,
+            By::Lease(lease) => lease.name.is_none(),
             By::Unowned(unowned) => unowned.makes.is_some(),
             By::Holder(_) => false,
         };

@@ -5,13 +5,12 @@
 
 use portolan_crds::selector::Selector;
 
-use super::choose::{By, Candidate, Choose};
 use super::forward::unavailable;
 use super::{FanLeg, FanOut, Forward, Left, Plan, Refusal, Rewrite, Route, Rule, scope};
 use crate::value::classify::{ApiRequest, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
-use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, LeaseName, Shard};
+use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, Shard};
 use crate::value::traffic::Traffic;
 
 pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
@@ -19,7 +18,7 @@ pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
 /// Groups whose objects are questions to an API server.
 const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
 /// Digits of the largest version that a member may have. Cursors are longer.
-const LONGEST_VERSION: usize = 20;
+pub(super) const LONGEST_VERSION: usize = 20;
 /// Where Kubernetes puts events of objects that have no namespace.
 const CLUSTER_EVENTS_NAMESPACE: &str = "default";
 
@@ -113,7 +112,7 @@ impl Merged<'_> {
         self.route.request.verb
     }
 
-    fn collects(&self) -> bool {
+    pub(super) fn collects(&self) -> bool {
         matches!(self.verb(), Verb::List | Verb::Watch)
     }
 
@@ -124,75 +123,21 @@ impl Merged<'_> {
             }
             return self.without_namespace(resource);
         };
-        let lease = self
-            .shard
-            .lease
-            .as_ref()
-            .filter(|_| resource.is("coordination.k8s.io", "leases") && **namespace == *self.view.namespace);
-        match lease {
-            Some(lease) if resource.name.as_ref() == Some(&lease.client) => {
-                Ok((Rule::LeaderElection, self.election(lease)?.into()))
-            }
-            Some(lease) if self.verb() == Verb::Create && resource.name.is_none() => {
-                // Only the body tells whether this is the leader-election Lease.
-                let (rule, any_other) = self.any_other_lease(resource, namespace)?;
-                let candidates = vec![any_other, self.election(lease)?.into()];
-                let by = By::Lease(lease.clone());
-                Ok((rule, Plan::Choose(Box::new(Choose { candidates, by }))))
-            }
-            _ if self.collects() => self.within(resource, namespace),
-            _ => match self.single(resource, namespace) {
-                Err(Refusal {
-                    rule: Rule::OutsideRefused,
-                    fault: Fault::Forbidden(message),
-                }) if resource.is("", "namespaces") && resource.subresource.is_none() && !self.owns(namespace) => {
-                    self.unowned_namespace(resource, namespace, message)
-                }
-                single => single.map(|(rule, forward)| (rule, forward.into())),
-            },
+        let lease = self.electing(resource, namespace);
+        if let Some(planned) = lease.and_then(|names| self.lease(names, resource, namespace)) {
+            return planned;
         }
-    }
-
-    /// One collection of the merged view is not merged: the Lease is renamed in a list or watch of one, which has its raw
-    /// version.
-    fn election(&self, lease: &LeaseName) -> Result<Forward, Refusal> {
-        let refuse = |fault| {
-            let rule = Rule::LeaderElection;
-            Err(Refusal { rule, fault })
-        };
-        let request = self.route.request;
-        if self.verb() == Verb::Watch && request.upgrade.is_some() {
-            let message = format!(
-                "watching Lease {} is not served by WebSocket: watch by HTTP, or get it",
-                lease.client
-            );
-            return refuse(Fault::MethodNotAllowed(message));
+        if self.collects() {
+            return self.within(resource, namespace);
         }
-        // A cursor must not reach a member.
-        let version = request.query.first("resourceVersion").unwrap_or_default();
-        if self.collects() && version.len() > LONGEST_VERSION {
-            let message = format!("{version} is of another list than Lease {}: list again", lease.client);
-            return refuse(Fault::Expired(message));
-        }
-        let rewrite = Rewrite {
-            lease: Some(lease.clone()),
-            ..Rewrite::default()
-        };
-        self.route.to(&self.shard.primary_cluster, rewrite)
-    }
-
-    /// A create of a Lease that is not the election's. What stops it must not stop the election, which goes elsewhere.
-    fn any_other_lease(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Candidate), Refusal> {
         match self.single(resource, namespace) {
-            Ok((rule, forward)) => Ok((rule, forward.into())),
-            Err(Refusal { rule, fault }) if matches!(rule, Rule::Cordoned | Rule::Releasing) => {
-                let owner = self.shard.owner(namespace).map(|(member, _)| &member.cluster);
-                let cluster = owner.unwrap_or(&self.view.key.home_cluster);
-                let forward = self.route.whatever_state(cluster, Rewrite::default())?;
-                let held = Some(fault.to_string());
-                Ok((rule, Candidate { forward, held }))
+            Err(Refusal {
+                rule: Rule::OutsideRefused,
+                fault: Fault::Forbidden(message),
+            }) if resource.is("", "namespaces") && resource.subresource.is_none() && !self.owns(namespace) => {
+                self.unowned_namespace(resource, namespace, message)
             }
-            Err(refusal) => Err(refusal),
+            single => single.map(|(rule, forward)| (rule, forward.into())),
         }
     }
 
@@ -200,7 +145,9 @@ impl Merged<'_> {
     fn single(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Forward), Refusal> {
         let located = self.locate(resource, namespace)?;
         let mut forward = match located.rule {
-            Rule::OwnNamespace | Rule::ClusterScopedEvent => self.route.to(located.cluster, Rewrite::default())?,
+            Rule::OwnNamespace | Rule::ClusterScopedEvent | Rule::OtherLease => {
+                self.route.to(located.cluster, Rewrite::default())?
+            }
             _ => self.limited(located.cluster, resource, Some(namespace))?,
         };
         forward.warning = located.warning.or(forward.warning);
@@ -217,7 +164,7 @@ impl Merged<'_> {
             located => located?,
         };
         let limits = match located.rule {
-            Rule::OwnNamespace => None,
+            Rule::OwnNamespace | Rule::OtherLease => None,
             _ => self.limits(resource, Some(namespace)),
         };
         let mut leg: FanLeg = self.placed_leg(located.cluster, limits)?;
@@ -226,7 +173,7 @@ impl Merged<'_> {
         fan.only_member &= match located.rule {
             // Of what is another shard's this one's ownership says nothing.
             Rule::OutsideAudited => false,
-            Rule::OwnedNamespace => !self.was_read_elsewhere(namespace, located.cluster),
+            Rule::OwnedNamespace | Rule::OtherLease => !self.was_read_elsewhere(namespace, located.cluster),
             _ => true,
         };
         Ok((located.rule, fan.into()))
@@ -275,6 +222,9 @@ impl Merged<'_> {
             let warning = None;
             Ok(Located { rule, cluster, warning })
         };
+        if self.electing(resource, namespace).is_some() {
+            return at(Rule::OtherLease, &self.shard.primary_cluster);
+        }
         if let Some((member, grant)) = self.shard.owner(namespace) {
             if grant.pair.state == GrantState::Releasing && !self.route.request.is_read() {
                 let config = &self.shard.config;

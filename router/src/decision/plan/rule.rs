@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::choose::By;
+use super::choose::{By, OtherLease};
 use super::{Change, Choose, Forward, LocalAnswer, Need, Plan, Planned};
 use crate::value::check::Check;
 
@@ -29,6 +29,8 @@ pub(crate) enum Rule {
     ClusterScoped,
     /// The leader-election Lease.
     LeaderElection,
+    /// Another Lease of the callers' namespace, where the shard elects a leader.
+    OtherLease,
     /// SubjectAccessReview, TokenReview and their kin.
     Review,
     /// Events of cluster-scoped objects.
@@ -85,6 +87,7 @@ impl Rule {
             Self::AllNamespaces => "all-namespaces",
             Self::ClusterScoped => "cluster-scoped",
             Self::LeaderElection => "leader-election",
+            Self::OtherLease => "other-lease",
             Self::Review => "review",
             Self::ClusterScopedEvent => "cluster-scoped-event",
             Self::Discovery => "discovery",
@@ -123,6 +126,9 @@ impl Rule {
             }
             Self::ClusterScoped => "what has no namespace is the union of the members, the primary's first",
             Self::LeaderElection => "the leader-election Lease lies in the primary cluster under the shard's own name",
+            Self::OtherLease => {
+                "where a leader is elected, all Leases of the callers' namespace lie in the primary cluster; one of another name that is alive where it was kept before stays there until it expires"
+            }
             Self::Review => "reviews are answered by the primary cluster",
             Self::ClusterScopedEvent => "events of cluster-scoped objects lie in the primary cluster",
             Self::Discovery => "what the members of the shard serve, united; the primary's order",
@@ -202,15 +208,27 @@ impl Choose {
                 };
                 format!("{absent} if none of {clusters} has {}, else 403", unowned.holder.object)
             }
-            By::Lease(lease) => format!(
-                "to the first of {clusters}, unless the body names Lease {}: then to the second",
-                lease.client
-            ),
+            By::Lease(lease) => lease.explain(&clusters),
         });
         for candidate in &self.candidates {
             candidate.forward.explain(lines);
             lines.extend(candidate.held.iter().map(|held| format!("not asked now: {held}")));
         }
+    }
+}
+
+impl OtherLease {
+    fn explain(&self, clusters: &str) -> String {
+        let alive = if self.moved {
+            ", unless the Lease is alive in the second"
+        } else {
+            ""
+        };
+        let election = match &self.name {
+            None => format!("; to the last if the body names Lease {}", self.names.client),
+            Some(_) => String::new(),
+        };
+        format!("to the first of {clusters}{alive}{election}")
     }
 }
 

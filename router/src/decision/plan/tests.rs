@@ -248,7 +248,7 @@ fn say(planned: &Planned) -> String {
                 By::NewNamespace(_) => "body",
                 By::Unowned(unowned) if unowned.makes.is_some() => "absence, then body",
                 By::Unowned(_) => "absence",
-                By::Lease(lease) => &format!("lease {}", lease.client),
+                By::Lease(lease) => &format!("lease {}", lease.names.client),
             };
             format!("{rule} ? {} by {by}", choose.clusters())
         }

@@ -22,8 +22,8 @@ use super::hub_state::HubState;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
 use crate::resource::question;
+use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
-use crate::resource::upstream::Upstreams;
 use crate::value::snapshot::build::Transaction;
 
 /// Messages on their way out. More only pile up when the hub does not read, and then the stream is better ended.
@@ -124,7 +124,7 @@ impl Session {
                 }
                 () = due(report_at) => {
                     report_at = None;
-                    self.report(report(&routing.load().upstreams)).await?;
+                    self.report(report(&routing)).await?;
                 }
                 () = state.save_due() => state.save_if_changed().await,
                 _ = self.identity.changed() => return Err(SessionError::Renewed),
@@ -267,7 +267,8 @@ async fn due(at: Option<Instant>) {
     }
 }
 
-fn report(upstreams: &Upstreams) -> v1::BreakerReport {
+fn report(routing: &RoutingStore) -> v1::BreakerReport {
+    let upstreams = &routing.load().upstreams;
     let state = |status: crate::resource::upstream::BreakerStatus| v1::BreakerState {
         cluster: status.cluster.to_string(),
         traffic_class: status.class.as_str().to_owned(),
@@ -283,8 +284,16 @@ fn report(upstreams: &Upstreams) -> v1::BreakerReport {
         cluster: cluster.to_string(),
         until_unix_seconds,
     };
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    let renewed = routing.other_leases.of_late(i64::try_from(now).unwrap_or(i64::MAX));
+    let other_lease = |(shard, lease, renewed_unix_seconds)| v1::OtherLease {
+        shard,
+        lease,
+        renewed_unix_seconds,
+    };
     v1::BreakerReport {
         breakers: upstreams.breakers().into_iter().map(state).collect(),
         answered: upstreams.answered_until().into_iter().map(answered).collect(),
+        other_leases: renewed.into_iter().map(other_lease).collect(),
     }
 }

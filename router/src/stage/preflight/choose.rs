@@ -5,12 +5,13 @@
 
 use futures::future::join_all;
 use http::StatusCode;
+use jiff::Timestamp;
 
-use super::{Pending, Preflight};
+use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease;
 use crate::decision::plan::Forward;
-use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder};
-use crate::resource::upstream::Body;
+use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder, OtherLease};
+use crate::resource::upstream::{Body, gather};
 use crate::value::fault::Fault;
 use crate::value::media;
 
@@ -39,15 +40,7 @@ impl Preflight {
                 let bytes = pending.gather(body).await?;
                 choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
             }
-            By::Lease(names) => {
-                // Nobody may make us read the body before they may do both.
-                for candidate in &choose.candidates {
-                    self.access(&candidate.forward).await?;
-                }
-                let bytes = pending.gather(body).await?;
-                let ours = lease::names_lease(names, pending.content_type(), &bytes)?;
-                (usize::from(ours), None)
-            }
+            By::Lease(lease) => (self.lease(lease, &choose.candidates, pending, body).await?, None),
         };
         let mut candidates = choose.candidates;
         if index >= candidates.len() {
@@ -71,6 +64,70 @@ impl Preflight {
             findings.extend(join_all(others.iter().map(look)).await);
         }
         holder.choose(&findings)
+    }
+
+    /// Which candidate is to have a Lease of the callers' namespace.
+    async fn lease(
+        &self,
+        lease: &OtherLease,
+        candidates: &[Candidate],
+        pending: Pending<'_>,
+        body: &mut Body,
+    ) -> Result<usize, Fault> {
+        const BEFORE: usize = 1;
+        let name = if let Some(name) = &lease.name {
+            name.clone()
+        } else {
+            // Nobody may make us read the body before they may do all.
+            for candidate in candidates {
+                self.access(&candidate.forward).await?;
+            }
+            let bytes = pending.gather(body).await?;
+            lease::name(pending.content_type(), &bytes)?
+        };
+        if name == lease.names.client {
+            return Ok(candidates.len() - 1);
+        }
+        let (primary, Some(before)) = (candidates.first(), candidates.get(BEFORE).filter(|_| lease.moved)) else {
+            return Ok(0);
+        };
+        let Some(path) = lease.path(&name) else { return Ok(0) };
+        match self.is_alive(&path, before, pending).await {
+            Ok(alive) => Ok(if alive { BEFORE } else { 0 }),
+            // Nobody can hold both: who holds the primary's goes on.
+            Err(fault) => match primary {
+                Some(primary) if self.is_alive(&path, primary, pending).await == Ok(true) => Ok(0),
+                _ => Err(fault),
+            },
+        }
+    }
+
+    /// Whether a member has a Lease that somebody holds, as far as the caller may know.
+    async fn is_alive(&self, path: &str, candidate: &Candidate, pending: Pending<'_>) -> Result<bool, Fault> {
+        let forward = &candidate.forward;
+        if let Some(held) = &candidate.held {
+            return Err(forward.unavailable(held.clone()));
+        }
+        match self.access(forward).await {
+            Err(Fault::Forbidden(_)) => return Ok(false),
+            other => other?,
+        }
+        let unknown = |why: &str| {
+            forward.unavailable(format!(
+                "whether {path} is alive in member cluster {} is not known: {why}",
+                forward.target.cluster
+            ))
+        };
+        let answer = self.read(forward, (path, None), JSON, pending).await;
+        let answer = answer.map_err(|fault| unknown(&fault.to_string()))?;
+        match answer.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => return Ok(false),
+            other => return Err(unknown(&format!("it answered {}", other.as_u16()))),
+        }
+        let bytes = gather(answer.into_body(), MAX_METADATA_BYTES).await;
+        let bytes = bytes.map_err(|error| unknown(&error.to_string()))?;
+        lease::is_alive(&bytes, Timestamp::now()).map_err(|error| unknown(&error.to_string()))
     }
 
     /// Whether a member has the object, as far as the caller may know; with its metadata if it has.

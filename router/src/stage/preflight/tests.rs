@@ -1,5 +1,6 @@
 //! What is asked of whom, and what comes of it. Here: two members, the primary first: who has it, and whose child may be written where.
 
+mod leases;
 mod needs;
 
 use std::time::Duration;
@@ -74,6 +75,11 @@ struct World {
 
 impl World {
     async fn new(east: (u16, &'static str), west: (u16, &'static str)) -> Self {
+        Self::of("east", east, west).await
+    }
+
+    /// The caller's home is east.
+    async fn of(primary: &str, east: (u16, &'static str), west: (u16, &'static str)) -> Self {
         let (east, west) = (member(east.0, east.1).await, member(west.0, west.1).await);
         let targets = [east.target("east"), west.target("west")];
         let grant = |cluster: &str, namespace: &str| told::MemberGrant {
@@ -97,7 +103,8 @@ impl World {
             shards: vec!["ops/blue".into()],
             shard: Some(told::Shard {
                 rules: v1::Shard {
-                    primary_cluster: "east".into(),
+                    primary_cluster: primary.into(),
+                    leader_election_name: "op".into(),
                     label_prefix: "ctrlmesh.kusionstack.io/".into(),
                     ..v1::Shard::default()
                 },

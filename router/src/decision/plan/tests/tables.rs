@@ -144,9 +144,14 @@ fn the_election_has_a_lease_of_the_shard() {
             ),
             "leader-election ✗ 410",
         ),
-        (&format!("POST {LEASES}"), "own-namespace ? home, east by lease op"),
-        (&format!("GET {LEASES}/other"), "own-namespace → home"),
-        (&format!("GET {LEASES}"), "own-namespace ⇒ home"),
+        (&format!("POST {LEASES}"), "other-lease ? east, home, east by lease op"),
+        (&format!("GET {LEASES}/other"), "other-lease ? east, home by lease op"),
+        (&format!("GET {LEASES}"), "other-lease ⇒ east"),
+        (&format!("DELETE {LEASES}"), "other-lease → east"),
+        (
+            &format!("GET {LEASES}?watch&fieldSelector=metadata.name=other"),
+            "other-lease ⇒ east",
+        ),
         (
             "GET /apis/coordination.k8s.io/v1/namespaces/ns-c/leases/op",
             "owned-namespace → west",

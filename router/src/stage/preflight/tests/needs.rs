@@ -4,11 +4,11 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::decision::plan::choose::{By, Choose};
+use crate::decision::plan::choose::{By, Choose, OtherLease};
 use crate::decision::plan::{BodyRule, Change};
 use crate::stage::dispatch::tests::{LEASES, World, lease, lease_name, world};
 
-/// One candidate, or the second if the body names the Lease.
+/// To the first candidate, or to the last if the body names the Lease.
 async fn send(
     world: &World,
     candidates: Vec<Forward>,
@@ -39,7 +39,12 @@ async fn send(
     let mut bytes = Body::from(Bytes::from(body.to_string()));
     let choose = Choose {
         candidates: candidates.into_iter().map(Into::into).collect(),
-        by: By::Lease(lease_name()),
+        by: By::Lease(OtherLease {
+            names: lease_name(),
+            collection: LEASES.to_owned(),
+            name: asked.resource.as_ref().and_then(|one| one.name.clone()),
+            moved: false,
+        }),
     };
     let forward = preflight.choose(choose, pending, &mut bytes).await?;
     preflight.check(&forward, pending, &mut bytes).await?;

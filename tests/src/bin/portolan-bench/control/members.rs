@@ -23,6 +23,7 @@ pub(super) fn shard() -> Value {
         "selector": {"matchLabels": {APP.0: APP.1}},
         "callerClusters": MEMBERS,
         "primaryCluster": MEMBERS[0],
+        "controller": {"leaderElection": "Disabled"},
         "clusters": MEMBERS.map(|member| json!({"name": member})),
     })
 }
