@@ -107,6 +107,8 @@ pub(crate) struct Forward {
 pub(crate) struct Rewrite {
     /// ANDed into `labelSelector`.
     pub(crate) selector: Option<Selector>,
+    /// ANDed into `fieldSelector`.
+    pub(crate) fields: Option<&'static str>,
     /// The leader-election Lease is renamed in path, query and both bodies.
     pub(crate) lease: Option<LeaseName>,
 }

@@ -123,6 +123,11 @@ fn uri(forward: &Forward, request: &ApiRequest) -> Result<Uri, Fault> {
         let narrowed = narrow(selector, &client)?;
         query.set(LABEL_SELECTOR, &narrowed.to_string());
     }
+    if let Some(fields) = rewrite.fields {
+        let client = query.first(FIELD_SELECTOR).filter(|client| !client.is_empty());
+        let both = client.map_or_else(|| fields.to_owned(), |client| format!("{client},{fields}"));
+        query.set(FIELD_SELECTOR, &both);
+    }
     let mut path = request.path.clone();
     if let Some(lease) = &rewrite.lease {
         path = lease_path(lease, request);

@@ -122,7 +122,10 @@ impl Dispatcher {
         if let Body::Member(stream) = response.body_mut() {
             stream.hold(permit);
         }
-        Ok(response)
+        if run.leg.forward.rewrite.touches_bodies() {
+            response.headers_mut().remove(CONTENT_LENGTH);
+        }
+        rename::rename_response(&run, response).await
     }
 
     /// Finds the member and the credential, and waits for the member's permit. Long requests are bounded by `admit` alone:

@@ -77,7 +77,23 @@ async fn two_shards_hold_the_same_lease_side_by_side() {
         .await
         .unwrap();
     assert_eq!(stored("east", "greeting-operator---alpha").await, None);
-    assert_eq!(holder(&leases("beta").await.get(NAME).await.unwrap()), "beta-4");
+    assert_eq!(holder(&leases("beta").await.get(NAME).await.unwrap()), "beta-5");
+}
+
+/// What a watch from `cursor` tells when the holder changes.
+async fn watch(shard: &str, cursor: &str) -> String {
+    let door = world().await.merged_door(shard).await.unwrap();
+    let query = format!("watch=1&fieldSelector=metadata.name%3D{NAME}&resourceVersion={cursor}&timeoutSeconds=5");
+    let path = format!("{PATH}?{query}");
+    let (patch, params) = (
+        Patch::Merge(json!({"spec": {"holderIdentity": format!("{shard}-5")}})),
+        PatchParams::default(),
+    );
+    let api = leases(shard).await;
+    let changing = api.patch(NAME, &params, &patch);
+    let (told, changed) = tokio::join!(door.get(&path, &[]), changing);
+    changed.unwrap();
+    String::from_utf8(told.unwrap().body.to_vec()).unwrap()
 }
 
 /// Every way to change or read the Lease that `shard` holds.
@@ -120,13 +136,20 @@ async fn lives_under_two_names(shard: &str) {
         .list(&ListParams::default().fields(&format!("metadata.name={NAME}")))
         .await
         .unwrap();
+    let cursor = listed.metadata.resource_version.unwrap();
+    assert!(cursor.len() >= 24, "{cursor}");
+    let watched = watch(shard, &cursor).await;
+    assert!(
+        watched.contains(&format!("{shard}-5")) && !watched.contains("---"),
+        "{watched}"
+    );
     assert_eq!(
         (listed.items.len(), listed.items[0].metadata.name.as_deref()),
         (1, Some(NAME))
     );
     assert_eq!(
         stored("east", &format!("{NAME}---{shard}")).await,
-        Some(format!("{shard}-4"))
+        Some(format!("{shard}-5"))
     );
     assert_eq!(stored("west", &format!("{NAME}---{shard}")).await, None);
 }

@@ -280,6 +280,26 @@ async fn reviews_and_events_without_namespace_go_to_the_primary() {
     let answer = alpha.post("/api/v1/namespaces/default/events", &event).await.unwrap();
     assert_eq!(answer.status, 201, "{:?}", answer.body);
     world.direct("east").ok(&["get", "event", "node.1"]).await.unwrap();
+    let of_a_pod = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "pod.1"}, "reason": "Test", "type": "Normal",
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "pod-1"},
+    });
+    let east = world.direct_door("east").await.unwrap();
+    let made = east.post("/api/v1/namespaces/default/events", &of_a_pod).await.unwrap();
+    assert_eq!(made.status, 201, "{:?}", made.body);
+    for (group, resource) in [("api", "v1"), ("apis/events.k8s.io", "v1")] {
+        let path = format!("/{group}/{resource}/namespaces/default/events");
+        for shard in ["alpha", "beta"] {
+            let door = world.merged_door(shard).await.unwrap();
+            let told = door.get(&path, &[]).await.unwrap().json();
+            let items = told["items"].as_array().unwrap().iter();
+            let names: Vec<_> = items.filter_map(|item| item["metadata"]["name"].as_str()).collect();
+            assert!(
+                names.contains(&"node.1") && !names.contains(&"pod.1"),
+                "{shard}, {path}: {names:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

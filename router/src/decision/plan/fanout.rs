@@ -15,7 +15,7 @@ use portolan_crds::selector::Selector;
 use portolan_merge::cursor::{MOST_MEMBERS, Universe};
 use portolan_merge::filter::{NamespaceFilter, share_digest};
 
-use super::Forward;
+use super::{Forward, Rewrite};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Shard, Snapshot, Target, Unavailable};
 
@@ -108,14 +108,23 @@ impl FanLeg {
     pub(crate) fn asks(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         self.forward.target.cluster_uid.hash(&mut hash);
-        self.forward.rewrite.selector.hash(&mut hash);
+        let Rewrite {
+            selector,
+            fields,
+            lease,
+        } = &self.forward.rewrite;
+        (selector, fields, lease.as_ref().map(|lease| &lease.member)).hash(&mut hash);
         hash.finish()
     }
 
     /// Takes over the other's way of asking (selector or filter) for the same share, if that goes on saying it. False: the
     /// member must be asked anew.
     fn goes_on_as(&mut self, running: &Self) -> bool {
-        let selector = &running.forward.rewrite.selector;
+        let (mine, theirs) = (&self.forward.rewrite, &running.forward.rewrite);
+        if (mine.fields, &mine.lease) != (theirs.fields, &theirs.lease) {
+            return false;
+        }
+        let selector = &theirs.selector;
         let by_label = self.by_labels.is_some() && self.by_labels == selector.as_ref().map(digest);
         match (&running.filter, &self.filter) {
             (Some(_), Some(_)) => return true,

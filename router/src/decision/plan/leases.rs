@@ -4,10 +4,9 @@
 //! of another name that is alive where it was kept before stays there until it expires: `preflight` asks. Caller: `merged`.
 
 use super::choose::{By, Candidate, Choose, OtherLease};
-use super::merged::{LONGEST_VERSION, Merged, Outcome};
+use super::merged::{Merged, Outcome};
 use super::{Forward, Plan, Refusal, Rewrite, Rule, single};
 use crate::value::classify::{ResourceRequest, Verb};
-use crate::value::fault::Fault;
 use crate::value::snapshot::{GrantState, LeaseName};
 
 impl Merged<'_> {
@@ -17,9 +16,10 @@ impl Merged<'_> {
         self.shard.lease.as_ref().filter(|_| own)
     }
 
-    /// The plan, unless it is a collection.
+    /// The plan, unless it is a collection of others.
     pub(super) fn lease(&self, names: &LeaseName, resource: &ResourceRequest, namespace: &str) -> Option<Outcome> {
         match &resource.name {
+            Some(name) if *name == names.client && self.collects() => Some(self.watch_election(names)),
             Some(name) if *name == names.client => {
                 let election = self.election(names);
                 Some(election.map(|forward| (Rule::LeaderElection, forward.into())))
@@ -32,32 +32,17 @@ impl Merged<'_> {
         }
     }
 
-    /// One collection of the merged view is not merged: the Lease is renamed in a list or watch of one, which has its raw
-    /// version.
-    fn election(&self, lease: &LeaseName) -> Result<Forward, Refusal> {
-        let refuse = |fault| {
-            let rule = Rule::LeaderElection;
-            Err(Refusal { rule, fault })
-        };
-        let request = self.route.request;
-        if self.verb() == Verb::Watch && request.upgrade.is_some() {
-            let message = format!(
-                "watching Lease {} is not served by WebSocket: watch by HTTP, or get it",
-                lease.client
-            );
-            return refuse(Fault::MethodNotAllowed(message));
-        }
-        // A cursor must not reach a member.
-        let version = request.query.first("resourceVersion").unwrap_or_default();
-        if self.collects() && version.len() > LONGEST_VERSION {
-            let message = format!("{version} is of another list than Lease {}: list again", lease.client);
-            return refuse(Fault::Expired(message));
-        }
-        let rewrite = Rewrite {
-            lease: Some(lease.clone()),
-            ..Rewrite::default()
-        };
-        self.route.to(&self.shard.primary_cluster, rewrite)
+    /// The Lease under its other name in the primary.
+    fn election(&self, names: &LeaseName) -> Result<Forward, Refusal> {
+        self.route.to(&self.shard.primary_cluster, renamed(names))
+    }
+
+    /// A list or watch of it. A cordon does not stop it either.
+    fn watch_election(&self, names: &LeaseName) -> Outcome {
+        let mut leg = self.placed_leg(&self.shard.primary_cluster, None)?;
+        leg.forward.rewrite = renamed(names);
+        leg.held = self.route.cordon_of(&leg.forward);
+        Ok((Rule::LeaderElection, self.fan_out(vec![leg], false)?.into()))
     }
 
     /// One Lease that is not the election's, as far as the path tells. What stops it must not stop the election.
@@ -132,5 +117,12 @@ impl Merged<'_> {
             }
         }
         Ok(Some(before))
+    }
+}
+
+fn renamed(names: &LeaseName) -> Rewrite {
+    Rewrite {
+        lease: Some(names.clone()),
+        ..Rewrite::default()
     }
 }

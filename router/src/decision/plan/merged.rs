@@ -17,8 +17,6 @@ pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
 
 /// Groups whose objects are questions to an API server.
 const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
-/// Digits of the largest version that a member may have. Cursors are longer.
-pub(super) const LONGEST_VERSION: usize = 20;
 /// Where Kubernetes puts events of objects that have no namespace.
 const CLUSTER_EVENTS_NAMESPACE: &str = "default";
 
@@ -169,10 +167,13 @@ impl Merged<'_> {
         };
         let mut leg: FanLeg = self.placed_leg(located.cluster, limits)?;
         leg.forward.warning = located.warning;
+        if located.rule == Rule::ClusterScopedEvent {
+            leg.forward.rewrite.fields = Some(scope::without_namespace(resource));
+        }
         let mut fan = self.fan_out(vec![leg], false)?;
         fan.only_member &= match located.rule {
             // Of what is another shard's this one's ownership says nothing.
-            Rule::OutsideAudited => false,
+            Rule::OutsideAudited | Rule::ClusterScopedEvent => false,
             Rule::OwnedNamespace | Rule::OtherLease => !self.was_read_elsewhere(namespace, located.cluster),
             _ => true,
         };
@@ -239,8 +240,8 @@ impl Merged<'_> {
         if *namespace == *self.view.namespace {
             return at(Rule::OwnNamespace, &self.view.key.home_cluster);
         }
-        let records = matches!(self.verb(), Verb::Create | Verb::Update | Verb::Patch);
-        if scope::is_event(resource) && records && namespace == CLUSTER_EVENTS_NAMESPACE {
+        let told = self.collects() || matches!(self.verb(), Verb::Create | Verb::Update | Verb::Patch);
+        if scope::is_event(resource) && told && namespace == CLUSTER_EVENTS_NAMESPACE {
             return at(Rule::ClusterScopedEvent, &self.shard.primary_cluster);
         }
         self.outside(namespace)

@@ -130,7 +130,9 @@ impl Rule {
                 "where a leader is elected, all Leases of the callers' namespace lie in the primary cluster; one of another name that is alive where it was kept before stays there until it expires"
             }
             Self::Review => "reviews are answered by the primary cluster",
-            Self::ClusterScopedEvent => "events of cluster-scoped objects lie in the primary cluster",
+            Self::ClusterScopedEvent => {
+                "events of cluster-scoped objects lie in namespace default of the primary cluster, and are read there"
+            }
             Self::Discovery => "what the members of the shard serve, united; the primary's order",
             Self::NonResource => "other paths that are no resource are served by the primary cluster",
             Self::SeveralMembers => "several members would have to do it together",
@@ -242,6 +244,9 @@ impl Forward {
         ));
         if let Some(selector) = &self.rewrite.selector {
             lines.push(format!("labelSelector is narrowed by {selector}"));
+        }
+        if let Some(fields) = self.rewrite.fields {
+            lines.push(format!("fieldSelector is narrowed by {fields}"));
         }
         if let Some(lease) = &self.rewrite.lease {
             lines.push(format!("Lease {} is {} in the member", lease.client, lease.member));

@@ -126,6 +126,15 @@ pub(super) fn is_event(resource: &ResourceRequest) -> bool {
     EVENT_GROUPS.iter().any(|group| resource.is(group, "events"))
 }
 
+/// Which Events are of objects that have no namespace, as a field selector.
+pub(super) fn without_namespace(events: &ResourceRequest) -> &'static str {
+    if events.group.is_empty() {
+        "involvedObject.namespace="
+    } else {
+        "regarding.namespace="
+    }
+}
+
 /// The part of a selector that only an object's own labels can tell.
 pub(super) fn finer(shard: &Shard, selector: &Selector) -> Selector {
     if selector.is_nothing() {

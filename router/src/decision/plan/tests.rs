@@ -279,6 +279,7 @@ fn say_forward(forward: &Forward) -> String {
     };
     let rewrite = &forward.rewrite;
     add("select", rewrite.selector.as_ref().map(ToString::to_string));
+    add("fields", rewrite.fields.map(str::to_owned));
     add("lease", rewrite.lease.as_ref().map(|lease| lease.member.clone()));
     for need in &forward.needs {
         match need {

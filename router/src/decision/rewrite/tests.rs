@@ -38,7 +38,7 @@ fn forward(rewrite: Rewrite) -> Forward {
 fn selecting(text: &str) -> Forward {
     forward(Rewrite {
         selector: Some(Selector::parse(text).unwrap()),
-        lease: None,
+        ..Rewrite::default()
     })
 }
 
@@ -167,6 +167,20 @@ fn upgrades_keep_their_headers_but_no_token() {
 }
 
 #[test]
+fn fields_are_narrowed_and_the_clients_own_stay() {
+    let forward = forward(Rewrite {
+        fields: Some("involvedObject.namespace="),
+        ..Rewrite::default()
+    });
+    for (asked, sent) in [("", ""), ("?fieldSelector=type%3DNormal", "type=Normal,")] {
+        let head = rewritten(&forward, &format!("/api/v1/namespaces/default/events{asked}"), &[]).unwrap();
+        let query = crate::value::classify::Query::new(head.uri.query());
+        let fields = query.first("fieldSelector").unwrap().into_owned();
+        assert_eq!(fields, format!("{sent}involvedObject.namespace="));
+    }
+}
+
+#[test]
 fn the_lease_is_renamed_in_path_and_query() {
     let lease = LeaseName {
         client: "op".into(),
@@ -174,7 +188,7 @@ fn the_lease_is_renamed_in_path_and_query() {
     };
     let forward = forward(Rewrite {
         lease: Some(lease),
-        selector: None,
+        ..Rewrite::default()
     });
     let base = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
     let accept = [(
