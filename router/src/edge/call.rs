@@ -4,7 +4,7 @@
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -31,10 +31,10 @@ use crate::stage::fanout::table;
 use crate::stage::fanout::{Asking, Fan};
 use crate::stage::identify::Sender;
 use crate::stage::preflight::Pending;
-use crate::value::classify::{self, ApiRequest, Verb};
+use crate::value::classify::{self, ApiRequest, Verb, View};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Caller, Snapshot};
+use crate::value::snapshot::{Binding, Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
@@ -91,18 +91,7 @@ impl Call<'_> {
             routing,
             caller,
         };
-        let renewal = other_lease(&planned, &request);
-        let served = self.serve(planned.plan, request, body).await?;
-        if let Some((shard, lease)) = renewal.filter(|_| served.response.status().is_success()) {
-            let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-            let now = i64::try_from(now).unwrap_or(i64::MAX);
-            edge.routing.other_leases.renewed(shard, lease, now);
-        }
-        Ok(served)
-    }
-
-    async fn serve(self, plan: Plan, request: Identified, body: Incoming) -> Result<Served, Fault> {
-        match plan {
+        match planned.plan {
             Plan::Forward(forward) => {
                 let (life, gathers) = (Life::of_one(forward.traffic.long), forward.gathers());
                 let (admitted, body) = self.admit((life, gathers), &request, body).await?;
@@ -219,6 +208,7 @@ impl Call<'_> {
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing.snapshot));
         let deadline = (!long).then_some(deadline);
         let write = Write::of(&caller, &asked, &forward.target.cluster);
+        let renewal = other_lease(&caller, &asked);
         let lists = table::is_wanted(&asked, &head.headers).then(|| forward.target.cluster.clone());
         let leg = Leg {
             deadline,
@@ -234,6 +224,9 @@ impl Call<'_> {
             permit,
             tunnel,
         } = edge.dispatcher.dispatch(leg, head, body).await?;
+        if let Some((shard, lease)) = renewal.filter(|_| response.status().is_success()) {
+            edge.routing.other_leases.renewed(shard, lease);
+        }
         if let Some(cluster) = lists {
             response = table::with_cluster(&cluster, response).await?;
         }
@@ -428,13 +421,17 @@ impl Call<'_> {
 }
 
 /// The shard and the Lease, where a caller renews one that is not its election's.
-fn other_lease(planned: &Planned, request: &Identified) -> Option<(String, String)> {
-    let Caller::Pod(view) = &request.caller else {
+fn other_lease(caller: &Caller, asked: &ApiRequest) -> Option<(String, String)> {
+    let Caller::Pod(view) = caller else { return None };
+    let Binding::One(shard) = &view.binding else {
         return None;
     };
-    let renews = matches!(request.asked.verb, Verb::Update | Verb::Patch);
-    let name = request.asked.resource.as_ref()?.name.clone()?;
-    (planned.rule == Rule::OtherLease && renews).then_some((view.shard()?, name))
+    let (names, resource) = (shard.lease.as_ref()?, asked.resource.as_ref()?);
+    let name = resource.name.as_ref().filter(|name| **name != names.client)?;
+    let renews = asked.view == View::Merged && matches!(asked.verb, Verb::Update | Verb::Patch);
+    let own = resource.namespace.as_deref() == Some(&*view.namespace);
+    let other = renews && own && resource.is("coordination.k8s.io", "leases");
+    other.then(|| (shard.config.to_string(), name.clone()))
 }
 
 fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {

@@ -196,7 +196,7 @@ async fn callers_of_two_clusters_hold_one_lease() {
     let mut held = east.get("kept").await.unwrap();
     assert_eq!(holder(&held), "in-east");
     let spec = held.spec.as_mut().unwrap();
-    spec.renew_time = renewed(now - std::time::Duration::from_secs(60));
+    spec.renew_time = renewed(now - std::time::Duration::from_mins(1));
     east.replace("kept", &PostParams::default(), &held).await.unwrap();
     assert_eq!(stored("west", "kept").await, None);
     let expired = east.get("kept").await.unwrap_err().to_string();

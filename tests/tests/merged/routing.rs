@@ -280,6 +280,22 @@ async fn reviews_and_events_without_namespace_go_to_the_primary() {
     let answer = alpha.post("/api/v1/namespaces/default/events", &event).await.unwrap();
     assert_eq!(answer.status, 201, "{:?}", answer.body);
     world.direct("east").ok(&["get", "event", "node.1"]).await.unwrap();
+}
+
+/// Those of `default` that are of no namespace, and none of its owner's.
+#[tokio::test]
+async fn events_of_cluster_scoped_objects_are_read_by_every_shard_of_the_primary() {
+    let world = world().await;
+    let of_a_node = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "node.2"}, "reason": "Test", "type": "Normal",
+        "involvedObject": {"kind": "Node", "name": "node-2"},
+    });
+    let alpha = world.merged_door("alpha").await.unwrap();
+    let made = alpha
+        .post("/api/v1/namespaces/default/events", &of_a_node)
+        .await
+        .unwrap();
+    assert_eq!(made.status, 201, "{:?}", made.body);
     let of_a_pod = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "pod.1"}, "reason": "Test", "type": "Normal",
         "involvedObject": {"kind": "Pod", "namespace": "default", "name": "pod-1"},
@@ -295,7 +311,7 @@ async fn reviews_and_events_without_namespace_go_to_the_primary() {
             let items = told["items"].as_array().unwrap().iter();
             let names: Vec<_> = items.filter_map(|item| item["metadata"]["name"].as_str()).collect();
             assert!(
-                names.contains(&"node.1") && !names.contains(&"pod.1"),
+                names.contains(&"node.2") && !names.contains(&"pod.1"),
                 "{shard}, {path}: {names:?}"
             );
         }

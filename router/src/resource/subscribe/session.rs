@@ -284,8 +284,6 @@ fn report(routing: &RoutingStore) -> v1::BreakerReport {
         cluster: cluster.to_string(),
         until_unix_seconds,
     };
-    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-    let renewed = routing.other_leases.of_late(i64::try_from(now).unwrap_or(i64::MAX));
     let other_lease = |(shard, lease, renewed_unix_seconds)| v1::OtherLease {
         shard,
         lease,
@@ -294,6 +292,6 @@ fn report(routing: &RoutingStore) -> v1::BreakerReport {
     v1::BreakerReport {
         breakers: upstreams.breakers().into_iter().map(state).collect(),
         answered: upstreams.answered_until().into_iter().map(answered).collect(),
-        other_leases: renewed.into_iter().map(other_lease).collect(),
+        other_leases: routing.other_leases.of_late().into_iter().map(other_lease).collect(),
     }
 }

@@ -40,7 +40,11 @@ impl Preflight {
                 let bytes = pending.gather(body).await?;
                 choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
             }
-            By::Lease(lease) => (self.lease(lease, &choose.candidates, pending, body).await?, None),
+            // Boxed: most requests are none of these, and all would be as large.
+            By::Lease(lease) => {
+                let chosen = Box::pin(self.lease(lease, &choose.candidates, pending, body));
+                (chosen.await?, None)
+            }
         };
         let mut candidates = choose.candidates;
         if index >= candidates.len() {
