@@ -55,7 +55,7 @@ impl Door {
             address: authority.to_string(),
             prefix: config.cluster_url.path().trim_end_matches('/').to_owned(),
             token,
-            token_file: config.auth_info.token_file.map(PathBuf::from),
+            token_file: config.auth_info.token_file.as_ref().map(PathBuf::from),
             tls: Arc::new(config.rustls_client_config()?),
         })
     }
