@@ -177,8 +177,9 @@ impl Client {
                         "ADDED of what the client has: {seen:?}"
                     );
                 } else {
+                    // What a mend told last was told at its newest version: who lost that hears of it as of then.
                     assert!(
-                        replay || kind == "ADDED" || held.is_some(),
+                        replay || self.came_and_went || kind == "ADDED" || held.is_some(),
                         "MODIFIED of what the client does not have: {seen:?}"
                     );
                 }

@@ -49,10 +49,11 @@ const PINNED: [u64; 7] = [
 /// and that where a namespace came there is no bookmark before the stream has come to where it was told.
 const RARE: [u64; 2] = [3_236_466_567_176_794_495, 3_300_081_539_705_997_393];
 /// As [`PINNED`], of histories with all there is.
-const FOUND: [u64; 10] = [
+const FOUND: [u64; 11] = [
     624_850_989_187_219_092,
     624_850_989_187_356_134,
     624_850_989_187_549_666,
+    1_013_848_006_841_831_712,
     2_984_864_359_320_149_300,
     3_416_069_785_824_350_747,
     3_416_069_785_824_413_293,
