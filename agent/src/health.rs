@@ -23,6 +23,30 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The version is asked for again after this many probes: it changes with an upgrade of the control plane.
 const VERSION_EVERY: u32 = 12;
 
+/// For how long it is told that the member went back: a hub that starts anew is there by then.
+const FALL_TOLD: Duration = Duration::from_mins(1);
+
+/// Where the member's resourceVersions are, and whether they went back of late.
+#[derive(Debug, Default)]
+struct Course {
+    version: u64,
+    fell: Option<(u64, Instant)>,
+}
+
+impl Course {
+    /// Takes in what was read, 0 for nothing; returns what the member fell from, if that is to be told.
+    fn read(&mut self, version: u64, now: Instant) -> u64 {
+        if (1..self.version).contains(&version) {
+            self.fell = Some((self.version, now));
+        }
+        if version > 0 {
+            self.version = version;
+        }
+        let told = self.fell.filter(|(_, at)| now.duration_since(*at) < FALL_TOLD);
+        told.map_or(0, |(from, _)| from)
+    }
+}
+
 /// What a probe found.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Beat {
@@ -46,6 +70,7 @@ impl Beat {
 /// Probes for ever. `heartbeats` wakes its readers at each probe, also when nothing changed.
 pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Beat>>, metrics: Metrics) {
     let mut version = String::new();
+    let mut course = Course::default();
     let mut ticks = tokio::time::interval(HEARTBEAT_PERIOD);
     // A probe that took long must not be followed by a burst.
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -69,8 +94,10 @@ pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Beat>>,
         if answer.is_err() {
             ticks.reset_after(AGAIN_AFTER);
         }
+        let resource_version = version_read.ok().and_then(Result::ok).unwrap_or_default();
         let heartbeat = Heartbeat {
-            resource_version: version_read.ok().and_then(Result::ok).unwrap_or_default(),
+            resource_version,
+            fell_from: course.read(resource_version, Instant::now()),
             ..heartbeat(answer, took, &version)
         };
         heartbeats.send_replace(Some(Beat { heartbeat, began }));
@@ -102,12 +129,31 @@ fn heartbeat(answer: Result<(), String>, took: Duration, version: &str) -> Heart
         kubernetes_version: version.to_owned(),
         message: answer.err().unwrap_or_default(),
         resource_version: 0,
+        fell_from: 0,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_member_fell_from_is_told_for_a_minute() {
+        let (mut course, now) = (Course::default(), Instant::now());
+        let later = |seconds| now + Duration::from_secs(seconds);
+        let told = [
+            (100, 0),
+            (160, 1),
+            (0, 2),
+            (90, 3),
+            (0, 4),
+            (120, 62),
+            (130, 63),
+            (131, 64),
+        ];
+        let told = told.map(|(version, seconds)| course.read(version, later(seconds)));
+        assert_eq!(told, [0, 0, 0, 160, 160, 160, 0, 0]);
+    }
 
     #[test]
     fn a_version_that_was_read_before_the_stream_is_not_told_on_it() {

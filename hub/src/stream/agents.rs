@@ -153,7 +153,7 @@ impl AgentSession {
                     Some(message) => {
                         let message = message?;
                         if let Some(Said::Heartbeat(beat)) = &message.kind {
-                            self.note_version(beat.resource_version).await?;
+                            self.note_version(beat.resource_version, beat.fell_from).await?;
                         }
                         self.hear(message)?;
                     }
@@ -200,7 +200,7 @@ impl AgentSession {
 
     /// Compares what the member's versions are at with what was known. A restore is owed until it is counted, also to later
     /// streams: by then the versions may be beyond what was known.
-    async fn note_version(&self, version: u64) -> Result<(), Status> {
+    async fn note_version(&self, version: u64, fell_from: u64) -> Result<(), Status> {
         if version == 0 {
             return Ok(());
         }
@@ -208,7 +208,10 @@ impl AgentSession {
         let known = index.read(|facts| {
             let agent = facts.agents.get(cluster).filter(|agent| agent.epoch == self.epoch)?;
             let pinned = facts.pins.get(cluster)?.history.version;
-            Some((agent.version_read.max(pinned), agent.owes_restore, agent.restored))
+            // What it fell from is news to a hub alone that was not there.
+            let missed = if agent.version_read == 0 { fell_from } else { 0 };
+            let known = agent.version_read.max(pinned).max(missed);
+            Some((known, agent.owes_restore, agent.restored))
         });
         // What the stream of an agent that was replaced still says is of before.
         let Some((known, owed, restored)) = known else {

@@ -183,6 +183,29 @@ async fn a_member_that_goes_back_is_another_incarnation() {
     .await;
 }
 
+/// A hub that was away meanwhile wrote down less than the member had come to.
+#[tokio::test]
+async fn a_hub_that_was_away_when_a_member_went_back_is_told() {
+    let hub = TestHub::start().await;
+    let agent = hub.join("east").await;
+    let fell = |version| {
+        AgentSaid::Heartbeat(v1::Heartbeat {
+            api_ready: true,
+            resource_version: version,
+            fell_from: 160,
+            ..v1::Heartbeat::default()
+        })
+    };
+    agent.say(fell(100)).await;
+    restored(&hub, 1).await;
+    // The same fall, told again.
+    for version in [101, 102] {
+        agent.say(fell(version)).await;
+    }
+    read_at(&hub, 102).await;
+    assert_eq!(hub.index.read(|facts| facts.pins["east"].history.restores), 1);
+}
+
 #[tokio::test]
 async fn a_restore_soon_after_another_is_counted_later() {
     let hub = TestHub::start().await;

@@ -1536,6 +1536,10 @@ pub struct Heartbeat {
     /// from a backup goes back.
     #[prost(uint64, tag = "5")]
     pub resource_version: u64,
+    /// The highest resourceVersion that was read before the member went back, for a minute after; 0: it has not. For a hub that
+    /// was not there.
+    #[prost(uint64, tag = "6")]
+    pub fell_from: u64,
 }
 /// Deltas: `reset` first forgets everything reported on the subject before, on any stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
