@@ -218,9 +218,10 @@ impl Acks {
         }
     }
 
-    /// Until when `cluster` may have answered any router, in seconds of Unix time. `None`: of some router nobody knows. One
-    /// that left goes on asking members until it is forgotten, and one that has not been told of the member asks it nothing.
-    pub(crate) fn answered_until(&self, cluster: &str, now_unix_seconds: i64) -> Option<i64> {
+    /// Until when `cluster` may have answered any router that may serve the same callers as `asker`, in seconds of Unix time.
+    /// `None`: of some router nobody knows. One that left goes on asking members until it is forgotten, and one that has not
+    /// been told of the member asks it nothing.
+    pub(crate) fn answered_until(&self, asker: &str, cluster: &str, now_unix_seconds: i64) -> Option<i64> {
         let routers = self.routers.read();
         let others_left = *self.others_left.read();
         let mut until = match others_left.map(|left| left.elapsed()) {
@@ -229,7 +230,8 @@ impl Acks {
             None => i64::MIN,
         };
         let target = Ref::Target(cluster.to_owned());
-        for state in routers.values() {
+        let own = routers.get(asker)?;
+        for state in routers.values().filter(|state| own.shares_callers(state)) {
             let answered = state.reported.answered.get(cluster).copied();
             if state.left.is_some() || (answered.is_none() && state.held.contains_key(&target)) {
                 return None;

@@ -28,6 +28,8 @@ pub(crate) use report::Report;
 
 /// Between two looks at how long agents have said nothing.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
+/// From one look to the next: then this program stood still, and has not read what agents told meanwhile.
+const STALLED: Duration = Duration::from_secs(5);
 
 /// How far a change reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,10 +90,16 @@ impl Index {
 
     /// Lets what agents said of labels age, until it is dropped.
     pub(crate) async fn age_coverage(self: Arc<Self>) {
-        let since = Instant::now();
+        let mut since = Instant::now();
+        let mut looked = since;
         loop {
             tokio::time::sleep(LOOKS_EVERY).await;
-            self.write(|facts| facts.age_coverage(Instant::now(), since));
+            let now = Instant::now();
+            if now - looked > STALLED {
+                since = now;
+            }
+            looked = now;
+            self.write(|facts| facts.age_coverage(now, since));
         }
     }
 

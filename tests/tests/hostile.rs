@@ -8,6 +8,8 @@
 
 #[path = "hostile/answers.rs"]
 mod answers;
+#[path = "hostile/deletes.rs"]
+mod deletes;
 #[path = "hostile/front.rs"]
 mod front;
 #[path = "hostile/namespaces.rs"]

@@ -57,7 +57,12 @@ impl Facts {
         match self.agents.get_mut(cluster).filter(|agent| agent.epoch == epoch) {
             Some(agent) => {
                 let report = check(agent, report)?;
-                let vouches = !matches!(report, Report::Disconnected);
+                // Who does not see its member knows nothing of namespaces made anew.
+                let vouches = match &report {
+                    Report::Heartbeat(beat, _) => beat.api_ready,
+                    Report::Disconnected => false,
+                    _ => true,
+                };
                 agent.told_coverage |= matches!(report, Report::Coverage(_));
                 let change = agent.apply(report);
                 if !vouches || !agent.told_coverage {

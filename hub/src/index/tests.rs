@@ -254,6 +254,12 @@ fn what_an_agent_said_of_labels_ages_until_it_has_told_all_again() {
     assert_eq!(folded(&mut facts, 1, coverage()), Change::Compile);
     assert!(facts.silent.is_empty());
     let vouched = facts.agents["east"].vouched.unwrap();
+    folded(&mut facts, 1, beat());
+    assert_eq!(
+        facts.agents["east"].vouched,
+        Some(vouched),
+        "it does not see its member"
+    );
     folded(&mut facts, 1, Report::Disconnected);
     assert_eq!(facts.age_coverage(vouched + half, began), Change::Nothing);
     let later_hub = vouched + half;

@@ -3,7 +3,7 @@
 //! One transaction is under way at a time; while it is, newer worlds wait, and the next transaction skips what was
 //! missed. A router is told what its certificate says, or the part of it that it asks for, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -328,11 +328,11 @@ impl RouterSession {
     /// Tells until when members may have answered any router.
     async fn tell_last_answers(&self, query: v1::LastAnswersQuery) -> Result<(), Status> {
         let told_of = self.told_of();
-        let clusters = query.clusters.into_iter();
+        let clusters = query.clusters.into_iter().collect::<BTreeSet<_>>().into_iter();
         let known = clusters.filter(|cluster| told_of(&Ref::Target(cluster.clone())));
         let now = jiff::Timestamp::now().as_second();
         let answered = known.filter_map(|cluster| {
-            let until_unix_seconds = self.service.acks.answered_until(&cluster, now)?;
+            let until_unix_seconds = self.service.acks.answered_until(&self.router, &cluster, now)?;
             Some(v1::MemberAnswered {
                 cluster,
                 until_unix_seconds,

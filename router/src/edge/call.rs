@@ -286,7 +286,8 @@ impl Call<'_> {
         let cluster = forward.target.cluster.clone();
         self.completion.record.cluster = Some(cluster.clone());
         Span::current().record("clusters", &*cluster);
-        if !makes_namespace {
+        // What no rule takes is let through with a warning, and never becomes the shard's.
+        if !makes_namespace || forward.warning.is_some() {
             return self.forward(forward, request, admitted, body).await;
         }
         let (asked, caller) = (request.asked.clone(), request.caller.clone());

@@ -69,7 +69,9 @@ pub(super) async fn once_served(
         return response;
     }
     let (name, mut response) = fence::name_of(response, Instant::now() + READ_WITHIN).await;
-    let Some(name) = name else { return response };
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
+        return response;
+    };
     if !grants::served(&edge.parts.routing, view, cluster, &name).await {
         let text = format!(
             "Namespace {name} is made in member cluster {cluster}; this router does not know yet that it is the shard's"

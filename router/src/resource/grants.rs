@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use portolan_crds::names::is_dns_label;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -43,6 +44,9 @@ pub(crate) struct Grants {
 impl Grants {
     /// Whether it is worth to plan anew a request that was refused because `namespace` is not the caller's.
     pub(crate) async fn ask(&self, routing: &RoutingStore, view: &CallerView, namespace: &str) -> bool {
+        if !is_dns_label(namespace) {
+            return false;
+        }
         let name = (view.shard().unwrap_or_default(), namespace.to_owned());
         if self.noes.lock().get(&name).is_some_and(|until| Instant::now() < *until) {
             return false;
@@ -53,8 +57,10 @@ impl Grants {
         let Ok(_place) = waiting.clone().try_acquire_owned() else {
             return false;
         };
-        let answered = timeout(ANSWERED_WITHIN, routing.catch_up.wait()).await;
-        let granted = matches!(answered, Ok(Ok(()))) && grant(&routing.load().snapshot, view, namespace).is_some();
+        let Ok(Ok(())) = timeout(ANSWERED_WITHIN, routing.catch_up.wait()).await else {
+            return false;
+        };
+        let granted = grant(&routing.load().snapshot, view, namespace).is_some();
         if !granted {
             self.keep_no(name);
         }

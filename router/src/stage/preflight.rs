@@ -8,6 +8,12 @@
 
 mod choose;
 mod owners;
+fn answered(part: &Candidate, status: StatusCode) -> Fault {
+    let cluster = &part.forward.target.cluster;
+    part.forward
+        .unavailable(format!("member cluster {cluster} answered {status}"))
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +21,7 @@ use std::sync::Arc;
 
 use http::header::{ACCEPT, HeaderValue};
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use opentelemetry::Context;
 use tokio::time::Instant;
 
@@ -105,14 +111,24 @@ impl Preflight {
         labels::check_labels(check, cluster, head.status, &bytes)
     }
 
-    /// Whether a member that a collection is to be deleted in answers at all, and lets the caller act as whom it wants to.
-    pub(crate) async fn is_there(&self, part: &Candidate, pending: Pending<'_>) -> Result<(), Fault> {
+    /// Whether a member that a collection is to be deleted in serves it, and lets the caller act as whom it wants to. An error if
+    /// that cannot be had now: a 404 is no absence where discovery does not say so.
+    pub(crate) async fn is_there(&self, part: &Candidate, pending: Pending<'_>) -> Result<bool, Fault> {
         if let Some(held) = &part.held {
             return Err(part.forward.unavailable(held.clone()));
         }
         self.access(&part.forward).await?;
         let asked = (pending.asked.path.as_str(), Some("limit=1"));
-        self.metadata(&part.forward, asked, pending).await.map(drop)
+        let status = self.metadata(&part.forward, asked, pending).await?.status();
+        let cluster = &part.forward.target.cluster;
+        let resource = pending.asked.resource.as_ref();
+        let is_served = resource.and_then(|kind| pending.routing.kinds.serves(cluster, &kind.group, &kind.resource));
+        match status {
+            StatusCode::NOT_FOUND if is_served == Some(false) => Ok(false),
+            StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS => Err(answered(part, status)),
+            status if status.is_server_error() => Err(answered(part, status)),
+            _ => Ok(true),
+        }
     }
 
     /// Asks the plan's member for an object's metadata (path and query), as the same user.

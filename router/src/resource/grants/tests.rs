@@ -75,6 +75,18 @@ async fn what_the_hub_has_granted_is_asked_for_once_and_a_no_holds_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_no_name_is_neither_asked_for_nor_kept() {
+    let routing = RoutingStore::of(snapshot(1, &[]));
+    let (grants, view) = (Grants::default(), view(&routing));
+    let _hub = routing.catch_up.carry();
+    let at = Instant::now();
+    for name in ["", "A", "a/b", &"a".repeat(64), &"a".repeat(60_000)] {
+        assert!(!grants.ask(&routing, &view, name).await);
+    }
+    assert!(at.elapsed() == Duration::ZERO && grants.noes.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_caller_holds_few_questions_open() {
     let routing = RoutingStore::of(snapshot(1, &[]));
     let (grants, view) = (Grants::default(), view(&routing));

@@ -7,10 +7,11 @@ use http::{Response, StatusCode};
 use memchr::memmem;
 
 use super::Run;
-use super::outcome::fault_of;
+use super::outcome::{fault_of, proxies};
 use crate::resource::upstream::{Body, UpstreamError, gather};
 use crate::value::classify::Impersonation;
 use crate::value::fault::Fault;
+use crate::value::media::Media;
 
 /// In the Status of an API server whose impersonation filter refuses, whatever its encoding.
 const REFUSED: &[u8] = b"cannot impersonate resource";
@@ -22,7 +23,8 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
     let forward = &run.leg.forward;
     let act_as = &forward.act_as;
     let more = !act_as.groups.is_empty() || act_as.uid.is_some() || !act_as.extras.is_empty();
-    if response.status() != StatusCode::FORBIDDEN || !more {
+    let is_status = Media::of_content(response.headers()).is_some() && !proxies(&run.leg);
+    if response.status() != StatusCode::FORBIDDEN || !more || !is_status {
         return Ok(response);
     }
     let (head, body) = response.into_parts();

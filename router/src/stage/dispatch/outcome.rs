@@ -63,13 +63,16 @@ pub(crate) fn fault_of(forward: &Forward, error: &UpstreamError) -> Fault {
     }
 }
 
+/// Whether a program behind `proxy` may have answered.
+pub(super) fn proxies(leg: &Leg) -> bool {
+    let resource = leg.asked.resource.as_ref();
+    leg.asked.verb == Verb::Proxy || resource.is_some_and(|resource| resource.subresource.as_deref() == Some("proxy"))
+}
+
 /// A 401 that is the router's and not the caller's: the member knows nobody else's credential. A client that got it
 /// would give up its own. `None` for any other answer, and for programs behind `proxy`, which know clients of their own.
 pub(super) fn refused_us(leg: &Leg, response: &Response<Body>) -> Option<Fault> {
-    let resource = leg.asked.resource.as_ref();
-    let proxies = leg.asked.verb == Verb::Proxy
-        || resource.is_some_and(|resource| resource.subresource.as_deref() == Some("proxy"));
-    let refused = response.status() == StatusCode::UNAUTHORIZED && !proxies;
+    let refused = response.status() == StatusCode::UNAUTHORIZED && !proxies(leg);
     refused.then(|| {
         leg.forward.unavailable(format!(
             "member cluster {} does not accept this router's credential (401); is its agent connected?",

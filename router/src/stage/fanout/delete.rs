@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use futures::future::join_all;
-use http::{Response, StatusCode};
+use http::Response;
 
 use super::FanOuts;
 use crate::decision::plan::{Candidate, Forward};
@@ -28,9 +28,12 @@ impl FanOuts {
         mut body: Body,
     ) -> Result<Response<Body>, Fault> {
         let there = parts.iter().map(|part| self.preflight.is_there(part, pending));
+        let mut serving = Vec::new();
         for (part, there) in parts.iter().zip(join_all(there).await) {
             match there {
-                Ok(()) => {}
+                Ok(true) => serving.push(part),
+                // It has nothing to delete.
+                Ok(false) => {}
                 Err(refused @ Fault::Forbidden(_)) => return Err(refused),
                 Err(away) => {
                     return Err(part
@@ -40,14 +43,14 @@ impl FanOuts {
             }
         }
         let body = gather_request(&mut body).await?;
-        let deleted = parts
-            .iter()
+        if serving.is_empty() {
+            // They say so themselves.
+            serving.extend(parts);
+        }
+        let deleted = serving
+            .into_iter()
             .map(|part| self.delete_in(part.forward.clone(), pending, body.clone()));
-        let deleted = join_all(deleted).await;
-        let whole = deleted.iter().any(Result::is_ok);
-        // One that does not serve the kind has nothing to delete.
-        let counts = |failure: &MemberFailure| !whole || failure.status != StatusCode::NOT_FOUND;
-        let failures: Vec<_> = deleted.into_iter().filter_map(Result::err).filter(counts).collect();
+        let failures: Vec<_> = join_all(deleted).await.into_iter().filter_map(Result::err).collect();
         if failures.is_empty() {
             return Ok(reply::done(Media::preferred(&pending.head.headers)).map(Body::from));
         }
