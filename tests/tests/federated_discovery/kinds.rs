@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use http::Method;
 use portolan_testbed::eventually;
 use portolan_tests::door::Door;
 use portolan_tests::programs::admin_get;
@@ -124,58 +123,4 @@ async fn the_admin_page_names_kinds_that_are_not_everywhere() {
         (&find("ships")["offered"], &find("boats")["offered"]),
         (&json!(["v1"]), &json!([]))
     );
-}
-
-/// A member that no longer serves the version is away until its discovery says so: half of the objects is no answer.
-#[tokio::test]
-async fn a_version_that_one_member_serves_no_more_is_never_half_a_list() {
-    let world = world().await;
-    let door = world.merged_door("alpha").await.unwrap();
-    let rafts = "/apis/raft.test/v1/rafts";
-    // In a group of its own: other tests look at the documents of theirs.
-    let mut definition = definition("rafts", "Raft", &["v2", "v1"]);
-    definition["metadata"]["name"] = json!("rafts.raft.test");
-    definition["spec"]["group"] = json!("raft.test");
-    for member in ["east", "west"] {
-        define(world, member, &definition).await;
-    }
-    let admin = world.fleet.process("router").unwrap().admin;
-    eventually("the router knows that both serve it", || async {
-        let offered = resources(&door).await.iter().any(|name| name == "raft.test/v1/rafts");
-        let page: Value = serde_json::from_str(&admin_get(&admin, "/kinds").await.unwrap()).unwrap();
-        let partial = page["shards"][0]["partial"].as_array().unwrap();
-        let partial = partial.iter().any(|kind| kind["resource"] == "rafts");
-        (offered && !partial).then_some(()).ok_or(page.to_string())
-    })
-    .await;
-    listed(&door, rafts).await;
-    for (member, namespace) in [("east", "da-1"), ("west", "da-3")] {
-        let raft = json!({"apiVersion": "raft.test/v1", "kind": "Raft", "metadata": {"name": member}});
-        let path = format!("/apis/raft.test/v1/namespaces/{namespace}/rafts");
-        let direct = world.direct_door(member).await.unwrap();
-        let made = direct.post(&path, &raft).await.unwrap();
-        assert_eq!(made.status, 201, "{}", made.message());
-    }
-    let whole = |list: &Value| list["items"].as_array().map(Vec::len) == Some(2);
-    assert!(whole(&door.get(rafts, &[]).await.unwrap().json()));
-    let patch = json!([{"op": "replace", "path": "/spec/versions/1/served", "value": false}]).to_string();
-    let west = world.direct_door("west").await.unwrap();
-    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rafts.raft.test";
-    let headers = [("content-type", "application/json-patch+json")];
-    let patched = west
-        .call(Method::PATCH, path, &headers, patch.as_bytes())
-        .await
-        .unwrap();
-    assert_eq!(patched.status, 200, "{}", patched.message());
-    eventually("it is told that the versions differ", || async {
-        let answer = door.get(rafts, &[]).await.unwrap();
-        assert!(
-            matches!(answer.status, 400 | 429) || whole(&answer.json()),
-            "{} {}",
-            answer.status,
-            String::from_utf8_lossy(&answer.body)
-        );
-        (answer.status == 400).then_some(()).ok_or(answer.status)
-    })
-    .await;
 }

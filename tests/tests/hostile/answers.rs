@@ -64,3 +64,17 @@ async fn what_a_member_says_for_the_routers_name_does_not_pass() {
         assert_eq!(answer.header("x-told"), "all the same", "the front: {answer:?}");
     }
 }
+
+/// A 404 of a kind that the member's discovery says it serves is no absence: half of the objects is no answer.
+#[tokio::test]
+async fn a_404_for_a_kind_that_it_serves_is_never_half_a_list() {
+    let (world, front) = world().await;
+    let door = world.listed_door("alpha", "/api/v1/configmaps").await.unwrap();
+    let path = "/apis/policy/v1/poddisruptionbudgets";
+    assert_eq!(door.get(path, &[]).await.unwrap().status, 200);
+    front.lies_about(path, |_| Some(Told::Head(Response::builder().status(404))));
+    for query in ["", "?limit=5", "?resourceVersion=0"] {
+        let answer = door.get(&format!("{path}{query}"), &[]).await.unwrap();
+        answer.expect_status(429, &["mad", "404"]).unwrap();
+    }
+}
