@@ -18,7 +18,7 @@ use tracing::Span;
 use super::carried::Carried;
 use super::completion::Completion;
 use super::namespace::{self, Basis};
-use super::{Connection, Edge, MAX_HEAD_BYTES, Served, span};
+use super::{Connection, Edge, EdgeParts, MAX_HEAD_BYTES, Served, span};
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::resource::routing::Routing;
@@ -207,9 +207,11 @@ impl Call<'_> {
         let replanner = &self.edge.replanner;
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing.snapshot));
         let deadline = (!long).then_some(deadline);
-        let write = Write::of(&caller, &asked, &forward.target.cluster);
-        let renewal = other_lease(&caller, &asked);
-        let lists = table::is_wanted(&asked, &head.headers).then(|| forward.target.cluster.clone());
+        let after = After {
+            write: Write::of(&caller, &asked, &forward.target.cluster),
+            renewal: other_lease(&caller, &asked),
+            lists: table::is_wanted(&asked, &head.headers).then(|| forward.target.cluster.clone()),
+        };
         let leg = Leg {
             deadline,
             forward,
@@ -220,19 +222,11 @@ impl Call<'_> {
             replanner: Some(replanner.clone()),
         };
         let Dispatched {
-            mut response,
+            response,
             permit,
             tunnel,
         } = edge.dispatcher.dispatch(leg, head, body).await?;
-        if let Some((shard, lease)) = renewal.filter(|_| response.status().is_success()) {
-            edge.routing.other_leases.renewed(shard, lease);
-        }
-        if let Some(cluster) = lists {
-            response = table::with_cluster(&cluster, response).await?;
-        }
-        if let Some(write) = write {
-            response = fence::hold(&edge.open, &write, response).await;
-        }
+        let response = after.answered(edge, response).await?;
         Ok(Served {
             watch: watch && response.status() == StatusCode::OK,
             permit,
@@ -418,6 +412,29 @@ impl Call<'_> {
             LocalAnswer::Ready if ready.is_ready() => text(StatusCode::OK, "ok".into()),
             LocalAnswer::Ready => text(StatusCode::SERVICE_UNAVAILABLE, ready.report().into()),
         }
+    }
+}
+
+/// What follows from a member's answer to one request.
+struct After {
+    write: Option<Write>,
+    renewal: Option<(String, String)>,
+    /// Whose rows a Table has.
+    lists: Option<Arc<str>>,
+}
+
+impl After {
+    async fn answered(self, edge: &EdgeParts, mut response: Response<Body>) -> Result<Response<Body>, Fault> {
+        if let Some((shard, lease)) = self.renewal.filter(|_| response.status().is_success()) {
+            edge.routing.other_leases.renewed(shard, lease);
+        }
+        if let Some(cluster) = self.lists {
+            response = table::with_cluster(&cluster, response).await?;
+        }
+        Ok(match self.write {
+            Some(write) => fence::hold(&edge.open, &write, response).await,
+            None => response,
+        })
     }
 }
 

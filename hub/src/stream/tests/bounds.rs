@@ -129,6 +129,16 @@ async fn a_router_is_told_when_it_is_not_alone_any_more() {
     assert!(!alone().await);
 }
 
+fn answered(cluster: &str, until_unix_seconds: i64) -> RouterSaid {
+    RouterSaid::Breakers(v1::BreakerReport {
+        answered: vec![v1::MemberAnswered {
+            cluster: cluster.into(),
+            until_unix_seconds,
+        }],
+        ..v1::BreakerReport::default()
+    })
+}
+
 #[tokio::test]
 async fn a_router_is_told_when_members_answered_any_router_last() {
     let hub = TestHub::start().await;
@@ -136,15 +146,6 @@ async fn a_router_is_told_when_members_answered_any_router_last() {
     let mut asker = hub.router("gateway", Vec::new()).await;
     let first = asker.transaction().await;
     asker.ack(first.nonce).await;
-    let report = |cluster: &str, until_unix_seconds| {
-        RouterSaid::Breakers(v1::BreakerReport {
-            answered: vec![v1::MemberAnswered {
-                cluster: cluster.into(),
-                until_unix_seconds,
-            }],
-            ..v1::BreakerReport::default()
-        })
-    };
     let mut last_answer = async |cluster: &str| {
         let clusters = vec![cluster.to_owned(), "invented".to_owned()];
         asker
@@ -178,7 +179,7 @@ async fn a_router_is_told_when_members_answered_any_router_last() {
     })
     .await;
     assert_eq!(last_answer("east").await, [], "the other has not said");
-    other.say(report("east", 103)).await;
+    other.say(answered("east", 103)).await;
     hub.until("the other has said", |hub| {
         hub.acks
             .read(|routers| (!routers.get("other")?.reported.answered.is_empty()).then_some(()))

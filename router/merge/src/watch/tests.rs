@@ -439,16 +439,7 @@ fn positions_of_members_that_are_not_asked_outlive_a_replan() {
         let uids = ["m0", "m1"].map(str::to_owned);
         Universe::new("shard", uids).identified("shard", "hub", revision, Format::Two)
     };
-    let leg = |slot: usize| WatchLeg {
-        cluster: format!("m{slot}").into(),
-        uid_hash: 0,
-        slot,
-        filter: None,
-        request_hash: 0,
-        share: None,
-        selector_hash: 0,
-        start: Start::At(5),
-    };
+    let leg = |slot: usize| legs(&[Start::At(5); 2]).swap_remove(slot);
     let mut cursor = Cursor::new(&universe(1));
     cursor.set(0, Slot::At(5));
     cursor.set(1, Slot::At(9));

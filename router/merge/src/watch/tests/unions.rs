@@ -3,24 +3,11 @@
 use super::*;
 
 /// A union of names in which the client stands at version 10 of every member.
-fn union(legs: usize) -> WatchMerge {
-    let names: Vec<String> = (0..legs).map(|leg| format!("m{leg}")).collect();
-    let universe = Universe::new("shard", names.clone());
-    let mut cursor = Cursor::new(&universe);
-    let legs = names.into_iter().enumerate().map(|(slot, name)| {
-        cursor.set(slot, Slot::At(10));
-        WatchLeg {
-            cluster: name.into(),
-            uid_hash: 0,
-            slot,
-            filter: None,
-            request_hash: 0,
-            share: None,
-            selector_hash: 0,
-            start: Start::At(10),
-        }
-    });
-    let legs = legs.collect();
+fn union(members: usize) -> WatchMerge {
+    let starts = vec![Start::At(10); members];
+    let mut cursor = Cursor::new(&Universe::new("shard", names(&starts)));
+    (0..members).for_each(|slot| cursor.set(slot, Slot::At(10)));
+    let legs = legs(&starts);
     WatchMerge::new(WatchSpec {
         format: WatchFormat::Json,
         bookmarks: true,

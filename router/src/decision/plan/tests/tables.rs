@@ -48,6 +48,12 @@ fn two_members_enforced() {
         ("GET /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
         ("GET /api/v1/namespaces/nowhere/pods/p", "outside-refused ✗ 403"),
         ("POST /api/v1/namespaces/ns-z/events", "outside-refused ✗ 403"),
+    ]);
+}
+
+#[test]
+fn events_of_what_has_no_namespace_are_the_primarys() {
+    World::new(two()).check(&[
         ("POST /api/v1/namespaces/default/events", "cluster-scoped-event → east"),
         (
             "PATCH /apis/events.k8s.io/v1/namespaces/default/events/e",

@@ -2,6 +2,7 @@
 
 mod absence;
 mod faults;
+mod pages;
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -308,100 +309,6 @@ async fn lists_are_spliced_at_one_cursor() {
     world.get(&format!("?resourceVersion={version}")).await.unwrap();
     assert_eq!(world.asked(0)[1], "/api/v1/pods?resourceVersion=11");
     assert_eq!(world.asked(1)[1], "/api/v1/pods?resourceVersion=7");
-}
-
-#[tokio::test]
-async fn pages_walk_the_members_at_the_first_pages_cursor() {
-    let east = |path: &str, _: &str| match path {
-        path if path.contains("continue=m") => list(11, &["c"], ""),
-        _ => list(11, &["a", "b"], "m"),
-    };
-    let west = |path: &str, _: &str| {
-        if path.contains("Exact") {
-            list(7, &["d"], "")
-        } else {
-            list(7, &["d"], "rest")
-        }
-    };
-    let world = two(east, west).await;
-    let first = world.get("?limit=2").await.unwrap();
-    assert_eq!(first.names(), ["a", "b"]);
-    let second = world
-        .get(&format!("?limit=2&continue={}", first.next().unwrap()))
-        .await
-        .unwrap();
-    assert_eq!(second.names(), ["c"]);
-    let third = world
-        .get(&format!("?limit=2&continue={}", second.next().unwrap()))
-        .await
-        .unwrap();
-    assert_eq!((third.names(), third.next()), (vec!["d".to_owned()], None));
-    assert_eq!((first.version(), second.version()), (third.version(), first.version()));
-    assert_eq!(
-        world.asked(0),
-        ["/api/v1/pods?limit=2", "/api/v1/pods?limit=2&continue=m"]
-    );
-    let asked = world.asked(1);
-    assert_eq!(asked[0], "/api/v1/pods?limit=1");
-    assert!(
-        asked[1].contains("resourceVersion=7") && asked[1].contains("resourceVersionMatch=Exact"),
-        "{asked:?}"
-    );
-    assert!(
-        world.members[1].1.asked.lock()[0]
-            .1
-            .contains("PartialObjectMetadataList")
-    );
-}
-
-#[tokio::test]
-async fn nobody_is_sent_to_a_member_that_has_nothing() {
-    let world = two(|_, _| list(11, &["a"], ""), |_, _| list(7, &[], "")).await;
-    let first = world.get("?limit=2").await.unwrap();
-    assert_eq!((first.names(), first.next()), (vec!["a".to_owned()], None));
-}
-
-#[tokio::test]
-async fn a_member_that_has_nothing_may_say_null() {
-    let nothing = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":null}"#;
-    let world = two(|_, _| list(1, &["a"], ""), move |_, _| say(200, nothing)).await;
-    let answer = world.get("?limit=1").await.unwrap();
-    assert_eq!((answer.names(), answer.next()), (vec!["a".to_owned()], None));
-}
-
-#[tokio::test]
-async fn an_expired_page_comes_with_a_token_for_the_rest_as_it_is_now() {
-    let east = |path: &str, _: &str| match path {
-        path if path.contains("continue=m") => {
-            let mut said: Value = serde_json::from_slice(&refusal(410, "too old").body).unwrap();
-            said["metadata"]["continue"] = "fresh".into();
-            said["reason"] = "Expired".into();
-            say(410, said)
-        }
-        path if path.contains("continue=fresh") => list(99, &["c"], ""),
-        _ => list(11, &["a"], "m"),
-    };
-    let world = two(east, |_, _| list(7, &["d"], "")).await;
-    let first = world.get("?limit=1").await.unwrap();
-    let expired = world
-        .get(&format!("?limit=1&continue={}", first.next().unwrap()))
-        .await
-        .unwrap();
-    let status = expired.json();
-    assert_eq!(
-        (expired.code, status["reason"].as_str(), status["code"].as_u64()),
-        (410, Some("Expired"), Some(410))
-    );
-    let token = expired.next().unwrap();
-    let rest = world.get(&format!("?limit=1&continue={token}")).await.unwrap();
-    assert_eq!(rest.names(), ["c"]);
-    assert_eq!(world.slot(&rest.version(), "east"), Slot::At(99));
-    let last = world
-        .get(&format!("?limit=1&continue={}", rest.next().unwrap()))
-        .await
-        .unwrap();
-    assert_eq!(last.names(), ["d"]);
-    assert_eq!(world.asked(1).last().unwrap(), "/api/v1/pods?limit=1", "as it is now");
 }
 
 #[tokio::test]
