@@ -47,7 +47,7 @@ const WEST: &str = "/api/v1/namespaces/team-b/configmaps/where";
 /// As short as a healthy member on a busy machine allows, so that tests need not wait: to a member's answer, to a
 /// connection, to the end of a drain.
 const ENV: [(&str, &str); 3] = [
-    ("PORTOLAN_REQUEST_TIMEOUT", "8s"),
+    ("PORTOLAN_REQUEST_TIMEOUT", "12s"),
     ("PORTOLAN_CONNECT_TIMEOUT", "4s"),
     ("PORTOLAN_DRAIN_TIMEOUT", "20s"),
 ];
@@ -135,6 +135,10 @@ impl Ground {
 
     /// What a test that failed may have left: nobody else is to fail for it.
     async fn mend(&mut self) {
+        let agent = self.agent_east.get_mut();
+        if !agent.is_started() {
+            agent.start_again().await.unwrap();
+        }
         for daemon in [&mut self.hub, &mut self.router] {
             if !daemon.is_started() {
                 daemon.start_again().await.unwrap();

@@ -1,5 +1,7 @@
 //! OpenAPI: what kubectl explains and validates by it, in every edition and encoding.
 
+use portolan_testbed::eventually;
+
 use crate::{kubectl, world};
 
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -52,7 +54,13 @@ async fn kubectl_validates_strictly_a_kind_of_one_member() {
 async fn a_document_by_its_hash_is_for_ever_and_an_old_hash_leads_to_the_new() {
     let door = world().await.merged_door("alpha").await.unwrap();
     let direct = world().await.direct_door("east").await.unwrap();
-    let index = door.get("/openapi/v3", &[]).await.unwrap().json();
+    // A member may publish its kinds one after another for a while: the document of then has another hash.
+    let index = eventually("the index and its documents are of one moment", || async {
+        let index = door.get("/openapi/v3", &[]).await.unwrap().json();
+        let url = index["paths"]["apis/disco.test/v1"]["serverRelativeURL"].as_str()?;
+        (door.get(url, &[]).await.unwrap().status == 200).then_some(index)
+    })
+    .await;
     let theirs = direct.get("/openapi/v3", &[]).await.unwrap().json();
     for (path, alike) in [("apis/apps/v1", true), ("apis/disco.test/v1", false)] {
         let url = index["paths"][path]["serverRelativeURL"].as_str().unwrap();
