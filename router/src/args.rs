@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use portolan_crds::duration::parse_duration;
+use portolan_crds::names::is_dns_label;
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
 use portolan_runtime::tls::IdentityFiles;
@@ -53,6 +54,10 @@ struct ListenArgs {
     /// Key of --tls-cert, PEM.
     #[arg(long, env = "PORTOLAN_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
+    /// Serve the explicit view of member M at host M.SUFFIX too, for tools that drop the path of a server address; the
+    /// serving certificate needs the name *.SUFFIX (portolanctl router-token --san).
+    #[arg(long, env = "PORTOLAN_EXPLICIT_HOST", value_name = "SUFFIX")]
+    explicit_host: Option<String>,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -131,6 +136,8 @@ pub struct Config {
     pub(crate) addresses_file: Option<PathBuf>,
     /// Serving certificate of the user's own; `None`: the enrolment identity.
     pub(crate) serving: Option<IdentityFiles>,
+    /// `<member>.<this>` is the explicit view of a member: lower case, no dot at its ends.
+    pub(crate) explicit_host: Option<String>,
     /// How to reach the hub and to become known to it.
     pub(crate) hub: HubConfig,
     /// Whose tokens are taken.
@@ -203,6 +210,12 @@ impl TryFrom<Args> for Config {
     fn try_from(args: Args) -> Result<Self, ConfigFaults> {
         let mut faults = Vec::new();
         let serving = serving(args.listen.tls_cert, args.listen.tls_key, &mut faults);
+        let explicit_host = args.listen.explicit_host.map(|suffix| suffix.to_ascii_lowercase());
+        if let Some(suffix) = &explicit_host
+            && !suffix.split('.').all(is_dns_label)
+        {
+            faults.push(format!("--explicit-host {suffix:?} is no host name"));
+        }
         let hub = hub(args.hub, &mut faults);
         if args.identity.audience.is_empty() {
             faults.push("--audience is empty".to_owned());
@@ -220,6 +233,7 @@ impl TryFrom<Args> for Config {
             admin_remote: args.admin.admin_remote,
             addresses_file: args.listen.addresses_file,
             serving,
+            explicit_host,
             hub,
             identity: IdentityConfig {
                 audience: args.identity.audience,
@@ -361,6 +375,8 @@ mod tests {
             "0",
             "--head-timeout",
             "0",
+            "--explicit-host",
+            "*.example",
         ];
         let args = Args::try_parse_from(
             ["portolan-router", "--hub-ca", "ca", "--state-dir", "s"]
@@ -377,6 +393,7 @@ mod tests {
             "--audience",
             "--max-requests",
             "--head-timeout",
+            "--explicit-host",
         ] {
             assert!(text.contains(fault), "{fault}: {text}");
         }

@@ -76,6 +76,8 @@ pub(crate) struct EdgeParts {
     pub(crate) open: Arc<OpenWatches>,
     pub(crate) discovery: Arc<Discovery>,
     pub(crate) metrics: Arc<RequestMetrics>,
+    /// `<member>.<this>` is the explicit view of a member.
+    pub(crate) explicit_host: Option<String>,
     /// Answers `/readyz`.
     pub(crate) readiness: Readiness,
     /// For the answer to a unary request, all of it.

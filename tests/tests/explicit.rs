@@ -10,6 +10,8 @@
 mod bytes;
 #[path = "explicit/grants.rs"]
 mod grants;
+#[path = "explicit/hosts.rs"]
+mod hosts;
 #[path = "explicit/people.rs"]
 mod people;
 #[path = "explicit/watches.rs"]
@@ -19,6 +21,9 @@ use portolan_testbed::eventually;
 use portolan_tests::door::Door;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, Shared, World};
+
+/// `<member>.<this>` is the explicit view of a member.
+const EXPLICIT_HOST: &str = "fleet.test";
 
 static WORLD: Shared = Shared::const_new();
 
@@ -31,6 +36,7 @@ async fn world() -> &'static World {
         members: &["east", "west"],
         namespaces: &["east/team-a", "east/team-b"],
         manifests: &manifests,
+        env: &[("PORTOLAN_EXPLICIT_HOST", EXPLICIT_HOST)],
         ..Plan::default()
     };
     World::shared(&WORLD, plan).await

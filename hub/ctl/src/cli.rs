@@ -218,6 +218,9 @@ pub(crate) struct KubeconfigArgs {
     /// Member clusters to write a context for; repeatable
     #[arg(long = "cluster", value_name = "NAME", required = true)]
     pub(crate) clusters: Vec<String>,
+    /// Write a context NAME.SUFFIX too, which reaches the member by host name; what the router has as --explicit-host
+    #[arg(long, value_name = "SUFFIX")]
+    pub(crate) explicit_host: Option<String>,
     /// How long the certificate is good for
     #[arg(long, default_value = "24h", value_parser = parse_duration)]
     pub(crate) ttl: Duration,
@@ -362,6 +365,10 @@ pub(crate) struct DevUpArgs {
     /// Address the router listens on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub(crate) router_bind: SocketAddr,
+    /// Serve the explicit view of member M at host M.SUFFIX too, with a context of that name in explicit.kubeconfig; the
+    /// names have to lead to the router
+    #[arg(long, env = "PORTOLAN_EXPLICIT_HOST", value_name = "SUFFIX")]
+    pub(crate) explicit_host: Option<String>,
     /// ClusterRole that the callers of merged-*.kubeconfig get in every member
     #[arg(long, value_name = "CLUSTERROLE", default_value = "cluster-admin")]
     pub(crate) caller_role: String,

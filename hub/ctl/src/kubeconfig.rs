@@ -32,7 +32,12 @@ pub(crate) async fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
         }
     }
     let person = person(&hub.client, &args.user, args.ttl).await?;
-    explicit(&person, &args.router, &args.clusters, &args.user, &args.output)?;
+    let views = ExplicitViews {
+        router: &args.router,
+        host: args.explicit_host.as_deref(),
+        clusters: &args.clusters,
+    };
+    explicit(&person, views, &args.user, &args.output)?;
     println!("wrote {}: contexts {}", args.output.display(), args.clusters.join(", "));
     println!(
         "{} needs the verb proxy on memberclusters in the hub's RBAC, and `portolanctl allow --user {}` in each member",
@@ -60,17 +65,36 @@ pub(crate) async fn person(hub: &Client, user: &str, ttl: Duration) -> anyhow::R
     Ok(Person { issued, ca_pem })
 }
 
-/// Writes one context per member, each on its explicit view.
-pub(crate) fn explicit(
-    person: &Person,
-    router: &str,
-    clusters: &[String],
-    user: &str,
-    file: &Path,
-) -> anyhow::Result<()> {
-    let router = router.trim_end_matches('/');
+/// Members as a router serves them one by one.
+pub(crate) struct ExplicitViews<'a> {
+    /// `https://HOST:PORT`.
+    pub(crate) router: &'a str,
+    /// The router's `--explicit-host`.
+    pub(crate) host: Option<&'a str>,
+    pub(crate) clusters: &'a [String],
+}
+
+impl ExplicitViews<'_> {
+    /// Name and server address of each: by path, and by host name.
+    fn servers(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let router = self.router.trim_end_matches('/');
+        let by_path = |name: &String| (name.clone(), format!("{router}/clusters/{name}"));
+        let mut servers: Vec<_> = self.clusters.iter().map(by_path).collect();
+        if let Some(suffix) = self.host {
+            let port = router.parse::<http::Uri>().context("the router's address")?.port_u16();
+            let port = port.unwrap_or(443);
+            let named = |name: &String| (format!("{name}.{suffix}"), format!("https://{name}.{suffix}:{port}"));
+            servers.extend(self.clusters.iter().map(named));
+        }
+        Ok(servers)
+    }
+}
+
+/// Writes one context per member, each on its explicit view; one more with host names.
+pub(crate) fn explicit(person: &Person, views: ExplicitViews<'_>, user: &str, file: &Path) -> anyhow::Result<()> {
+    let servers = views.servers()?;
     let ca = STANDARD.encode(&person.ca_pem);
-    let named = |name: &str| json!({"name": name, "cluster": {"server": format!("{router}/clusters/{name}"), "certificate-authority-data": ca}});
+    let named = |(name, server): &(String, String)| json!({"name": name, "cluster": {"server": server, "certificate-authority-data": ca}});
     let context = |name: &str| json!({"name": name, "context": {"cluster": name, "user": user}});
     let credentials = json!({
         "client-certificate-data": STANDARD.encode(&person.issued.cert_pem),
@@ -79,9 +103,9 @@ pub(crate) fn explicit(
     write(
         file,
         &json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": clusters.first(),
-            "clusters": clusters.iter().map(|name| named(name)).collect::<Vec<_>>(),
-            "contexts": clusters.iter().map(|name| context(name)).collect::<Vec<_>>(),
+            "apiVersion": "v1", "kind": "Config", "current-context": views.clusters.first(),
+            "clusters": servers.iter().map(named).collect::<Vec<_>>(),
+            "contexts": servers.iter().map(|(name, _)| context(name)).collect::<Vec<_>>(),
             "users": [{"name": user, "user": credentials}],
         }),
     )

@@ -357,7 +357,10 @@ impl Call<'_> {
     fn classify(&mut self, head: &Parts) -> Result<ApiRequest, Fault> {
         check_size(head)?;
         classify::check_authority(&head.method, &head.uri, &head.headers, head.version)?;
-        let asked = classify::classify(&head.method, &head.uri, &head.headers)?;
+        let asked = match &self.edge.parts.explicit_host {
+            Some(suffix) => classify::classify_by_host(suffix, &head.method, &head.uri, &head.headers)?,
+            None => classify::classify(&head.method, &head.uri, &head.headers)?,
+        };
         self.completion.record.verb = Some(asked.verb);
         span::classified(&asked);
         Ok(asked)

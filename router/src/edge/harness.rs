@@ -39,6 +39,8 @@ pub(crate) const USER: &str = "ada";
 /// Another one.
 pub(crate) const OTHER: &str = "grace";
 const ROUTER_NAME: &str = "router.test";
+/// `<member>.<this>` is the explicit view of a member.
+pub(crate) const EXPLICIT_HOST: &str = "fleet.test";
 
 /// Bounds that tests change.
 #[derive(Clone, Copy)]
@@ -108,6 +110,7 @@ impl Router {
             open: OpenWatches::new(FanOutMetrics::default()),
             discovery: Discovery::new(own, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),
+            explicit_host: Some(EXPLICIT_HOST.to_owned()),
             readiness: Readiness::new(),
             request_timeout: bounds.request_timeout,
             tasks: tasks.clone(),

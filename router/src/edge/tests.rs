@@ -106,6 +106,35 @@ async fn requests_reach_the_member_as_the_person_and_with_nothing_of_the_clients
 }
 
 #[tokio::test]
+async fn a_members_host_name_is_its_explicit_view() {
+    let (_backend, router) = east(mirror()).await;
+    for (host, path, reached) in [
+        ("East.fleet.test:8443", "/api/v1/pods", Some("/api/v1/pods")),
+        ("east.fleet.test", "/clusters/west/api", Some("/clusters/west/api")),
+        ("nowhere.fleet.test", "/api/v1/pods", None),
+        ("a.east.fleet.test", "/api/v1/pods", None),
+        (".fleet.test", "/api/v1/pods", None),
+        ("fleet.test", "/api/v1/pods", None),
+        ("east.fleet.test.example", "/api/v1/pods", None),
+        ("eastfleet.test", "/api/v1/pods", None),
+    ] {
+        let mut request = ask("GET", path, "");
+        *request.uri_mut() = path.parse().unwrap();
+        request.headers_mut().insert("host", host.parse().unwrap());
+        let answer = router.http1().await.send_request(request).await.unwrap();
+        let code = answer.status();
+        let seen = json(answer).await;
+        assert_eq!(seen["path"].as_str(), reached, "{host}{path}: {seen}");
+        assert_eq!(code == 200, reached.is_some(), "{host}{path}: {seen}");
+    }
+    let mut request = ask("GET", "", "");
+    *request.uri_mut() = "https://east.fleet.test/api/v1/nodes".parse().unwrap();
+    request.headers_mut().remove("host");
+    let seen = json(router.http2().await.send_request(request).await.unwrap()).await;
+    assert_eq!(seen["path"], "/api/v1/nodes", "{seen}");
+}
+
+#[tokio::test]
 async fn http1_is_served_too_and_a_connection_is_used_again() {
     let (backend, router) = east(mirror()).await;
     let mut client = router.http1().await;

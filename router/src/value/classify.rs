@@ -12,6 +12,7 @@ pub(crate) mod query;
 mod tests;
 
 use http::header::{CONNECTION, HOST, UPGRADE};
+use http::uri::Authority;
 use http::{HeaderMap, Method, Uri, Version};
 
 pub(crate) use self::impersonate::Impersonation;
@@ -45,7 +46,7 @@ pub(crate) struct ApiRequest {
 pub(crate) enum View {
     /// `/…`: the caller's shard as if it were one cluster.
     Merged,
-    /// `/clusters/<name>/…`: exactly that member.
+    /// `/clusters/<name>/…`, or host `<name>.<suffix>`: exactly that member.
     Explicit(String),
 }
 
@@ -172,7 +173,32 @@ const MAX_PARAMETERS: usize = 1_000;
 
 /// Reads a request. Errors are 400: path tricks, malformed impersonation.
 pub(crate) fn classify(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<ApiRequest, Fault> {
-    let path = path::split(uri.path())?;
+    read(path::split(uri.path())?, (method, uri, headers))
+}
+
+/// [`classify`] where the explicit view has host names, too: `<member>.<suffix>`, whose paths are all the member's.
+pub(crate) fn classify_by_host(
+    suffix: &str,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<ApiRequest, Fault> {
+    match member_of_host(suffix, uri, headers) {
+        Some(member) => read(path::of(View::Explicit(member), uri.path())?, (method, uri, headers)),
+        None => classify(method, uri, headers),
+    }
+}
+
+/// Member names are DNS labels, so `<member>.<suffix>` is read in one way only.
+fn member_of_host(suffix: &str, uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    let named = || headers.get(HOST)?.to_str().ok()?.parse::<Authority>().ok();
+    let authority = uri.authority().cloned().or_else(named)?;
+    let host = authority.host().to_ascii_lowercase();
+    let member = host.strip_suffix(suffix)?.strip_suffix('.')?;
+    Some(member.to_owned())
+}
+
+fn read(path: path::Path<'_>, (method, uri, headers): (&Method, &Uri, &HeaderMap)) -> Result<ApiRequest, Fault> {
     let query = Query::new(uri.query());
     if query.length() > MAX_PARAMETERS {
         return Err(Fault::BadRequest(format!(
@@ -246,7 +272,7 @@ pub(crate) fn check_authority(method: &Method, uri: &Uri, headers: &HeaderMap, v
         Some(host) => host,
         None => None,
     };
-    let authority = uri.authority().map(http::uri::Authority::as_str);
+    let authority = uri.authority().map(Authority::as_str);
     if authority.is_some_and(|authority| !is_authority(authority)) {
         return refuse("the authority is not a host and port");
     }
@@ -263,5 +289,5 @@ pub(crate) fn check_authority(method: &Method, uri: &Uri, headers: &HeaderMap, v
 }
 
 fn is_authority(text: &str) -> bool {
-    !text.is_empty() && !text.contains('@') && text.parse::<http::uri::Authority>().is_ok()
+    !text.is_empty() && !text.contains('@') && text.parse::<Authority>().is_ok()
 }

@@ -26,7 +26,7 @@ use crate::dev::{check, ready, summary, supervise};
 use crate::grant::Grants;
 use crate::install;
 use crate::join::{Join, hub_ca, member_rbac};
-use crate::kubeconfig::{self, TokenConfig};
+use crate::kubeconfig::{self, ExplicitViews, TokenConfig};
 use crate::label_kinds::{self, LabelKinds};
 use crate::strict;
 
@@ -267,7 +267,8 @@ impl Up {
     }
 
     async fn start_router(&mut self) -> anyhow::Result<()> {
-        let sans = ["localhost".to_owned(), self.args.router_bind.ip().to_string()];
+        let mut sans = vec!["localhost".to_owned(), self.args.router_bind.ip().to_string()];
+        sans.extend(self.args.explicit_host.iter().map(|suffix| format!("*.{suffix}")));
         let token = bootstrap::create(
             &self.hub.client,
             &Subject::Router {
@@ -282,13 +283,20 @@ impl Up {
         files::write_private(&token_file, token)?;
         let (bind, hub) = (self.args.router_bind.to_string(), self.fleet.hub_address.clone());
         let [ca, state] = ["hub-ca.crt", "router-state"].map(|name| text(&self.fleet.path(name)));
-        let flags = [
+        let token_file = text(&token_file);
+        let mut flags = vec![
             ("bind", bind.as_str()),
             ("hub", &hub),
             ("hub-ca", &ca),
-            ("bootstrap-token-file", &text(&token_file)),
+            ("bootstrap-token-file", &token_file),
             ("state-dir", &state),
         ];
+        flags.extend(
+            self.args
+                .explicit_host
+                .iter()
+                .map(|suffix| ("explicit-host", suffix.as_str())),
+        );
         let addresses = self
             .fleet
             .start("router", "portolan-router", &flags, self.deadline)
@@ -312,13 +320,12 @@ impl Up {
     async fn write_kubeconfigs(&mut self) -> anyhow::Result<()> {
         let person = kubeconfig::person(&self.hub.client, DEV_USER, DEV_TTL).await?;
         let names: Vec<String> = self.members.keys().cloned().collect();
-        kubeconfig::explicit(
-            &person,
-            &self.fleet.router_url,
-            &names,
-            DEV_USER,
-            &self.fleet.path("explicit.kubeconfig"),
-        )?;
+        let views = ExplicitViews {
+            router: &self.fleet.router_url,
+            host: self.args.explicit_host.as_deref(),
+            clusters: &names,
+        };
+        kubeconfig::explicit(&person, views, DEV_USER, &self.fleet.path("explicit.kubeconfig"))?;
         let ca = hub_ca(&self.hub.client).await?;
         for placeholder in &self.placeholders {
             for home in &placeholder.homes {

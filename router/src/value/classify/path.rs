@@ -44,16 +44,9 @@ pub(super) struct Path<'a> {
 
 /// Cuts and checks a raw path.
 pub(super) fn split(raw: &str) -> Result<Path<'_>, Fault> {
-    if !raw.starts_with('/') {
-        return Err(Fault::BadRequest("the path does not begin with '/'".into()));
-    }
     let (first, after) = first_segment(raw);
     if first.is_empty() || decode(first)? != CLUSTERS {
-        return Ok(Path {
-            view: View::Merged,
-            member: raw,
-            segments: segments(raw)?,
-        });
+        return of(View::Merged, raw);
     }
     let (name, member) = first_segment(after);
     if name.is_empty() && !member.is_empty() {
@@ -64,8 +57,16 @@ pub(super) fn split(raw: &str) -> Result<Path<'_>, Fault> {
         return Err(Fault::NotFound(hint.into()));
     }
     let member = if member.is_empty() { "/" } else { member };
+    of(View::Explicit(decode(name)?.into_owned()), member)
+}
+
+/// Cuts and checks a raw path that is the view's as it stands.
+pub(super) fn of(view: View, member: &str) -> Result<Path<'_>, Fault> {
+    if !member.starts_with('/') {
+        return Err(Fault::BadRequest("the path does not begin with '/'".into()));
+    }
     Ok(Path {
-        view: View::Explicit(decode(name)?.into_owned()),
+        view,
         member,
         segments: segments(member)?,
     })
