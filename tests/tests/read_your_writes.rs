@@ -4,6 +4,7 @@
 //! The measurements are printed; what the README promises of them is asserted.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "what was measured is told")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use kube::api::{Api, Patch, PatchParams};
@@ -44,6 +45,12 @@ async fn start() -> World {
 
 /// What `measure` prints of creates and updates.
 async fn measured(world: &World, shard: &str, consistent: bool, namespace: &str) -> [Value; 2] {
+    let kubeconfig = world.fleet.merged_kubeconfig(shard);
+    println!("{shard}:");
+    measured_by(&kubeconfig, consistent, namespace, WRITES).await
+}
+
+async fn measured_by(kubeconfig: &Path, consistent: bool, namespace: &str, writes: u64) -> [Value; 2] {
     let arguments = [
         "controller-runtime",
         if consistent {
@@ -52,15 +59,14 @@ async fn measured(world: &World, shard: &str, consistent: bool, namespace: &str)
             "--read-your-writes=false"
         },
     ];
-    let kubeconfig = world.fleet.merged_kubeconfig(shard);
-    let mut go = GoClient::synced(&kubeconfig, &arguments).await.unwrap();
-    go.tell(&format!("measure {namespace} {WRITES} rw-{consistent}"))
+    let mut go = GoClient::synced(kubeconfig, &arguments).await.unwrap();
+    go.tell(&format!("measure {namespace} {writes} rw-{consistent}"))
         .await
         .unwrap();
     let mut lines = [Value::Null, Value::Null];
     for (line, of) in lines.iter_mut().zip(["create", "update"]) {
         *line = go.wait("a measurement", |line| line["of"] == of).await.unwrap();
-        println!("{shard}, read-your-writes {consistent}, {namespace}: {line}");
+        println!("read-your-writes {consistent}, {namespace}: {line}");
         assert_eq!(line["errors"], json!([]), "{line}");
     }
     lines
@@ -102,4 +108,30 @@ async fn the_fence_hides_how_late_a_member_is() {
     // Printed only: what the option compares are versions of two members, and the west's are the smaller.
     measured(&world, "open", true, "ryw-oe").await;
     measured(&world, "open", true, "ryw-ow").await;
+}
+
+/// The figures of the README: how many first reads after a write are stale while other clients list without end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: cargo test --test read_your_writes -- --ignored --nocapture"]
+async fn first_reads_under_load() {
+    let world = start().await;
+    let door = world.merged_door("open").await.unwrap();
+    let mut load = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let door = door.clone();
+        load.spawn(async move {
+            loop {
+                let _ = door.get("/api/v1/configmaps", &[]).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    let (direct, merged) = (world.cluster("east"), &world.fleet);
+    for (kubeconfig, namespace) in [
+        (direct.direct_kubeconfig_path().to_owned(), "ryw-busy"),
+        (merged.merged_kubeconfig("open"), "ryw-oe"),
+        (merged.merged_kubeconfig("fenced"), "ryw-fe"),
+    ] {
+        measured_by(&kubeconfig, false, namespace, 400).await;
+    }
 }

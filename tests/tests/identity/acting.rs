@@ -1,7 +1,8 @@
 //! `kubectl --as`: honoured as an API server does, which is by asking the member whether the caller may.
 
+use http::Method;
 use portolan_testbed::eventually;
-use portolan_tests::door::Answer;
+use portolan_tests::door::{Answer, request};
 use portolan_tests::programs::argument;
 use serde_json::json;
 
@@ -177,6 +178,15 @@ async fn half_an_impersonation_is_refused() {
     // Groups beside a user are asked for one by one: the administrator may, but the member allows the router none.
     let groups = [("impersonate-user", "portolan:dev"), ("impersonate-group", "admins")];
     assert_eq!(who_am_i(&door, &groups).await.status, 403);
+    let switch = [&groups[..], &[("connection", "upgrade"), ("upgrade", "SPDY/3.1")]].concat();
+    let exec = "/api/v1/namespaces/default/pods/any/exec?command=sh&stdin=true";
+    let explicit = world().await.explicit_door("east").await.unwrap();
+    let line = explicit.open_http1().await.unwrap();
+    let refused = line
+        .ask(request(Method::GET, exec, &switch, &[]).unwrap())
+        .await
+        .unwrap();
+    refused.expect_status(403, &["east", "--group admins"]).unwrap();
     let token = crate::pod_with_token("east", "nosy", "nosy", json!({"shard": "alpha"})).await;
     told(&token, crate::WHERE, 403, &["operators/nosy"]).await;
 }

@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, field};
 
 use self::side::Side;
+use super::acting;
 use super::outcome::{classify_error, classify_response, fault_of};
 use super::received::received;
 use super::send::{inject, leg_span};
@@ -64,7 +65,7 @@ pub(super) async fn upgrade(
         .instrument(span.clone())
         .await?;
     span.record("http.response.status_code", response.status().as_u16());
-    let mut response = received(&run.leg, response)?;
+    let mut response = acting::told(run, received(&run.leg, response)?).await?;
     let tunnel = (response.status() == StatusCode::SWITCHING_PROTOCOLS).then(|| Tunnel {
         client,
         member: hyper::upgrade::on(&mut response),
