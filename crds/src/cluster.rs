@@ -245,6 +245,8 @@ pub enum TrafficClass {
     WatchStart,
     /// exec, attach, port-forward, proxy upgrades.
     Upgrade,
+    /// Reviews of callers' tokens.
+    TokenReview,
 }
 
 /// State of a breaker.

@@ -19,7 +19,7 @@ use crate::stage::discovery::page::page;
 use crate::stage::fanout::open::OpenWatches;
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, View, classify};
-use crate::value::snapshot::{Caller, CallerKey, CallerView, Snapshot};
+use crate::value::snapshot::{Caller, CallerId, CallerKey, CallerView, Snapshot};
 
 /// Callers named when the one asked for is unknown.
 const SUGGESTIONS: usize = 10;
@@ -78,6 +78,10 @@ impl Pages {
                 "state": status.report.state.as_str(),
                 "reason": status.report.reason,
                 "transitions": status.report.transitions,
+                "refusedCallers": status.callers.iter().map(|(caller, state)| match caller {
+                    CallerId::Pod(key) => json!({"cluster": &*key.home_cluster, "podUid": &*key.pod_uid, "state": state.as_str()}),
+                    CallerId::Person(user) => json!({"user": user, "state": state.as_str()}),
+                }).collect::<Vec<_>>(),
             })
         };
         self.routing

@@ -8,6 +8,8 @@
 
 #[path = "hostile/answers.rs"]
 mod answers;
+#[path = "hostile/breakers.rs"]
+mod breakers;
 #[path = "hostile/deletes.rs"]
 mod deletes;
 #[path = "hostile/front.rs"]
@@ -34,10 +36,10 @@ async fn world() -> (&'static World, &'static Front) {
         "alpha",
         "east",
         &[("east", &["h-east"]), ("mad", &["h-mad", "h-quiet"])],
-    ) + &federated("beta", "east", &[("mad", &["h-other"])]);
+    ) + &federated("beta", "east", &[("east", &["h-beta"]), ("mad", &["h-other"])]);
     let plan = Plan {
         members: &["east", "mad"],
-        namespaces: &["east/h-east", "mad/h-mad", "mad/h-quiet", "mad/h-other"],
+        namespaces: &["east/h-east", "east/h-beta", "mad/h-mad", "mad/h-quiet", "mad/h-other"],
         manifests: &manifests,
         ..Plan::default()
     };

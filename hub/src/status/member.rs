@@ -106,6 +106,7 @@ fn breaker_status(router: &str, breaker: &v1::BreakerState) -> Option<BreakerSta
     let traffic_class = match breaker.traffic_class.as_str() {
         "watch" => TrafficClass::WatchStart,
         "upgrade" => TrafficClass::Upgrade,
+        "token-review" => TrafficClass::TokenReview,
         _ => TrafficClass::Unary,
     };
     Some(BreakerStatus {

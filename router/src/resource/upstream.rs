@@ -39,7 +39,7 @@ use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
 use crate::resource::bulkhead::{Bulkhead, TARGET_IN_FLIGHT, TARGET_QUEUE};
 use crate::value::fault::Fault;
-use crate::value::snapshot::Target;
+use crate::value::snapshot::{CallerId, Target};
 use crate::value::traffic::TrafficClass;
 
 /// Why a member did not answer.
@@ -60,8 +60,8 @@ pub(crate) enum UpstreamError {
     Lost {
         cluster: Arc<str>,
         reason: String,
-        /// Another request was told of the same break: one lost connection is one failure, however many were on it.
-        told: bool,
+        /// How much of it.
+        broke: Broke,
     },
     /// The client's body failed before the member answered.
     #[error(transparent)]
@@ -74,6 +74,20 @@ pub(crate) enum UpstreamError {
     Request(String),
 }
 
+/// How much of a connection broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broke {
+    /// All of it.
+    Connection,
+    /// All of it, of which another request was told: one lost connection is one failure, however many were on it.
+    Known,
+    /// The request's stream.
+    Stream,
+    /// The request's stream, because of what was asked: a server of Go's resets one whose head it cannot read, before it
+    /// knows whose it is.
+    Request,
+}
+
 /// One member cluster.
 #[derive(Debug)]
 pub(crate) struct Upstream {
@@ -83,7 +97,7 @@ pub(crate) struct Upstream {
     /// An error when the target's endpoints or CA cannot be used: every request says so.
     transport: Result<Transport, ConnectError>,
     /// By [`TrafficClass`].
-    breakers: [Arc<Breaker>; 3],
+    breakers: [Arc<Breaker>; 4],
     /// Of unary requests, so that a slow member holds no more of the router than its share.
     pub(crate) bulkhead: Bulkhead,
     pub(crate) retries: RetryBudget,
@@ -127,6 +141,8 @@ pub(crate) struct BreakerStatus {
     pub(crate) cluster: Arc<str>,
     pub(crate) class: TrafficClass,
     pub(crate) report: breaker::Report,
+    /// Callers that are refused by a breaker of their own.
+    pub(crate) callers: Vec<(CallerId, breaker::State)>,
 }
 
 impl Connector {
@@ -223,7 +239,7 @@ impl Upstream {
             cluster: target.cluster.clone(),
             target: target.clone(),
             transport: Transport::new(target, connector),
-            breakers: [breaker(), breaker(), breaker()],
+            breakers: [breaker(), breaker(), breaker(), breaker()],
             bulkhead: Bulkhead::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
             retries: RetryBudget::default(),
             last_answer: LastAnswer::now(connector.changed.clone()),
@@ -238,11 +254,12 @@ impl Upstream {
     }
 
     pub(crate) fn breaker(&self, class: TrafficClass) -> &Arc<Breaker> {
-        let [unary, watch, upgrade] = &self.breakers;
+        let [unary, watch, upgrade, review] = &self.breakers;
         match class {
             TrafficClass::Unary => unary,
             TrafficClass::Watch => watch,
             TrafficClass::Upgrade => upgrade,
+            TrafficClass::TokenReview => review,
         }
     }
 
@@ -269,9 +286,8 @@ impl Upstream {
 
     /// A unary request was answered: breakers of rarer traffic need not wait for some of their own to find out.
     pub(crate) fn answers(&self) {
-        let [_, watch, upgrade] = &self.breakers;
-        for (class, breaker) in [(TrafficClass::Watch, watch), (TrafficClass::Upgrade, upgrade)] {
-            if let Some(transition) = breaker.recover() {
+        for class in [TrafficClass::Watch, TrafficClass::Upgrade, TrafficClass::TokenReview] {
+            if let Some(transition) = self.breaker(class).recover() {
                 let (from, to) = (transition.from.as_str(), transition.to.as_str());
                 tracing::info!(cluster = %self.cluster, class = class.as_str(), from, to, reason = %transition.why, "breaker changed");
             }
@@ -323,13 +339,12 @@ impl Upstream {
     }
 
     fn breaker_states(&self) -> impl Iterator<Item = BreakerStatus> {
-        [TrafficClass::Unary, TrafficClass::Watch, TrafficClass::Upgrade]
-            .into_iter()
-            .map(|class| BreakerStatus {
-                cluster: self.cluster.clone(),
-                class,
-                report: self.breaker(class).report(),
-            })
+        TrafficClass::ALL.into_iter().map(|class| BreakerStatus {
+            cluster: self.cluster.clone(),
+            class,
+            report: self.breaker(class).report(),
+            callers: self.breaker(class).refused_callers(),
+        })
     }
 }
 

@@ -12,15 +12,21 @@ pub(crate) enum TrafficClass {
     Watch,
     /// Requests that ask for another protocol.
     Upgrade,
+    /// Reviews of tokens, which this router asks: without them nobody is known.
+    TokenReview,
 }
 
 impl TrafficClass {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Unary, Self::Watch, Self::Upgrade, Self::TokenReview];
+
     /// As in metrics and breaker reports.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Unary => "unary",
             Self::Watch => "watch",
             Self::Upgrade => "upgrade",
+            Self::TokenReview => "token-review",
         }
     }
 }

@@ -35,8 +35,12 @@ impl State {
 pub(crate) enum Outcome {
     /// The member answered.
     Success,
-    /// It did not, or what answered was no API server.
+    /// It did not, or what answered was no API server: of this one request, see `askers`.
     Failure,
+    /// There is no way to it, or the connection broke, pings that were not answered included.
+    Unreachable,
+    /// The client gave up waiting. Speaks against the member where others see it fail too, and against no caller.
+    Slow,
     /// Says nothing: the client went away, the request was shed later, or the member said 429.
     Neutral,
 }
@@ -58,6 +62,7 @@ pub(crate) enum Why {
     ProbeSucceeded,
     OpenTimeOver,
     MemberAnswers,
+    AnswersOthers,
 }
 
 impl std::fmt::Display for Why {
@@ -69,6 +74,7 @@ impl std::fmt::Display for Why {
             Self::ProbeFailed => f.write_str("the probe failed"),
             Self::ProbeSucceeded => f.write_str("the probe succeeded"),
             Self::MemberAnswers => f.write_str("the open time is over and the member answers other requests"),
+            Self::AnswersOthers => f.write_str("the member answers other shards"),
             Self::OpenTimeOver => f.write_str("the open time is over, one probe is let through"),
         }
     }
@@ -133,7 +139,6 @@ impl Core {
         self.settings = settings;
     }
 
-    #[cfg(test)]
     pub(super) fn state(&self) -> State {
         self.state
     }
@@ -188,15 +193,25 @@ impl Core {
         waiting.then(|| self.close(now, Why::MemberAnswers))
     }
 
+    /// The member answered a shard that this breaker does not refuse.
+    pub(super) fn answers_others(&mut self, now: Instant) -> Option<Transition> {
+        (self.state != State::Closed).then(|| self.close(now, Why::AnswersOthers))
+    }
+
+    /// Whether it knows nothing that a new one would not.
+    pub(super) fn is_quiet(&mut self, now: Instant) -> bool {
+        self.state == State::Closed && self.window.totals(now, self.settings.window).1 == 0
+    }
+
     fn record_closed(&mut self, outcome: Outcome, now: Instant, jitter: f64) -> Option<Transition> {
         match outcome {
-            Outcome::Neutral => None,
+            Outcome::Neutral | Outcome::Slow => None,
             Outcome::Success => {
                 self.consecutive = 0;
                 self.window.count(now, self.settings.window, false);
                 None
             }
-            Outcome::Failure => {
+            Outcome::Failure | Outcome::Unreachable => {
                 self.consecutive = self.consecutive.saturating_add(1);
                 self.window.count(now, self.settings.window, true);
                 let why = self.reason_to_open(now)?;
@@ -212,9 +227,11 @@ impl Core {
         }
         match (outcome, self.state) {
             (Outcome::Success, _) => Some(self.close(now, Why::ProbeSucceeded)),
-            (Outcome::Failure, State::HalfOpen) => Some(self.open(now, jitter, Why::ProbeFailed)),
+            (Outcome::Failure | Outcome::Unreachable, State::HalfOpen) => {
+                Some(self.open(now, jitter, Why::ProbeFailed))
+            }
             // A lease's probe of an open breaker that failed changes nothing: the open time goes on.
-            (Outcome::Failure | Outcome::Neutral, _) => None,
+            _ => None,
         }
     }
 

@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::Settings;
+use super::askers::{Askers, Group, Reach};
 use super::core::{Admission, Core, Outcome, State, Ticket, Transition};
+use crate::value::snapshot::{Caller, CallerId};
 
 /// What metrics, the hub and `/configz` are told of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +24,20 @@ pub(crate) struct Report {
 }
 
 /// Refused by an open breaker: nothing was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) retry_in: Duration,
+    pub(crate) state: State,
+    /// Why it is in this state.
+    pub(crate) reason: String,
+}
+
+/// What an outcome changed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Change {
+    pub(crate) transition: Transition,
+    /// Of the caller's own breaker, not of the one for all.
+    pub(crate) of_caller: bool,
 }
 
 /// One breaker, shared by all requests of its member and class.
@@ -40,8 +53,12 @@ pub(crate) struct Breaker {
 
 #[derive(Debug)]
 struct Inner {
+    settings: Settings,
     core: Core,
     report: Report,
+    askers: Askers,
+    /// Not closed, and what failed is known of these only: others are let through.
+    sole: Option<Group>,
 }
 
 impl Breaker {
@@ -55,8 +72,11 @@ impl Breaker {
         };
         Arc::new(Self {
             inner: Mutex::new(Inner {
+                settings,
                 core: Core::new(settings),
                 report,
+                askers: Askers::default(),
+                sole: None,
             }),
             closed: AtomicBool::new(true),
             changes,
@@ -65,20 +85,55 @@ impl Breaker {
 
     /// New thresholds; state and counts stay.
     pub(crate) fn configure(&self, settings: Settings) {
-        self.inner.lock().core.configure(settings);
+        let mut inner = self.inner.lock();
+        inner.settings = settings;
+        inner.core.configure(settings);
+        inner.askers.configure(settings);
     }
 
-    /// Asks to send one request. The outcome of the pass must be told; dropped untold, it is neutral.
-    pub(crate) fn admit(self: &Arc<Self>, lease: bool) -> Result<Pass, Refused> {
+    /// Asks to send one request of `caller`'s; `None`: of the router's own. The outcome of the pass must be told; dropped
+    /// untold, it is neutral.
+    pub(crate) fn admit(self: &Arc<Self>, caller: Option<&Caller>, lease: bool) -> Result<Pass, Refused> {
+        let now = Instant::now();
         let mut inner = self.inner.lock();
-        let (admission, transition) = inner.core.admit(Instant::now(), lease);
+        let mut pass = Pass {
+            breaker: self.clone(),
+            ticket: None,
+            own: None,
+            caller: caller.cloned(),
+            told: false,
+        };
+        match caller.and_then(|caller| inner.askers.admit(caller, lease, now)) {
+            Some(Admission::Pass(ticket)) => pass.own = Some(ticket),
+            Some(Admission::Refuse { retry_in }) => {
+                pass.told = true;
+                return Err(Refused {
+                    retry_in,
+                    state: State::Open,
+                    reason: "for this caller alone, whose requests failed".to_owned(),
+                });
+            }
+            None => {}
+        }
+        if inner.lets_others(caller) {
+            return Ok(pass);
+        }
+        let (admission, transition) = inner.core.admit(now, lease);
         self.publish(&mut inner, transition.as_ref());
         match admission {
-            Admission::Pass(ticket) => Ok(Pass {
-                breaker: self.clone(),
-                ticket: Some(ticket),
-            }),
-            Admission::Refuse { retry_in } => Err(Refused { retry_in }),
+            Admission::Pass(ticket) => {
+                pass.ticket = Some(ticket);
+                Ok(pass)
+            }
+            Admission::Refuse { retry_in } => {
+                inner.tell_own(&mut pass, Outcome::Neutral, now);
+                pass.told = true;
+                Err(Refused {
+                    retry_in,
+                    state: inner.report.state,
+                    reason: inner.report.reason.clone(),
+                })
+            }
         }
     }
 
@@ -97,11 +152,41 @@ impl Breaker {
         self.inner.lock().report.clone()
     }
 
-    fn record(&self, ticket: Ticket, outcome: Outcome) -> Option<Transition> {
+    /// Callers that are refused by a breaker of their own.
+    pub(crate) fn refused_callers(&self) -> Vec<(CallerId, State)> {
+        self.inner.lock().askers.refused()
+    }
+
+    fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
+        let now = Instant::now();
         let mut inner = self.inner.lock();
-        let transition = inner.core.record(ticket, outcome, Instant::now(), rand::random());
+        let reach = inner.reach(pass.caller.as_ref(), outcome, now);
+        let (own, all) = match reach {
+            None => (outcome, outcome),
+            Some(Reach::Caller) => (outcome, Outcome::Neutral),
+            Some(Reach::Shards | Reach::Sole) => (Outcome::Neutral, Outcome::Failure),
+        };
+        let own = inner.tell_own(pass, own, now);
+        let sole = pass
+            .caller
+            .as_ref()
+            .filter(|_| reach == Some(Reach::Sole))
+            .map(Group::of);
+        let transition = match pass.ticket.take() {
+            Some(ticket) => inner.core.record(ticket, all, now, rand::random()),
+            None if all == Outcome::Success && inner.sole.is_some() => inner.core.answers_others(now),
+            None => None,
+        };
+        match &transition {
+            Some(transition) if transition.to == State::Open => inner.sole = sole,
+            Some(_) => inner.sole = None,
+            // Others see it fail as well.
+            None if matches!(all, Outcome::Failure | Outcome::Unreachable) && inner.sole != sole => inner.sole = None,
+            None => {}
+        }
         self.publish(&mut inner, transition.as_ref());
-        transition
+        let change = |of_caller| move |transition| Change { transition, of_caller };
+        transition.map(change(false)).or_else(|| own.map(change(true)))
     }
 
     /// Under the lock, so that reports come in the order of the transitions.
@@ -118,27 +203,73 @@ impl Breaker {
     }
 }
 
+impl Inner {
+    /// Whether what keeps this breaker open concerns another shard alone.
+    fn lets_others(&self, caller: Option<&Caller>) -> bool {
+        let other = |sole: &Group| !caller.is_some_and(|caller| sole.has(caller));
+        self.core.state() != State::Closed && self.sole.as_ref().is_some_and(other)
+    }
+
+    /// How far the failure of a caller's request reaches; `None` for all other outcomes.
+    fn reach(&mut self, caller: Option<&Caller>, outcome: Outcome, now: Instant) -> Option<Reach> {
+        match outcome {
+            Outcome::Failure | Outcome::Slow => {
+                let reach = |caller| self.askers.failed(caller, now, self.settings.window);
+                Some(caller.map_or(Reach::Shards, reach))
+            }
+            Outcome::Success | Outcome::Unreachable | Outcome::Neutral => None,
+        }
+    }
+
+    fn tell_own(&mut self, pass: &mut Pass, outcome: Outcome, now: Instant) -> Option<Transition> {
+        let caller = pass.caller.as_ref()?;
+        let ticket = pass.own.take();
+        // That nobody gets through is not this caller's failing.
+        let outcome = if outcome == Outcome::Unreachable {
+            Outcome::Neutral
+        } else {
+            outcome
+        };
+        let core = match (&ticket, outcome) {
+            (None, Outcome::Failure) => self.askers.own(caller, self.settings, now)?,
+            (None, _) => return None,
+            (Some(_), _) => self.askers.known(caller)?,
+        };
+        let ticket = ticket.or_else(|| match core.admit(now, false).0 {
+            Admission::Pass(ticket) => Some(ticket),
+            Admission::Refuse { .. } => None,
+        })?;
+        core.record(ticket, outcome, now, rand::random())
+    }
+}
+
 /// The right to send one request to the member.
 #[derive(Debug)]
 pub(crate) struct Pass {
     breaker: Arc<Breaker>,
+    /// Of the breaker for all; `None` where that does not concern the caller.
     ticket: Option<Ticket>,
+    /// Of the caller's own, if it has one.
+    own: Option<Ticket>,
+    caller: Option<Caller>,
+    told: bool,
 }
 
 impl Pass {
     /// Tells how the request ended; returns what that changed.
-    pub(crate) fn record(mut self, outcome: Outcome) -> Option<Transition> {
-        self.ticket
-            .take()
-            .and_then(|ticket| self.breaker.record(ticket, outcome))
+    pub(crate) fn record(mut self, outcome: Outcome) -> Option<Change> {
+        self.told = true;
+        let breaker = self.breaker.clone();
+        breaker.record(&mut self, outcome)
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
         // The request was given up before it had an outcome: a probe's place must not stay taken.
-        if let Some(ticket) = self.ticket.take() {
-            self.breaker.record(ticket, Outcome::Neutral);
+        if !self.told {
+            let breaker = self.breaker.clone();
+            breaker.record(self, Outcome::Neutral);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Laws of the breaker, by example and by random histories.
 
+mod askers;
+
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -199,14 +201,14 @@ fn a_dropped_pass_is_neutral_and_reports_follow() {
         ..settings()
     };
     let breaker = Breaker::new(once, changes.clone());
-    breaker.admit(false).unwrap().record(Outcome::Failure);
+    breaker.admit(None, false).unwrap().record(Outcome::Failure);
     assert_eq!(
         (breaker.report().state, breaker.report().reason.as_str()),
         (State::Open, "a failure")
     );
-    drop(breaker.admit(false).unwrap());
+    drop(breaker.admit(None, false).unwrap());
     assert_eq!(breaker.report().state, State::HalfOpen);
-    breaker.admit(false).unwrap().record(Outcome::Success);
+    breaker.admit(None, false).unwrap().record(Outcome::Success);
     assert_eq!(
         (breaker.report().state, breaker.report().transitions),
         (State::Closed, 3)

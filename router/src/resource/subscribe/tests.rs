@@ -433,7 +433,8 @@ async fn breakers_are_reported_after_hello_and_when_the_members_change() {
         [
             ("east", "unary", "closed"),
             ("east", "watch", "closed"),
-            ("east", "upgrade", "closed")
+            ("east", "upgrade", "closed"),
+            ("east", "token-review", "closed")
         ]
     );
     client.stop().await;

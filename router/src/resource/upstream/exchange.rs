@@ -13,11 +13,11 @@ use h2::{Reason, RecvStream};
 use http::{Request, Response, Uri};
 use http_body::Body as _;
 
-use super::UpstreamError;
 use super::body::member::{MemberStream, RequestRest};
 use super::body::{Body, BodyError};
 use super::connection::Connection;
 use super::pool::Slot;
+use super::{Broke, UpstreamError};
 
 /// Sends `request`, whose URI is path and query, and returns the answer's head with its body to come. Dropping the
 /// future, or the body later, resets the stream.
@@ -82,7 +82,12 @@ impl Failure {
             Self::Stream(error) => UpstreamError::Lost {
                 cluster: cluster.clone(),
                 reason: error.to_string(),
-                told: !error.is_reset() && connection.tell_broken(),
+                broke: match error.reason() {
+                    Some(Reason::PROTOCOL_ERROR) if error.is_reset() && error.is_remote() => Broke::Request,
+                    _ if error.is_reset() => Broke::Stream,
+                    _ if connection.tell_broken() => Broke::Known,
+                    _ => Broke::Connection,
+                },
             },
         }
     }

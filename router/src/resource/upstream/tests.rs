@@ -260,7 +260,15 @@ async fn a_lost_connection_is_one_failure_however_many_were_on_it() {
         backend.order(Order::Cut);
     };
     let (answers, ()) = tokio::join!(asking, cutting);
-    let first = |answer: &&Result<_, _>| matches!(answer, Err(UpstreamError::Lost { told: false, .. }));
+    let first = |answer: &&Result<_, _>| {
+        matches!(
+            answer,
+            Err(UpstreamError::Lost {
+                broke: Broke::Connection,
+                ..
+            })
+        )
+    };
     assert_eq!(answers.iter().filter(first).count(), 1);
     assert!(
         answers
@@ -413,7 +421,7 @@ async fn a_swap_keeps_what_it_does_not_change() {
     drop((old, west));
     first_frame(last.body_mut()).await;
     east.breaker(TrafficClass::Unary)
-        .admit(false)
+        .admit(None, false)
         .unwrap()
         .record(breaker::Outcome::Failure);
     assert_eq!(

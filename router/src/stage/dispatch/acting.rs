@@ -8,7 +8,7 @@ use memchr::memmem;
 
 use super::Run;
 use super::outcome::{fault_of, proxies};
-use crate::resource::upstream::{Body, UpstreamError, gather};
+use crate::resource::upstream::{Body, Broke, UpstreamError, gather};
 use crate::value::classify::Impersonation;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
@@ -32,7 +32,7 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
         let error = UpstreamError::Lost {
             cluster: run.upstream.cluster.clone(),
             reason: error.to_string(),
-            told: false,
+            broke: Broke::Stream,
         };
         fault_of(forward, &error)
     })?;

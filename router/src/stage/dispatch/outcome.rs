@@ -5,7 +5,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::Leg;
 use crate::decision::plan::Forward;
 use crate::resource::breaker::Outcome;
-use crate::resource::upstream::{Body, BodyError, UpstreamError};
+use crate::resource::upstream::{Body, BodyError, Broke, UpstreamError};
 use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
@@ -33,10 +33,20 @@ fn is_api_server(headers: &HeaderMap) -> bool {
 /// What an error says of the member: the client's own failing says nothing.
 pub(crate) fn classify_error(error: &UpstreamError) -> Outcome {
     match error {
-        UpstreamError::Connect { .. } | UpstreamError::Lost { told: false, .. } => Outcome::Failure,
-        // A break that was counted already; a member that is shutting down one connection of several, whose next dial
+        UpstreamError::Connect { .. }
+        | UpstreamError::Lost {
+            broke: Broke::Connection,
+            ..
+        } => Outcome::Unreachable,
+        UpstreamError::Lost {
+            broke: Broke::Stream, ..
+        } => Outcome::Failure,
+        // A break that was counted already; what the request itself brought about; a member that is shutting down one connection of several, whose next dial
         // tells more; the client's own failing.
-        UpstreamError::Lost { told: true, .. }
+        UpstreamError::Lost {
+            broke: Broke::Known | Broke::Request,
+            ..
+        }
         | UpstreamError::Refused { .. }
         | UpstreamError::Withdrawn(_)
         | UpstreamError::Body(_)

@@ -131,8 +131,13 @@ async fn exchange(
     let permit = upstream.bulkhead.take(allowance.turn).await;
     let _permit = permit.map_err(|_| full(upstream))?;
     let unavailable = |message| unavailable(&upstream.cluster, message);
-    let class = TrafficClass::Unary;
-    let pass = send::pass_breaker(upstream, class, false).map_err(unavailable)?;
+    // Reviews of tokens come first, and have a breaker of their own: nobody's requests may keep others from being known.
+    let class = match allowance.turn {
+        Turn::First => TrafficClass::TokenReview,
+        _ => TrafficClass::Unary,
+    };
+    let pass = upstream.breaker(class).admit(None, false);
+    let pass = pass.map_err(|refused| unavailable(send::refusal(upstream, class, &refused)))?;
     let waiting = Waiting::new(pass, Delivered::whole(), false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
     let outcome = whole(upstream, allowance.turn == Turn::First, request, allowance.bytes).await;

@@ -11,7 +11,7 @@ use super::Run;
 use super::outcome::fault_of;
 use super::renamed::Renamed;
 use crate::decision::lease;
-use crate::resource::upstream::{Body, UpstreamError, gather, gather_request};
+use crate::resource::upstream::{Body, Broke, UpstreamError, gather, gather_request};
 use crate::value::fault::Fault;
 use crate::value::media::content_type;
 use crate::value::traffic::TrafficClass;
@@ -61,7 +61,7 @@ async fn gather_answer(run: &Run, body: Body) -> Result<Bytes, Fault> {
         let error = UpstreamError::Lost {
             cluster: cluster.clone(),
             reason: error.to_string(),
-            told: false,
+            broke: Broke::Stream,
         };
         fault_of(&run.leg.forward, &error)
     })

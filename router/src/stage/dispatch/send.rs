@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
 use super::acting;
-use super::outcome::{classify_error, classify_response, fault_of};
+use super::outcome::{classify_error, classify_response, fault_of, proxies};
 use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
-use crate::resource::breaker::{Outcome, Pass, State};
+use crate::resource::breaker::{Change, Outcome, Pass, Refused, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::Verb;
@@ -113,32 +113,36 @@ fn is_retryable(error: &UpstreamError) -> bool {
 impl Run {
     pub(super) fn pass_breaker(&self) -> Result<Pass, Fault> {
         let forward = &self.leg.forward;
-        let pass = pass_breaker(&self.upstream, forward.traffic.class, forward.is_priority());
+        let breaker = self.upstream.breaker(forward.traffic.class);
+        let pass = breaker.admit(Some(&self.leg.caller), forward.is_priority());
+        let pass = pass.map_err(|refused| refusal(&self.upstream, forward.traffic.class, &refused));
         pass.map_err(|message| forward.unavailable(message))
     }
 
     pub(super) fn tell(&self, pass: Pass, outcome: Outcome, why: &dyn std::fmt::Display) {
+        // What a program behind `proxy` makes of a request says nothing of the member.
+        let outcome = match outcome {
+            Outcome::Unreachable => outcome,
+            _ if proxies(&self.leg) => Outcome::Neutral,
+            _ => outcome,
+        };
         tell(&self.upstream, self.leg.forward.traffic.class, pass, outcome, why);
     }
 }
 
-/// Asks the breaker of this traffic. An error says why nothing may be sent.
-pub(super) fn pass_breaker(upstream: &Upstream, class: TrafficClass, priority: bool) -> Result<Pass, String> {
-    let breaker = upstream.breaker(class);
-    breaker.admit(priority).map_err(|refused| {
-        Span::current().record("breaker", State::Open.as_str());
-        let report = breaker.report();
-        let last = upstream.last_failure();
-        let last = last.map(|why| format!("; last: {why}")).unwrap_or_default();
-        format!(
-            "member cluster {} is not asked for now: its {} breaker is {} ({}); the next try is in {:.0?}{last}",
-            upstream.cluster,
-            class.as_str(),
-            report.state.as_str(),
-            report.reason,
-            refused.retry_in
-        )
-    })
+/// Why nothing may be sent.
+pub(super) fn refusal(upstream: &Upstream, class: TrafficClass, refused: &Refused) -> String {
+    Span::current().record("breaker", State::Open.as_str());
+    let last = upstream.last_failure();
+    let last = last.map(|why| format!("; last: {why}")).unwrap_or_default();
+    format!(
+        "member cluster {} is not asked for now: its {} breaker is {} ({}); the next try is in {:.0?}{last}",
+        upstream.cluster,
+        class.as_str(),
+        refused.state.as_str(),
+        refused.reason,
+        refused.retry_in
+    )
 }
 
 /// Tells the breaker, and everybody else when that changed its state.
@@ -149,21 +153,23 @@ pub(super) fn tell(
     outcome: Outcome,
     why: &dyn std::fmt::Display,
 ) {
-    let transition = pass.record(outcome);
-    if outcome == Outcome::Failure {
+    let change = pass.record(outcome);
+    if matches!(outcome, Outcome::Failure | Outcome::Unreachable) {
         upstream.failed(why);
     }
     if outcome == Outcome::Success && class == TrafficClass::Unary {
         upstream.answers();
     }
-    let Some(transition) = transition else { return };
+    let Some(Change { transition, of_caller }) = change else {
+        return;
+    };
     let (cluster, class) = (&*upstream.cluster, class.as_str());
     let (from, to) = (transition.from.as_str(), transition.to.as_str());
     // An event within the leg's span: the trace of the request that tipped the breaker shows it.
     if transition.to == State::Open {
-        tracing::warn!(cluster, class, from, to, reason = %transition.why, last = %why, "breaker opened");
+        tracing::warn!(cluster, class, of_caller, from, to, reason = %transition.why, last = %why, "breaker opened");
     } else {
-        tracing::info!(cluster, class, from, to, reason = %transition.why, "breaker changed");
+        tracing::info!(cluster, class, of_caller, from, to, reason = %transition.why, "breaker changed");
     }
 }
 

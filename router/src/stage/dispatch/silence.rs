@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::resource::breaker::{Outcome, Pass, State};
+use crate::resource::breaker::{Change, Outcome, Pass, State};
 use crate::resource::upstream::Delivered;
 
 /// Without the head of an answer, with the whole request in its hands. API servers answer most requests within one.
@@ -41,31 +41,31 @@ impl Waiting {
     /// The pass, and what the member's silence up to a deadline says: one that a client made shorter than what an API
     /// server may need says nothing.
     pub(super) fn timed_out(mut self, shortened: bool) -> Option<(Pass, Outcome)> {
-        let outcome = if shortened {
-            self.silence()
+        let outcome = if !shortened && self.speaks(Duration::ZERO) {
+            Outcome::Failure
         } else {
-            self.blame(Duration::ZERO)
+            self.given_up()
         };
         self.pass.take().map(|pass| (pass, outcome))
     }
 
-    fn silence(&self) -> Outcome {
-        self.blame(SILENCE)
-    }
-
-    fn blame(&self, after: Duration) -> Outcome {
-        if !self.patient && self.delivered.is_whole() && self.since.elapsed() >= after {
-            Outcome::Failure
+    fn given_up(&self) -> Outcome {
+        if self.speaks(SILENCE) {
+            Outcome::Slow
         } else {
             Outcome::Neutral
         }
+    }
+
+    fn speaks(&self, after: Duration) -> bool {
+        !self.patient && self.delivered.is_whole() && self.since.elapsed() >= after
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let outcome = self.silence();
-        let Some(transition) = self.pass.take().and_then(|pass| pass.record(outcome)) else {
+        let outcome = self.given_up();
+        let Some(Change { transition, .. }) = self.pass.take().and_then(|pass| pass.record(outcome)) else {
             return;
         };
         if transition.to == State::Open {
@@ -86,7 +86,7 @@ mod tests {
             ..Settings::default()
         };
         let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
-        let waiting = Waiting::new(breaker.admit(false).unwrap(), delivered, patient);
+        let waiting = Waiting::new(breaker.admit(None, false).unwrap(), delivered, patient);
         tokio::time::sleep(wait).await;
         drop(waiting);
         breaker.report().state

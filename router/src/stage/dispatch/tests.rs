@@ -181,8 +181,8 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
         open_for: Duration::ZERO,
         ..breaker::Settings::default()
     });
-    breaker.admit(false).unwrap().record(breaker::Outcome::Failure);
-    let probe = breaker.admit(false).unwrap();
+    breaker.admit(None, false).unwrap().record(breaker::Outcome::Failure);
+    let probe = breaker.admit(None, false).unwrap();
     assert_eq!(breaker.report().state, State::HalfOpen);
     let path = format!("{LEASES}/leader");
     let held = world

@@ -28,7 +28,7 @@ use super::send::{inject, leg_span};
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;
 use crate::resource::breaker::Outcome;
-use crate::resource::upstream::{Body, UpstreamError};
+use crate::resource::upstream::{Body, Broke, UpstreamError};
 use crate::value::fault::Fault;
 
 /// Read at a time, per direction: port-forwards move files.
@@ -117,7 +117,7 @@ async fn ask(run: &Run, tasks: &Tasks, mut request: Request<Body>) -> Result<Res
     let lost = |error: hyper::Error| UpstreamError::Lost {
         cluster: cluster.clone(),
         reason: error.to_string(),
-        told: false,
+        broke: Broke::Connection,
     };
     let (mut sender, connection) = http1::handshake(TokioIo::new(dialed.stream)).await.map_err(lost)?;
     let name: Arc<str> = cluster.clone();

@@ -87,10 +87,24 @@ fn segments(path: &str) -> Result<Vec<Cow<'_, str>>, Fault> {
         segments.push(decode(segment)?);
         rest = after;
         if is_proxy(&segments) {
+            check_escapes(rest)?;
             break;
         }
     }
     Ok(segments)
+}
+
+/// What follows `proxy` travels as it came, but for escapes that are none: API servers end the stream of such a request
+/// before they know whose it is.
+fn check_escapes(tail: &str) -> Result<(), Fault> {
+    let mut bytes = tail.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' && hex_pair(bytes.next(), bytes.next()).is_none() {
+            let why = "the path behind \"proxy\" is not percent-encoded correctly";
+            return Err(Fault::BadRequest(why.into()));
+        }
+    }
+    Ok(())
 }
 
 /// Whether the last segment is the `proxy` of a Pod, Service or Node, so that what follows is not ours.

@@ -1,0 +1,128 @@
+//! Whose failures open what: several shards behind one breaker.
+
+use std::sync::Arc;
+
+use portolan_wire::v1;
+
+use super::*;
+use crate::value::snapshot::told::{self, upsert};
+use crate::value::snapshot::{Caller, Snapshot};
+
+/// Replica `pod` of the operator of shard `ops/<shard>`.
+fn caller(shard: &str, pod: &str) -> Caller {
+    let config = format!("ops/{shard}");
+    let view = told::CallerView {
+        created_unix_seconds: None,
+        home_cluster: "east".into(),
+        pod_uid: pod.into(),
+        namespace: "ops".into(),
+        pod: pod.into(),
+        service_account: shard.into(),
+        shards: vec![config],
+        shard: Some(told::Shard {
+            rules: v1::Shard {
+                primary_cluster: "east".into(),
+                label_prefix: "ctrlmesh.kusionstack.io/".into(),
+                ..v1::Shard::default()
+            },
+            members: vec![told::MemberGrant {
+                cluster: "east".into(),
+                all_namespaces: true,
+                ..told::MemberGrant::default()
+            }],
+        }),
+    };
+    let snapshot = upsert(&Snapshot::default(), "1", view.bodies()).snapshot;
+    Caller::Pod(snapshot.callers.values().next().unwrap().clone())
+}
+
+fn person() -> Caller {
+    Caller::Person {
+        user: "ada".to_owned(),
+        groups: Vec::new(),
+    }
+}
+
+fn breaker() -> Arc<Breaker> {
+    let settings = Settings {
+        consecutive_failures: 3,
+        ..settings()
+    };
+    Breaker::new(settings, tokio::sync::watch::Sender::new(0))
+}
+
+/// One request of the caller's that ends so; whether it was let through.
+fn ask(breaker: &Arc<Breaker>, caller: &Caller, outcome: Outcome) -> bool {
+    let pass = breaker.admit(Some(caller), false);
+    pass.map(|pass| pass.record(outcome)).is_ok()
+}
+
+#[test]
+fn a_callers_own_failures_open_a_breaker_for_it_alone() {
+    let breaker = breaker();
+    let (mallory, sister, bob) = (caller("green", "m"), caller("green", "s"), caller("blue", "b"));
+    for _ in 0..3 {
+        assert!(ask(&breaker, &bob, Outcome::Success));
+        assert!(ask(&breaker, &mallory, Outcome::Failure));
+    }
+    let refused = breaker.admit(Some(&mallory), false).unwrap_err();
+    assert!(refused.reason.contains("this caller alone"), "{refused:?}");
+    assert_eq!(breaker.refused_callers().len(), 1);
+    assert_eq!(breaker.report().state, State::Closed);
+    for other in [&bob, &sister, &person()] {
+        assert!(ask(&breaker, other, Outcome::Success));
+    }
+    assert!(breaker.admit(None, false).is_ok(), "the router's own");
+    assert!(
+        breaker.admit(Some(&mallory), true).is_err(),
+        "its lease has a probe in a while"
+    );
+}
+
+#[test]
+fn half_of_the_shards_see_it_or_nobody_gets_through() {
+    let (green, blue, red) = (caller("green", "g"), caller("blue", "b"), caller("red", "r"));
+    let seen = breaker();
+    assert!(ask(&seen, &red, Outcome::Success));
+    assert!(ask(&seen, &green, Outcome::Failure));
+    assert!(ask(&seen, &green, Outcome::Failure));
+    for _ in 0..3 {
+        assert_eq!(seen.report().state, State::Closed);
+        assert!(ask(&seen, &blue, Outcome::Slow));
+    }
+    assert!(!ask(&seen, &red, Outcome::Success), "two of three");
+    let unreachable = breaker();
+    for caller in [&green, &blue, &green] {
+        assert!(ask(&unreachable, caller, Outcome::Unreachable));
+    }
+    assert!(!ask(&unreachable, &red, Outcome::Success));
+    assert!(unreachable.admit(None, false).is_err());
+    assert!(unreachable.refused_callers().is_empty());
+}
+
+#[test]
+fn what_only_one_shard_knows_keeps_no_other_out() {
+    let breaker = breaker();
+    let (mallory, bob) = (caller("green", "m"), caller("blue", "b"));
+    for _ in 0..3 {
+        assert!(ask(&breaker, &mallory, Outcome::Slow), "nobody else is there");
+    }
+    assert_eq!(breaker.report().state, State::Open);
+    assert!(!ask(&breaker, &mallory, Outcome::Success));
+    // The first request of another finds out, and so do many at once.
+    let at_once: Vec<_> = (0..9).map(|_| breaker.admit(Some(&bob), false).unwrap()).collect();
+    for pass in at_once {
+        pass.record(Outcome::Success);
+    }
+    assert_eq!(breaker.report().state, State::Closed);
+    for _ in 0..9 {
+        assert!(ask(&breaker, &mallory, Outcome::Slow), "slow speaks against no caller");
+    }
+    assert_eq!(breaker.report().state, State::Closed, "one of two");
+    let agreed = self::breaker();
+    for _ in 0..3 {
+        ask(&agreed, &mallory, Outcome::Failure);
+    }
+    assert!(ask(&agreed, &bob, Outcome::Unreachable));
+    assert!(!ask(&agreed, &bob, Outcome::Success), "now it is known of two");
+}
