@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use crate::edge::{Connection, Edge, MAX_HEAD_BYTES};
+use crate::edge::{Connection, Edge, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::resource::upstream::socket::{self, Bulk};
 use crate::stage::admit::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::stage::identify::PeerIdentity;
@@ -32,8 +32,6 @@ use crate::stage::identify::PeerIdentity;
 const MAX_STREAMS: u32 = 4096;
 /// Streams that a client opened and cancelled before we took them; operators cancel many watches at once.
 const MAX_CANCELLED_STREAMS: usize = 256;
-/// Headers of a request.
-const MAX_HEADERS: usize = 128;
 /// Answer bytes buffered per stream before the member is made to wait: a member's largest frame.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Between HTTP/2 pings, so that watches of a client that vanished do not stay; and for the answer to one.

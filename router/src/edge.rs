@@ -5,6 +5,7 @@
 //! this request's 500. Caller: `accept`, for each request of each connection.
 
 mod answer;
+mod bounds;
 mod call;
 mod carried;
 mod completion;
@@ -64,6 +65,8 @@ use crate::value::media::Media;
 
 /// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Headers of a request, each value for itself. HTTP/2 has no bound of its own for their number.
+pub(crate) const MAX_HEADERS: usize = 128;
 
 /// What the edge works with; filled by `app`.
 pub(crate) struct EdgeParts {

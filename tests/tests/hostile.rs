@@ -16,6 +16,8 @@ mod deletes;
 mod front;
 #[path = "hostile/namespaces.rs"]
 mod namespaces;
+#[path = "hostile/readings.rs"]
+mod readings;
 
 use kube::api::{Api, Patch, PatchParams};
 use portolan_crds::MemberCluster;
@@ -30,16 +32,28 @@ use self::front::Front;
 static WORLD: Shared = Shared::const_new();
 static FRONT: OnceCell<Front> = OnceCell::const_new();
 
+/// Within its namespaces a shard has these objects only.
+const LIMITS: &str = "  limits:\n  - relateResources:\n    - apiGroups: ['']\n      resources: [pods, configmaps]\n    \
+                      selector: {matchLabels: {app: foo}}\n  clusters:\n";
+
 /// Members east, which is honest, and mad, of which routers know a [`Front`] alone.
 async fn world() -> (&'static World, &'static Front) {
     let manifests = federated(
         "alpha",
         "east",
         &[("east", &["h-east"]), ("mad", &["h-mad", "h-quiet"])],
-    ) + &federated("beta", "east", &[("east", &["h-beta"]), ("mad", &["h-other"])]);
+    ) + &federated("beta", "east", &[("east", &["h-beta"]), ("mad", &["h-other"])])
+        + &federated("gamma", "east", &[("east", &["h-limited"])]).replace("  clusters:\n", LIMITS);
     let plan = Plan {
         members: &["east", "mad"],
-        namespaces: &["east/h-east", "east/h-beta", "mad/h-mad", "mad/h-quiet", "mad/h-other"],
+        namespaces: &[
+            "east/h-east",
+            "east/h-beta",
+            "east/h-limited",
+            "mad/h-mad",
+            "mad/h-quiet",
+            "mad/h-other",
+        ],
         manifests: &manifests,
         ..Plan::default()
     };

@@ -4,21 +4,20 @@
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use opentelemetry::Context;
-use portolan_crds::duration::parse_duration;
 use tokio::time::Instant;
 use tracing::Span;
 
+use super::bounds::{TIMEOUT_GRACE, check_size, timeout};
 use super::carried::Carried;
 use super::completion::Completion;
 use super::namespace::{self, Basis};
-use super::{Connection, Edge, EdgeParts, MAX_HEAD_BYTES, Served, span};
+use super::{Connection, Edge, EdgeParts, Served, span};
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::resource::routing::Routing;
@@ -36,11 +35,6 @@ use crate::value::document::Wanted;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
-
-/// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
-const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
-/// Longest `timeout` that a client may ask for.
-const MAX_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// One request on its way through the stages.
 pub(super) struct Call<'a> {
@@ -477,29 +471,4 @@ fn not_yet(asked: &ApiRequest, fault: Fault) -> Fault {
         },
         other => other,
     }
-}
-
-/// The client's own `timeout`, as an API server takes it, else the default.
-fn timeout(asked: &ApiRequest, default: Duration) -> Duration {
-    let wanted = asked
-        .query
-        .first("timeout")
-        .and_then(|value| parse_duration(&value).ok());
-    // Zero is none, as for an API server.
-    let wanted = wanted.filter(|wanted| !wanted.is_zero());
-    wanted.map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
-}
-
-/// hyper's own bound is that of a buffer, and heads of up to twice its size can slip through.
-fn check_size(head: &Parts) -> Result<(), Fault> {
-    let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
-    let headers = head
-        .headers
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len());
-    if uri + headers.sum::<usize>() <= MAX_HEAD_BYTES {
-        return Ok(());
-    }
-    let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
-    Err(Fault::BadRequest(message))
 }

@@ -87,8 +87,11 @@ impl Access {
                     groups,
                     wanted,
                 } => {
-                    // Some side by side: kubectl sends many groups, and each answer is a round trip.
-                    for some in wanted.attributes().chunks(AT_ONCE) {
+                    // The user alone first: a no to it asks for no more. Then some side by side: kubectl sends many groups, and
+                    // each answer is a round trip.
+                    let wanted = wanted.attributes();
+                    let (user_first, others) = wanted.split_at(1);
+                    for some in std::iter::once(user_first).chain(others.chunks(AT_ONCE)) {
                         let questions = some.iter().map(|right| self.may_act(cluster, (user, groups), right));
                         try_join_all(questions).await?;
                     }

@@ -76,10 +76,14 @@ pub(crate) fn metadata(json: &[u8]) -> Result<ObjectMeta, serde_json::Error> {
 }
 
 /// Reads a JSON or YAML body. 400 if it is neither, or could be read in two ways: a field given twice, which one reader
-/// merges and the next one replaces, or YAML's merge key.
+/// merges and the next one replaces, YAML's merge key, or its tags.
 pub(crate) fn parse(encoding: Encoding, body: &[u8]) -> Result<Value, Fault> {
     let json = serde_json::from_slice::<Unambiguous>(body);
     let read = match encoding {
+        // A tagged key is another word to our reader than to an API server's: `!!binary bWV0YWRhdGE=` is `metadata` there.
+        Encoding::Yaml if json.is_err() && may_have_tags(body) => {
+            Err("YAML with tags: write it without, or as JSON".to_owned())
+        }
         Encoding::Yaml if json.is_err() => {
             serde_yaml_ng::from_slice::<Unambiguous>(body).map_err(|error| format!("not YAML: {error}"))
         }
@@ -87,4 +91,10 @@ pub(crate) fn parse(encoding: Encoding, body: &[u8]) -> Result<Value, Fault> {
     };
     read.map(|value| value.0)
         .map_err(|why| Fault::BadRequest(format!("the body is {why}")))
+}
+
+/// Whether a tag may begin anywhere. Texts that are not quoted and have a word with `!` in front count as well.
+fn may_have_tags(yaml: &[u8]) -> bool {
+    let before = |at: usize| at.checked_sub(1).map(|at| yaml[at]);
+    memchr::memchr_iter(b'!', yaml).any(|at| before(at).is_none_or(|byte| b" \t\r\n[{,".contains(&byte)))
 }

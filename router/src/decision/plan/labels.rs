@@ -26,6 +26,11 @@ pub(crate) fn check_labels(
     let object = &check.object;
     match status {
         StatusCode::OK => {}
+        StatusCode::NOT_FOUND if check.connects => {
+            return Err(Fault::NotFound(format!(
+                "member cluster {cluster} has no {object} to connect to"
+            )));
+        }
         StatusCode::NOT_FOUND => return Ok(None),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             return Err(Fault::Forbidden(format!(

@@ -26,6 +26,9 @@ pub(crate) struct LabelCheck {
     pub(crate) path: String,
     /// What its labels must match.
     pub(crate) selector: Selector,
+    /// Whether the request connects to what runs behind the object. Without the object it goes nowhere: nobody may read its
+    /// name otherwise than this check does.
+    pub(crate) connects: bool,
     /// For the refusal: what, where, whose.
     pub(crate) object: String,
     /// The shard's ShardingConfig.

@@ -3,6 +3,8 @@
 //! Under `Enforce` an object of a limited resource must be the shard's as it is and as it becomes ([`LabelCheck`], [`BodyRule`]); `Audit`
 //! warns where the namespace alone tells that it is outside. Callers: `merged` and `clusterwide`, once the member is known.
 
+use std::borrow::Cow;
+
 use portolan_crds::selector::Selector;
 
 use super::merged::Merged;
@@ -100,8 +102,9 @@ impl Merged<'_> {
         let object = describe(resource);
         if resource.named_by_path {
             forward.needs.push(Need::Labels(LabelCheck {
-                path: object_path(resource),
+                path: object_path(&connected(resource, self.verb())),
                 selector,
+                connects: connects(resource, self.verb()),
                 object: object.clone(),
                 shard: shard.clone(),
             }));
@@ -173,6 +176,26 @@ pub(super) fn object_path(resource: &ResourceRequest) -> String {
     push(&resource.resource);
     resource.name.iter().for_each(|name| push(name));
     path
+}
+
+/// Whether a request is for what runs behind the object.
+fn connects(resource: &ResourceRequest, verb: Verb) -> bool {
+    let subresource = resource.subresource.as_deref();
+    verb == Verb::Proxy || matches!(subresource, Some("attach" | "exec" | "portforward" | "proxy"))
+}
+
+/// The object that a request connects through: API servers read `[scheme:]name[:port]` before `proxy`
+/// (`SplitSchemeNamePort` of apimachinery). What is none of these stays as it is, and is no object's name.
+fn connected(resource: &ResourceRequest, verb: Verb) -> Cow<'_, ResourceRequest> {
+    let proxies = verb == Verb::Proxy || resource.subresource.as_deref() == Some("proxy");
+    let parts: Vec<&str> = resource.name.iter().flat_map(|name| name.split(':')).collect();
+    match parts.as_slice() {
+        [name, _] | [_, name, _] if proxies => Cow::Owned(ResourceRequest {
+            name: Some((*name).to_owned()),
+            ..resource.clone()
+        }),
+        _ => Cow::Borrowed(resource),
+    }
 }
 
 /// What a path segment must not contain as it is.

@@ -309,6 +309,23 @@ fn limits_hold_by_whatever_path() {
             "owned-namespace → east labels:/api/v1/namespaces/ns-a/pods/p?app=foo body:Over?app=foo",
         ),
         ("POST /api/v1/namespaces/ops/bindings", "own-namespace → home"),
+        // As API servers read what stands before `proxy`, and only there.
+        (
+            "GET /api/v1/namespaces/ns-a/pods/p:8080/proxy/x",
+            "owned-namespace → east labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
+        ),
+        (
+            "GET /api/v1/namespaces/ns-a/pods/https:p:8080/proxy/x",
+            "owned-namespace → east labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
+        ),
+        (
+            "GET /api/v1/namespaces/ns-a/pods/a:b:c:d/proxy/x",
+            "owned-namespace → east labels:/api/v1/namespaces/ns-a/pods/a:b:c:d?app=foo",
+        ),
+        (
+            "POST /api/v1/namespaces/ns-a/pods/p:8080/exec",
+            "owned-namespace → east labels:/api/v1/namespaces/ns-a/pods/p:8080?app=foo",
+        ),
     ]);
     World::new(two()).check(&[("POST /api/v1/namespaces/ns-a/bindings", "owned-namespace → east")]);
 }

@@ -18,7 +18,7 @@ const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// Groups and values of extras in one request: a member is asked about each.
-const MAX_RIGHTS: usize = 64;
+const MAX_RIGHTS: usize = 32;
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// What an extra's key may not have in a header name as it is. Header names have no case, so an API server reads `A` as
 /// `a`, and only `%41` as `A`.

@@ -91,6 +91,8 @@ mod tests {
             parse(Encoding::Yaml, b"a: [1, x]\nb:\n  c: null\n").unwrap(),
             json!({"a": [1, "x"], "b": {"c": null}})
         );
+        let quoted = parse(Encoding::Yaml, b"a: \"!x\"\nb: wow!\n").unwrap();
+        assert_eq!(quoted, json!({"a": "!x", "b": "wow!"}));
     }
 
     #[test]
@@ -104,6 +106,10 @@ mod tests {
             (Encoding::Yaml, "metadata:\n  labels: {app: bar}\nmetadata: {}\n"),
             (Encoding::Yaml, "x: &x {labels: {app: bar}}\nmetadata:\n  <<: *x\n"),
             (Encoding::Yaml, "a: 1\n---\nb: 2\n"),
+            (Encoding::Yaml, "!!binary bWV0YWRhdGE=: {labels: {app: bar}}\n"),
+            (Encoding::Yaml, "{a: 1, !!binary bWV0YWRhdGE=: {labels: {app: bar}}}\n"),
+            (Encoding::Yaml, "? !!binary bWV0YWRhdGE=\n: {labels: {app: bar}}\n"),
+            (Encoding::Yaml, "metadata: !local {labels: {app: bar}}\n"),
             (Encoding::Json, "{} {}"),
             (Encoding::Json, ""),
         ] {

@@ -197,6 +197,7 @@ fn objects_are_told_by_their_labels() {
     let wanted = LabelCheck {
         path: "/api/v1/namespaces/a/pods/p".into(),
         selector: Selector::parse("app=foo").unwrap(),
+        connects: false,
         object: "pods a/p".into(),
         shard: "ops/blue".into(),
     };
@@ -205,6 +206,12 @@ fn objects_are_told_by_their_labels() {
     assert!(ask(200, r#"{"metadata":{"labels":{"app":"foo"}}}"#).unwrap().is_some());
     assert!(matches!(ask(200, r#"{"metadata":{}}"#), Err(Fault::Forbidden(text)) if text.contains("ops/blue")));
     assert_eq!(ask(404, "{}"), Ok(None));
+    let connecting = LabelCheck {
+        connects: true,
+        ..wanted.clone()
+    };
+    let absent = check_labels(&connecting, "east", StatusCode::NOT_FOUND, b"{}");
+    assert!(matches!(absent, Err(Fault::NotFound(_))), "{absent:?}");
     assert!(matches!(ask(403, "{}"), Err(Fault::Forbidden(_))));
     assert!(matches!(ask(500, "{}"), Err(Fault::Unavailable { sent: false, .. })));
     assert!(matches!(ask(429, "{}"), Err(Fault::TooManyRequests { .. })));

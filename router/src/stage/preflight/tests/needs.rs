@@ -88,6 +88,7 @@ fn limited(world: &World) -> Vec<Forward> {
     let labels = LabelCheck {
         path: POD.to_owned(),
         selector: selector.clone(),
+        connects: false,
         object: "pods ns/a".to_owned(),
         shard: "ns/shard".to_owned(),
     };

@@ -1,0 +1,44 @@
+//! What a request may ask of the router's patience, and how large its head may be. Caller: `call`.
+
+use std::time::Duration;
+
+use http::request::Parts;
+use portolan_crds::duration::parse_duration;
+
+use super::{MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::value::classify::ApiRequest;
+use crate::value::fault::Fault;
+
+/// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
+pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
+/// Longest `timeout` that a client may ask for.
+const MAX_TIMEOUT: Duration = Duration::from_hours(1);
+
+/// The client's own `timeout`, as an API server takes it, else the default.
+pub(super) fn timeout(asked: &ApiRequest, default: Duration) -> Duration {
+    let wanted = asked
+        .query
+        .first("timeout")
+        .and_then(|value| parse_duration(&value).ok());
+    // Zero is none, as for an API server.
+    let wanted = wanted.filter(|wanted| !wanted.is_zero());
+    wanted.map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
+}
+
+/// hyper's own bound is that of a buffer, and heads of up to twice its size can slip through.
+pub(super) fn check_size(head: &Parts) -> Result<(), Fault> {
+    if head.headers.len() > MAX_HEADERS {
+        let message = format!("the request has more than {MAX_HEADERS} headers");
+        return Err(Fault::BadRequest(message));
+    }
+    let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let headers = head
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    if uri + headers.sum::<usize>() <= MAX_HEAD_BYTES {
+        return Ok(());
+    }
+    let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
+    Err(Fault::BadRequest(message))
+}
