@@ -7,17 +7,20 @@ use anyhow::Context as _;
 use portolan_tests::kubectl::Kubectl;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::{EXPLICIT_HOST, world};
 
 /// Stands for the DNS record that leads every name to the router: a proxy for CONNECT, which kubectl takes from its
 /// environment.
-async fn names_lead_to(router: SocketAddr) -> String {
+async fn names_lead_to(router: SocketAddr) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
+    let mut proxy = JoinSet::new();
+    proxy.spawn(async move {
+        let mut tunnels = JoinSet::new();
         while let Ok((mut client, _)) = listener.accept().await {
-            tokio::spawn(async move {
+            tunnels.spawn(async move {
                 let mut head = Vec::new();
                 while !head.ends_with(b"\r\n\r\n") {
                     head.push(client.read_u8().await?);
@@ -28,7 +31,7 @@ async fn names_lead_to(router: SocketAddr) -> String {
             });
         }
     });
-    format!("http://{address}")
+    (format!("http://{address}"), proxy)
 }
 
 #[tokio::test]
@@ -36,7 +39,7 @@ async fn a_tool_that_drops_the_path_gets_the_member() {
     let world = world().await;
     let router = world.fleet.router_url().unwrap();
     let router = router.strip_prefix("https://").unwrap().parse().unwrap();
-    let proxy = names_lead_to(router).await;
+    let (proxy, _running) = names_lead_to(router).await;
     let context = format!("--context=west.{EXPLICIT_HOST}");
     let kubectl = Kubectl::new(&world.fleet.explicit_kubeconfig()).with(&context);
     let shown = kubectl

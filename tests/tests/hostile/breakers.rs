@@ -11,7 +11,7 @@ use portolan_tests::door::{Door, json};
 use portolan_tests::world::World;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::world;
 
@@ -20,7 +20,7 @@ const OTHERS: &str = "/api/v1/namespaces/h-beta/configmaps";
 /// What another tenant is told meanwhile, other than 200.
 struct Neighbour {
     stop: Arc<AtomicBool>,
-    asking: JoinHandle<(usize, Vec<String>)>,
+    asking: JoinSet<(usize, Vec<String>)>,
 }
 
 impl Neighbour {
@@ -28,7 +28,8 @@ impl Neighbour {
         let door = world.listed_door("beta", OTHERS).await.unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let asking = tokio::spawn(async move {
+        let mut asking = JoinSet::new();
+        asking.spawn(async move {
             let (mut asked, mut refused) = (0, Vec::new());
             while !stopped.load(Ordering::Relaxed) {
                 let answer = door.get(OTHERS, &[]).await.unwrap();
@@ -43,9 +44,9 @@ impl Neighbour {
         Self { stop, asking }
     }
 
-    async fn assert_untouched(self) {
+    async fn assert_untouched(mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        let (asked, refused) = self.asking.await.unwrap();
+        let (asked, refused) = self.asking.join_next().await.unwrap().unwrap();
         assert!(asked > 3 && refused.is_empty(), "of {asked}: {refused:?}");
     }
 }
