@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::edge::{Connection, Edge, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::resource::upstream::socket::{self, Bulk};
-use crate::stage::admit::{CONNECTION_WINDOW, STREAM_WINDOW};
+use crate::stage::admit::{CONNECTION_WINDOW, STREAM_WINDOW, Shares};
 use crate::stage::identify::PeerIdentity;
 
 /// Streams of one HTTP/2 connection. An operator opens all its watches on one.
@@ -34,6 +34,10 @@ const MAX_STREAMS: u32 = 4096;
 const MAX_CANCELLED_STREAMS: usize = 256;
 /// Answer bytes buffered per stream before the member is made to wait: a member's largest frame.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// Connections whose clients are not known yet have this part of all, so that silence keeps nobody out.
+const STRANGERS_PART: usize = 4;
+/// For a client that is told to go because it is still not known.
+const LEAVE: Duration = Duration::from_secs(5);
 /// Between HTTP/2 pings, so that watches of a client that vanished do not stay; and for the answer to one.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -47,6 +51,8 @@ pub(crate) struct AcceptConfig {
     pub(crate) handshake_timeout: Duration,
     /// For a request's head, and for the next one on an idle HTTP/1.1 connection.
     pub(crate) head_timeout: Duration,
+    /// From the handshake to the first request whose sender is known.
+    pub(crate) known_within: Duration,
 }
 
 /// What connections share.
@@ -55,7 +61,17 @@ struct Listener {
     edge: Arc<Edge>,
     tls: TlsAcceptor,
     config: AcceptConfig,
+    /// Whose clients are not known yet. They wait for a place, and while places are scarce one source address has a part.
+    strangers: Arc<Shares>,
     tasks: Tasks,
+}
+
+/// Why a connection is told to go.
+#[derive(Clone, Copy)]
+enum Why {
+    Drain,
+    /// Nobody knows whose it is.
+    Stranger,
 }
 
 /// Accepts until `tasks` is cancelled. Connections are tasks of it too: they then finish what they serve, and
@@ -72,6 +88,10 @@ pub(crate) async fn serve(
         edge,
         tls: TlsAcceptor::from(tls),
         config,
+        strangers: Arc::new(Shares::new(
+            (config.max_connections / STRANGERS_PART).max(1),
+            config.max_connections,
+        )),
         tasks: tasks.clone(),
     };
     loop {
@@ -107,16 +127,19 @@ async fn pause_after(error: &io::Error) {
 
 impl Listener {
     async fn connection(self, stream: TcpStream, address: SocketAddr, _permit: OwnedSemaphorePermit) {
-        let handshake = self.tls.accept(socket::tuned(stream));
-        let handshake = tokio::time::timeout(self.config.handshake_timeout, handshake);
-        let mut stream = match handshake.await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%address, %error, "TLS handshake failed"),
+        let handshake = async {
+            let place = self.strangers.enter(address.ip()).await;
+            let place = place.map_err(|_| io::Error::other("too many clients wait that are not known"))?;
+            Ok((self.tls.accept(socket::tuned(stream)).await?, place))
+        };
+        let (mut stream, place) = match tokio::time::timeout(self.config.handshake_timeout, handshake).await {
+            Ok(Ok(accepted)) => accepted,
+            Ok::<io::Result<_>, _>(Err(error)) => return tracing::debug!(%address, %error, "TLS handshake failed"),
             Err(_) => return tracing::debug!(%address, "TLS handshake took too long"),
         };
         let chain = stream.get_ref().1.peer_certificates();
         let peer = chain.and_then(PeerIdentity::from_certificates);
-        let client = self.edge.connection(peer, address.ip());
+        let client = self.edge.connection(peer, address.ip(), place);
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         // Boxed, each alone: an HTTP/2 connection must not be as large as an HTTP/1.1 one could be.
         let served = if http2 {
@@ -143,6 +166,7 @@ impl Listener {
             .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT);
+        let ends = pin!(ends(self.tasks.clone(), client.clone(), self.config.known_within));
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
@@ -152,9 +176,9 @@ impl Listener {
             let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
                 served = connection.as_mut() => served,
-                () = self.tasks.cancelled() => {
+                why = ends => {
                     connection.as_mut().graceful_shutdown();
-                    connection.await
+                    leaves(why, connection).await
                 }
             }
         };
@@ -172,6 +196,7 @@ impl Listener {
             .header_read_timeout(self.config.head_timeout)
             .max_buf_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS);
+        let ends = pin!(ends(self.tasks.clone(), client.clone(), self.config.known_within));
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
@@ -181,11 +206,28 @@ impl Listener {
         let mut connection = pin!(connection);
         tokio::select! {
             served = connection.as_mut() => served,
-            () = self.tasks.cancelled() => {
+            why = ends => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                leaves(why, connection).await
             }
         }
+    }
+}
+
+/// When a connection is to be told to go, and why.
+async fn ends(tasks: Tasks, client: Arc<Connection>, known_within: Duration) -> Why {
+    tokio::select! {
+        () = tasks.cancelled() => Why::Drain,
+        () = client.is_a_stranger_after(known_within) => Why::Stranger,
+    }
+}
+
+/// Requests that run are finished in a drain. A stranger's are answered if that takes no longer than to find out whose they
+/// are.
+async fn leaves(why: Why, connection: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {
+    match why {
+        Why::Drain => connection.await,
+        Why::Stranger => tokio::time::timeout(LEAVE, connection).await.unwrap_or(Ok(())),
     }
 }
 

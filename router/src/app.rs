@@ -36,6 +36,8 @@ use crate::stage::identify::Identifier;
 use crate::stage::identify::metrics::IdentifyMetrics;
 
 /// For admin connections and the last writes, after the traffic is drained.
+/// From a client's handshake to its first request whose sender is known; longer than a member takes to review a token.
+const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 const CONTROL_DRAIN: Duration = Duration::from_secs(3);
 
 /// Where a router can be reached.
@@ -205,6 +207,7 @@ fn start_clients(listener: TcpListener, parts: &Parts, ends: Ends, tasks: &Tasks
         max_connections: parts.config.limits.connections,
         handshake_timeout: parts.config.timeouts.handshake,
         head_timeout: parts.config.timeouts.head,
+        known_within: KNOWN_WITHIN,
     };
     let edge = edge(parts, clients.clone(), tasks);
     // Dropped, it closes the listener.

@@ -22,6 +22,7 @@ mod watch;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,7 +34,7 @@ use parking_lot::Mutex;
 use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
 use portolan_runtime::{Readiness, Tasks};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
@@ -50,7 +51,7 @@ use crate::resource::bulkhead::Permit;
 use crate::resource::grants::Grants;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admit, Admitted, Downstream};
+use crate::stage::admit::{Admit, Admitted, Downstream, Share};
 use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::listing::Turns;
@@ -93,6 +94,29 @@ pub(crate) struct EdgeParts {
 pub(crate) struct Connection {
     peer: Option<PeerIdentity>,
     downstream: Downstream,
+    /// Whether it is known who is at its other end.
+    known: AtomicBool,
+    /// Told of that once; the listener waits for it.
+    told: Notify,
+    /// Among the connections of those who are not known. A mutex: given back once.
+    place: Mutex<Option<Share>>,
+}
+
+impl Connection {
+    /// Whose it is, is known: it takes no place among strangers any more.
+    fn is_known(&self) {
+        if !self.known.load(Ordering::Relaxed) && !self.known.swap(true, Ordering::Relaxed) {
+            self.place.lock().take();
+            self.told.notify_one();
+        }
+    }
+
+    /// Ends when nobody is known to be at its other end after so long; never for one that is.
+    pub(crate) async fn is_a_stranger_after(&self, wait: Duration) {
+        if tokio::time::timeout(wait, self.told.notified()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// One per process, shared by all requests.
@@ -153,9 +177,18 @@ impl Edge {
     }
 
     /// What a connection brings to all its requests. `peer`: who its client certificate belongs to.
-    pub(crate) fn connection(&self, peer: Option<PeerIdentity>, address: IpAddr) -> Arc<Connection> {
-        let downstream = self.parts.admit.downstream(address);
-        Arc::new(Connection { peer, downstream })
+    pub(crate) fn connection(&self, peer: Option<PeerIdentity>, address: IpAddr, place: Share) -> Arc<Connection> {
+        let connection = Connection {
+            downstream: self.parts.admit.downstream(address),
+            known: AtomicBool::new(false),
+            told: Notify::new(),
+            place: Mutex::new(Some(place)),
+            peer,
+        };
+        if connection.peer.is_some() {
+            connection.is_known();
+        }
+        Arc::new(connection)
     }
 
     /// Answers one request, always.

@@ -16,6 +16,8 @@ mod deletes;
 mod front;
 #[path = "hostile/namespaces.rs"]
 mod namespaces;
+#[path = "hostile/network.rs"]
+mod network;
 #[path = "hostile/readings.rs"]
 mod readings;
 

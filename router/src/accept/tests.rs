@@ -246,3 +246,36 @@ async fn nothing_goes_on_for_a_client_that_died_while_events_flowed() {
     let ended = tokio::time::timeout(PATIENCE, over).await;
     assert!(ended.is_ok(), "{} watches go on", flowing.load(Ordering::SeqCst));
 }
+
+#[tokio::test]
+async fn a_connection_whose_client_nobody_knows_is_ended() {
+    let (_backend, router) = start(Bounds {
+        known_within: Duration::from_millis(300),
+        ..Bounds::default()
+    })
+    .await;
+    let person = router.connect(tls::ALPN_GRPC).await;
+    let (mut known, connection) = h2::client::handshake(person).await.unwrap();
+    spawn(async move {
+        let _ = connection.await;
+    });
+    let config = tls::client_config(router.trust.clone(), None, tls::ALPN_GRPC).unwrap();
+    let silent = router.connect_with(config.clone()).await;
+    let (_, silent) = h2::client::handshake(silent).await.unwrap();
+    // Neither a whole preface nor what no identity is needed for is enough.
+    let mut mute = router.connect_with(config.clone()).await;
+    let (mut probing, probes) = h2::client::handshake(router.connect_with(config).await).await.unwrap();
+    let (probed, _) = probing.send_request(ask("GET", "/livez", "").map(drop), true).unwrap();
+    let ended = async {
+        let reads = async {
+            let mut buffer = [0; 1024];
+            while matches!(mute.read(&mut buffer).await, Ok(1..)) {}
+        };
+        let ((), _, _) = tokio::join!(reads, silent, probes);
+    };
+    let (probed, ended) = tokio::join!(probed, tokio::time::timeout(PATIENCE, ended));
+    assert_eq!(probed.unwrap().status(), 200);
+    assert!(ended.is_ok(), "strangers are let go");
+    let (answer, _) = known.send_request(ask("GET", "/livez", "").map(drop), true).unwrap();
+    assert_eq!(answer.await.unwrap().status(), 200, "who is known stays");
+}

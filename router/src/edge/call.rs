@@ -67,6 +67,7 @@ impl Call<'_> {
         }
         let routing = edge.routing.load();
         let caller = self.identify(&head, &asked, &routing.snapshot).await?;
+        self.connection.is_known();
         self.name(&caller);
         let Basis {
             routing,
@@ -116,7 +117,7 @@ impl Call<'_> {
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
         let edge = &self.edge.parts;
-        let Connection { peer, downstream } = self.connection;
+        let Connection { peer, downstream, .. } = self.connection;
         let sender = Sender {
             headers: &head.headers,
             peer: peer.as_ref(),

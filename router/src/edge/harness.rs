@@ -49,6 +49,7 @@ pub(crate) struct Bounds {
     pub(crate) request_timeout: Duration,
     pub(crate) head_timeout: Duration,
     pub(crate) max_connections: usize,
+    pub(crate) known_within: Duration,
 }
 
 impl Default for Bounds {
@@ -58,6 +59,7 @@ impl Default for Bounds {
             request_timeout: Duration::from_secs(20),
             head_timeout: Duration::from_secs(20),
             max_connections: 100,
+            known_within: Duration::from_secs(20),
         }
     }
 }
@@ -126,6 +128,7 @@ impl Router {
             max_connections: bounds.max_connections,
             handshake_timeout: Duration::from_secs(20),
             head_timeout: bounds.head_timeout,
+            known_within: bounds.known_within,
         };
         tasks.spawn_critical(
             "accept",

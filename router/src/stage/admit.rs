@@ -37,6 +37,7 @@ pub(crate) use self::body::{Arriving, CONNECTION_WINDOW, Passage, STREAM_WINDOW}
 use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Shared};
 use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
+pub(crate) use self::reviews::{Share, Shares};
 use crate::resource::bulkhead::Permit;
 use crate::resource::keyed::{Entry, Keyed};
 use crate::resource::upstream::Body;

@@ -68,16 +68,16 @@ impl AtMember {
 }
 
 impl Shares {
-    pub(super) fn new(in_flight: usize, queue: usize) -> Self {
+    pub(crate) fn new(in_flight: usize, queue: usize) -> Self {
         Self {
             all: Bulkhead::new(in_flight, queue),
-            in_flight: in_flight / ADDRESS_PART,
+            in_flight: (in_flight / ADDRESS_PART).max(1),
             queue: queue / ADDRESS_PART,
             addresses: Keyed::default(),
         }
     }
 
-    pub(super) async fn enter(&self, address: IpAddr) -> Result<Share, Full> {
+    pub(crate) async fn enter(&self, address: IpAddr) -> Result<Share, Full> {
         if !self.all.is_scarce()
             && let Some(all) = self.all.try_enter()
         {
