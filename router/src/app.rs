@@ -183,6 +183,12 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
         parts.routing.alone.begin_after_another();
     }
     let serving = subscriber.load_last_good();
+    parts.routing.recall_kinds(&hub.state_dir);
+    let remember = parts
+        .routing
+        .clone()
+        .remember_kinds(hub.state_dir.clone(), tasks.clone());
+    tasks.spawn("remember-kinds", remember);
     // Nothing to wait for would ever come; a router that can at least serve its last state does.
     anyhow::ensure!(
         known || serving || enroller.has_proof(),

@@ -6,6 +6,7 @@ pub(crate) mod breaker;
 pub(crate) mod bulkhead;
 pub(crate) mod catch_up;
 pub(crate) mod enroll;
+mod following;
 pub(crate) mod grants;
 pub(crate) mod keyed;
 pub(crate) mod other_leases;

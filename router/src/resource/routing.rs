@@ -4,9 +4,10 @@
 //! A request loads one [`Routing`] and is ruled by it to its end; what outlives requests (legs that connect anew, replanning,
 //! the router's own questions) loads the newest whenever it acts. Connections that a swap does not concern are handed on
 //! from one to the next; what nobody can be routed to any more goes when its last request does. Writers: `subscribe` for
-//! snapshots, `discovery` for kinds.
+//! snapshots, `discovery` for kinds, which outlive a restart (`remember`).
 
 mod metrics;
+mod remember;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,7 +118,7 @@ impl RoutingStore {
     pub(crate) fn set_kinds(&self, cluster: &Arc<str>, uid: &str, served: &Arc<MemberKinds>) {
         self.current.rcu(|before| {
             let mut next = Routing::clone(before);
-            if next.has_member(cluster, uid) {
+            if next.has_member(cluster, uid) && next.kinds.member(cluster) != Some(served) {
                 Arc::make_mut(&mut next.kinds).set(cluster, served.clone());
             }
             next

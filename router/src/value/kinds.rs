@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Whether objects of a kind live in namespaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Scope {
     /// They do.
     Namespaced,
@@ -16,7 +18,7 @@ pub(crate) enum Scope {
 }
 
 /// One resource as one member serves it, over all versions.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Kind {
     /// Where its objects live.
     pub(crate) scope: Scope,
@@ -29,7 +31,7 @@ pub(crate) struct Kind {
 }
 
 /// Everything one member serves.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MemberKinds {
     /// Group → resource → kind. Nested, so that a look-up makes no strings.
     groups: HashMap<String, HashMap<String, Arc<Kind>>>,
@@ -76,6 +78,8 @@ impl MemberKinds {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kinds {
     members: HashMap<Arc<str>, Arc<MemberKinds>>,
+    /// Grows with every change.
+    revision: u64,
 }
 
 /// Member → versions.
@@ -105,14 +109,26 @@ impl Kinds {
         self.members.keys().map(|cluster| &**cluster)
     }
 
+    /// Members that have said what they serve, with that.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<MemberKinds>)> {
+        self.members.iter()
+    }
+
+    /// Of two tables of one router the same only if they say the same.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Replaces what one member serves.
     pub(crate) fn set(&mut self, cluster: &Arc<str>, served: Arc<MemberKinds>) {
         self.members.insert(cluster.clone(), served);
+        self.revision += 1;
     }
 
     /// Forgets all other members.
     pub(crate) fn retain(&mut self, known: impl Fn(&str) -> bool) {
         self.members.retain(|cluster, _| known(cluster));
+        self.revision += 1;
     }
 
     /// Kinds that not all of `clusters` serve, or not in the same versions; members that never spoke are not counted.

@@ -9,12 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::hub::{Decision, ProxyQuestion};
 use super::{Access, HUB_AWAY};
+use crate::resource::following::follow;
 
 const FILE_NAME: &str = "people.json";
-/// Between two looks whether there is something to write. What is lost by a crash in between is asked for again.
-const INTERVAL: Duration = Duration::from_secs(2);
-/// Between two tries to write, after some that failed.
-const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Remembered {
@@ -50,24 +47,8 @@ impl Access {
 
     /// Keeps the file up to date until cancelled, and writes it a last time then.
     pub(crate) async fn remember(self, folder: PathBuf, tasks: Tasks) {
-        let stop = tasks.token();
-        let (mut written, mut pause) = (0, INTERVAL);
-        loop {
-            let stopped = stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none();
-            let puts = self.people.puts();
-            if puts != written {
-                let (access, path) = (self.clone(), folder.join(FILE_NAME));
-                // Blocking: the file is synced. It ends by itself, also when this task is cut.
-                if let Ok(true) = tokio::task::spawn_blocking(move || access.write(&path)).await {
-                    (written, pause) = (puts, INTERVAL);
-                } else {
-                    pause = (pause * 2).min(LONGEST_INTERVAL);
-                }
-            }
-            if stopped {
-                return;
-            }
-        }
+        let (people, path) = (self.people.clone(), folder.join(FILE_NAME));
+        follow(|| people.puts(), move || self.write(&path), tasks).await;
     }
 
     /// False: it was not written.
