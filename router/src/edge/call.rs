@@ -200,7 +200,7 @@ impl Call<'_> {
         let watch = class == TrafficClass::Watch && asked.verb == Verb::Watch;
         // Before it is sent: no swap from here on is missed.
         let replanner = &self.edge.replanner;
-        let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing.snapshot));
+        let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing));
         let deadline = (!long).then_some(deadline);
         let after = After {
             write: Write::of(&caller, &asked, &forward.target.cluster),

@@ -47,6 +47,8 @@ pub(crate) struct RoutingStore {
     connector: Connector,
     /// A watch: few tasks must notice a swap, and only the newest matters to them.
     generation: watch::Sender<u64>,
+    /// Of the kinds; a watch as well.
+    revision: watch::Sender<u64>,
     /// A `Notify`: many askers, one look.
     missed: Notify,
     /// Until what the hub has told any router is served.
@@ -93,6 +95,7 @@ impl RoutingStore {
             current: ArcSwap::default(),
             connector: Connector::new(connect_timeout, tasks),
             generation: watch::Sender::new(0),
+            revision: watch::Sender::new(0),
             missed: Notify::new(),
             catch_up: CatchUp::default(),
             alone: Alone::unknown(),
@@ -114,7 +117,7 @@ impl RoutingStore {
         self.generation.send_replace(snapshot.generation);
     }
 
-    /// Replaces what one member serves; nothing of a cluster that is no member any more.
+    /// Replaces what one member serves; nothing of a cluster that is no member any more. Wakes who follows the kinds.
     pub(crate) fn set_kinds(&self, cluster: &Arc<str>, uid: &str, served: &Arc<MemberKinds>) {
         self.current.rcu(|before| {
             let mut next = Routing::clone(before);
@@ -123,6 +126,14 @@ impl RoutingStore {
             }
             next
         });
+        let revision = self.load().kinds.revision();
+        self.revision
+            .send_if_modified(|told| std::mem::replace(told, revision) != revision);
+    }
+
+    /// Wakes when a member says that it serves other kinds than before.
+    pub(crate) fn kinds_changes(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
     }
 
     /// Wakes after each swap with the new snapshot's generation.

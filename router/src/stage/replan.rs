@@ -1,7 +1,7 @@
 //! Long requests that a new snapshot would plan otherwise: their answers are ended, or go on under the new plan.
 //!
-//! A request is ruled by its snapshot to its end, but a watch, a followed log or a shell has no end of its own: after
-//! each swap they are planned anew. One whose caller has vanished or may no longer ask ends as if the member had ended
+//! A request is ruled by its routing to its end, but a watch, a followed log or a shell has no end of its own: after each
+//! swap, and when a member serves their kind otherwise than before, they are planned anew. One whose caller has vanished or may no longer ask ends as if the member had ended
 //! it; a watch of one member that would now be of another, or of other objects, ends with 410, because a client that merely
 //! watched again would go on from where it was and never see what came or went with the change. A merged watch is handed
 //! its new plan instead and mends itself. Temporary refusals (a cordon, a version that a member does not serve yet) end
@@ -55,7 +55,7 @@ impl Verdict {
 pub(crate) enum FanVerdict {
     /// To end, see [`Verdict`]. `Changed`: with 410.
     Over(Verdict),
-    /// Targets or holds were renewed: reconnect with these from now on. No stream is touched.
+    /// Targets, holds or what members serve are new: reconnect with these from now on. No stream is touched.
     Renewed(Arc<FanOut>),
     /// Other legs, or other objects of some: hand it to the merge core.
     Replanned(Arc<FanOut>),
@@ -102,6 +102,8 @@ struct Seen {
     footings: Vec<Footing>,
     /// Of the snapshot: cursors name also the members that are not asked.
     incarnations: u64,
+    /// What members say of the kind that is asked for.
+    kind: u64,
 }
 
 /// What the hub told of a member when the plan was made: by the same, and for the same caller, it would be the same plan.
@@ -152,12 +154,17 @@ impl Replanner {
         })
     }
 
-    /// Plans all of them anew after each swap, until cancelled.
+    /// Plans all of them anew after each swap and each change of kinds, until cancelled.
     pub(crate) async fn run(self: Arc<Self>, tasks: Tasks) {
-        let mut swaps = self.routing.subscribe();
+        let (mut swaps, mut kinds) = (self.routing.subscribe(), self.routing.kinds_changes());
         let stop = tasks.token();
-        while let Some(Ok(())) = stop.run_until_cancelled(swaps.changed()).await {
-            swaps.borrow_and_update();
+        let mut changed = async || {
+            tokio::select! {
+                changed = swaps.changed() => changed,
+                changed = kinds.changed() => changed,
+            }
+        };
+        while let Some(Ok(())) = stop.run_until_cancelled(changed()).await {
             let routing = self.routing.load();
             let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
             for request in open {
@@ -166,15 +173,15 @@ impl Replanner {
         }
     }
 
-    /// Registers a request that was planned with `snapshot`. Swaps since then are not missed.
+    /// Registers a request that was planned with `routing`. What has changed since then is not missed.
     pub(crate) fn watch(
         self: &Arc<Self>,
         forward: &Forward,
         asked: &ApiRequest,
         caller: &Caller,
-        snapshot: &Snapshot,
+        routing: &Routing,
     ) -> Watched {
-        self.register(Basis::One(OneLeg::of(forward)), asked, caller, snapshot)
+        self.register(Basis::One(OneLeg::of(forward)), asked, caller, routing)
     }
 
     /// Registers a merged watch.
@@ -183,9 +190,9 @@ impl Replanner {
         plan: Arc<FanOut>,
         asked: &ApiRequest,
         caller: &Caller,
-        snapshot: &Snapshot,
+        routing: &Routing,
     ) -> WatchedFan {
-        WatchedFan(self.register(Basis::Fan(plan), asked, caller, snapshot))
+        WatchedFan(self.register(Basis::Fan(plan), asked, caller, routing))
     }
 
     /// Wakes after each swap.
@@ -243,13 +250,8 @@ impl Replanner {
         }
     }
 
-    fn register(
-        self: &Arc<Self>,
-        rests_on: Basis,
-        asked: &ApiRequest,
-        caller: &Caller,
-        snapshot: &Snapshot,
-    ) -> Watched {
+    fn register(self: &Arc<Self>, rests_on: Basis, asked: &ApiRequest, caller: &Caller, routing: &Routing) -> Watched {
+        let snapshot = &routing.snapshot;
         let footings = rests_on.footings(asked, snapshot);
         let open = Arc::new(Open {
             asked: asked.clone(),
@@ -258,15 +260,17 @@ impl Replanner {
                 rests_on,
                 footings,
                 incarnations: snapshot.incarnations,
+                kind: kind(asked, routing),
             }),
             word: AtomicU8::new(Word::Same as u8),
             waker: AtomicWaker::new(),
         });
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.open.insert(id, open.clone());
-        // Registered first: a swap from now on is seen by `run`, an earlier one here.
+        // Registered first: a change from now on is seen by `run`, an earlier one here.
         let now = self.routing.load();
-        if now.snapshot.generation != snapshot.generation {
+        let revision = |routing: &Routing| (routing.snapshot.generation, routing.kinds.revision());
+        if revision(&now) != revision(routing) {
             open.replan(&now);
         }
         let all = self.clone();
@@ -364,7 +368,10 @@ impl Seen {
         let same_view = same(&caller, &self.caller);
         // Of the usual swap most of them need no more than this.
         let same_members = self.incarnations == snapshot.incarnations;
-        if same_view && same_members && self.footings.iter().all(|footing| footing.stands(asked, snapshot)) {
+        let said = kind(asked, routing);
+        let same_kind = said == self.kind;
+        if same_view && same_members && same_kind && self.footings.iter().all(|footing| footing.stands(asked, snapshot))
+        {
             return Word::Same;
         }
         let planned = plan::plan(&caller, asked, snapshot, &routing.kinds);
@@ -383,11 +390,19 @@ impl Seen {
             }
             _ => Word::Withdrawn,
         };
+        self.kind = said;
         self.caller = caller;
         self.footings = self.rests_on.footings(asked, snapshot);
         self.incarnations = snapshot.incarnations;
-        word
+        // Members that served nothing of it are to be asked again.
+        if same_kind { word } else { word.max(Word::Renewed) }
     }
+}
+
+/// What members say of the kind that is asked for, as a number that changes with it.
+fn kind(asked: &ApiRequest, routing: &Routing) -> u64 {
+    let resource = asked.resource.as_ref();
+    resource.map_or(0, |resource| routing.kinds.digest(&resource.group, &resource.resource))
 }
 
 fn replan_fan(plan: &mut Arc<FanOut>, next: FanOut) -> Word {

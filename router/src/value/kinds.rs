@@ -4,6 +4,7 @@
 //! `resource::routing` keeps it, filled by `discovery` from the members' documents. Readers: `plan`, `preflight`, `/kinds`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -198,6 +199,16 @@ impl Kinds {
     pub(crate) fn serves_version(&self, cluster: &str, (group, version, resource): (&str, &str, &str)) -> Option<bool> {
         let kind = self.members.get(cluster)?.get(group, resource);
         Some(kind.is_some_and(|kind| kind.versions.iter().any(|served| served == version)))
+    }
+
+    /// Changes, in this process, with what any member says of a resource.
+    pub(crate) fn digest(&self, group: &str, resource: &str) -> u64 {
+        let said = self.members.iter().map(|(cluster, member)| {
+            let mut hash = DefaultHasher::new();
+            (cluster, member.get(group, resource)).hash(&mut hash);
+            hash.finish()
+        });
+        said.fold(0, u64::wrapping_add)
     }
 
     /// Why a version of a resource cannot be asked of these members as one: one of them serves the resource, but not in

@@ -92,7 +92,7 @@ pub(crate) enum Replan {
     Renewed(FanOut),
     /// Other legs, or other objects of some of them: tell the merge core.
     Changed(FanOut),
-    /// A name may be several members' from now on, and is to be told once: only a relist tells whose.
+    /// A name may be several members' from now on, and is to be told once, or the other way round: only a relist tells whose.
     Anew,
     /// Another identity: what was sent cannot be continued.
     Withdrawn,
@@ -156,7 +156,8 @@ impl FanOut {
         if act_as(&self) != act_as(running) {
             return Replan::Withdrawn;
         }
-        if self.unique && !running.unique {
+        // One member alone has no names twice; of several the kind has lost its namespaces, or got some.
+        if self.unique != running.unique && (self.unique || self.legs.len() > 1) {
             return Replan::Anew;
         }
         let mut changed = self.universe != running.universe || self.legs.len() != running.legs.len();

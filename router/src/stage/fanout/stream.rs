@@ -215,7 +215,7 @@ impl MergedWatch {
         {
             match verdict {
                 FanVerdict::Over(verdict) => self.replanned(verdict),
-                FanVerdict::Renewed(plan) => self.plan = plan,
+                FanVerdict::Renewed(plan) => self.renew(plan),
                 FanVerdict::Replanned(plan) => self.replan(plan),
             }
         }

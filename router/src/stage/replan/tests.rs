@@ -5,7 +5,7 @@ use portolan_wire::v1;
 
 use super::*;
 use crate::value::classify::classify;
-use crate::value::kinds::Kinds;
+use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
 use crate::value::snapshot::told;
 
 const ALL_PODS: &str = "GET /api/v1/pods?watch=true";
@@ -121,7 +121,7 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
     )
     .unwrap();
     let store = RoutingStore::of(old.clone());
-    let all = Replanner::new(store.clone());
+    let (all, begun) = (Replanner::new(store.clone()), store.load());
     change(&mut world);
     let mut new = world.snapshot("2");
     if world.view.shards.is_empty() {
@@ -132,12 +132,12 @@ fn replanned(request: &str, change: impl Fn(&mut World)) -> (Word, Option<Arc<Fa
     store.swap(new);
     let found = match plan::plan(&caller, &asked, &old, &Kinds::default()).plan {
         Plan::Forward(forward) => {
-            let watched = all.watch(&forward, &asked, &caller, &old);
+            let watched = all.watch(&forward, &asked, &caller, &begun);
             assert_eq!(all.open.len(), 1);
             (watched.open.word(), None)
         }
         Plan::FanOut(fan) => {
-            let watched = all.watch_fan(Arc::new(*fan), &asked, &caller, &old);
+            let watched = all.watch_fan(Arc::new(*fan), &asked, &caller, &begun);
             let word = watched.0.open.word();
             let plan = match watched.0.open.take() {
                 None => None,
@@ -337,4 +337,87 @@ fn a_write_that_waited_is_refused_what_a_fresh_one_is() {
         assert_eq!(still(write, other), Ok(()), "{write}");
         assert_eq!(still(write, lease), Ok(()), "{write}");
     }
+}
+
+/// What becomes of a watch of ships while members change what they serve.
+fn after_kinds(before: &[(&str, Option<Scope>)], now: &[(&str, Option<Scope>)]) -> Word {
+    let mut world = World::new();
+    world.west = true;
+    world.view.shard.as_mut().unwrap().members.push(told::MemberGrant {
+        cluster: "west".into(),
+        all_namespaces: false,
+        namespaces: vec![grant("c")],
+        ..told::MemberGrant::default()
+    });
+    let store = RoutingStore::of(world.snapshot("1"));
+    let say = |said: &[(&str, Option<Scope>)]| {
+        for (cluster, scope) in said {
+            let mut kinds = MemberKinds::default();
+            if let Some(scope) = *scope {
+                let kind = Kind {
+                    scope,
+                    kind: "Ship".into(),
+                    versions: vec!["v1".into()],
+                    verbs: std::collections::BTreeSet::default(),
+                };
+                kinds.add("x.io", "ships", kind);
+            }
+            let uid = if *cluster == "east" { "1" } else { "w" };
+            store.set_kinds(&(*cluster).into(), uid, &Arc::new(kinds));
+        }
+    };
+    say(before);
+    let routing = store.load();
+    let caller = Caller::Pod(routing.snapshot.callers.values().next().unwrap().clone());
+    let uri = "/apis/x.io/v1/ships?watch=true".parse().unwrap();
+    let asked = classify(&Method::GET, &uri, &HeaderMap::new()).unwrap();
+    let Plan::FanOut(fan) = plan::plan(&caller, &asked, &routing.snapshot, &routing.kinds).plan else {
+        panic!("not merged")
+    };
+    let all = Replanner::new(store.clone());
+    let early = all.watch_fan(fan.clone().into(), &asked, &caller, &routing);
+    assert_eq!(early.0.open.word(), Word::Same);
+    say(now);
+    // Before it was registered, and while it runs.
+    let late = all.watch_fan(fan.into(), &asked, &caller, &routing);
+    early.0.open.replan(&store.load());
+    assert_eq!(early.0.open.word(), late.0.open.word());
+    late.0.open.word()
+}
+
+#[test]
+fn a_watch_follows_what_members_say_of_its_kind() {
+    let (spaced, whole) = (Some(Scope::Namespaced), Some(Scope::Cluster));
+    let first = [("east", spaced), ("west", None)];
+    assert_eq!(after_kinds(&first, &first), Word::Same);
+    assert_eq!(
+        after_kinds(&first, &[("west", spaced)]),
+        Word::Renewed,
+        "served there now"
+    );
+    assert_eq!(
+        after_kinds(&[("east", whole), ("west", None)], &[("west", whole)]),
+        Word::Renewed
+    );
+    // Made anew without namespaces, or with some.
+    let made_anew = [("east", whole), ("west", whole)];
+    assert_eq!(
+        after_kinds(&[("east", spaced), ("west", spaced)], &made_anew),
+        Word::Changed
+    );
+    assert_eq!(
+        after_kinds(&made_anew, &[("east", spaced), ("west", spaced)]),
+        Word::Changed
+    );
+}
+
+#[tokio::test]
+async fn a_change_of_kinds_wakes_who_plans_anew() {
+    let store = RoutingStore::of(World::new().snapshot("1"));
+    let mut changes = store.kinds_changes();
+    store.set_kinds(&"east".into(), "1", &Arc::default());
+    assert!(changes.has_changed().unwrap());
+    changes.borrow_and_update();
+    store.set_kinds(&"east".into(), "1", &Arc::default());
+    assert!(!changes.has_changed().unwrap(), "it said the same");
 }

@@ -292,6 +292,17 @@ impl MergedWatch {
         }
     }
 
+    /// Goes on under the same plan with other targets. Who served nothing of the kind may do so now, and is asked at once.
+    pub(super) fn renew(&mut self, plan: Arc<FanOut>) {
+        self.plan = plan;
+        for index in 0..self.legs.len() {
+            if self.legs[index].shown.state() == LegState::Absent {
+                self.legs[index].backoff.reset();
+                self.lost(index, Reason::Replanned, "what members serve has changed");
+            }
+        }
+    }
+
     /// Goes on under another plan.
     pub(in crate::stage::fanout) fn replan(&mut self, plan: Arc<FanOut>) {
         let mut before = std::mem::take(&mut self.legs);

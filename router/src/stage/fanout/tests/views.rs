@@ -6,11 +6,11 @@ use portolan_wire::v1::resource::Body as Told;
 
 use super::*;
 use crate::decision::plan::{self, Left, Plan};
-use crate::value::kinds::Kinds;
+use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
 use crate::value::snapshot::told;
 
-/// The caller has `a` of east since revision 2, and `d` since 9.
-fn shard() -> Vec<Told> {
+/// The caller has `a` of east since revision 2 and `d` since 9, and `w` of any other.
+fn shard(members: &[&str]) -> Vec<Told> {
     let grant = |(namespace, view_revision): (&str, u64)| v1::NamespaceGrant {
         namespace: namespace.to_owned(),
         state: v1::GrantState::Granted.into(),
@@ -24,12 +24,18 @@ fn shard() -> Vec<Told> {
             label_prefix: "ctrlmesh.kusionstack.io/".into(),
             ..v1::Shard::default()
         },
-        members: vec![told::MemberGrant {
-            cluster: "east".into(),
-            all_namespaces: false,
-            namespaces: [("a", 2), ("d", 9)].map(grant).to_vec(),
-            ..told::MemberGrant::default()
-        }],
+        members: members
+            .iter()
+            .map(|cluster| told::MemberGrant {
+                cluster: (*cluster).into(),
+                all_namespaces: false,
+                namespaces: match *cluster {
+                    "east" => [("a", 2), ("d", 9)].map(grant).to_vec(),
+                    _ => vec![grant(("w", 2))],
+                },
+                ..told::MemberGrant::default()
+            })
+            .collect(),
     };
     let view = told::CallerView {
         created_unix_seconds: None,
@@ -42,18 +48,20 @@ fn shard() -> Vec<Told> {
         shard: Some(shard),
     };
     let mut bodies = view.bodies();
-    bodies.push(Told::MemberIdentity(v1::MemberIdentity {
-        cluster: "east".into(),
-        allowed_service_accounts: vec!["ns/operator".into()],
-        ..v1::MemberIdentity::default()
+    bodies.extend(members.iter().map(|cluster| {
+        Told::MemberIdentity(v1::MemberIdentity {
+            cluster: (*cluster).into(),
+            allowed_service_accounts: vec!["ns/operator".into()],
+            ..v1::MemberIdentity::default()
+        })
     }));
     bodies
 }
 
-/// A member, and a caller whose shard is known.
-async fn sharded() -> World {
-    let mut world = World::new(&["east"]).await;
-    let applied = told::upsert(&world.fanouts.routing.load().snapshot, "2", shard());
+/// Members, and a caller whose shard is known.
+async fn sharded(members: &[&'static str]) -> World {
+    let mut world = World::new(members).await;
+    let applied = told::upsert(&world.fanouts.routing.load().snapshot, "2", shard(members));
     assert_eq!(applied.rejected, []);
     let snapshot = applied.snapshot;
     world.caller = Caller::Pod(snapshot.callers.values().next().unwrap().clone());
@@ -83,7 +91,7 @@ fn object(namespace: &str, version: u64) -> Bytes {
 
 #[tokio::test]
 async fn a_watch_from_an_older_view_is_told_of_the_new_one() {
-    let mut world = sharded().await;
+    let mut world = sharded(&["east"]).await;
     let older = {
         let mut cursor = Cursor::new(&world.universe.at(5));
         cursor.set(world.plan.legs[0].slot, Slot::At(10));
@@ -130,6 +138,44 @@ async fn a_watch_from_an_older_view_is_told_of_the_new_one() {
         }
         other => panic!("{:?}", other.map(|watch| watch.status)),
     }
+}
+
+/// Who serves nothing of a kind is asked again now and then, and at once when its discovery says that it does.
+#[tokio::test]
+async fn a_member_that_begins_to_serve_the_kind_is_asked_at_once() {
+    let mut world = sharded(&["east", "west"]).await;
+    let Asking { asked, caller, .. } = world.ask("").asking;
+    (_, world.plan, _) = world.fanouts.replanner.merged_now(&asked, &caller).unwrap();
+    let started = world.start("");
+    let (_, mut east) = world.members[0].opens().await;
+    east.send_data(bookmark(5, true), false).unwrap();
+    world.members[1].refuses(404).await;
+    let mut watch = started.await.unwrap().unwrap();
+    let warning = watch.headers["warning"].to_str().unwrap();
+    assert!(warning.contains("west does not serve pods as v1"), "{warning}");
+    assert_eq!(world.leg(1).0, "absent");
+    let tasks = Tasks::new();
+    tasks.spawn("replan", world.fanouts.replanner.clone().run(tasks.clone()));
+    let (west, routing) = (&mut world.members[1], world.fanouts.routing.clone());
+    let begun = std::time::Instant::now();
+    let begins = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut pods = MemberKinds::default();
+        let kind = Kind {
+            scope: Scope::Namespaced,
+            kind: "Pod".to_owned(),
+            versions: vec!["v1".to_owned()],
+            verbs: std::collections::BTreeSet::default(),
+        };
+        pods.add("", "pods", kind);
+        routing.set_kinds(&"west".into(), "uid-west", &Arc::new(pods));
+        let (_, mut west) = west.opens().await;
+        west.send_data([object("w", 21), bookmark(22, true)].concat().into(), false)
+            .unwrap();
+        west
+    };
+    let (_west, ()) = tokio::join!(begins, watch.expect("ADDED", "w"));
+    assert!(begun.elapsed() < Duration::from_secs(3), "not with the next look");
 }
 
 #[tokio::test]

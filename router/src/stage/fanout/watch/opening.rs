@@ -8,16 +8,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VIA, WARNING};
-use http::{HeaderMap, Response, StatusCode};
+use http::{Response, StatusCode};
 use portolan_merge::query::{Begin, LegQuery};
 use portolan_merge::watch::{Start, WatchMerge, WatchSpec};
 use tokio::time::Instant;
 
 use super::{Plan, content_type, passed};
-use crate::decision::plan::FanOut;
+use crate::decision::plan::{FanLeg, FanOut};
 use crate::decision::rewrite;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Ending, Merged};
+use crate::stage::fanout::absence;
 use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect, watch_legs};
 use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::value::fault::Fault;
@@ -290,9 +291,7 @@ impl Opening {
         let mut missing = Vec::new();
         let links = legs.into_iter().zip(&plan.legs).map(|(asked, leg)| {
             let link = link(&shared, shape, asked);
-            if !matches!(link, Link::Live(_)) {
-                missing.push(leg.cluster().clone());
-            }
+            missing.extend(without(&shared, leg, &link));
             link
         });
         let links = links.collect();
@@ -301,7 +300,10 @@ impl Opening {
         headers.insert(CONTENT_TYPE, kind);
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         headers.append(VIA, rewrite::VIA_VALUE);
-        warn(headers, &plan, &missing);
+        let audited = plan.legs.iter().find_map(|leg| leg.forward.warning.as_deref());
+        for warning in audited.and_then(rewrite::warning).into_iter().chain(missing) {
+            headers.append(WARNING, warning);
+        }
         let fanouts = &shared.fanouts;
         let asking = &shared.asking;
         // Registered before the first byte: no swap from here on is missed.
@@ -309,7 +311,7 @@ impl Opening {
             now.as_ref().unwrap_or(&plan).clone(),
             &asking.asked,
             &asking.caller,
-            &routing.snapshot,
+            routing,
         );
         let drain = Box::pin(fanouts.tasks.token().cancelled_owned());
         let ending = Ending::default();
@@ -352,15 +354,14 @@ fn link(shared: &Shared, shape: Shape, asked: Asked) -> Link {
     }
 }
 
-/// What the plan and the missing members have to say to whoever reads headers.
-fn warn(headers: &mut HeaderMap, plan: &FanOut, missing: &[Arc<str>]) {
-    let audited = plan.legs.iter().find_map(|leg| leg.forward.warning.clone());
-    let without = missing
-        .iter()
-        .map(|cluster| format!("member cluster {cluster} is not there yet: its events follow when it is"));
-    for text in audited.into_iter().chain(without) {
-        if let Some(value) = rewrite::warning(&text) {
-            headers.append(WARNING, value);
-        }
+/// What is said of a member that the watch begins without.
+fn without(shared: &Shared, leg: &FanLeg, link: &Link) -> Option<HeaderValue> {
+    match link {
+        Link::Live(_) => None,
+        Link::Failed(failed) if failed.reason == Reason::Absent => absence::warning(&shared.asking.asked, leg),
+        _ => rewrite::warning(&format!(
+            "member cluster {} is not there yet: its events follow when it is",
+            leg.cluster()
+        )),
     }
 }
