@@ -176,6 +176,31 @@ impl Kinds {
         scopes.all(|scope| scope == first).then_some(first)
     }
 
+    /// Why a resource cannot be asked of these clusters as one: its objects have namespaces in some of them, and none in others.
+    pub(crate) fn scope_conflict<'a>(
+        &self,
+        clusters: impl IntoIterator<Item = &'a str>,
+        (group, resource): (&str, &str),
+    ) -> Option<String> {
+        let (mut spaced, mut whole) = (Vec::new(), Vec::new());
+        for cluster in clusters {
+            let served = self.members.get(cluster).and_then(|member| member.get(group, resource));
+            match served.map(|kind| kind.scope) {
+                Some(Scope::Namespaced) => spaced.push(cluster),
+                Some(Scope::Cluster) => whole.push(cluster),
+                None => {}
+            }
+        }
+        (!spaced.is_empty() && !whole.is_empty()).then(|| {
+            format!(
+                "{} has namespaces in member clusters {} and none in {}, so it has no merged view: give it one scope, or ask one member by /clusters/<member>/",
+                qualified(group, resource),
+                spaced.join(", "),
+                whole.join(", ")
+            )
+        })
+    }
+
     /// Whether one of these clusters is known to serve a resource.
     pub(crate) fn is_served<'a>(&self, clusters: impl IntoIterator<Item = &'a str>, gr: (&str, &str)) -> bool {
         self.serving(clusters, gr).next().is_some()
@@ -224,11 +249,7 @@ impl Kinds {
         if with.is_empty() || without.is_empty() {
             return None;
         }
-        let name = if group.is_empty() {
-            resource.to_owned()
-        } else {
-            format!("{resource}.{group}")
-        };
+        let name = qualified(group, resource);
         let list = |members: &[(&Arc<str>, &Arc<Kind>)]| {
             let each = members
                 .iter()
@@ -241,6 +262,14 @@ impl Kinds {
             list(&without)
         ))
     }
+}
+
+/// As people name a resource: `ships.x.io`.
+fn qualified(group: &str, resource: &str) -> String {
+    if group.is_empty() {
+        return resource.to_owned();
+    }
+    format!("{resource}.{group}")
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use crate::value::traffic::Traffic;
 impl Merged<'_> {
     /// No namespace in the path: the shard's part of every member, or the union of what has no namespace.
     pub(super) fn everywhere(&self, resource: &ResourceRequest) -> Outcome {
+        self.common_scope(resource)?;
         let scope = self.scope_of(resource);
         if scope == Some(Scope::Cluster) && !resource.is("", "namespaces") {
             return self.union(resource);
@@ -79,11 +80,12 @@ impl Merged<'_> {
         Ok((Rule::ClusterScoped, self.fan_out(legs, unique)?.into()))
     }
 
-    /// For a member that has not said (yet) how it serves a kind that has no namespaces elsewhere: where it has some after
+    /// For a member that is not known (yet) to serve a kind that has no namespaces elsewhere: where it has some after
     /// all, only those of the shard. No part of the share: nothing is dropped of what the others say is there.
     fn distrust(&self, cluster: &str, resource: &ResourceRequest) -> Option<NamespaceFilter> {
         let kinds = self.route.kinds;
-        if scope::never_namespaced(resource) || kinds.serves(cluster, &resource.group, &resource.resource).is_some() {
+        if scope::never_namespaced(resource) || kinds.serves(cluster, &resource.group, &resource.resource) == Some(true)
+        {
             return None;
         }
         let index = self.shard.members.iter().position(|member| &*member.cluster == cluster);
@@ -218,6 +220,18 @@ impl Merged<'_> {
                 .route
                 .snapshot
                 .is_only_member(&self.shard.config, leg.cluster(), namespace)
+    }
+
+    /// As namespaced, objects of some members would be missing; as a union, some would be shown that are not the shard's.
+    fn common_scope(&self, resource: &ResourceRequest) -> Result<(), Refusal> {
+        let gr = (&*resource.group, &*resource.resource);
+        match self.route.kinds.scope_conflict(self.holders(), gr) {
+            None => Ok(()),
+            Some(message) => Err(Refusal {
+                rule: Rule::ScopeConflict,
+                fault: Fault::BadRequest(message),
+            }),
+        }
     }
 
     /// A version that only some of the members have would leave out the others' objects without a word.

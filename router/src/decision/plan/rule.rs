@@ -45,6 +45,8 @@ pub(crate) enum Rule {
     VersionConflict,
     /// Collection of a kind of which no member has said yet whether its objects have namespaces.
     KindUntold,
+    /// Members disagree on whether objects of the kind have namespaces.
+    ScopeConflict,
     /// A collection can only be read by GET.
     CollectionMethod,
     /// The namespace is on its way to another shard.
@@ -95,6 +97,7 @@ impl Rule {
             Self::SeveralMembers => "several-members",
             Self::VersionConflict => "version-conflict",
             Self::KindUntold => "kind-untold",
+            Self::ScopeConflict => "scope-conflict",
             Self::CollectionMethod => "collection-method",
             Self::Releasing => "releasing",
             Self::NoShard => "no-shard",
@@ -139,6 +142,7 @@ impl Rule {
             Self::KindUntold => {
                 "until members have told how they serve the kind nobody knows what of it is the shard's"
             }
+            Self::ScopeConflict => "the objects of the kind have namespaces in some members and none in others",
             Self::VersionConflict => "the members that serve the kind do not all serve this version of it",
             Self::CollectionMethod => "a collection is read by GET",
             Self::Releasing => "the namespace is on its way to another shard: reads only",

@@ -399,6 +399,8 @@ fn a_watch_follows_what_members_say_of_its_kind() {
         after_kinds(&[("east", whole), ("west", None)], &[("west", whole)]),
         Word::Renewed
     );
+    let torn = after_kinds(&[("east", whole), ("west", None)], &[("west", spaced)]);
+    assert_eq!(torn, Word::Withdrawn, "it is told why when it comes back");
     // Made anew without namespaces, or with some.
     let made_anew = [("east", whole), ("west", whole)];
     assert_eq!(

@@ -375,6 +375,35 @@ fn a_kind_that_no_member_has_told_of_waits_until_one_has() {
 }
 
 #[test]
+fn a_kind_with_two_scopes_has_no_merged_view_and_is_served_by_namespace() {
+    let mut world = World::new(two());
+    let things = |scope| {
+        let mut served = MemberKinds::default();
+        let kind = Kind {
+            scope,
+            kind: "Thing".to_owned(),
+            versions: vec!["v1".to_owned()],
+            verbs: std::collections::BTreeSet::new(),
+        };
+        served.add("example.com", "things", kind);
+        Arc::new(served)
+    };
+    world.kinds.set(&"east".into(), things(Scope::Namespaced));
+    world.kinds.set(&"west".into(), things(Scope::Cluster));
+    for request in [
+        "GET /apis/example.com/v1/things",
+        "GET /apis/example.com/v1/things?watch",
+    ] {
+        let refused = world.fault(request).to_string();
+        assert!(
+            refused.contains("things.example.com has namespaces in member clusters east and none in west"),
+            "{request}: {refused}"
+        );
+    }
+    world.fan("GET /apis/example.com/v1/namespaces/ns-a/things");
+}
+
+#[test]
 fn a_running_watch_is_mended_into_the_epoch_of_its_new_share() {
     for request in [ALL_PODS, "GET /api/v1/secrets?watch"] {
         let running = World::new(shard(vec![member("east", &["ns-a"])])).fan(request);
