@@ -140,7 +140,7 @@ pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided) -> Wo
         shards: decided.verdicts,
         ..World::default()
     };
-    members::render(&mut world, facts);
+    members::render(&mut world, facts, settings);
     shards::render(&mut world, settings);
     callers::render(&mut world, facts);
     world.agent_configs = agent_config::render(facts, settings, &world.state.accepted);

@@ -108,6 +108,9 @@ pub(crate) struct AgentReport {
     pub(crate) version: String,
     pub(crate) kubernetes_version: String,
     pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
+    /// When namespaces were heard of that were made of late, or anew: whether what was made in them before they had their
+    /// labels has its own shows in the next words on coverage.
+    pub(crate) settling: BTreeMap<String, Instant>,
     pub(crate) coverage: Option<BTreeMap<GroupResource, v1::KindCoverage>>,
     /// The stream that is open has told it.
     pub(crate) told_coverage: bool,

@@ -4,16 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use portolan_crds::MemberClusterSpec;
-use portolan_crds::labels::GATEWAY_ACCOUNT;
+use portolan_crds::labels::{GATEWAY_ACCOUNT, system_namespace};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
-use super::{Compiled, Ref, World};
-use crate::facts::{AgentReport, Facts, MemberObject, Pin, coverage_for_routers};
+use super::{Compiled, Ledger, Ref, World};
+use crate::facts::{AgentReport, Facts, MemberObject, Namespace, Pin, coverage_for_routers};
 use crate::jwks;
+use crate::settings::Settings;
+
+/// Most namespaces that are told to be unconfirmed. Of a member with more nothing is told to be labelled.
+const MOST_UNCONFIRMED: usize = 100;
 
 /// Adds what routers must know of each joined member, and says what of which members is not known yet.
-pub(super) fn render(world: &mut World, facts: &Facts) {
+pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
     let shared = shared_keys(facts);
     for cluster in facts.members.keys() {
         let Some((member, pin)) = facts.joined(cluster) else {
@@ -22,11 +26,13 @@ pub(super) fn render(world: &mut World, facts: &Facts) {
         let agent = facts.agents.get(cluster);
         let identity = identity(cluster, member, pin, agent, &shared);
         world.resources.insert(Ref::Identity(cluster.clone()), identity);
+        let silent = facts.silent.contains(cluster);
+        let unconfirmed = unconfirmed(cluster, facts, &world.state.ledger, settings);
         for (name, compiled) in [
             (Ref::Target(cluster.clone()), target(cluster, member, pin)),
             (
                 Ref::Coverage(cluster.clone()),
-                coverage(cluster, agent, facts.silent.contains(cluster)),
+                coverage(cluster, agent, silent, unconfirmed),
             ),
             (
                 Ref::gateway_credential(cluster),
@@ -98,18 +104,40 @@ fn identity(
     Compiled::new(body).provisional(provisional)
 }
 
-/// `None` until the agent has told. While it is silent nothing is known to be labelled: routers that go by labels then read
-/// anew what they might miss.
-fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool) -> Option<Compiled> {
-    let told = agent.and_then(|agent| agent.coverage.as_ref());
-    let kinds = match told {
-        _ if silent => Vec::new(),
-        told => told?.values().map(coverage_for_routers).collect(),
+/// `None` until the agent has told. While it is silent, or has too many namespaces to confirm, nothing is known to be
+/// labelled: routers that go by labels then read anew what they might miss.
+fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirmed: Vec<String>) -> Option<Compiled> {
+    let told = agent.and_then(|agent| agent.namespaces.as_ref().and(agent.coverage.as_ref()));
+    let (kinds, unconfirmed) = match told {
+        _ if silent || unconfirmed.len() > MOST_UNCONFIRMED => (Vec::new(), Vec::new()),
+        told => (told?.values().map(coverage_for_routers).collect(), unconfirmed),
     };
     Some(Compiled::new(Body::Coverage(v1::Coverage {
         cluster: cluster.to_owned(),
         kinds,
+        unconfirmed,
     })))
+}
+
+/// Namespaces that shards own and that are new, or without the labels of the present rule, in order; one more than are told
+/// if there are too many. One that is named and not there has nothing that could lack its labels.
+fn unconfirmed(cluster: &str, facts: &Facts, ledger: &Ledger, settings: &Settings) -> Vec<String> {
+    let Some((agent, there)) = facts.agents.get(cluster).zip(facts.inventory(cluster)) else {
+        return Vec::new();
+    };
+    let owned = ledger.in_cluster(cluster).filter(|(_, entry)| entry.owner.is_some());
+    let lacks = owned.filter(|(name, _)| {
+        let is_confirmed = |namespace| is_labelled(name, namespace, settings) && !agent.settling.contains_key(*name);
+        !system_namespace(name) && there.get(*name).is_some_and(|namespace| !is_confirmed(namespace))
+    });
+    lacks.take(MOST_UNCONFIRMED + 1).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Whether it has the labels from which those of the objects in it follow.
+fn is_labelled(name: &str, namespace: &Namespace, settings: &Settings) -> bool {
+    let is = |key: &str, value: &str| namespace.labels.get(key).is_some_and(|label| label == value);
+    let bucket = settings.bucketing.bucket_of(name).to_string();
+    is(settings.keys.namespace(), name) && is(settings.keys.sharding_hash(), &bucket)
 }
 
 /// `None` until the agent has minted one for this process.

@@ -342,6 +342,41 @@ fn a_report_of_coverage_changes_one_resource() {
     assert!(matches!(told, Some(v1::resource::Body::Coverage(coverage)) if nothing(coverage)));
 }
 
+/// Until the agent has labelled a namespace, what is made in it may lack its labels too.
+#[test]
+fn namespaces_without_confirmed_labels_are_told() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b", "kube-system", "other"]);
+    fleet.apply(
+        "shard",
+        spec(&[("east", &["ns-a", "ns-b", "kube-system", "not-there"])]),
+    );
+    let pods = portolan_crds::GroupResource::new("", "pods");
+    let complete = v1::KindCoverage {
+        complete: true,
+        ..v1::KindCoverage::default()
+    };
+    fleet.agent("east").coverage = Some(BTreeMap::from([(pods, complete)]));
+    let told = |fleet: &Fleet| match fleet.clone().compile(0).body(&Ref::Coverage("east".to_owned())) {
+        Some(v1::resource::Body::Coverage(told)) => (told.kinds.len(), told.unconfirmed.clone()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(told(&fleet), (1, vec!["ns-a".to_owned(), "ns-b".to_owned()]));
+    fleet.label("east", "ns-a");
+    assert_eq!(told(&fleet), (1, vec!["ns-b".to_owned()]));
+    fleet.label("east", "ns-b");
+    assert_eq!(told(&fleet), (1, Vec::new()));
+    fleet
+        .agent("east")
+        .settling
+        .insert("ns-a".to_owned(), std::time::Instant::now());
+    assert_eq!(told(&fleet), (1, vec!["ns-a".to_owned()]));
+    let many: Vec<String> = (0..200).map(|number| format!("ns-{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    fleet.apply("shard", spec(&[("east", &many)]));
+    fleet.inventory("east", &many);
+    assert_eq!(told(&fleet), (0, Vec::new()), "too many to name");
+}
+
 #[test]
 fn a_namespace_more_changes_what_is_owned_in_its_member_alone() {
     let mut fleet = Fleet::new(&["ns-a"]);

@@ -20,6 +20,9 @@ use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, coverage_for
 /// anew. Six heartbeats.
 const COVERAGE_AGES: Duration = Duration::from_secs(30);
 
+/// Agents tell of coverage at most once a second: by then they have told which objects of a new namespace lack their labels.
+const NAMESPACE_SETTLES: Duration = Duration::from_secs(3);
+
 impl Facts {
     /// A stream begins: what earlier ones reported stays until it is replaced.
     pub(crate) fn agent_connected(&mut self, cluster: &str, epoch: u64, hello: &v1::AgentHello) -> Change {
@@ -76,10 +79,11 @@ impl Facts {
         }
     }
 
-    /// What agents said of labels ages: of each member without a word within [`COVERAGE_AGES`] it does not count any more. Not
+    /// What agents said of labels ages, and new namespaces settle: of each member without a word within [`COVERAGE_AGES`] it does not count any more. Not
     /// counted is the time before `since`, when there was no hub that it could have told.
     pub(crate) fn age_coverage(&mut self, now: Instant, since: Instant) -> Change {
-        let mut change = Change::Nothing;
+        let settled = self.agents.values_mut().map(|agent| agent.settle(now)).max();
+        let mut change = settled.unwrap_or(Change::Nothing);
         for cluster in self.members.keys() {
             let vouched = self.agents.get(cluster).and_then(|agent| agent.vouched);
             let last = vouched.map_or(since, |vouched| vouched.max(since));
@@ -138,6 +142,12 @@ impl AgentReport {
     }
 
     fn namespaces(&mut self, delta: v1::NamespaceDelta) -> Change {
+        if let Some(known) = &self.namespaces {
+            let is_new = |fact: &&v1::NamespaceFact| known.get(&fact.name).is_none_or(|known| known.uid != fact.uid);
+            let new = delta.upserted.iter().filter(is_new);
+            let now = Instant::now();
+            self.settling.extend(new.map(|fact| (fact.name.clone(), now)));
+        }
         let upserted = delta.upserted.into_iter().map(|fact| {
             let namespace = Namespace {
                 uid: fact.uid,
@@ -146,7 +156,23 @@ impl AgentReport {
             };
             (fact.name, namespace)
         });
-        fold(&mut self.namespaces, delta.reset, upserted, delta.removed)
+        let change = fold(&mut self.namespaces, delta.reset, upserted, delta.removed);
+        let there = self.namespaces.as_ref();
+        self.settling
+            .retain(|name, _| there.is_some_and(|all| all.contains_key(name)));
+        change
+    }
+
+    /// Forgets which namespaces are new once it has been so for [`NAMESPACE_SETTLES`].
+    fn settle(&mut self, now: Instant) -> Change {
+        let before = self.settling.len();
+        self.settling
+            .retain(|_, heard| now.saturating_duration_since(*heard) < NAMESPACE_SETTLES);
+        if self.settling.len() < before {
+            Change::Compile
+        } else {
+            Change::Nothing
+        }
     }
 
     fn coverage(&mut self, delta: v1::CoverageDelta) -> Change {

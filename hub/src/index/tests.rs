@@ -275,6 +275,43 @@ fn what_an_agent_said_of_labels_ages_until_it_has_told_all_again() {
 }
 
 #[test]
+fn a_namespace_that_is_made_or_made_anew_settles_for_a_while() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let told = |reset, all: &[(&str, &str)], removed: &[&str]| {
+        let fact = |(name, uid): &(&str, &str)| v1::NamespaceFact {
+            name: (*name).to_owned(),
+            uid: (*uid).to_owned(),
+            ..v1::NamespaceFact::default()
+        };
+        Report::Namespaces(v1::NamespaceDelta {
+            reset,
+            upserted: all.iter().map(fact).collect(),
+            removed: removed.iter().map(|name| (*name).to_owned()).collect(),
+        })
+    };
+    let new = |facts: &Facts| facts.agents["east"].settling.keys().cloned().collect::<Vec<_>>();
+    folded(&mut facts, 1, told(true, &[("a", "1"), ("b", "1")], &[]));
+    assert_eq!(new(&facts), [""; 0], "what was there before this hub");
+    folded(
+        &mut facts,
+        1,
+        told(false, &[("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")], &[]),
+    );
+    folded(&mut facts, 1, told(false, &[], &["d"]));
+    assert_eq!(new(&facts), ["b", "c"]);
+    let now = Instant::now();
+    assert_eq!(facts.age_coverage(now, now), Change::Nothing);
+    assert_eq!(facts.age_coverage(now + Duration::from_secs(4), now), Change::Compile);
+    assert_eq!(new(&facts), [""; 0]);
+    // The agent was away meanwhile.
+    facts.agent_connected("east", 2, &v1::AgentHello::default());
+    folded(&mut facts, 2, told(true, &[("a", "2"), ("b", "2")], &[]));
+    assert_eq!(new(&facts), ["a"]);
+}
+
+#[test]
 fn one_agent_cannot_feed_the_hub_without_bound() {
     let mut facts = Facts::default();
     facts.agent_connected("east", 1, &v1::AgentHello::default());

@@ -10,10 +10,11 @@ use portolan_crds::{
     accepted_reason, validate,
 };
 use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
 
 use super::finding::{set, whole_seconds};
 use super::{Routers, Sources};
-use crate::compile::{Ref, some_of};
+use crate::compile::{Ref, World, some_of};
 use crate::facts::{AgentReport, Facts, MemberObject};
 
 /// Three heartbeats of five seconds that did not come.
@@ -25,7 +26,10 @@ const AGENT_RETURNS_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 /// The status that the member ought to have.
 pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject) -> MemberClusterStatus {
     let Sources {
-        facts, routers, now, ..
+        facts,
+        world,
+        routers,
+        now,
     } = sources;
     let agent = facts.agents.get(cluster);
     let mut status = member.status.clone();
@@ -38,7 +42,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         joined(facts, cluster, agent),
         available(&status, agent, now, refused_target(cluster, routers)),
         credentials(agent, now),
-        labels(agent, facts.silent.contains(cluster)),
+        labels(agent, facts.silent.contains(cluster), unconfirmed(world, cluster)),
     ];
     if agent.is_none() && may_return(&status, now) {
         let is_known = |type_: ConditionType| status.conditions.iter().any(|known| known.type_ == type_.to_string());
@@ -245,7 +249,16 @@ fn credentials(agent: Option<&AgentReport>, now: Timestamp) -> Finding {
     Finding::holds(TYPE, "the routers have a token")
 }
 
-fn labels(agent: Option<&AgentReport>, silent: bool) -> Finding {
+/// Namespaces whose labels routers do not go by yet.
+fn unconfirmed<'a>(world: &'a World, cluster: &str) -> &'a [String] {
+    let told = world.resources.get(&Ref::Coverage(cluster.to_owned()));
+    match told.and_then(|told| told.resource.body.as_ref()) {
+        Some(Body::Coverage(coverage)) => &coverage.unconfirmed,
+        _ => &[],
+    }
+}
+
+fn labels(agent: Option<&AgentReport>, silent: bool, unconfirmed: &[String]) -> Finding {
     const TYPE: ConditionType = ConditionType::LabelsSynced;
     if silent {
         let message = "the agent has said nothing of labels for more than 30 s: whether new objects have theirs is not known, \
@@ -261,8 +274,12 @@ fn labels(agent: Option<&AgentReport>, silent: bool) -> Finding {
     if coverage.is_empty() {
         let message = "the agent is finding out which kinds there are";
         Finding::fails(TYPE, ConditionReason::Labelling, message)
-    } else if missing.is_empty() {
+    } else if missing.is_empty() && unconfirmed.is_empty() {
         Finding::holds(TYPE, "every object has its labels")
+    } else if missing.is_empty() {
+        let names = some_of(unconfirmed, ", ");
+        let message = format!("routers show these namespaces by name, new or without labels as they are: {names}");
+        Finding::fails(TYPE, ConditionReason::Labelling, message)
     } else {
         let message = format!("being labelled: {}", some_of(missing, ", "));
         Finding::fails(TYPE, ConditionReason::Labelling, message)
@@ -339,8 +356,11 @@ mod tests {
                 coverage,
                 ..AgentReport::default()
             };
-            assert_eq!(labels(Some(&agent), false).status, holds);
-            assert_eq!(labels(Some(&agent), true).status, None, "silent");
+            assert_eq!(labels(Some(&agent), false, &[]).status, holds);
+            assert_eq!(labels(Some(&agent), true, &[]).status, None, "silent");
+            let new = labels(Some(&agent), false, &["new".to_owned()]);
+            assert_eq!(new.status, holds.map(|_| false), "{new:?}");
+            assert_eq!(new.message.contains("new"), holds == Some(true), "{new:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod told;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use portolan_crds::labels::{GATEWAY_ACCOUNT, LabelKeys};
@@ -25,7 +25,7 @@ use portolan_runtime::Secret;
 use portolan_wire::v1;
 
 use self::keys::KeyIndex;
-pub(crate) use self::reach::Reach;
+pub(crate) use self::reach::{Reach, Unlabelled};
 
 /// Routing state of one moment. Cheap to clone: everything large is behind an `Arc`.
 #[derive(Debug, Clone, Default)]
@@ -466,6 +466,8 @@ pub(crate) struct Coverage {
     /// Whether new objects get their labels at admission, and keep them in updates that leave them out; `None`: the agent has
     /// not looked yet.
     pub(crate) at_admission: Option<bool>,
+    /// Namespaces of the member in which objects may lack their labels whatever is said here; of all kinds the same.
+    pub(crate) unconfirmed: Arc<BTreeSet<String>>,
 }
 
 /// A token for one member.

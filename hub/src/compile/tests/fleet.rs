@@ -87,6 +87,18 @@ impl Fleet {
         self.agent(cluster).namespaces = Some(namespaces.collect());
     }
 
+    /// As an agent labels.
+    pub(in crate::compile) fn label(&mut self, cluster: &str, namespace: &str) {
+        let Settings { keys, bucketing, .. } = Settings::default();
+        let labels = [
+            (keys.namespace(), namespace.to_owned()),
+            (keys.sharding_hash(), bucketing.bucket_of(namespace).to_string()),
+        ];
+        let namespaces = self.agent(cluster).namespaces.get_or_insert_default();
+        let namespace = namespaces.entry(namespace.to_owned()).or_default();
+        namespace.labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    }
+
     pub(in crate::compile) fn caller(&mut self, cluster: &str, uid: &str, app: &str) {
         let fact = v1::CallerFact {
             namespace: "ops".to_owned(),

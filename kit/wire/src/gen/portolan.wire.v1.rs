@@ -717,6 +717,10 @@ pub struct Coverage {
     pub cluster: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub kinds: ::prost::alloc::vec::Vec<KindCoverage>,
+    /// Namespaces that shards own there and whose labels the agent has not confirmed: objects in them may lack theirs, whatever
+    /// `complete` says. At most 100; with more, no kind is told.
+    #[prost(string, repeated, tag = "3")]
+    pub unconfirmed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KindCoverage {

@@ -14,7 +14,7 @@ use super::{FanLeg, FanOut, Refusal, Rewrite, Rule, scope};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
-use crate::value::snapshot::{Member, Reach};
+use crate::value::snapshot::{Coverage, Member, Reach, Unlabelled};
 use crate::value::traffic::Traffic;
 
 impl Merged<'_> {
@@ -133,19 +133,47 @@ impl Merged<'_> {
             namespaces: (!filter.is_everything()).then_some(filter),
             selector: finer,
         };
-        let mut leg = self.leg(&member.cluster, share)?;
-        let Some(selector) = by_labels(&leg.share, reach, said) else {
-            return Ok(leg);
-        };
+        let leg = self.leg(&member.cluster, share)?;
         let snapshot = self.route.snapshot;
         let coverage = snapshot.coverage(&member.cluster, &resource.group, &resource.resource);
+        Ok(self.chosen_by_labels(leg, reach, said, coverage))
+    }
+
+    /// The leg, with the share as a selector where labels say it. `said`: the agents' labels that limits demand.
+    fn chosen_by_labels(
+        &self,
+        mut leg: FanLeg,
+        reach: &Reach,
+        said: Option<Selector>,
+        coverage: Option<&Coverage>,
+    ) -> FanLeg {
+        let Some(namespaces) = &leg.share.namespaces else {
+            return leg;
+        };
+        let own = leg.share.selector.clone().unwrap_or_else(Selector::everything);
+        if namespaces.is_nothing() {
+            let nothing = Selector::nothing().and(&own);
+            leg.by_labels = Some(digest(&nothing));
+            leg.forward.rewrite.selector = Some(nothing);
+            leg.filter = None;
+            return leg;
+        }
+        let said = said.ok_or(Unlabelled::Unsayable);
+        let selector = match reach.selector.clone().and_then(|reach| Ok(reach.and(&said?).and(&own))) {
+            Ok(selector) => selector,
+            Err(why) => {
+                leg.unlabelled = Some(why);
+                return leg;
+            }
+        };
         let nothing = selector.is_nothing();
-        leg.by_labels = (nothing || scope::labelling(self.shard, coverage)).then(|| digest(&selector));
-        if nothing || scope::labelled(self.shard, coverage) {
+        leg.by_labels = (nothing || scope::labelling(self.shard, coverage, namespaces)).then(|| digest(&selector));
+        leg.unlabelled = scope::unlabelled(self.shard, coverage, namespaces).filter(|_| !nothing);
+        if leg.unlabelled.is_none() {
             leg.forward.rewrite.selector = Some(selector);
             leg.filter = None;
         }
-        Ok(leg)
+        leg
     }
 
     /// A leg that is filtered by the router.
@@ -161,6 +189,7 @@ impl Merged<'_> {
             filter,
             share,
             by_labels: None,
+            unlabelled: None,
         })
     }
 
@@ -253,14 +282,4 @@ impl Merged<'_> {
             }),
         }
     }
-}
-
-/// The share by labels, where labels can say it. `said`: the agents' labels that limits demand.
-fn by_labels(share: &Share, reach: &Reach, said: Option<Selector>) -> Option<Selector> {
-    let agents = if share.namespaces.as_ref()?.is_nothing() {
-        Selector::nothing()
-    } else {
-        reach.selector.as_ref()?.and(&said?)
-    };
-    Some(agents.and(share.selector.as_ref().unwrap_or(&Selector::everything())))
 }

@@ -17,7 +17,7 @@ use portolan_merge::filter::{NamespaceFilter, share_digest};
 
 use super::{Forward, Rewrite};
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Shard, Snapshot, Target, Unavailable};
+use crate::value::snapshot::{Shard, Snapshot, Target, Unavailable, Unlabelled};
 
 /// One request to many members.
 #[derive(Debug, Clone)]
@@ -69,6 +69,8 @@ pub(crate) struct FanLeg {
     /// The [`digest`] of the share by labels, if objects of the kind get theirs, though not every one may have them yet. A
     /// plan lives as long as its watch, and the selector names every namespace.
     pub(crate) by_labels: Option<u64>,
+    /// Why labels do not choose the share, which the router filters instead.
+    pub(crate) unlabelled: Option<Unlabelled>,
     /// Why this member must not be asked now (a cordon): treat it as one that does not answer, and send nothing. A running stream
     /// goes on.
     pub(crate) held: Option<String>,
@@ -232,9 +234,12 @@ impl FanLeg {
         let from = lines.len();
         self.forward.explain(lines);
         match &self.filter {
-            Some(filter) => lines.push(format!(
-                "the router keeps {filter}: labels of the kind are not complete there or cannot say it, its agent is not heard, or the member has not told what it serves"
-            )),
+            Some(filter) => lines.push(match &self.unlabelled {
+                Some(why) => format!("the router keeps {filter}: {why}"),
+                None => {
+                    format!("the router keeps {filter}: the member has not told whether the kind has namespaces there")
+                }
+            }),
             None if self.share.namespaces.is_some() => {
                 lines.push("labels of the kind are complete there: the member filters".into());
             }

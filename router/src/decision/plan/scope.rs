@@ -3,11 +3,11 @@
 use portolan_crds::names::WILDCARD;
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
-use portolan_merge::filter::NamespaceLabels;
+use portolan_merge::filter::{NamespaceFilter, NamespaceLabels};
 
 use crate::value::classify::ResourceRequest;
 use crate::value::kinds::Scope;
-use crate::value::snapshot::{Coverage, Limit, Shard};
+use crate::value::snapshot::{Coverage, Limit, Shard, Unlabelled};
 
 /// Groups of Events.
 const EVENT_GROUPS: [&str; 2] = ["", "events.k8s.io"];
@@ -148,16 +148,29 @@ pub(super) fn finer(shard: &Shard, selector: &Selector) -> Selector {
     Selector::from_requirements(own.cloned())
 }
 
-/// Whether the agent has labelled every object of the kind by the shard's own rule, so that a selector over its labels
-/// misses nothing. By another rule (the hub was started anew with another prefix, say) it would miss everything.
-pub(super) fn labelled(shard: &Shard, coverage: Option<&Coverage>) -> bool {
-    by_rule(shard, coverage).is_some_and(|coverage| coverage.complete)
+/// Why a selector over the agent's labels would miss objects of the kind in the namespaces of `share`; `None`: it misses
+/// nothing. Labels of another rule (the hub was started anew with another prefix, say) would miss everything.
+pub(super) fn unlabelled(shard: &Shard, coverage: Option<&Coverage>, share: &NamespaceFilter) -> Option<Unlabelled> {
+    let Some(coverage) = by_rule(shard, coverage) else {
+        return Some(Unlabelled::Untold);
+    };
+    if !coverage.complete {
+        let (labelled, total) = (coverage.labelled, coverage.total);
+        return Some(Unlabelled::Incomplete { labelled, total });
+    }
+    unconfirmed(coverage, share).map(Unlabelled::Unconfirmed)
 }
 
 /// Whether objects of the kind get and keep their labels by that rule: those that have none yet are sent to who watches by
-/// label when they have. Where admission is seen not to label, an update takes an object out of such a watch, as if deleted.
-pub(super) fn labelling(shard: &Shard, coverage: Option<&Coverage>) -> bool {
-    by_rule(shard, coverage).is_some_and(|coverage| coverage.at_admission != Some(false))
+/// label when they have. Where admission is seen not to label, an update takes an object out of such a watch, as if deleted;
+/// and of a namespace that was made anew it is not known when.
+pub(super) fn labelling(shard: &Shard, coverage: Option<&Coverage>, share: &NamespaceFilter) -> bool {
+    by_rule(shard, coverage)
+        .is_some_and(|coverage| coverage.at_admission != Some(false) && unconfirmed(coverage, share).is_none())
+}
+
+fn unconfirmed(coverage: &Coverage, share: &NamespaceFilter) -> Option<String> {
+    coverage.unconfirmed.iter().find(|name| share.admits(name)).cloned()
 }
 
 /// What is known of labels by the shard's own rule.

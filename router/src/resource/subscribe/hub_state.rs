@@ -168,6 +168,7 @@ impl HubState {
             body: Some(Body::Coverage(v1::Coverage {
                 cluster: cluster.clone(),
                 kinds: Vec::new(),
+                unconfirmed: Vec::new(),
             })),
         };
         let aged = Transaction {

@@ -92,6 +92,7 @@ fn labelled(cluster: &str) -> v1::Resource {
     let coverage = v1::Coverage {
         cluster: cluster.to_owned(),
         kinds: vec![kind],
+        unconfirmed: Vec::new(),
     };
     resource(&format!("coverage-{cluster}"), Body::Coverage(coverage))
 }

@@ -138,6 +138,7 @@ impl World {
                 selector: None,
             },
             by_labels: None,
+            unlabelled: None,
             held: None,
         });
         let plan = FanOut {

@@ -38,6 +38,7 @@ impl Snapshot {
             groups.flat_map(|(group, kinds)| kinds.iter().map(move |(resource, facts)| ((group, resource), facts)));
         let mut coverage: Vec<_> = kinds.collect();
         coverage.sort_by_key(|(kind, _)| *kind);
+        let unconfirmed = coverage.first().map(|(_, facts)| &*facts.unconfirmed);
         json!({
             "cluster": &*target.cluster,
             "version": target.version,
@@ -48,6 +49,7 @@ impl Snapshot {
             })).collect::<Vec<_>>(),
             "cordoned": target.cordoned,
             "identity": identity,
+            "unconfirmedNamespaces": unconfirmed,
             "coverage": coverage.into_iter().map(|((group, resource), facts)| json!({
                 "group": group,
                 "resource": resource,

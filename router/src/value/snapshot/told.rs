@@ -23,6 +23,7 @@ pub(crate) struct Target {
     pub(crate) allowed_service_accounts: Vec<String>,
     pub(crate) allowed_users: Vec<String>,
     pub(crate) coverage: Vec<v1::KindCoverage>,
+    pub(crate) unconfirmed: Vec<String>,
 }
 
 /// A caller and, where there is exactly one, its shard.
@@ -89,6 +90,7 @@ impl Target {
             Body::Coverage(v1::Coverage {
                 cluster: told.cluster,
                 kinds: told.coverage,
+                unconfirmed: told.unconfirmed,
             }),
         ]
     }

@@ -306,6 +306,7 @@ fn member(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> Vec<Body> {
     let coverage = v1::Coverage {
         cluster: cluster.clone(),
         kinds: vec![pods],
+        unconfirmed: Vec::new(),
     };
     let namespace = v1::NamespaceGrant {
         namespace: cluster.clone(),

@@ -154,6 +154,36 @@ fn a_watch_by_labels_that_admission_does_not_keep_is_filtered_here() {
     }
 }
 
+/// A namespace was made anew: what was made in it has no labels until the agent has seen to it.
+#[test]
+fn what_is_in_a_namespace_that_the_agent_has_not_confirmed_is_told_by_its_name() {
+    let told = |unconfirmed: &[&str]| {
+        let unconfirmed: Vec<String> = unconfirmed.iter().map(|name| (*name).to_owned()).collect();
+        World::of(vec!["ops/blue".into()], Some(two()), |target| {
+            target.unconfirmed.clone_from(&unconfirmed);
+        })
+    };
+    let (confirmed, another, new) = (told(&[]), told(&["ns-z"]), told(&["ns-a", "ns-z"]));
+    let pods = "GET /api/v1/pods?watch";
+    assert!(confirmed.fan(pods).legs.iter().all(|leg| leg.filter.is_none()));
+    assert!(
+        another.fan(pods).legs.iter().all(|leg| leg.filter.is_none()),
+        "of another shard"
+    );
+    let by_name = new.fan(pods);
+    let filtered: Vec<_> = by_name.legs.iter().map(|leg| leg.filter.is_some()).collect();
+    assert_eq!(filtered, [true, false], "ns-a is of east");
+    let why = new.plan(&new.pod(), pods, &[]).why().join("\n");
+    assert!(why.contains("has not confirmed the labels of namespace ns-a"), "{why}");
+    let running = confirmed.fan(pods);
+    assert!(matches!(another.fan(pods).after(&running), Replan::Same));
+    match by_name.clone().after(&running) {
+        Replan::Changed(next) => assert!(next.legs[0].filter.is_some() && next.legs[1].filter.is_none()),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(confirmed.fan(pods).after(&by_name), Replan::Same));
+}
+
 #[test]
 fn long_lists_of_namespaces_are_filtered_here() {
     let names: Vec<String> = (0..1000).map(|index| format!("namespace-{index}")).collect();
@@ -164,6 +194,10 @@ fn long_lists_of_namespaces_are_filtered_here() {
     assert_eq!(fan.legs[0].filter.as_ref().map(NamespaceFilter::names), Some(1000));
     let why = world.plan(&world.pod(), "GET /api/v1/pods", &[]).why().join("\n");
     assert!(why.contains("and 980 more"), "{why}");
+    assert!(
+        why.contains("have 13890 bytes of names, and a selector carries 8192"),
+        "{why}"
+    );
 }
 
 #[test]

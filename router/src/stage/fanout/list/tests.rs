@@ -223,6 +223,7 @@ impl World {
                 selector: None,
             },
             by_labels: None,
+            unlabelled: None,
             held: None,
         }
     }

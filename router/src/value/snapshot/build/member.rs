@@ -1,5 +1,7 @@
 //! Members of the wire, checked: the way to each, its identity, its coverage, the token for it.
 
+use std::sync::Arc;
+
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 
@@ -43,6 +45,7 @@ pub(super) fn identity(wire: &v1::MemberIdentity) -> Result<MemberIdentity, Buil
 
 pub(super) fn coverage(wire: &v1::Coverage) -> Kinds {
     let mut kinds = Kinds::new();
+    let unconfirmed = Arc::new(wire.unconfirmed.iter().cloned().collect());
     for kind in &wire.kinds {
         let facts = Coverage {
             complete: kind.complete,
@@ -50,6 +53,7 @@ pub(super) fn coverage(wire: &v1::Coverage) -> Kinds {
             total: kind.total,
             rule: kind.rule.as_ref().and_then(label_rule),
             at_admission: kind.at_admission,
+            unconfirmed: Arc::clone(&unconfirmed),
         };
         let of_group = kinds.entry(kind.group.clone()).or_default();
         of_group.insert(kind.resource.clone(), facts);
