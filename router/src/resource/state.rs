@@ -3,6 +3,8 @@
 //! whole out, and a file that does not check out is as good as none. Caller: `subscribe`.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, io};
 
 use portolan_runtime::files::{self, FileError};
 use portolan_wire::v1::Resource;
@@ -39,6 +41,14 @@ pub(crate) struct StateFile {
     path: PathBuf,
 }
 
+/// What a state file kept.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Kept {
+    pub(crate) resources: Vec<Resource>,
+    /// When the hub was heard last, or earlier.
+    pub(crate) heard: SystemTime,
+}
+
 impl StateFile {
     pub(crate) fn in_folder(folder: &Path) -> Self {
         Self {
@@ -46,17 +56,40 @@ impl StateFile {
         }
     }
 
-    /// Replaces the file. Blocking.
-    pub(crate) fn save<'a>(&self, resources: impl Iterator<Item = &'a Resource>) -> Result<(), StateError> {
-        Ok(files::write_private(&self.path, encode(resources))?)
+    /// Replaces the file, which is as old as the hub's last word. Blocking.
+    pub(crate) fn save<'a>(
+        &self,
+        resources: impl Iterator<Item = &'a Resource>,
+        heard: SystemTime,
+    ) -> Result<(), StateError> {
+        files::write_private(&self.path, encode(resources))?;
+        let file = fs::File::options().write(true).open(&self.path);
+        Ok(file
+            .and_then(|file| file.set_modified(heard))
+            .map_err(self.failed("date"))?)
     }
 
     /// `None` if there is no file. Blocking.
-    pub(crate) fn load(&self) -> Result<Option<Vec<Resource>>, StateError> {
+    pub(crate) fn load(&self) -> Result<Option<Kept>, StateError> {
         match files::read(&self.path) {
-            Ok(bytes) => self.decode(&bytes).map(Some),
+            Ok(bytes) => {
+                let heard = fs::metadata(&self.path).and_then(|file| file.modified());
+                Ok(Some(Kept {
+                    resources: self.decode(&bytes)?,
+                    heard: heard.map_err(self.failed("read the date of"))?,
+                }))
+            }
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    fn failed(&self, operation: &'static str) -> impl FnOnce(io::Error) -> FileError {
+        let path = self.path.clone();
+        move |source| FileError {
+            operation,
+            path,
+            source,
         }
     }
 
@@ -92,8 +125,9 @@ fn encode<'a>(resources: impl Iterator<Item = &'a Resource>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
+
+    use std::time::Duration;
 
     use portolan_wire::v1::resource::Body;
     use portolan_wire::v1::{Credential, Target};
@@ -129,8 +163,11 @@ mod tests {
         let file = StateFile::in_folder(folder.path());
         assert!(file.load().unwrap().is_none());
         for saved in [resources(), Vec::new(), resources()] {
-            file.save(saved.iter()).unwrap();
-            assert_eq!(file.load().unwrap(), Some(saved));
+            let heard = SystemTime::now() - Duration::from_mins(4);
+            file.save(saved.iter(), heard).unwrap();
+            let kept = file.load().unwrap().unwrap();
+            let age = heard.duration_since(kept.heard).unwrap_or_default();
+            assert!(kept.resources == saved && age < Duration::from_secs(1), "{kept:?}");
         }
         assert_eq!(fs::metadata(&file.path).unwrap().permissions().mode() & 0o777, 0o600);
     }

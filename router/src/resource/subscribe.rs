@@ -86,6 +86,7 @@ impl Subscriber {
     pub(crate) async fn run(mut self, tasks: Tasks) -> anyhow::Result<()> {
         let stop = tasks.token();
         stop.run_until_cancelled(self.follow()).await;
+        self.state.lost_hub();
         self.state.save_if_changed().await;
         Ok(())
     }
@@ -93,9 +94,11 @@ impl Subscriber {
     async fn follow(&mut self) {
         let mut backoff = Backoff::new(Duration::from_millis(200), MAX_WAIT);
         let mut identity = self.link.identity().subscribe();
+        self.state.lost_hub();
         loop {
             // The sender lives in the link, so this cannot fail.
-            let _ = identity.wait_for(|generation| *generation > 0).await;
+            self.without_hub(async { drop(identity.wait_for(|generation| *generation > 0).await) })
+                .await;
             let Err(error) = self.session().await;
             self.metrics.disconnected();
             self.state.lost_hub();
@@ -105,13 +108,18 @@ impl Subscriber {
             }
             let serving = self.state.generation();
             tracing::warn!(hub = self.link.address(), %error, serving, "the hub's stream ended, serving the last state");
-            let mut pause = pin!(backoff.sleep());
-            loop {
-                tokio::select! {
-                    () = &mut pause => break,
-                    () = self.state.save_due() => self.state.save_if_changed().await,
-                    () = self.state.coverage_ages() => self.state.age_coverage(),
-                }
+            self.without_hub(backoff.sleep()).await;
+        }
+    }
+
+    /// Waits, and does what is due without a hub.
+    async fn without_hub(&mut self, waited_for: impl Future<Output = ()>) {
+        let mut waited_for = pin!(waited_for);
+        loop {
+            tokio::select! {
+                () = &mut waited_for => return,
+                () = self.state.save_due() => self.state.save_if_changed().await,
+                () = self.state.coverage_ages() => self.state.age_coverage(),
             }
         }
     }

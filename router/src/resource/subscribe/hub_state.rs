@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use portolan_runtime::Chain;
 use portolan_wire::protocol::CURSOR_FORMAT_2;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::SessionError;
 use crate::resource::routing::RoutingStore;
-use crate::resource::state::{StateError, StateFile};
+use crate::resource::state::{Kept, StateError, StateFile};
 use crate::value::snapshot::build::{Transaction, apply};
 
 /// Between two writes of the state file: a busy fleet commits many times a second, and each write is synced.
@@ -42,12 +42,19 @@ pub(crate) struct HubState {
     saving: Option<JoinHandle<Result<(), StateError>>>,
     /// Writes in a row that failed.
     failures: u32,
-    /// Since the hub is away: when what it said of the next member's labels does not count any more.
-    ages_at: Option<Instant>,
-    /// Members of whose labels what the hub said does not count any more.
-    aged: HashSet<String>,
+    /// `None`: the hub is there.
+    away: Option<Away>,
     /// What tells of cursors of format 2 is passed over, as routers of before did.
     held_to_format_1: bool,
+}
+
+/// A hub that is away.
+#[derive(Debug, Clone, Copy)]
+struct Away {
+    /// Its last word, also of one that an earlier process heard.
+    heard: SystemTime,
+    /// When what it said of the next member's labels does not count any more.
+    ages_at: Instant,
 }
 
 impl HubState {
@@ -62,8 +69,7 @@ impl HubState {
             saved_at: None,
             saving: None,
             failures: 0,
-            ages_at: None,
-            aged: HashSet::new(),
+            away: None,
             held_to_format_1: false,
         }
     }
@@ -94,8 +100,8 @@ impl HubState {
     pub(super) fn load(&mut self) -> bool {
         match self.file.load() {
             Ok(None) => false,
-            Ok(Some(resources)) => {
-                self.serve_last_good(resources);
+            Ok(Some(kept)) => {
+                self.serve_last_good(kept);
                 true
             }
             Err(error) => {
@@ -105,12 +111,20 @@ impl HubState {
         }
     }
 
-    fn serve_last_good(&mut self, resources: Vec<v1::Resource>) {
+    fn serve_last_good(&mut self, kept: Kept) {
+        let Kept { mut resources, heard } = kept;
+        let holds = COVERAGE_HOLDS.saturating_sub(heard.elapsed().unwrap_or_default());
+        if holds.is_zero() {
+            // No watch runs yet that would have to be asked anew.
+            resources.retain(|resource| !matches!(resource.body, Some(Body::Coverage(_))));
+        }
         let rejected = self.apply(Transaction {
             upserted: resources,
             removed: Vec::new(),
         });
         self.changed = false;
+        let ages_at = Instant::now() + holds;
+        self.away = Some(Away { heard, ages_at });
         if !rejected.is_empty() {
             tracing::warn!(?rejected, "the state file holds what this version cannot serve");
         }
@@ -128,11 +142,8 @@ impl HubState {
                 }
             }
         }
-        let mut before = self.routing.load().snapshot.clone();
-        if let Some(restored) = self.restored() {
-            before = Arc::new(apply(&before, &restored).snapshot);
-        }
-        let applied = apply(&before, &transaction);
+        self.away = None;
+        let applied = apply(&self.routing.load().snapshot, &transaction);
         self.routing.swap(applied.snapshot);
         self.keep(transaction, &applied.rejected);
         applied.rejected
@@ -140,58 +151,45 @@ impl HubState {
 
     /// The hub's stream has ended, or there is none yet: what it said last of labels holds for a while.
     pub(super) fn lost_hub(&mut self) {
-        self.ages_at.get_or_insert_with(|| Instant::now() + COVERAGE_HOLDS);
+        if self.away.is_none() {
+            self.away = Some(Away {
+                heard: SystemTime::now(),
+                ages_at: Instant::now() + COVERAGE_HOLDS,
+            });
+            // The file says when that was.
+            self.changed |= !self.resources.is_empty();
+        }
     }
 
     /// Resolves when [`Self::age_coverage`] is due; never while the hub is there. Safe to drop.
     pub(super) async fn coverage_ages(&self) {
-        match self.ages_at {
-            Some(at) => tokio::time::sleep_until(at).await,
+        match self.away {
+            Some(away) => tokio::time::sleep_until(away.ages_at).await,
             None => std::future::pending().await,
         }
     }
 
-    /// Lets the labels of one more member count for nothing: its watches by label are asked anew, so members take turns.
+    /// Forgets what the hub said of one more member's labels, until it says so anew: the watches by them are asked anew, so
+    /// members take turns.
     pub(super) fn age_coverage(&mut self) {
-        self.ages_at = Some(Instant::now() + BETWEEN_MEMBERS);
-        let coverage = self.resources.values().filter_map(|resource| match &resource.body {
-            Some(Body::Coverage(coverage)) if !self.aged.contains(&coverage.cluster) => Some(&coverage.cluster),
-            _ => None,
-        });
-        let Some(cluster) = coverage.min().cloned() else { return };
+        if let Some(away) = &mut self.away {
+            away.ages_at = Instant::now() + BETWEEN_MEMBERS;
+        }
+        let coverage = self.resources.keys();
+        let coverage = coverage.filter(|reference| reference.kind() == v1::ResourceKind::Coverage);
+        let Some(reference) = coverage.min_by_key(|reference| &reference.name).cloned() else {
+            return;
+        };
         tracing::warn!(
-            cluster,
+            cluster = reference.name,
             "the hub is away for too long: what it said of labels does not count any more"
         );
-        let unknown = v1::Resource {
-            version: String::new(),
-            body: Some(Body::Coverage(v1::Coverage {
-                cluster: cluster.clone(),
-                kinds: Vec::new(),
-                unconfirmed: Vec::new(),
-            })),
-        };
         let aged = Transaction {
-            upserted: vec![unknown],
-            removed: Vec::new(),
+            upserted: Vec::new(),
+            removed: vec![reference],
         };
         self.routing.swap(apply(&self.routing.load().snapshot, &aged).snapshot);
-        self.aged.insert(cluster);
-    }
-
-    /// The hub is back, and what it does not say anew of labels holds again.
-    fn restored(&mut self) -> Option<Transaction> {
-        self.ages_at = None;
-        let aged = std::mem::take(&mut self.aged);
-        let held = self.resources.values().filter(|resource| match &resource.body {
-            Some(Body::Coverage(coverage)) => aged.contains(&coverage.cluster),
-            _ => false,
-        });
-        let upserted: Vec<_> = held.map(|resource| v1::Resource::clone(resource)).collect();
-        (!upserted.is_empty()).then_some(Transaction {
-            upserted,
-            removed: Vec::new(),
-        })
+        self.keep(aged, &[]);
     }
 
     fn keep(&mut self, transaction: Transaction, rejected: &[v1::Rejected]) {
@@ -274,8 +272,9 @@ impl HubState {
         self.changed = false;
         self.saved_at = Some(Instant::now());
         let (file, resources) = (self.file.clone(), self.resources.values().cloned().collect::<Vec<_>>());
+        let heard = self.away.map_or_else(SystemTime::now, |away| away.heard);
         self.saving = Some(tokio::task::spawn_blocking(move || {
-            file.save(resources.iter().map(Arc::as_ref))
+            file.save(resources.iter().map(Arc::as_ref), heard)
         }));
         self.saved().await
     }

@@ -2,7 +2,7 @@
 
 mod questions;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
@@ -107,7 +107,7 @@ async fn what_was_said_of_labels_ages_member_by_member_while_the_hub_is_away() {
         upserted: vec![labelled("east"), labelled("west")],
         removed: Vec::new(),
     };
-    assert_eq!(state.apply(told), []);
+    assert_eq!(state.apply(told.clone()), []);
     let by_labels = || {
         let snapshot = client.routing.load().snapshot.clone();
         ["east", "west"].map(|cluster| snapshot.coverage(cluster, "", "pods").is_some())
@@ -122,11 +122,49 @@ async fn what_was_said_of_labels_ages_member_by_member_while_the_hub_is_away() {
     state.coverage_ages().await;
     state.age_coverage();
     assert_eq!((began.elapsed().as_secs(), by_labels()), (310, [false, false]));
-    // The first commit of a stream says that what it does not name is as it was.
+    // A hub that was started anew may not have heard of the agents yet: what it says is asked for, and holds from then on.
+    assert_eq!(state.known(), []);
     state.apply(Transaction::default());
+    assert_eq!(by_labels(), [false, false]);
+    assert_eq!(state.apply(told), []);
     assert_eq!(by_labels(), [true, true]);
     let never = tokio::time::timeout(Duration::from_hours(1), state.coverage_ages()).await;
     assert!(never.is_err(), "the hub is there");
+}
+
+/// A router that is restarted while the hub is away does not begin to count anew.
+#[tokio::test(start_paused = true)]
+async fn the_age_of_what_was_said_of_labels_outlives_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::in_folder(folder.path());
+    let kept = [target("east", "https://east"), labelled("east")];
+    for (minutes, left) in [(0, Some(300)), (4, Some(60)), (6, None)] {
+        let heard = SystemTime::now() - Duration::from_mins(minutes);
+        file.save(kept.iter(), heard).unwrap();
+        let client = Client::new();
+        let mut state = HubState::new(client.routing.clone(), folder.path());
+        assert!(state.load());
+        let began = tokio::time::Instant::now();
+        state.lost_hub();
+        let snapshot = client.routing.load().snapshot.clone();
+        assert_eq!(snapshot.targets.len(), 1);
+        assert_eq!(
+            snapshot.coverage("east", "", "pods").is_some(),
+            left.is_some(),
+            "{minutes}"
+        );
+        let Some(left) = left else { continue };
+        state.coverage_ages().await;
+        assert!(
+            began.elapsed().as_secs().abs_diff(left) <= 2,
+            "{minutes}: {:?}",
+            began.elapsed()
+        );
+        state.age_coverage();
+        state.save_if_changed().await;
+        let age = file.load().unwrap().unwrap().heard.elapsed().unwrap();
+        assert!(age.as_secs().abs_diff(minutes * 60) <= 2, "{minutes}: {age:?}");
+    }
 }
 
 /// A caller of the shard `ns/<shard>`; an empty ServiceAccount makes it bad.
@@ -306,7 +344,7 @@ fn releasing() -> v1::Resource {
 }
 
 fn kept(folder: &std::path::Path) -> Vec<String> {
-    let resources = StateFile::in_folder(folder).load().unwrap().unwrap();
+    let resources = StateFile::in_folder(folder).load().unwrap().unwrap().resources;
     resources.into_iter().map(|resource| resource.version).collect()
 }
 
