@@ -7,6 +7,7 @@
 
 pub(crate) mod inventory;
 mod kind;
+mod outage;
 pub(crate) mod pacer;
 pub(crate) mod patch;
 
@@ -40,6 +41,7 @@ use crate::report::CoverageFacts;
 use crate::settings::Settings;
 use inventory::Subject;
 use kind::KindSweep;
+use outage::Outage;
 use pacer::Pacer;
 use patch::Patcher;
 
@@ -249,6 +251,7 @@ impl Sweeper {
             covered: self.covered.clone(),
             gauges: self.metrics.sweep(),
             first,
+            outage: Outage::default(),
         };
         let tasks = self.tasks.child();
         let token = tasks.token();

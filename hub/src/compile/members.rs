@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use portolan_crds::MemberClusterSpec;
 use portolan_crds::labels::{GATEWAY_ACCOUNT, system_namespace};
+use portolan_crds::{GroupResource, MemberClusterSpec};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
@@ -104,12 +104,14 @@ fn identity(
     Compiled::new(body).provisional(provisional)
 }
 
-/// `None` until the agent has told. While it is silent, or has too many namespaces to confirm, nothing is known to be
-/// labelled: routers that go by labels then read anew what they might miss.
+/// `None` until the agent has told. While it is silent, does not see namespaces, or has too many of them to confirm, nothing is
+/// known to be labelled: routers that go by labels then read anew what they might miss.
 fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirmed: Vec<String>) -> Option<Compiled> {
     let told = agent.and_then(|agent| agent.namespaces.as_ref().and(agent.coverage.as_ref()));
+    let namespaces = told.and_then(|told| told.get(&GroupResource::new("", "namespaces")));
+    let blind = namespaces.is_some_and(|kind| kind.at_admission == Some(false));
     let (kinds, unconfirmed) = match told {
-        _ if silent || unconfirmed.len() > MOST_UNCONFIRMED => (Vec::new(), Vec::new()),
+        _ if silent || blind || unconfirmed.len() > MOST_UNCONFIRMED => (Vec::new(), Vec::new()),
         told => (told?.values().map(coverage_for_routers).collect(), unconfirmed),
     };
     Some(Compiled::new(Body::Coverage(v1::Coverage {
@@ -130,7 +132,10 @@ fn unconfirmed(cluster: &str, facts: &Facts, ledger: &Ledger, settings: &Setting
         let is_confirmed = |namespace| is_labelled(name, namespace, settings) && !agent.settling.contains_key(*name);
         !system_namespace(name) && there.get(*name).is_some_and(|namespace| !is_confirmed(namespace))
     });
-    lacks.take(MOST_UNCONFIRMED + 1).map(|(name, _)| name.to_owned()).collect()
+    lacks
+        .take(MOST_UNCONFIRMED + 1)
+        .map(|(name, _)| name.to_owned())
+        .collect()
 }
 
 /// Whether it has the labels from which those of the objects in it follow.

@@ -370,6 +370,16 @@ fn namespaces_without_confirmed_labels_are_told() {
         .settling
         .insert("ns-a".to_owned(), std::time::Instant::now());
     assert_eq!(told(&fleet), (1, vec!["ns-a".to_owned()]));
+    let namespaces = portolan_crds::GroupResource::new("", "namespaces");
+    let told_namespaces = |at_admission| v1::KindCoverage {
+        at_admission: Some(at_admission),
+        ..v1::KindCoverage::default()
+    };
+    for (seen, kinds) in [(true, 2), (false, 0), (true, 2)] {
+        let coverage = fleet.agent("east").coverage.as_mut().unwrap();
+        coverage.insert(namespaces.clone(), told_namespaces(seen));
+        assert_eq!(told(&fleet).0, kinds, "whether the agent sees namespaces");
+    }
     let many: Vec<String> = (0..200).map(|number| format!("ns-{number}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     fleet.apply("shard", spec(&[("east", &many)]));

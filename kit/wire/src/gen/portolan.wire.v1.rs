@@ -738,7 +738,8 @@ pub struct KindCoverage {
     /// What `complete` holds for. To be trusted only for shards of the same rule.
     #[prost(message, optional, tag = "6")]
     pub rule: ::core::option::Option<LabelRule>,
-    /// New objects get their labels at admission, and updates that leave them out get them back. Absent: nobody has looked yet.
+    /// New objects get their labels at admission, and updates that leave them out get them back. False also while the agent's
+    /// watch of the kind does not run; of namespaces it then speaks for all kinds. Absent: nobody has looked yet.
     #[prost(bool, optional, tag = "7")]
     pub at_admission: ::core::option::Option<bool>,
 }
@@ -1599,7 +1600,8 @@ pub struct CoverageFact {
     /// What the labels were counted by: the agent may not have heard of the hub's present rule yet.
     #[prost(message, optional, tag = "5")]
     pub rule: ::core::option::Option<LabelRule>,
-    /// New objects get their labels at admission, and updates that leave them out get them back. Absent: nobody has looked yet.
+    /// New objects get their labels at admission, and updates that leave them out get them back. False also while the agent's
+    /// watch of the kind does not run; of namespaces it then speaks for all kinds. Absent: nobody has looked yet.
     #[prost(bool, optional, tag = "6")]
     pub at_admission: ::core::option::Option<bool>,
 }
