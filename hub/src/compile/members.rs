@@ -110,14 +110,14 @@ fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirme
     let told = agent.and_then(|agent| agent.namespaces.as_ref().and(agent.coverage.as_ref()));
     let namespaces = told.and_then(|told| told.get(&GroupResource::new("", "namespaces")));
     let blind = namespaces.is_some_and(|kind| kind.at_admission == Some(false));
-    let (kinds, unconfirmed) = match told {
-        _ if silent || blind || unconfirmed.len() > MOST_UNCONFIRMED => (Vec::new(), Vec::new()),
-        told => (told?.values().map(coverage_for_routers).collect(), unconfirmed),
+    let kinds = match told {
+        _ if silent || blind || unconfirmed.len() > MOST_UNCONFIRMED => Vec::new(),
+        told => told?.values().map(coverage_for_routers).collect(),
     };
     Some(Compiled::new(Body::Coverage(v1::Coverage {
         cluster: cluster.to_owned(),
         kinds,
-        unconfirmed,
+        unconfirmed: unconfirmed.into_iter().take(MOST_UNCONFIRMED).collect(),
     })))
 }
 

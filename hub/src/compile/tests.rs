@@ -159,6 +159,23 @@ fn all_namespaces_are_those_of_the_inventory_but_the_systems() {
 }
 
 #[test]
+fn an_entry_may_have_names_and_a_selector() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b", "kube-system", "kube-public"]);
+    let mut both = spec(&[("east", &["kube-system"])]);
+    both.clusters[0].namespace_selector = Some(LabelSelector::default());
+    fleet.apply("shard", both);
+    let world = fleet.compile(0);
+    for (namespace, owner) in [
+        ("ns-a", Some("shard")),
+        ("ns-b", Some("shard")),
+        ("kube-system", Some("shard")),
+        ("kube-public", None),
+    ] {
+        assert_eq!(world.owner("east", namespace), owner, "{namespace}");
+    }
+}
+
+#[test]
 fn the_first_cluster_owns_and_the_others_are_shadowed() {
     let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
     fleet.apply("shard", spec(&[("west", &["ns-a"]), ("east", &[])]));
@@ -384,7 +401,8 @@ fn namespaces_without_confirmed_labels_are_told() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     fleet.apply("shard", spec(&[("east", &many)]));
     fleet.inventory("east", &many);
-    assert_eq!(told(&fleet), (0, Vec::new()), "too many to name");
+    let (kinds, named) = told(&fleet);
+    assert_eq!((kinds, named.len()), (0, 100), "too many to name");
 }
 
 #[test]

@@ -23,6 +23,8 @@ const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// An agent's longest wait between two tries, and some more.
 const AGENT_RETURNS_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 
+const WITHDRAWN: &str = "withdrawn: the cluster had joined, and spec.accept is false since";
+
 /// The status that the member ought to have.
 pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject) -> MemberClusterStatus {
     let Sources {
@@ -37,14 +39,22 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
     figures(&mut status, agent);
     status.cluster_uid = facts.joined(cluster).map(|(_, pin)| pin.cluster_uid.clone());
     status.breakers = breakers(cluster, routers);
+    let unconfirmed = told_of_labels(world, cluster).map_or(&[][..], |told| &told.unconfirmed);
     let mut findings = vec![
         accepted(member),
         joined(facts, cluster, agent),
         available(&status, agent, now, refused_target(cluster, routers)),
         credentials(agent, now),
-        labels(agent, facts.silent.contains(cluster), unconfirmed(world, cluster)),
+        labels(agent, facts.silent.contains(cluster), unconfirmed),
     ];
-    if agent.is_none() && may_return(&status, now) {
+    if was_withdrawn(facts, cluster) {
+        // What its agent says counts no more.
+        let of_agent =
+            |finding: &&mut Finding| !matches!(finding.type_, ConditionType::Accepted | ConditionType::Joined);
+        for finding in findings.iter_mut().filter(of_agent) {
+            *finding = Finding::unknown(finding.type_, ConditionReason::NotAccepted, WITHDRAWN);
+        }
+    } else if agent.is_none() && may_return(&status, now) {
         let is_known = |type_: ConditionType| status.conditions.iter().any(|known| known.type_ == type_.to_string());
         findings.retain(|finding| finding.status.is_some() || !is_known(finding.type_));
     }
@@ -141,15 +151,15 @@ fn joined(facts: &Facts, cluster: &str, agent: Option<&AgentReport>) -> Finding 
     let connected = agent.is_some_and(|agent| agent.connected);
     match (facts.joined(cluster), refusal) {
         (Some((_, pin)), None) => Finding::holds(TYPE, format!("pinned to the cluster with UID {}", pin.cluster_uid)),
+        (None, _) if was_withdrawn(facts, cluster) => Finding::fails(
+            TYPE,
+            ConditionReason::NotAccepted,
+            format!("{WITHDRAWN}; set it to true to have it back"),
+        ),
         (Some(_), Some((_, refusal))) if connected => {
             Finding::holds(TYPE, format!("joined; another attempt to join was refused: {refusal}"))
         }
         (_, Some((reason, refusal))) => Finding::fails(TYPE, *reason, refusal.clone()),
-        (None, None) if was_withdrawn(facts, cluster) => {
-            let message =
-                "withdrawn: the cluster had joined, and spec.accept is false since; set it to true to have it back";
-            Finding::fails(TYPE, ConditionReason::NotAccepted, message)
-        }
         (None, None) => {
             let message =
                 format!("no agent has joined as {cluster}: after portolanctl join, start portolan-agent there");
@@ -159,7 +169,7 @@ fn joined(facts: &Facts, cluster: &str, agent: Option<&AgentReport>) -> Finding 
 }
 
 /// The cluster has joined as this very object, which is not accepted any more.
-fn was_withdrawn(facts: &Facts, cluster: &str) -> bool {
+pub(super) fn was_withdrawn(facts: &Facts, cluster: &str) -> bool {
     let (member, pin) = (facts.members.get(cluster), facts.pins.get(cluster));
     member
         .zip(pin)
@@ -249,12 +259,12 @@ fn credentials(agent: Option<&AgentReport>, now: Timestamp) -> Finding {
     Finding::holds(TYPE, "the routers have a token")
 }
 
-/// Namespaces whose labels routers do not go by yet.
-fn unconfirmed<'a>(world: &'a World, cluster: &str) -> &'a [String] {
-    let told = world.resources.get(&Ref::Coverage(cluster.to_owned()));
-    match told.and_then(|told| told.resource.body.as_ref()) {
-        Some(Body::Coverage(coverage)) => &coverage.unconfirmed,
-        _ => &[],
+/// What routers are told of labels.
+pub(super) fn told_of_labels<'a>(world: &'a World, cluster: &str) -> Option<&'a v1::Coverage> {
+    let told = world.resources.get(&Ref::Coverage(cluster.to_owned()))?;
+    match told.resource.body.as_ref()? {
+        Body::Coverage(coverage) => Some(coverage),
+        _ => None,
     }
 }
 
@@ -288,6 +298,7 @@ fn labels(agent: Option<&AgentReport>, silent: bool, unconfirmed: &[String]) -> 
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
     use portolan_crds::GroupResource;
 
     use super::*;
@@ -317,6 +328,18 @@ mod tests {
             facts.pins.insert("east".to_owned(), pin.clone());
             joined(&facts, "east", None)
         };
+        let mut facts = Facts::default();
+        facts.pins.insert("east".to_owned(), pin.clone());
+        facts.members.insert("east".to_owned(), member("one", false));
+        let sources = Sources {
+            facts: &facts,
+            world: &World::default(),
+            routers: &Routers::new(),
+            now: Timestamp::now(),
+        };
+        let conditions = status(sources, "east", &member("one", false)).conditions;
+        let said = |condition: &&Condition| condition.message.starts_with("withdrawn: ");
+        assert_eq!(conditions.iter().filter(said).count(), 4, "{conditions:?}");
         let withdrawn = found(member("one", false));
         assert_eq!(
             (withdrawn.status, withdrawn.reason),

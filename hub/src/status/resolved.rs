@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use portolan_crds::{ConditionReason, ConditionType, Finding};
 
 use super::finding::nothing_in_force;
+use super::member::was_withdrawn;
 use crate::compile::{Verdict, WantedMember, some_of};
 use crate::facts::Facts;
 
@@ -12,7 +13,16 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
     const TYPE: ConditionType = ConditionType::NamespacesResolved;
     let members = &verdict.wanted.members;
     let strangers = members.iter().map(|member| member.cluster.as_str());
-    let strangers: Vec<_> = strangers.filter(|cluster| facts.joined(cluster).is_none()).collect();
+    let strangers = strangers.filter(|cluster| facts.joined(cluster).is_none());
+    let strangers: Vec<_> = strangers
+        .map(|cluster| {
+            if was_withdrawn(facts, cluster) {
+                format!("{cluster} was withdrawn (its spec.accept is false)")
+            } else {
+                format!("{cluster} has not joined, or is not accepted")
+            }
+        })
+        .collect();
     let pairs = |of: fn(&WantedMember) -> &BTreeSet<String>| {
         let pairs = members
             .iter()
@@ -32,8 +42,8 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
         Finding::fails(TYPE, ConditionReason::UnknownCluster, message)
     } else if !strangers.is_empty() {
         let message = format!(
-            "MemberCluster {} has not joined, or is not accepted: nothing is served from there",
-            strangers.join(", ")
+            "MemberCluster {}: nothing is served from there",
+            strangers.join(", MemberCluster ")
         );
         Finding::fails(TYPE, ConditionReason::ClusterNotJoined, message)
     } else if !shadowed.is_empty() {

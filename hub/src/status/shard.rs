@@ -7,10 +7,11 @@ use portolan_crds::{
 };
 
 use super::finding::{nothing_in_force, set};
+use super::member::told_of_labels;
 use super::resolved::resolved;
 use super::{Sources, callers, leader, reach};
 use crate::compile::{Verdict, World, some_of};
-use crate::facts::{Facts, ShardObject};
+use crate::facts::ShardObject;
 
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
 pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObject) -> Option<ShardingConfigStatus> {
@@ -24,7 +25,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         ..ShardingConfigStatus::default()
     };
     if object.deleting {
-        status.clusters = clusters(sources.facts, world, name, &Verdict::default());
+        status.clusters = clusters(world, name, &Verdict::default());
         let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
         let leaving = Finding::fails(ConditionType::Complete, ConditionReason::HandoverPending, message);
         set(&mut status.conditions, [leaving], object.generation, now);
@@ -45,20 +46,25 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         reach::members_reachable(world, name, verdict, accepted, routers),
         leader::one_leader(sources.facts, name, accepted, routers, now),
     ];
-    status.clusters = clusters(sources.facts, world, name, verdict);
+    status.clusters = clusters(world, name, verdict);
     status.callers = Some(callers);
     set(&mut status.conditions, findings, object.generation, now);
     Some(status)
 }
 
-fn clusters(facts: &Facts, world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
+fn clusters(world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
     let ledger = &world.state.ledger;
     let wanted = verdict.wanted.members.iter().map(|member| member.cluster.as_str());
     let all: BTreeSet<_> = wanted.chain(ledger.clusters()).collect();
+    let is_mine = |cluster: &str, namespace: &String| {
+        let entry = ledger.get(cluster, namespace);
+        entry.is_some_and(|entry| entry.owner.as_ref() == Some(name))
+    };
     let labelled = |cluster: &str| {
-        let coverage = facts.agents.get(cluster).and_then(|agent| agent.coverage.as_ref());
-        !facts.silent.contains(cluster)
-            && coverage.is_some_and(|coverage| !coverage.is_empty() && coverage.values().all(|kind| kind.complete))
+        told_of_labels(world, cluster).is_some_and(|told| {
+            let mine = told.unconfirmed.iter().any(|namespace| is_mine(cluster, namespace));
+            !mine && !told.kinds.is_empty() && told.kinds.iter().all(|kind| kind.complete)
+        })
     };
     all.into_iter()
         .filter_map(|cluster| {
