@@ -101,6 +101,8 @@ pub(crate) struct OutputArgs {
 pub(crate) enum Output {
     /// For people
     Table,
+    /// For people, with more columns where there are some
+    Wide,
     /// For programs
     Json,
 }
@@ -109,7 +111,7 @@ impl OutputArgs {
     /// Prints `answer`, for people as `table` writes it.
     pub(crate) fn print<T: Serialize>(self, answer: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
         match self.output {
-            Output::Table => print!("{}", table(answer)),
+            Output::Table | Output::Wide => print!("{}", table(answer)),
             Output::Json => println!("{}", serde_json::to_string_pretty(answer)?),
         }
         Ok(())

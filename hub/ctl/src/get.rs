@@ -6,12 +6,14 @@ use std::path::PathBuf;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Client, ResourceExt as _};
+use portolan_crds::labels::SYSTEM_NAMESPACES;
 use portolan_crds::{
-    BreakerState, CallerReplica, CallersStatus, ConditionReason, MemberCluster, STATUS_REPLICAS_MAX, ShardingConfig,
+    BreakerState, CallerReplica, CallersStatus, ClusterShardStatus, ConditionReason, MemberCluster,
+    STATUS_REPLICAS_MAX, ShardingConfig,
 };
 use serde::Serialize;
 
-use crate::cli::{GetArgs, GetWhat};
+use crate::cli::{GetArgs, GetWhat, Output};
 use crate::connect::{connect, list};
 use crate::dev::fleet::Fleet;
 use crate::kinds;
@@ -29,7 +31,11 @@ pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
         GetWhat::Clusters => args
             .output
             .print(&list::<MemberCluster>(&hub().await?).await?, clusters),
-        GetWhat::Shards => args.output.print(&list::<ShardingConfig>(&hub().await?).await?, shards),
+        GetWhat::Shards => {
+            let configs = list::<ShardingConfig>(&hub().await?).await?;
+            let wide = args.output.output == Output::Wide;
+            args.output.print(&configs, |all| shards(all, wide))
+        }
         GetWhat::Callers => {
             let configs = list(&hub().await?).await?;
             args.output.print(&callers_of(&configs), |all| callers(all, &configs))
@@ -100,8 +106,8 @@ fn cluster_row(cluster: &MemberCluster) -> Vec<String> {
     ]
 }
 
-fn shards(configs: &Vec<ShardingConfig>) -> String {
-    let mut table = Table::new(&[
+fn shards(configs: &Vec<ShardingConfig>, wide: bool) -> String {
+    let mut head = vec![
         "NAMESPACE",
         "NAME",
         "ACCEPTED",
@@ -112,20 +118,27 @@ fn shards(configs: &Vec<ShardingConfig>) -> String {
         "CALLERS",
         "CLUSTER",
         "OWNS",
-    ]);
+    ];
+    if wide {
+        head.extend(["LABELS", "LEAVES OUT"]);
+    }
+    let mut table = Table::new(&head);
     let mut notes = String::new();
     for config in configs {
-        for row in shard_rows(config) {
+        for row in shard_rows(config, wide) {
             table.row(row);
         }
         let conditions = config.status.as_ref().map_or(&[][..], |status| &status.conditions);
         explain_false(&mut notes, &format!("ShardingConfig {}", name_of(config)), conditions);
     }
+    if wide {
+        notes.push_str(WHY_LEFT_OUT);
+    }
     format!("{table}{notes}")
 }
 
 /// One row for each cluster of the shard; what is about the shard stands in the first.
-fn shard_rows(config: &ShardingConfig) -> Vec<Vec<String>> {
+fn shard_rows(config: &ShardingConfig, wide: bool) -> Vec<Vec<String>> {
     let status = config.status.clone().unwrap_or_default();
     let condition = |type_: &str| condition(&status.conditions, type_);
     let callers = status
@@ -144,7 +157,7 @@ fn shard_rows(config: &ShardingConfig) -> Vec<Vec<String>> {
         callers,
     ];
     if status.clusters.is_empty() {
-        return vec![[left, vec![String::new(); 2]].concat()];
+        return vec![[left, vec![String::new(); if wide { 4 } else { 2 }]].concat()];
     }
     let rows = status.clusters.iter().enumerate().map(|(at, cluster)| {
         let mut row = if at == 0 {
@@ -154,9 +167,44 @@ fn shard_rows(config: &ShardingConfig) -> Vec<Vec<String>> {
         };
         let owned = usize::try_from(cluster.namespace_count).unwrap_or_default();
         row.extend([cluster.name.clone(), short_list(&cluster.namespaces, owned)]);
+        if wide {
+            let labels = if cluster.labels_synced {
+                "complete"
+            } else {
+                "incomplete"
+            };
+            row.extend([labels.to_owned(), left_out(cluster)]);
+        }
         row
     });
     rows.collect()
+}
+
+/// Under the wide table.
+const WHY_LEFT_OUT: &str = "\
+LABELS incomplete: of some kinds the router, not the member, chooses by namespace what callers see (portolanctl explain).
+LEAVES OUT: what \"all namespaces\" is without, beside namespaces that spec.clusters does not choose. System namespaces are a
+shard's only where spec.clusters[].namespaces names them, which an entry may beside a selector; a shadowed one the shard has in
+another cluster.
+";
+
+/// What a request over all namespaces does not show of the cluster, though it is there. Of a shard that owns more than a status
+/// names, a system namespace may be among the rest: it is not told.
+fn left_out(cluster: &ClusterShardStatus) -> String {
+    let named = i64::try_from(cluster.namespaces.len()).is_ok_and(|named| named == cluster.namespace_count);
+    let is_out = |system: &&str| named && !cluster.namespaces.iter().any(|name| name == system);
+    let system: Vec<_> = SYSTEM_NAMESPACES.into_iter().filter(is_out).collect();
+    let mut parts = Vec::new();
+    if !system.is_empty() {
+        parts.push(format!("system: {}", system.join(", ")));
+    }
+    if !cluster.shadowed.is_empty() {
+        parts.push(format!(
+            "shadowed: {}",
+            short_list(&cluster.shadowed, cluster.shadowed.len())
+        ));
+    }
+    parts.join("; ")
 }
 
 /// A caller, and whose it is.
@@ -260,7 +308,7 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
-    use crate::cli::{HubArgs, Output, OutputArgs, RouterArgs};
+    use crate::cli::{HubArgs, OutputArgs, RouterArgs};
 
     fn asked(dir: Option<&Path>, hub_kubeconfig: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
         super::hub_kubeconfig(&GetArgs {
@@ -291,6 +339,29 @@ mod tests {
         let other = asked(Some(dir.path()), Some("/kube/other"));
         assert_eq!(other.unwrap(), Some("/kube/other".into()));
         assert_eq!(asked(None, None).unwrap(), None);
+    }
+
+    #[test]
+    fn what_all_namespaces_leave_out_is_named_with_its_reason() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mut config = ShardingConfig::new("blue", portolan_crds::ShardingConfigSpec::default());
+        let east = ClusterShardStatus {
+            name: "east".to_owned(),
+            namespace_count: 2,
+            namespaces: names(&["kube-system", "ns-a"]),
+            shadowed: names(&["ns-b"]),
+            ..serde_json::from_value(serde_json::json!({"name": ""})).unwrap()
+        };
+        config.status.get_or_insert_default().clusters = vec![east];
+        let wide = shards(&vec![config.clone()], true);
+        for words in [
+            "LABELS       LEAVES OUT",
+            "incomplete   system: kube-public, kube-node-lease, portolan-system; shadowed: ns-b\n",
+            "only where spec.clusters[].namespaces names them",
+        ] {
+            assert!(wide.contains(words), "{wide}");
+        }
+        assert!(!shards(&vec![config], false).contains("LEAVES OUT"));
     }
 
     #[test]

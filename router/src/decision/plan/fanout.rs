@@ -10,6 +10,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
+use portolan_crds::labels::SYSTEM_NAMESPACES;
 use portolan_crds::names::SHARD_MEMBERS_MAX;
 use portolan_crds::selector::Selector;
 use portolan_merge::cursor::{MOST_MEMBERS, Universe};
@@ -244,6 +245,19 @@ impl FanLeg {
                 lines.push("labels of the kind are complete there: the member filters".into());
             }
             None => lines.push("everything that the member sends is kept".into()),
+        }
+        let is_out = |system: &&str| {
+            self.share
+                .namespaces
+                .as_ref()
+                .is_some_and(|share| !share.admits(system))
+        };
+        let out: Vec<_> = SYSTEM_NAMESPACES.into_iter().filter(is_out).collect();
+        if !out.is_empty() {
+            lines.push(format!(
+                "left out: {}, which are a shard's only where spec.clusters[].namespaces names them, and what spec.clusters does not choose",
+                out.join(", ")
+            ));
         }
         if let Some(held) = &self.held {
             lines.push(format!("not asked now: {held}"));

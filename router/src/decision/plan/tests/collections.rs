@@ -57,6 +57,14 @@ fn system_namespaces_are_kept_by_name() {
         ),
         ("GET /api/v1/namespaces/kube-system/pods", "owned-namespace ⇒ west"),
     ]);
+    let world = World::new(shard(vec![member("west", &["kube-system", "ns-a"])]));
+    let why = world.plan(&world.pod(), "GET /api/v1/pods", &[]).why().join("\n");
+    for words in [
+        "kube-system is a system namespace, which agents do not label",
+        "left out: kube-public, kube-node-lease, portolan-system, which",
+    ] {
+        assert!(why.contains(words), "{why}");
+    }
     // Nothing owned, nothing seen: a selector over no namespace.
     World::new(shard(vec![member("west", &[])]))
         .check(&[("GET /api/v1/pods", "all-namespaces ⇒ west select:nothing,!nothing")]);
