@@ -11,8 +11,8 @@ use crate::acks::OtherLeases;
 /// Longest reason of a breaker that is kept, in bytes: it stands in the status of its member, beside those of all routers.
 const MAX_REASON_BYTES: usize = 1024;
 
-/// Most Leases of one router that are kept.
-const MAX_OTHER_LEASES: usize = 64;
+/// Most Leases of one shard that are kept of one router: a condition names some of them.
+const MAX_OTHER_LEASES: usize = 16;
 
 /// What of a report is kept: one breaker per class of traffic of each member that is `known` to the router, if it is not
 /// closed, with a reason of bounded length.
@@ -49,7 +49,13 @@ pub(super) fn other_leases(report: Vec<v1::OtherLease>, known: impl Fn(&ShardNam
         let shard: ShardName = lease.shard.parse().ok().filter(&known)?;
         is_dns_subdomain(&lease.lease).then_some(((shard, lease.lease), lease.renewed_unix_seconds))
     };
-    report.into_iter().filter_map(named).take(MAX_OTHER_LEASES).collect()
+    let mut of_shard = BTreeMap::<ShardName, usize>::new();
+    let few = |((shard, _), _): &((ShardName, String), i64)| {
+        let count = of_shard.entry(shard.clone()).or_default();
+        *count += 1;
+        *count <= MAX_OTHER_LEASES
+    };
+    report.into_iter().filter_map(named).filter(few).collect()
 }
 
 #[cfg(test)]
@@ -77,7 +83,10 @@ mod tests {
             .collect();
         assert_eq!(kept, [("ops/blue".to_owned(), "a", 7)]);
         report.extend((0..1_000).map(|number| lease("ops/blue", &number.to_string())));
-        assert_eq!(other_leases(report, known).len(), MAX_OTHER_LEASES);
+        report.push(lease("dev/blue", "of-another"));
+        let kept = other_leases(report, known);
+        assert_eq!(kept.len(), MAX_OTHER_LEASES + 1);
+        assert!(kept.keys().any(|(_, lease)| lease == "of-another"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::namespace::{self, Basis};
 use super::{Connection, Edge, EdgeParts, Served, span};
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
+use crate::resource::other_leases::OtherLease;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
@@ -33,7 +34,7 @@ use crate::stage::preflight::Pending;
 use crate::value::classify::{self, ApiRequest, Verb, View};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Binding, Caller, Snapshot};
+use crate::value::snapshot::{Binding, Caller, CallerKey, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
 
 /// One request on its way through the stages.
@@ -416,15 +417,15 @@ impl Call<'_> {
 /// What follows from a member's answer to one request.
 struct After {
     write: Option<Write>,
-    renewal: Option<(String, String)>,
+    renewal: Option<(CallerKey, OtherLease)>,
     /// Whose rows a Table has.
     lists: Option<Arc<str>>,
 }
 
 impl After {
     async fn answered(self, edge: &EdgeParts, mut response: Response<Body>) -> Result<Response<Body>, Fault> {
-        if let Some((shard, lease)) = self.renewal.filter(|_| response.status().is_success()) {
-            edge.routing.other_leases.renewed(shard, lease);
+        if let Some((caller, lease)) = self.renewal.filter(|_| response.status().is_success()) {
+            edge.routing.other_leases.renewed(caller, lease);
         }
         if let Some(cluster) = self.lists {
             response = table::with_cluster(&cluster, response).await?;
@@ -436,8 +437,8 @@ impl After {
     }
 }
 
-/// The shard and the Lease, where a caller renews one that is not its election's.
-fn other_lease(caller: &Caller, asked: &ApiRequest) -> Option<(String, String)> {
+/// Who renews a Lease that is not its election's, and which.
+fn other_lease(caller: &Caller, asked: &ApiRequest) -> Option<(CallerKey, OtherLease)> {
     let Caller::Pod(view) = caller else { return None };
     let Binding::One(shard) = &view.binding else {
         return None;
@@ -447,7 +448,11 @@ fn other_lease(caller: &Caller, asked: &ApiRequest) -> Option<(String, String)> 
     let renews = asked.view == View::Merged && matches!(asked.verb, Verb::Update | Verb::Patch);
     let own = resource.namespace.as_deref() == Some(&*view.namespace);
     let other = renews && own && resource.is("coordination.k8s.io", "leases");
-    other.then(|| (shard.config.to_string(), name.clone()))
+    let lease = || OtherLease {
+        shard: shard.config.to_string(),
+        name: name.clone(),
+    };
+    other.then(|| (view.key.clone(), lease()))
 }
 
 fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {

@@ -112,7 +112,8 @@ impl Preflight {
     }
 
     /// Whether a member that a collection is to be deleted in serves it, and lets the caller act as whom it wants to. An error if
-    /// that cannot be had now: a 404 is no absence where discovery does not say so.
+    /// that cannot be had now: a 404 is no absence where discovery does not say so. A 403 is an answer, about listing: who may not
+    /// list may delete all the same, and the member says whether.
     pub(crate) async fn is_there(&self, part: &Candidate, pending: Pending<'_>) -> Result<bool, Fault> {
         if let Some(held) = &part.held {
             return Err(part.forward.unavailable(held.clone()));

@@ -21,6 +21,7 @@ use tonic::Streaming;
 use super::hub_state::HubState;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
+use crate::resource::other_leases::OtherLease;
 use crate::resource::question;
 use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
@@ -284,9 +285,9 @@ fn report(routing: &RoutingStore) -> v1::BreakerReport {
         cluster: cluster.to_string(),
         until_unix_seconds,
     };
-    let other_lease = |(shard, lease, renewed_unix_seconds)| v1::OtherLease {
-        shard,
-        lease,
+    let other_lease = |(lease, renewed_unix_seconds): (OtherLease, i64)| v1::OtherLease {
+        shard: lease.shard,
+        lease: lease.name,
         renewed_unix_seconds,
     };
     v1::BreakerReport {
