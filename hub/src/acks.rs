@@ -20,6 +20,8 @@ use crate::compile::{Ref, Released};
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
 const RETURN_GRACE: Duration = Duration::from_mins(1);
+/// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
+const HEARD_WITHIN: Duration = Duration::from_secs(8);
 /// A router that was connected within this time may be asked by a client that has its position from another one.
 const READERS_WITHIN: Duration = Duration::from_hours(1);
 
@@ -46,6 +48,8 @@ pub(crate) struct RouterState {
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
     pub(crate) reported: Reported,
+    /// When it reported last on this stream.
+    pub(crate) heard: Option<Instant>,
 }
 
 /// What a router reports last.
@@ -76,6 +80,7 @@ impl RouterState {
             acked_run: 0,
             seen: LedgerPosition::default(),
             reported: Reported::default(),
+            heard: None,
         }
     }
 
@@ -208,6 +213,7 @@ impl Acks {
         let mut routers = self.routers.write();
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
+            state.heard = Some(Instant::now());
             let before = std::mem::replace(&mut state.reported, reported);
             before.breakers != state.reported.breakers
                 || !before.other_leases.keys().eq(state.reported.other_leases.keys())
@@ -219,8 +225,8 @@ impl Acks {
     }
 
     /// Until when `cluster` may have answered any router that may serve the same callers as `asker`, in seconds of Unix time.
-    /// `None`: of some router nobody knows. One that left goes on asking members until it is forgotten, and one that has not
-    /// been told of the member asks it nothing.
+    /// `None`: of some router nobody knows. One that left, or is not heard, goes on asking members until it is forgotten; one
+    /// that has not been told of the member asks it nothing, but an earlier one of its name may have.
     pub(crate) fn answered_until(&self, asker: &str, cluster: &str, now_unix_seconds: i64) -> Option<i64> {
         let routers = self.routers.read();
         let others_left = *self.others_left.read();
@@ -232,11 +238,19 @@ impl Acks {
         let target = Ref::Target(cluster.to_owned());
         let own = routers.get(asker)?;
         for state in routers.values().filter(|state| own.shares_callers(state)) {
+            let is_heard = state.heard.is_some_and(|heard| heard.elapsed() < HEARD_WITHIN);
             let answered = state.reported.answered.get(cluster).copied();
-            if state.left.is_some() || (answered.is_none() && state.held.contains_key(&target)) {
-                return None;
-            }
-            until = until.max(answered.unwrap_or(i64::MIN));
+            let before = state.replaces.map(|left| left.elapsed());
+            until = match (answered, before) {
+                _ if state.left.is_some() => return None,
+                (Some(answered), _) if is_heard => until.max(answered),
+                (None, _) if state.held.contains_key(&target) => return None,
+                (None, None) => until,
+                (None, Some(ago)) if ago >= FORGOTTEN_AFTER => {
+                    until.max(now_unix_seconds.saturating_sub_unsigned(ago.as_secs()))
+                }
+                (Some(_), _) | (None, Some(_)) => return None,
+            };
         }
         Some(until)
     }
@@ -450,6 +464,44 @@ mod tests {
         );
         tokio::time::advance(second).await;
         assert_eq!(later.alone_for("a"), second);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn until_when_a_member_answered_is_known_only_while_all_routers_are_heard() {
+        let acks = Acks::default();
+        let target = Ref::Target("east".to_owned());
+        let holding = |epoch| RouterState::new(epoch, [(target.clone(), String::new())].into());
+        let tell = |router: &str, epoch, until| {
+            let reported = Reported {
+                answered: [("east".to_owned(), until)].into(),
+                ..Reported::default()
+            };
+            acks.reported(router, epoch, reported);
+        };
+        let until = || acks.answered_until("a", "east", 1_000);
+        acks.connected("a", holding(1));
+        acks.connected("b", holding(2));
+        tell("a", 1, 100);
+        assert_eq!(until(), None, "b has not told");
+        tell("b", 2, 200);
+        assert_eq!(until(), Some(200));
+        tokio::time::advance(HEARD_WITHIN).await;
+        tell("a", 1, 300);
+        assert_eq!(until(), None, "the line of b is dead");
+        tell("b", 2, 200);
+        assert_eq!(until(), Some(300));
+        acks.update("b", 2, |state| state.left = Some(Instant::now()));
+        assert_eq!(until(), None);
+        acks.connected("b", RouterState::new(3, BTreeMap::new()));
+        assert_eq!(until(), None, "what an earlier b had does not count as nothing");
+        tell("b", 3, 400);
+        assert_eq!(until(), Some(400));
+        // One that is never told of the member.
+        acks.update("b", 3, |state| state.left = Some(Instant::now()));
+        acks.connected("b", RouterState::new(4, BTreeMap::new()));
+        tokio::time::advance(FORGOTTEN_AFTER).await;
+        tell("a", 1, 300);
+        assert_eq!(until(), Some(400), "600 s ago");
     }
 
     #[tokio::test]

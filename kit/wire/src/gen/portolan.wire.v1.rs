@@ -909,8 +909,8 @@ pub struct Credential {
     #[prost(int64, tag = "4")]
     pub expires_unix_seconds: i64,
 }
-/// State of the router's breakers for hub status; sent on every transition, once after each Hello, and when members have
-/// answered later than was reported.
+/// State of the router's breakers for hub status; sent on every transition, once after each Hello, when members have answered
+/// later than was reported, and every three seconds: of a router that is not heard nothing is known.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BreakerReport {
     #[prost(message, repeated, tag = "1")]

@@ -31,6 +31,8 @@ use crate::value::snapshot::build::Transaction;
 const OUTBOX: usize = 64;
 /// For a place in the outbox.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time between two reports: a hub that hears none does not know until when members have answered this router.
+const REPORT_EVERY: Duration = Duration::from_secs(3);
 /// Transitions within this go out as one report.
 const REPORT_DELAY: Duration = Duration::from_millis(100);
 /// Unanswered questions beyond which those that nobody waits for any more are forgotten.
@@ -49,7 +51,6 @@ pub(super) struct Session {
     next_id: u64,
     /// Of which members another task waits to hear when they answered last, by id.
     last_answers: HashMap<u64, oneshot::Sender<HashMap<String, i64>>>,
-    reported: Option<v1::BreakerReport>,
 }
 
 impl Session {
@@ -84,7 +85,6 @@ impl Session {
             pending: HashMap::new(),
             next_id: 0,
             last_answers: HashMap::new(),
-            reported: None,
         })
     }
 
@@ -100,7 +100,7 @@ impl Session {
         let mut views = routing.catch_up.carry();
         let mut last_answers = routing.last_answers.carry();
         let mut breakers = routing.breaker_changes();
-        let mut report_at = Some(Instant::now());
+        let mut report_at = Instant::now();
         loop {
             tokio::select! {
                 update = self.updates.message() => {
@@ -120,12 +120,10 @@ impl Session {
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
-                Ok(()) = breakers.changed() => {
-                    report_at = report_at.or_else(|| Some(Instant::now() + REPORT_DELAY));
-                }
-                () = due(report_at) => {
-                    report_at = None;
-                    self.report(report(&routing)).await?;
+                Ok(()) = breakers.changed() => report_at = report_at.min(Instant::now() + REPORT_DELAY),
+                () = tokio::time::sleep_until(report_at) => {
+                    report_at = Instant::now() + REPORT_EVERY;
+                    self.send(Out::Breakers(report(&routing))).await?;
                 }
                 () = state.save_due() => state.save_if_changed().await,
                 _ = self.identity.changed() => return Err(SessionError::Renewed),
@@ -222,15 +220,6 @@ impl Session {
             .await
     }
 
-    /// The watch also wakes for what changes no state, a new member for example.
-    async fn report(&mut self, report: v1::BreakerReport) -> Result<(), SessionError> {
-        if self.reported.as_ref() == Some(&report) {
-            return Ok(());
-        }
-        self.reported = Some(report.clone());
-        self.send(Out::Breakers(report)).await
-    }
-
     async fn send(&self, kind: Out) -> Result<(), SessionError> {
         match tokio::time::timeout(SEND_TIMEOUT, self.outbox.send(message(kind))).await {
             Ok(Ok(())) => Ok(()),
@@ -259,13 +248,6 @@ fn trace_headers(traceparent: &str) -> HeaderMap {
         .map(|value| (HeaderName::from_static("traceparent"), value))
         .into_iter()
         .collect()
-}
-
-async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 fn report(routing: &RoutingStore) -> v1::BreakerReport {
