@@ -198,15 +198,11 @@ mod tests {
     use crate::sweep::namespaces_kind;
     use crate::sweep::pacer::Pacer;
 
-    /// The agent's right to see the kind is taken away, or the API server is gone.
-    #[tokio::test(start_paused = true)]
-    async fn a_kind_that_is_not_seen_for_half_a_minute_is_not_complete() {
-        let refuses = Arc::new(AtomicBool::new(false));
-        let refused = refuses.clone();
+    /// A member whose watches say nothing until it refuses everything.
+    fn silent_until(refused: Arc<AtomicBool>) -> Client {
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let refused = refused.clone();
             async move {
-                // A watch is open, and says nothing, until it is refused.
                 let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
                 while is_watch && !refused.load(Ordering::Relaxed) {
                     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -222,7 +218,14 @@ mod tests {
                 Ok::<_, std::convert::Infallible>(answer.body(Body::from(body.to_string().into_bytes())).unwrap())
             }
         });
-        let client = Client::new(service, "default");
+        Client::new(service, "default")
+    }
+
+    /// The agent's right to see the kind is taken away, or the API server is gone.
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_is_not_seen_for_half_a_minute_is_not_complete() {
+        let refuses = Arc::new(AtomicBool::new(false));
+        let client = silent_until(refuses.clone());
         let coverage = Arc::new(CoverageFacts::new());
         coverage.replace(FactMap::new());
         let sweep = KindSweep {

@@ -133,10 +133,7 @@ impl World {
             slot: universe.slot(&target.cluster_uid).unwrap(),
             forward: forward(target),
             filter: None,
-            share: Share {
-                namespaces: None,
-                selector: None,
-            },
+            share: Share::default(),
             by_labels: None,
             unlabelled: None,
             held: None,
