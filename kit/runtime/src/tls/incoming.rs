@@ -16,7 +16,8 @@ use futures::Stream;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
@@ -28,6 +29,10 @@ use crate::tasks::Tasks;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections at once: a stream each for thousands of members and routers, and enrolments beside them.
 const MAX_CONNECTIONS: usize = 8192;
+/// Of these so many without a client certificate: who enrols. The others are kept for those that have one.
+const MAX_STRANGERS: usize = 1024;
+/// A connection without a client certificate ends after so long: to enrol takes one question.
+const STRANGER_LIFE: Duration = Duration::from_secs(30);
 /// Connections ready and not yet taken. The server takes them at once; more than this means it does not.
 const READY_QUEUE: usize = 64;
 
@@ -42,29 +47,75 @@ pub struct TlsIncoming {
 #[derive(Debug)]
 pub struct TlsConnection {
     stream: TlsStream<TcpStream>,
+    /// Of one without a client certificate.
+    stranger: Option<Stranger>,
     _permit: OwnedSemaphorePermit,
+}
+
+/// What a connection has whose client proved nothing.
+#[derive(Debug)]
+struct Stranger {
+    /// Read as its end once this is over.
+    life: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// How those without a client certificate are bounded.
+#[derive(Debug, Clone)]
+struct Strangers {
+    life: Duration,
+    places: Arc<Semaphore>,
+}
+
+impl Strangers {
+    /// `Err`: as many as there may be.
+    fn of(&self, stream: &TlsStream<TcpStream>) -> Result<Option<Stranger>, TryAcquireError> {
+        if stream.get_ref().1.peer_certificates().is_some() {
+            return Ok(None);
+        }
+        let place = self.places.clone().try_acquire_owned()?;
+        let life = Box::pin(tokio::time::sleep(self.life));
+        Ok(Some(Stranger { life, _place: place }))
+    }
 }
 
 impl TlsIncoming {
     /// Takes over a bound listener. `tasks` end it: then the stream ends too, and connections given out go on.
     pub fn new(listener: TcpListener, config: Arc<ServerConfig>, tasks: &Tasks) -> io::Result<Self> {
+        Self::with(listener, config, tasks, STRANGER_LIFE)
+    }
+
+    pub(super) fn with(
+        listener: TcpListener,
+        config: Arc<ServerConfig>,
+        tasks: &Tasks,
+        stranger_life: Duration,
+    ) -> io::Result<Self> {
+        let strangers = Strangers {
+            life: stranger_life,
+            places: Arc::new(Semaphore::new(MAX_STRANGERS)),
+        };
         let addr = listener.local_addr()?;
         // A bounded queue: a server that stops taking connections stops the accept loop.
         let (give, ready) = mpsc::channel(READY_QUEUE);
         let (acceptor, stop) = (TlsAcceptor::from(config), tasks.token());
         let serve = move |stream, peer, permit| {
             let (acceptor, give, stop) = (acceptor.clone(), give.clone(), stop.clone());
+            let strangers = strangers.clone();
             async move {
                 let handshake = stop.run_until_cancelled(handshake(stream, peer, acceptor)).await;
-                if let Some(stream) = handshake.flatten() {
-                    // It fails only when the server is gone.
-                    let _ = give
-                        .send(TlsConnection {
-                            stream,
-                            _permit: permit,
-                        })
-                        .await;
-                }
+                let Some(stream) = handshake.flatten() else { return };
+                let Ok(stranger) = strangers.of(&stream) else {
+                    tracing::debug!(%peer, "as many connections without a client certificate as there may be");
+                    return;
+                };
+                let connection = TlsConnection {
+                    stream,
+                    stranger,
+                    _permit: permit,
+                };
+                // It fails only when the server is gone.
+                let _ = give.send(connection).await;
             }
         };
         let limit = Limit {
@@ -118,6 +169,10 @@ impl Connected for TlsConnection {
 
 impl AsyncRead for TlsConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let over = |stranger: &mut Stranger| stranger.life.as_mut().poll(cx).is_ready();
+        if self.stranger.as_mut().is_some_and(over) {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
