@@ -52,7 +52,7 @@ async fn chosen_by(member: usize, router: usize) {
         let told = explained().await?;
         let by = (
             told.matches("labels of the kind are complete there").count(),
-            told.matches("labels of the kind are not complete there").count(),
+            told.matches("- the router keeps ").count(),
         );
         anyhow::ensure!(by == (member, router), "{told}");
         anyhow::Ok(())
