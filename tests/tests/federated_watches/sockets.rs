@@ -1,9 +1,10 @@
 //! Watches by WebSocket, as fabric8 opens every one.
 
 use futures::{SinkExt as _, StreamExt as _};
+use http::Method;
 use portolan_testbed::patience;
 use portolan_tests::door::Door;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
@@ -15,8 +16,12 @@ use crate::{MAPS, MEMBERS, door, make, position};
 type Socket = WebSocketStream<TlsStream<TcpStream>>;
 
 async fn socket(door: &Door, query: &str, accept: &str) -> Result<Socket, Error> {
+    socket_of(door, &format!("{MAPS}?watch=true&{query}"), accept).await
+}
+
+async fn socket_of(door: &Door, path: &str, accept: &str) -> Result<Socket, Error> {
     let stream = door.connect("http/1.1").await.unwrap();
-    let url = format!("wss://{}{}{MAPS}?watch=true&{query}", door.address, door.prefix);
+    let url = format!("wss://{}{}{path}", door.address, door.prefix);
     let mut request = url.into_client_request().unwrap();
     let headers = request.headers_mut();
     if let Some(token) = &door.token {
@@ -105,4 +110,42 @@ async fn ends_and_refusals() {
         panic!("{refused:?}")
     };
     assert_eq!(answer.status(), 400);
+}
+
+/// The Lease of the shard's leader election lies in the primary under another name.
+#[tokio::test]
+async fn the_lease_of_the_election_is_watched_by_its_own_name() {
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operators/leases";
+    let _calm = MEMBERS.read().await;
+    let door = door("sockets").await;
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "greeting-operator"},
+        "spec": {"holderIdentity": "one", "leaseDurationSeconds": 15},
+    });
+    let made = door.post(LEASES, &lease).await.unwrap();
+    assert!(matches!(made.status, 201 | 409), "{}", made.message());
+    let field = "fieldSelector=metadata.name%3Dgreeting-operator";
+    let listed = door.get(&format!("{LEASES}?{field}"), &[]).await.unwrap().json();
+    let cursor = listed["metadata"]["resourceVersion"].as_str().unwrap();
+    let path = format!("{LEASES}?watch=true&{field}&resourceVersion={cursor}");
+    let mut watch = socket_of(&door, &path, "application/json").await.unwrap();
+    let patch = json!({"spec": {"holderIdentity": "two"}}).to_string();
+    let headers = [("content-type", "application/merge-patch+json")];
+    let one = format!("{LEASES}/greeting-operator");
+    let patched = door
+        .call(Method::PATCH, &one, &headers, patch.as_bytes())
+        .await
+        .unwrap();
+    assert_eq!(patched.status, 200, "{}", patched.message());
+    let told = event(&mut watch).await;
+    let object = &told["object"];
+    assert_eq!(
+        (
+            &told["type"],
+            &object["metadata"]["name"],
+            &object["spec"]["holderIdentity"]
+        ),
+        (&"MODIFIED".into(), &"greeting-operator".into(), &"two".into()),
+        "{told}"
+    );
 }

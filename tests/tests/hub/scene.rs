@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use kube::Client;
 use kube::api::Api;
 use parking_lot::Mutex;
-use portolan_crds::{MemberCluster, ShardingConfig};
+use portolan_crds::labels::LabelKeys;
+use portolan_crds::{Bucketing, MemberCluster, ShardingConfig};
 use portolan_runtime::pki::{self, CertificateAuthority};
 use portolan_runtime::tls::{self, IdentityStore, TrustStore};
 use portolan_testbed::{Testbed, eventually};
@@ -269,8 +270,14 @@ impl Agent {
     /// All that an agent reports of a small cluster.
     pub(crate) async fn report(&self, namespaces: &[&str], callers: &[&str]) {
         use v1::agent_message::Kind;
+        let (keys, bucketing) = (LabelKeys::default(), Bucketing::default());
         let namespace = |name: &&str| v1::NamespaceFact {
             name: (*name).to_owned(),
+            labels: [
+                (keys.namespace().to_owned(), (*name).to_owned()),
+                (keys.sharding_hash().to_owned(), bucketing.bucket_of(name).to_string()),
+            ]
+            .into(),
             ..Default::default()
         };
         let caller = |name: &&str| v1::CallerFact {
