@@ -132,7 +132,7 @@ impl<'a> Listing<'a> {
         })
     }
 
-    /// Each turn takes a member away or settles the format, so it ends.
+    /// Each turn takes a member away, or settles the format or that there are no pages, so it ends.
     async fn run(mut self) -> Result<Response<Body>, Fault> {
         loop {
             let ask = self.query.list(&self.fan.plan.universe, &self.binding, &self.slots);
@@ -143,6 +143,7 @@ impl<'a> Listing<'a> {
             match Round::ask(&self, read).await? {
                 Turn::Answer(response) => return Ok(response),
                 Turn::Asking(wanted) => self.wanted = wanted,
+                Turn::Whole => self.query = self.query.unlimited(),
                 Turn::Without(without, warnings) => {
                     self.slots.retain(|slot| !without.contains(slot));
                     self.absent.extend(without);

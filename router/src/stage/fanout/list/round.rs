@@ -37,6 +37,8 @@ pub(super) enum Turn {
     Answer(Response<Body>),
     /// Once more, in this format.
     Asking(Accepted),
+    /// Once more and whole: of a member that names no version nothing would be known on the next page.
+    Whole,
     /// Once more without these slots, and what is said about it.
     Without(Vec<usize>, Vec<HeaderValue>),
 }
@@ -174,7 +176,9 @@ impl<'a> Round<'a> {
         if self.lists.iter().any(|(_, other, _)| *other != media) {
             return self.asked_for_json();
         }
-        self.read_pins().await?;
+        if !self.read_pins().await? {
+            return Ok(Turn::Whole);
+        }
         self.answer(media).await
     }
 
@@ -193,8 +197,9 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Their versions are the later pages' versions; who has nothing gets no page.
-    async fn read_pins(&mut self) -> Result<(), Fault> {
+    /// Their versions are the later pages' versions; who has nothing gets no page. False: one has something and names no
+    /// version, as aggregated APIs without a store do.
+    async fn read_pins(&mut self) -> Result<bool, Fault> {
         let deadline = self.listing.fan.asking.deadline;
         let pins = std::mem::take(&mut self.pins);
         let pins = pins
@@ -205,12 +210,15 @@ impl<'a> Round<'a> {
                 leg.forward
                     .unavailable(format!("member cluster {}: {why}", leg.cluster()))
             })?;
-            self.read.cursor.set(leg.slot, position(&pin.version));
-            if pin.empty || position(&pin.version) == Slot::Sync {
+            let position = position(&pin.version);
+            self.read.cursor.set(leg.slot, position);
+            if pin.empty {
                 self.read.later.retain(|slot| *slot != leg.slot);
+            } else if position == Slot::Sync {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn answer(mut self, media: Media) -> Result<Turn, Fault> {

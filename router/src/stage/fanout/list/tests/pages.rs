@@ -53,6 +53,27 @@ async fn nobody_is_sent_to_a_member_that_has_nothing() {
     assert_eq!((first.names(), first.next()), (vec!["a".to_owned()], None));
 }
 
+/// As metrics.k8s.io answers, whatever the limit.
+#[tokio::test]
+async fn kinds_without_versions_come_in_one_page() {
+    let unversioned = |names: &[&str]| {
+        let mut said: Value = serde_json::from_slice(&list(0, names, "").body).unwrap();
+        said["metadata"] = json!({});
+        say(200, said)
+    };
+    let world = two(move |_, _| unversioned(&["a", "b"]), move |_, _| unversioned(&["c"])).await;
+    let answer = world.get("?limit=500").await.unwrap();
+    assert_eq!(
+        (answer.names(), answer.next()),
+        (["a", "b", "c"].map(str::to_owned).into(), None)
+    );
+    assert!(
+        !world.asked(1).last().unwrap().contains("limit"),
+        "{:?}",
+        world.asked(1)
+    );
+}
+
 #[tokio::test]
 async fn a_member_that_has_nothing_may_say_null() {
     let nothing = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":null}"#;
