@@ -11,6 +11,7 @@ mod carried;
 mod completion;
 #[cfg(test)]
 pub(crate) mod harness;
+mod health;
 mod limited;
 pub(crate) mod metrics;
 mod namespace;

@@ -75,6 +75,12 @@ impl Readiness {
         self.task(SHUTDOWN).not_ready("the end of this process");
     }
 
+    /// All parts by name, and what each waits for if it is not ready.
+    pub fn checks(&self) -> Vec<(String, Option<String>)> {
+        let owned = |(name, state): (&Name, &Option<Name>)| (name.to_string(), state.as_ref().map(ToString::to_string));
+        self.parts.borrow().iter().map(owned).collect()
+    }
+
     /// One line a part, as the API server's `/readyz?verbose` writes them.
     pub fn report(&self) -> String {
         let parts = self.parts.borrow();

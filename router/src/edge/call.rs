@@ -16,6 +16,7 @@ use tracing::Span;
 use super::bounds::{TIMEOUT_GRACE, check_size, timeout};
 use super::carried::Carried;
 use super::completion::Completion;
+use super::health;
 use super::namespace::{self, Basis};
 use super::{Connection, Edge, EdgeParts, Served, span};
 use crate::decision::plan::choose::By;
@@ -64,7 +65,7 @@ impl Call<'_> {
         let asked = self.classify(&head)?;
         self.not_while_draining(&asked)?;
         if let Some(local) = plan::local(&asked) {
-            return Ok(Served::local(self.local(local)));
+            return Ok(Served::local(self.local(local, &asked)));
         }
         let routing = edge.routing.load();
         let caller = self.identify(&head, &asked, &routing.snapshot).await?;
@@ -111,7 +112,7 @@ impl Call<'_> {
                 let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;
                 self.discover(&wanted, request, admitted).await
             }
-            Plan::Local(local) => Ok(Served::local(self.local(local))),
+            Plan::Local(local) => Ok(Served::local(self.local(local, &request.asked))),
             Plan::Refuse(fault) => Err(fault),
         }
     }
@@ -404,13 +405,9 @@ impl Call<'_> {
         self.completion.names.shard = shard;
     }
 
-    fn local(&self, answer: LocalAnswer) -> Response<Bytes> {
-        let ready = &self.edge.parts.readiness;
-        match answer {
-            LocalAnswer::Live => text(StatusCode::OK, "ok".into()),
-            LocalAnswer::Ready if ready.is_ready() => text(StatusCode::OK, "ok".into()),
-            LocalAnswer::Ready => text(StatusCode::SERVICE_UNAVAILABLE, ready.report().into()),
-        }
+    fn local(&self, answer: LocalAnswer, asked: &ApiRequest) -> Response<Bytes> {
+        let (code, said) = health::answer(answer, asked, self.edge.parts.readiness.checks());
+        text(code, said.into())
     }
 }
 

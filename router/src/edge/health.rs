@@ -1,0 +1,137 @@
+//! `/livez`, `/healthz` and `/readyz` of the merged view: the router's own checks, in the words of an API server, to anyone.
+//!
+//! The router is alive as long as it answers; it is ready when all its named parts are. Callers of `?verbose`, of
+//! `?exclude=NAME` and of one check (`/readyz/NAME`) are answered as an API server answers them. Caller: `call`.
+
+use std::fmt::Write as _;
+
+use http::StatusCode;
+
+use crate::decision::plan::LocalAnswer;
+use crate::value::classify::ApiRequest;
+
+/// Passes wherever it is asked.
+const PING: &str = "ping";
+
+/// The answer. `parts`: of the router, by name; what each waits for, if it is not ready.
+pub(super) fn answer(
+    kind: LocalAnswer,
+    asked: &ApiRequest,
+    parts: Vec<(String, Option<String>)>,
+) -> (StatusCode, String) {
+    let mut checks = vec![(PING.to_owned(), None)];
+    if kind == LocalAnswer::Ready {
+        checks.extend(parts);
+    }
+    let path = asked.path.trim_matches('/');
+    let Some((root, name)) = path.split_once('/') else {
+        return all(path, asked, &checks);
+    };
+    match checks.iter().find(|(known, _)| known == name) {
+        None => (StatusCode::NOT_FOUND, format!("{root} has no check {name:?}\n")),
+        Some((_, None)) => (StatusCode::OK, "ok".to_owned()),
+        Some((_, Some(why))) => {
+            let text = format!("internal server error: waiting for {why}\n");
+            (StatusCode::INTERNAL_SERVER_ERROR, text)
+        }
+    }
+}
+
+fn all(root: &str, asked: &ApiRequest, checks: &[(String, Option<String>)]) -> (StatusCode, String) {
+    let exclude = asked
+        .query
+        .pairs()
+        .filter(|(key, name)| key == "exclude" && !name.is_empty());
+    let exclude: Vec<_> = exclude.map(|(_, name)| name).collect();
+    let (mut text, mut failed) = (String::new(), false);
+    let mut line = |said: std::fmt::Arguments<'_>| {
+        text.write_fmt(said).expect("writing to a String cannot fail");
+    };
+    for (name, waits_for) in checks {
+        match waits_for {
+            _ if exclude.iter().any(|one| one == name) => line(format_args!("[+]{name} excluded: ok\n")),
+            None => line(format_args!("[+]{name} ok\n")),
+            Some(why) => {
+                failed = true;
+                line(format_args!("[-]{name} failed: waiting for {why}\n"));
+            }
+        }
+    }
+    let unknown = exclude.iter().filter(|one| checks.iter().all(|(name, _)| name != *one));
+    let unknown: Vec<_> = unknown.map(|name| format!("{name:?}")).collect();
+    if !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        line(format_args!(
+            "warn: some health checks cannot be excluded: no matches for {unknown}\n"
+        ));
+    }
+    if failed {
+        (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("{text}{root} check failed\n"),
+        )
+    } else if asked.query.first("verbose").is_some() {
+        (StatusCode::OK, format!("{text}{root} check passed\n"))
+    } else {
+        (StatusCode::OK, "ok".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, Method};
+
+    use super::*;
+    use crate::decision::plan;
+    use crate::value::classify::classify;
+
+    #[test]
+    fn health_is_told_check_by_check_as_an_api_server_does() {
+        let parts = |waits: Option<&str>| {
+            let waits = waits.map(str::to_owned);
+            vec![("identity".to_owned(), None), ("snapshot".to_owned(), waits)]
+        };
+        let ask = |path: &str, waits| {
+            let asked = classify(&Method::GET, &path.parse().unwrap(), &HeaderMap::new()).unwrap();
+            let (code, text) = answer(plan::local(&asked).unwrap(), &asked, parts(waits));
+            (code.as_u16(), text)
+        };
+        let waits = Some("the hub");
+        for (path, waits, code, text) in [
+            ("/livez", waits, 200, "ok"),
+            ("/healthz/", waits, 200, "ok"),
+            ("/livez?verbose", waits, 200, "[+]ping ok\nlivez check passed\n"),
+            ("/readyz", None, 200, "ok"),
+            (
+                "/readyz?verbose=1",
+                None,
+                200,
+                "[+]ping ok\n[+]identity ok\n[+]snapshot ok\nreadyz check passed\n",
+            ),
+            (
+                "/readyz",
+                waits,
+                500,
+                "[+]ping ok\n[+]identity ok\n[-]snapshot failed: waiting for the hub\nreadyz check failed\n",
+            ),
+            ("/readyz?exclude=snapshot", waits, 200, "ok"),
+            (
+                "/readyz?verbose&exclude=snapshot&exclude=etcd",
+                waits,
+                200,
+                "[+]ping ok\n[+]identity ok\n[+]snapshot excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"etcd\"\nreadyz check passed\n",
+            ),
+            ("/readyz/identity", waits, 200, "ok"),
+            (
+                "/readyz/snapshot",
+                waits,
+                500,
+                "internal server error: waiting for the hub\n",
+            ),
+            ("/livez/ping", waits, 200, "ok"),
+            ("/livez/snapshot", waits, 404, "livez has no check \"snapshot\"\n"),
+        ] {
+            assert_eq!(ask(path, waits), (code, text.to_owned()), "{path}");
+        }
+    }
+}
