@@ -19,6 +19,7 @@ mod tests;
 mod united;
 mod warm;
 
+use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
+use parking_lot::Mutex;
 use portolan_merge::discovery::render;
 use portolan_merge::openapi::{self, Edition};
 use portolan_runtime::Tasks;
@@ -120,6 +122,7 @@ impl Discovery {
             wanted,
             snapshot,
             headers: &head.headers,
+            old: Mutex::default(),
         };
         match &wanted.document {
             Document::OpenApiV2 => call.openapi_v2().await,
@@ -136,15 +139,23 @@ struct Call<'a> {
     wanted: &'a Wanted,
     snapshot: &'a Snapshot,
     headers: &'a HeaderMap,
+    /// What is said of copies that may not be what their members have now. A mutex: they are gathered side by side.
+    old: Mutex<BTreeSet<String>>,
 }
 
 impl Call<'_> {
+    fn warnings<T>(&self, gathered: &Gathered<T>) -> Vec<String> {
+        let mut warnings = gathered.warnings();
+        warnings.extend(self.old.lock().iter().cloned());
+        warnings
+    }
+
     async fn discovery(&self, address: &str) -> Result<Response<Body>, Fault> {
         let aggregates = matches!(self.wanted.document, Document::Core | Document::Groups);
         let form = document::discovered(self.headers, aggregates).ok_or_else(not_acceptable)?;
         let halves = self.halves().await.some()?;
         let union = self.discovery.made.union(&halves.found);
-        let mut warnings = halves.warnings();
+        let mut warnings = self.warnings(&halves);
         warnings.extend(self.conflicts(&union));
         if let Discovered::Aggregated(format) = form {
             let ready = union.aggregated(self.wanted.document == Document::Core, format);
@@ -222,7 +233,12 @@ impl Call<'_> {
             uid: target.cluster_uid.as_str().into(),
             paper,
         };
-        self.discovery.copies.get(&key).await
+        let found = self.discovery.copies.get(&key).await?;
+        if let Some(why) = found.old {
+            let said = format!("what member cluster {cluster} serves may have changed since it was read: {why}");
+            self.old.lock().insert(said);
+        }
+        Ok(found.copy)
     }
 
     async fn openapi_v2(&self) -> Result<Response<Body>, Fault> {
@@ -231,7 +247,7 @@ impl Call<'_> {
         let found: Vec<_> = copies.found.iter().map(|(_, copy)| copy.clone()).collect();
         let made = self.discovery.made.openapi("v2", Edition::V2, encoding, &found);
         let made = made.ok_or_else(|| unreadable("/openapi/v2"))?;
-        Ok(made.answer(self.headers, Caching::Private, &copies.warnings()))
+        Ok(made.answer(self.headers, Caching::Private, &self.warnings(&copies)))
     }
 
     async fn openapi_index(&self) -> Result<Response<Body>, Fault> {
@@ -243,7 +259,7 @@ impl Call<'_> {
         let body = openapi::unite_indexes(&indexes.collect::<Vec<_>>());
         let json = HeaderValue::from_static(JSON);
         let ready = Ready::new(json, render::etag(&body), body.into());
-        Ok(ready.answer(self.headers, Caching::Private, &copies.warnings()))
+        Ok(ready.answer(self.headers, Caching::Private, &self.warnings(&copies)))
     }
 
     /// One document of v3. Its hash is of the copies that are at hand, so that what may be kept for ever under a hash is
@@ -286,7 +302,7 @@ impl Call<'_> {
         } else {
             Caching::Immutable
         };
-        Ok(made.answer(self.headers, caching, &indexes.warnings()))
+        Ok(made.answer(self.headers, caching, &self.warnings(&indexes)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What each member answered last, and when it was looked at: the only place that asks members for documents.
 //!
-//! A copy younger than [`FRESH`] is served as it is; an older one is first revalidated by its ETag, once for all who wait.
+//! Every copy is revalidated by its ETag before it is served, once for all who wait: nobody is told less than the member
+//! would have told at the same moment. One that could not be in time is served as old.
 //! A member that is away, slow or broken keeps its last good copy for as long as it is a target: what a cluster serves does
 //! not end because it cannot be reached. Keyed by cluster and cluster UID, not by the target's version, which changes with
 //! every report of its agent. Callers: `discovery` for requests and `warm`.
@@ -26,7 +27,7 @@ use crate::value::document::{OpenApiEncoding, V2_PROTOBUF, V3_PROTOBUF};
 use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::media::JSON;
 
-/// A copy is believed for as long. A new CRD is seen this much later than at its member, at most.
+/// Who has failed is not looked at again for as long.
 pub(super) const FRESH: Duration = Duration::from_secs(2);
 /// A client with a copy to fall back on waits this long for a better one.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -131,6 +132,20 @@ impl Copy {
     }
 }
 
+/// A copy to answer with.
+pub(super) struct Found {
+    pub(super) copy: Arc<Copy>,
+    /// Why it may not be what the member has now.
+    pub(super) old: Option<String>,
+}
+
+/// Whether who asks has to wait.
+enum Joined {
+    Known(Result<Found, String>),
+    /// For this look, until then.
+    Looking(Instant, watch::Receiver<()>),
+}
+
 /// The cache. One per process.
 pub(crate) struct Copies {
     documents: OwnRequests,
@@ -151,6 +166,8 @@ struct Inner {
 struct Look {
     copy: Option<Arc<Copy>>,
     checked: Option<Instant>,
+    /// When the last one that is over began.
+    began: Option<Instant>,
     /// Why the last look brought nothing.
     failed: Option<String>,
     /// The look that is under way: since when; closed when it is over.
@@ -177,35 +194,58 @@ impl Copies {
         })
     }
 
-    /// The document, as fresh as it can be had in time; an error says why there is none at all.
-    pub(super) async fn get(self: &Arc<Self>, key: &Key) -> Result<Arc<Copy>, String> {
-        let (until, mut running) = {
-            let inner = &mut *self.inner.lock();
-            let known = inner.copy(key);
-            let look = inner.looks.entry(key.clone()).or_default();
-            if look.is_fresh() && (known.is_some() || look.failed.is_some()) {
-                return known.ok_or_else(|| look.failed.clone().unwrap_or_default());
+    /// The document as the member has it now, or the last one if that cannot be had in time; an error says why there is none at
+    /// all. A look that began before is waited for and not believed: one more, which all who wait share, begins after it.
+    pub(super) async fn get(self: &Arc<Self>, key: &Key) -> Result<Found, String> {
+        let arrived = Instant::now();
+        // Two looks: one that began before and one that did not.
+        for _ in 0..2 {
+            let (until, mut running) = match self.join(key, arrived) {
+                Joined::Known(found) => return found,
+                Joined::Looking(until, running) => (until, running),
+            };
+            // An error: the look is over and its sender gone.
+            if tokio::time::timeout_at(until, running.changed()).await.is_err() {
+                let why = format!("member cluster {} has not answered yet", key.cluster);
+                return self.inner.lock().old(key, why);
             }
-            let first = known.is_none() && look.failed.is_none();
-            let running = look
-                .running
-                .clone()
-                .filter(|(_, running)| running.has_changed().is_ok());
-            let (since, running) = running.unwrap_or_else(|| self.look(look, key, known.as_deref()));
-            // From the look's beginning: of a member that hangs only who asks first has to wait.
-            (since + if first { FIRST_PATIENCE } else { PATIENCE }, running)
-        };
-        // An error: the look is over and its sender gone.
-        let over = tokio::time::timeout_at(until, running.changed()).await.is_ok();
-        let inner = self.inner.lock();
-        let failed = inner
-            .looks
-            .get(key)
-            .and_then(|look| look.failed.clone())
-            .filter(|_| over);
-        inner
-            .copy(key)
-            .ok_or_else(|| failed.unwrap_or_else(|| format!("member cluster {} has not answered yet", key.cluster)))
+        }
+        match self.join(key, arrived) {
+            Joined::Known(found) => found,
+            Joined::Looking(..) => Err(format!(
+                "{} of member cluster {} is not kept",
+                key.paper.path(),
+                key.cluster
+            )),
+        }
+    }
+
+    /// What the last look brought, if that is good enough for who came then; else the look to wait for.
+    fn join(self: &Arc<Self>, key: &Key, arrived: Instant) -> Joined {
+        let inner = &mut *self.inner.lock();
+        let known = inner.copy(key);
+        let look = inner.looks.entry(key.clone()).or_default();
+        let looked_since = look.began.is_some_and(|began| began >= arrived);
+        match (&look.failed, known) {
+            (None, Some(copy)) if looked_since => return Joined::Known(Ok(Found { copy, old: None })),
+            // Nobody insists on a member that cannot be had.
+            (Some(why), _) if looked_since || look.is_fresh() => {
+                let why = why.clone();
+                return Joined::Known(inner.old(key, why));
+            }
+            (failed, known) => {
+                let patience = if known.is_none() && failed.is_none() {
+                    FIRST_PATIENCE
+                } else {
+                    PATIENCE
+                };
+                let running = look.running.clone();
+                let running = running.filter(|(_, running)| running.has_changed().is_ok());
+                let (since, running) = running.unwrap_or_else(|| self.look(look, key, known.as_deref()));
+                // From the look's beginning: of a member that hangs only who asks first has to wait.
+                Joined::Looking(since + patience, running)
+            }
+        }
     }
 
     /// Starts to look. The task's end closes the channel.
@@ -239,7 +279,7 @@ impl Copies {
         let mut inner = self.inner.lock();
         let look = inner.looks.entry(key.clone()).or_default();
         look.checked = Some(Instant::now());
-        look.running = None;
+        look.began = look.running.take().map(|(since, _)| since);
         match read {
             Ok(None) => look.failed = None,
             Ok(Some(copy)) => {
@@ -286,6 +326,14 @@ impl Copies {
 }
 
 impl Inner {
+    /// The last copy, if there is one.
+    fn old(&self, key: &Key, why: String) -> Result<Found, String> {
+        match self.copy(key) {
+            Some(copy) => Ok(Found { copy, old: Some(why) }),
+            None => Err(why),
+        }
+    }
+
     fn copy(&self, key: &Key) -> Option<Arc<Copy>> {
         if key.paper.is_large() {
             return self.large.get(key);
