@@ -92,6 +92,17 @@ pub struct MemberClusterSpec {
     /// Takes no new shards while set; what is owned here stays served.
     #[serde(default)]
     pub cordoned: bool,
+    /// Namespaces of the hub whose ShardingConfigs may have this cluster, as a member or for their callers. Empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 256), extend("x-kubernetes-list-type" = "set")))]
+    pub allowed_namespaces: Vec<String>,
+}
+
+impl MemberClusterSpec {
+    /// Whether ShardingConfigs of this namespace of the hub may have the cluster.
+    pub fn allows(&self, namespace: &str) -> bool {
+        self.allowed_namespaces.is_empty() || self.allowed_namespaces.iter().any(|allowed| allowed == namespace)
+    }
 }
 
 /// How routers reach a member's API servers.

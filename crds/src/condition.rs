@@ -44,6 +44,8 @@ pub enum ConditionReason {
     NotAccepted,
     /// A MemberCluster that the spec names does not exist.
     UnknownCluster,
+    /// A MemberCluster that the spec names takes no ShardingConfigs of its namespace: `spec.allowedNamespaces`.
+    NotAllowed,
     /// A MemberCluster that the spec names has not joined.
     ClusterNotJoined,
     /// A MemberCluster that the spec names is cordoned.

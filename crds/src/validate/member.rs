@@ -33,6 +33,12 @@ pub fn validate_member(name: &str, spec: &MemberClusterSpec) -> Vec<Problem> {
     if let Some(breaker) = &spec.breaker {
         check_breaker(&mut problems, breaker);
     }
+    for (index, namespace) in spec.allowed_namespaces.iter().enumerate() {
+        if !is_dns_label(namespace) {
+            let message = format!("{namespace:?} is no name of a namespace");
+            problems.invalid(format!("spec.allowedNamespaces[{index}]"), message);
+        }
+    }
     if spec.access == Access::Tunnel {
         problems.not_implemented("spec.access", "Tunnel is not served yet: use Direct");
     }

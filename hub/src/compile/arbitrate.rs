@@ -239,11 +239,8 @@ fn check_count(spec: &ShardingConfigSpec, wanted: &Wanted) -> Result<(), Refusal
 
 /// The rules about the members that a new spec names.
 fn check_members(facts: &Facts, ledger: &Ledger, name: &ShardName, wanted: &Wanted) -> Result<(), Refusal> {
-    if !wanted.unknown_clusters.is_empty() {
-        return Err(Refusal {
-            reason: ConditionReason::UnknownCluster,
-            message: wanted.unknown_clusters.join("; "),
-        });
+    if let Some((reason, message)) = wanted.refusal() {
+        return Err(Refusal { reason, message });
     }
     let cordoned = |cluster: &str| {
         let spec = facts.members.get(cluster).and_then(|member| member.in_force.as_ref());

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use portolan_crds::{Selector, ShardName};
 use portolan_wire::v1;
 
+use super::wanted::allows;
 use super::{Accepted, Compiled, Ref, World};
-use crate::facts::Facts;
+use crate::facts::{Facts, MemberObject};
 
 /// Pods in these phases run nothing any more.
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
 /// Adds a view for each caller that agents have reported, and says of which members none have been.
 pub(super) fn render(world: &mut World, facts: &Facts) {
-    for (cluster, _) in facts.members.iter().filter(|(_, member)| member.accept) {
+    for (cluster, member) in facts.members.iter().filter(|(_, member)| member.accept) {
         let callers = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref());
         let Some(callers) = callers else {
             world.unknown.insert((v1::ResourceKind::CallerView, cluster.clone()));
@@ -26,7 +27,7 @@ pub(super) fn render(world: &mut World, facts: &Facts) {
             .values()
             .filter(|caller| !ENDED.contains(&caller.phase.as_str()))
         {
-            add_view(world, cluster, caller);
+            add_view(world, (cluster, member), caller);
         }
     }
 }
@@ -61,8 +62,9 @@ fn labels_of(caller: &v1::CallerFact) -> BTreeMap<String, String> {
     labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn add_view(world: &mut World, cluster: &str, caller: &v1::CallerFact) {
-    let shards: Vec<ShardName> = shards_of(world, cluster, caller);
+fn add_view(world: &mut World, (cluster, member): (&str, &MemberObject), caller: &v1::CallerFact) {
+    let mut shards: Vec<ShardName> = shards_of(world, cluster, caller);
+    shards.retain(|shard| allows(member, shard));
     if shards.is_empty() {
         return;
     }

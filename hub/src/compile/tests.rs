@@ -292,6 +292,41 @@ fn a_bad_edit_keeps_the_last_accepted_spec() {
     }
 }
 
+/// Whoever writes in a namespace of the hub has only the members that allow it, and only as long as they do.
+#[test]
+fn a_member_says_which_namespaces_of_the_hub_may_have_it() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    fleet.caller("east", "p", "op");
+    fleet.allow("east", &["another", "ops"]);
+    fleet.apply("shard", spec(&[("east", &["ns-a"])]));
+    let world = fleet.compile(0);
+    assert_eq!(world.owner("east", "ns-a"), Some("shard"));
+    assert_eq!(world.callers_of("shard"), 1);
+    fleet.allow("west", &["another"]);
+    fleet.apply("greedy", spec(&[("west", &["ns-a"])]));
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("greedy"), Some(ConditionReason::NotAllowed));
+    let said = world.message("greedy");
+    assert!(
+        said.contains("spec.clusters[0].name") && said.contains("spec.allowedNamespaces"),
+        "{said}"
+    );
+    assert_eq!(world.owner("west", "ns-a"), None);
+    // Taken back: what it has is released, and its Pods there are nobody.
+    fleet.allow("east", &["another"]);
+    let world = fleet.compile(0);
+    assert!(
+        world
+            .state
+            .ledger
+            .get("east", "ns-a")
+            .unwrap()
+            .releasing_since
+            .is_some()
+    );
+    assert_eq!(world.callers_of("shard"), 0);
+}
+
 /// A hub that restarts knows objects and its ledger, and nothing of agents.
 #[test]
 fn a_restart_gives_the_same_world_and_takes_nothing_away() {

@@ -4,19 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_crds::{ClusterEntry, ShardName, ShardingConfigSpec};
+use portolan_crds::{ClusterEntry, ConditionReason, ShardName, ShardingConfigSpec};
 
 use super::Ledger;
 use super::ledger::Homes;
-use crate::facts::Facts;
+use crate::facts::{Facts, MemberObject};
 
 /// What one spec asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// The members in the order of `clusters[]`; several members of one entry by name.
     pub(crate) members: Vec<WantedMember>,
-    /// `field: message` for each member that the spec names and that does not exist.
-    pub(crate) unknown_clusters: Vec<String>,
+    /// Why, and `field: message`, for each member that the spec names and cannot have: it does not exist, or does not allow it.
+    pub(crate) refused_clusters: Vec<(ConditionReason, String)>,
 }
 
 /// What one spec asks for in one member.
@@ -66,10 +66,10 @@ pub(super) fn wanted(
 ) -> Wanted {
     let mut wanted = Wanted {
         members: Vec::new(),
-        unknown_clusters: unknown_clusters(facts, spec),
+        refused_clusters: refused_clusters(facts, shard, spec),
     };
     for entry in &spec.clusters {
-        for cluster in clusters_of(facts, entry) {
+        for cluster in clusters_of(facts, shard, entry) {
             let found = in_member(facts, ledger, shard, cluster, entry);
             match wanted.members.iter_mut().find(|member| member.cluster == cluster) {
                 Some(member) => member.merge(found),
@@ -81,10 +81,10 @@ pub(super) fn wanted(
     wanted
 }
 
-/// Members of one entry that exist, by name.
-fn clusters_of<'a>(facts: &'a Facts, entry: &ClusterEntry) -> Vec<&'a str> {
+/// Members of one entry that exist and allow the shard, by name.
+fn clusters_of<'a>(facts: &'a Facts, shard: &ShardName, entry: &ClusterEntry) -> Vec<&'a str> {
     let is_chosen = entry.cluster_filter();
-    let members = facts.members.iter();
+    let members = facts.members.iter().filter(|(_, member)| allows(member, shard));
     let chosen = members.filter(|(name, member)| is_chosen(name, &member.labels));
     chosen.map(|(name, _)| name.as_str()).collect()
 }
@@ -122,13 +122,42 @@ fn in_member(facts: &Facts, ledger: &Ledger, shard: &ShardName, cluster: &str, e
     member
 }
 
-fn unknown_clusters(facts: &Facts, spec: &ShardingConfigSpec) -> Vec<String> {
-    let named = spec.named_clusters().into_iter();
-    let unknown = named.filter(|(_, name)| !facts.members.contains_key(*name));
-    let problem = |(field, name)| {
-        format!("{field}: no MemberCluster is named {name:?}: join it with portolanctl, or correct the name")
+fn refused_clusters(facts: &Facts, shard: &ShardName, spec: &ShardingConfigSpec) -> Vec<(ConditionReason, String)> {
+    let refused = |(field, name): (String, &str)| match facts.members.get(name) {
+        None => {
+            let fix = "join it with portolanctl, or correct the name";
+            let message = format!("{field}: no MemberCluster is named {name:?}: {fix}");
+            Some((ConditionReason::UnknownCluster, message))
+        }
+        Some(member) if !allows(member, shard) => {
+            let namespace = shard.namespace();
+            let fix = "name that namespace in its spec.allowedNamespaces, or leave the cluster out";
+            let message =
+                format!("{field}: MemberCluster {name:?} takes no ShardingConfigs of namespace {namespace:?}: {fix}");
+            Some((ConditionReason::NotAllowed, message))
+        }
+        Some(_) => None,
     };
-    unknown.map(problem).collect()
+    spec.named_clusters().into_iter().filter_map(refused).collect()
+}
+
+/// Whether the member may be a shard's, by its spec in force; the shard's callers may run there, too.
+pub(super) fn allows(member: &MemberObject, shard: &ShardName) -> bool {
+    let spec = member.in_force.as_ref();
+    spec.is_none_or(|spec| spec.allows(shard.namespace()))
+}
+
+impl Wanted {
+    /// Why the shard cannot have members that it names; the first reason stands for all.
+    pub(crate) fn refusal(&self) -> Option<(ConditionReason, String)> {
+        let (reason, _) = self.refused_clusters.first()?;
+        let all: Vec<&str> = self
+            .refused_clusters
+            .iter()
+            .map(|(_, message)| message.as_str())
+            .collect();
+        Some((*reason, all.join("; ")))
+    }
 }
 
 impl WantedMember {

@@ -37,9 +37,8 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
         .collect();
     if !in_force {
         nothing_in_force(TYPE)
-    } else if !verdict.wanted.unknown_clusters.is_empty() {
-        let message = verdict.wanted.unknown_clusters.join("; ");
-        Finding::fails(TYPE, ConditionReason::UnknownCluster, message)
+    } else if let Some((reason, message)) = verdict.wanted.refusal() {
+        Finding::fails(TYPE, reason, message)
     } else if !strangers.is_empty() {
         let message = format!(
             "MemberCluster {}: nothing is served from there",

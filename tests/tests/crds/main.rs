@@ -363,6 +363,7 @@ spec:
   access: Tunnel
   identity: {mode: ServiceAccount}
   cordoned: true
+  allowedNamespaces: [operators]
   breaker: {consecutiveFailures: 1, failureRatio: 0.5, minRequests: 2, window: 1s, openFor: 1s, maxOpenFor: 1m}
 status:
   observedGeneration: 1

@@ -78,6 +78,16 @@ impl Fleet {
         self.facts.pins.insert(cluster.to_owned(), pin);
     }
 
+    /// The member is for ShardingConfigs of these namespaces of the hub.
+    pub(in crate::compile) fn allow(&mut self, cluster: &str, namespaces: &[&str]) {
+        let member = self.facts.members.get_mut(cluster).unwrap();
+        let spec = MemberClusterSpec {
+            allowed_namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+            ..(**member.in_force.as_ref().unwrap()).clone()
+        };
+        member.in_force = Some(Arc::new(spec));
+    }
+
     pub(in crate::compile) fn agent(&mut self, cluster: &str) -> &mut AgentReport {
         self.facts.agents.entry(cluster.to_owned()).or_default()
     }
@@ -187,6 +197,10 @@ impl World {
     pub(in crate::compile) fn message(&self, name: &str) -> &str {
         let refusal = self.shards[&shard_name(name)].refusal.as_ref();
         refusal.map(|refusal| refusal.message.as_str()).unwrap_or_default()
+    }
+
+    pub(in crate::compile) fn callers_of(&self, name: &str) -> usize {
+        self.callers.get(&shard_name(name)).map_or(0, BTreeSet::len)
     }
 
     pub(in crate::compile) fn owner(&self, cluster: &str, namespace: &str) -> Option<&str> {

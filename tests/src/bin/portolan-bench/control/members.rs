@@ -1,5 +1,7 @@
 //! What the two members' agents report: how many there are of everything, and one more of each.
 
+use portolan_crds::Bucketing;
+use portolan_crds::labels::LabelKeys;
 use portolan_tests::hub_cluster::NAMESPACE;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_message::Kind;
@@ -108,9 +110,15 @@ impl Change {
 }
 
 fn namespace(member: &str, number: usize) -> v1::NamespaceFact {
-    let labels = [("kubernetes.io/metadata.name", format!("team-{member}-{number:05}"))];
+    let name = format!("team-{member}-{number:05}");
+    let (keys, bucketing) = (LabelKeys::default(), Bucketing::default());
+    let labels = [
+        ("kubernetes.io/metadata.name", name.clone()),
+        (keys.namespace(), name.clone()),
+        (keys.sharding_hash(), bucketing.bucket_of(&name).to_string()),
+    ];
     v1::NamespaceFact {
-        name: format!("team-{member}-{number:05}"),
+        name,
         uid: uid(number),
         labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
         terminating: false,
