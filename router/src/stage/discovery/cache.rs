@@ -33,8 +33,8 @@ pub(super) const FRESH: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A client without one waits this long, if somebody else has answered.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
-/// Copies of OpenAPI documents, over all members; small documents are not counted.
-const MAX_BYTES: u64 = 128 << 20;
+/// Copies of OpenAPI documents, over all members, each counted once; small documents are not counted.
+const MAX_BYTES: u64 = 64 << 20;
 /// The only form of discovery that is read: Kubernetes 1.26 and later.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
@@ -89,8 +89,8 @@ pub(super) struct Key {
     pub(super) paper: Paper,
 }
 
-/// What a member answered.
-#[derive(Debug)]
+/// What a member answered. Shared by all that answered the same.
+#[derive(Debug, PartialEq)]
 pub(super) struct Copy {
     pub(super) etag: Option<HeaderValue>,
     /// Changes with the content: the member's ETag without its quotes, or a hash.
@@ -99,7 +99,7 @@ pub(super) struct Copy {
     pub(super) content: Content,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Content {
     Groups(Vec<Group>),
     Index(Index),
@@ -184,7 +184,10 @@ impl Copies {
     pub(super) fn new(documents: OwnRequests, metrics: DiscoveryMetrics, tasks: Tasks) -> Arc<Self> {
         let inner = Inner {
             looks: HashMap::new(),
-            large: super::bounded(MAX_BYTES, |copy: &Arc<Copy>| copy.bytes().len()),
+            large: super::bounded(MAX_BYTES, |copy: &Arc<Copy>| match Arc::strong_count(copy) {
+                1 => copy.bytes().len(),
+                _ => 0,
+            }),
         };
         Arc::new(Self {
             documents,
@@ -227,11 +230,11 @@ impl Copies {
         let look = inner.looks.entry(key.clone()).or_default();
         let looked_since = look.began.is_some_and(|began| began >= arrived);
         match (&look.failed, known) {
-            (None, Some(copy)) if looked_since => return Joined::Known(Ok(Found { copy, old: None })),
+            (None, Some(copy)) if looked_since => Joined::Known(Ok(Found { copy, old: None })),
             // Nobody insists on a member that cannot be had.
             (Some(why), _) if looked_since || look.is_fresh() => {
                 let why = why.clone();
-                return Joined::Known(inner.old(key, why));
+                Joined::Known(inner.old(key, why))
             }
             (failed, known) => {
                 let patience = if known.is_none() && failed.is_none() {
@@ -284,7 +287,8 @@ impl Copies {
             Ok(None) => look.failed = None,
             Ok(Some(copy)) => {
                 look.failed = None;
-                inner.put(key, Arc::new(copy));
+                let copy = inner.shared(key, copy);
+                inner.put(key, copy);
                 self.tell(&inner, key);
             }
             Err(why) => {
@@ -308,8 +312,15 @@ impl Copies {
         }
         let half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
         if let (Some(core), Some(groups)) = (half(Paper::Core), half(Paper::Groups)) {
-            let kinds = Arc::new(kinds_of(core.groups().iter().chain(groups.groups())));
-            self.documents.routing.set_kinds(&key.cluster, &key.uid, &kinds);
+            let kinds = kinds_of(core.groups().iter().chain(groups.groups()));
+            let routing = &self.documents.routing;
+            let known = &routing.load().kinds;
+            let same = known
+                .members()
+                .map(|(_, served)| served)
+                .find(|served| ***served == kinds);
+            let kinds = same.cloned().unwrap_or_else(|| Arc::new(kinds));
+            routing.set_kinds(&key.cluster, &key.uid, &kinds);
         }
     }
 
@@ -339,6 +350,13 @@ impl Inner {
             return self.large.get(key);
         }
         self.looks.get(key)?.copy.clone()
+    }
+
+    /// Another member's copy, if it says the same: members of one version do. Compared whole: an ETag is what a member says.
+    fn shared(&self, key: &Key, copy: Copy) -> Arc<Copy> {
+        let others = self.looks.keys().filter(|other| other.paper == key.paper);
+        let mut known = others.filter_map(|other| self.copy(other));
+        known.find(|known| **known == copy).unwrap_or_else(|| Arc::new(copy))
     }
 
     fn put(&mut self, key: &Key, copy: Arc<Copy>) {

@@ -19,11 +19,11 @@ use crate::value::document::{DocumentSource, OpenApiEncoding};
 use crate::value::media::JSON;
 
 /// Unions of discovery: one per set of members that some shard has, some hundred KB each.
-const MAX_DISCOVERY_BYTES: u64 = 64 << 20;
+const MAX_DISCOVERY_BYTES: u64 = 16 << 20;
 /// What one union is reckoned with; its documents are about as large.
 const UNION_BYTES: usize = 1 << 20;
 /// OpenAPI documents of several members, made into one.
-const MAX_OPENAPI_BYTES: u64 = 64 << 20;
+const MAX_OPENAPI_BYTES: u64 = 32 << 20;
 
 /// One member's discovery.
 #[derive(Debug, Clone)]
