@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_testbed::eventually;
-use portolan_tests::door::Door;
+use http::{Method, Response};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use portolan_testbed::{eventually, patience};
+use portolan_tests::door::{Door, request};
 use portolan_tests::programs::admin_get;
 use serde_json::{Value, json};
 
@@ -99,6 +102,50 @@ async fn a_new_kind_shows_up_soon() {
     // The router looks every two seconds; the rest is for a busy machine.
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     listed(&door, "/apis/late.test/v1/buoys").await;
+}
+
+/// What a watch is sent, until it has this word.
+async fn comes(answer: &mut Response<Incoming>, word: &str) {
+    let mut seen = String::new();
+    while !seen.contains(word) {
+        let frame = tokio::time::timeout(patience(), answer.frame()).await;
+        let frame = frame.unwrap_or_else(|_| panic!("no {word}: {seen}"));
+        let data = frame.unwrap_or_else(|| panic!("it ended: {seen}")).unwrap().into_data();
+        seen.push_str(&String::from_utf8_lossy(&data.unwrap_or_default()));
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_begins_to_serve_a_kind_joins_its_running_watches() {
+    let world = world().await;
+    let door = world.merged_door("alpha").await.unwrap();
+    let mut rafts = definition("rafts", "Raft", &["v1"]);
+    rafts["metadata"]["name"] = json!("rafts.late.test");
+    rafts["spec"]["group"] = json!("late.test");
+    define(world, "east", &rafts).await;
+    resources(&door).await;
+    let all = "/apis/late.test/v1/rafts";
+    listed(&door, all).await;
+    let line = door.open().await.unwrap();
+    let watch = request(Method::GET, &format!("{all}?watch=true"), &[], &[]).unwrap();
+    let mut watch = line.send(watch).await.unwrap();
+    assert_eq!(watch.status(), 200);
+
+    define(world, "west", &rafts).await;
+    let west = world.direct_door("west").await.unwrap();
+    listed(&west, all).await;
+    let raft = json!({"apiVersion": "late.test/v1", "kind": "Raft", "metadata": {"name": "medusa"}});
+    let made = west
+        .post("/apis/late.test/v1/namespaces/da-3/rafts", &raft)
+        .await
+        .unwrap();
+    assert_eq!(made.status, 201, "{}", made.message());
+    // Whoever discovers it.
+    resources(&door).await;
+    comes(&mut watch, "medusa").await;
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rafts.late.test";
+    west.call(Method::DELETE, definition, &[], &[]).await.unwrap();
+    comes(&mut watch, "DELETED").await;
 }
 
 #[tokio::test]
