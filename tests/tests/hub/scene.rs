@@ -270,16 +270,6 @@ impl Agent {
     /// All that an agent reports of a small cluster.
     pub(crate) async fn report(&self, namespaces: &[&str], callers: &[&str]) {
         use v1::agent_message::Kind;
-        let (keys, bucketing) = (LabelKeys::default(), Bucketing::default());
-        let namespace = |name: &&str| v1::NamespaceFact {
-            name: (*name).to_owned(),
-            labels: [
-                (keys.namespace().to_owned(), (*name).to_owned()),
-                (keys.sharding_hash().to_owned(), bucketing.bucket_of(name).to_string()),
-            ]
-            .into(),
-            ..Default::default()
-        };
         let caller = |name: &&str| v1::CallerFact {
             namespace: "ops".to_owned(),
             pod: (*name).to_owned(),
@@ -308,7 +298,7 @@ impl Agent {
             service_accounts: vec!["ops/operator".to_owned()],
             users: Vec::new(),
         };
-        let upserted = namespaces.iter().map(namespace).collect();
+        let upserted = namespaces.iter().map(|name| labelled(name)).collect();
         self.say(Kind::Namespaces(v1::NamespaceDelta {
             reset: true,
             upserted,
@@ -403,4 +393,18 @@ pub(crate) fn shard_spec(home: &str, namespaces: &[&str]) -> Value {
         "callerClusters": [home],
         "clusters": [{"name": home, "namespaces": namespaces}],
     })
+}
+
+/// As an agent labels it.
+fn labelled(name: &str) -> v1::NamespaceFact {
+    let (keys, bucketing) = (LabelKeys::default(), Bucketing::default());
+    let labels = [
+        (keys.namespace().to_owned(), name.to_owned()),
+        (keys.sharding_hash().to_owned(), bucketing.bucket_of(name).to_string()),
+    ];
+    v1::NamespaceFact {
+        name: name.to_owned(),
+        labels: labels.into(),
+        ..Default::default()
+    }
 }
