@@ -4,6 +4,7 @@
 //! Pure. The router's `discovery` reads members' documents with [`parse`] and asks [`union::unite`] again whenever one of
 //! them has changed. v2 and v2beta1 differ in nothing but their name.
 
+pub mod protobuf;
 pub mod render;
 pub mod union;
 

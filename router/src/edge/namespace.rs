@@ -1,5 +1,6 @@
-//! Namespaces that come while they are asked for: no request is refused for a grant that the hub has given already, and the
-//! answer to who makes a Namespace waits until this router serves it (`docs/semantics.md#namespaces`).
+//! Namespaces and kinds that come while they are asked for: no request is refused for a grant that the hub has given already,
+//! or for a kind that a member serves already, and the answer to who makes a Namespace waits until this router serves it
+//! (`docs/semantics.md#namespaces`).
 //!
 //! Caller: `call`.
 
@@ -11,7 +12,7 @@ use http::header::WARNING;
 use tokio::time::Instant;
 
 use super::Edge;
-use crate::decision::plan::{self, Planned};
+use crate::decision::plan::{self, Plan, Planned};
 use crate::decision::rewrite;
 use crate::resource::grants;
 use crate::resource::routing::Routing;
@@ -31,22 +32,22 @@ pub(super) struct Basis {
     pub(super) planned: Planned,
 }
 
-/// The plan; where it lacks a grant that the hub has given meanwhile, the one with that.
+/// The plan; where it lacks a grant that the hub has given meanwhile, or a kind that a member has, the one with that.
 pub(super) async fn planned(edge: &Edge, asked: &ApiRequest, routing: Arc<Routing>, caller: Caller) -> Basis {
     let planned = plan::plan(&caller, asked, &routing.snapshot, &routing.kinds);
+    if let (true, Plan::Refuse(_), Some(resource)) = (planned.unknown_kind, &planned.plan, &asked.resource)
+        && edge.parts.discovery.learn(resource).await
+        && let Some(anew) = anew(edge, asked, &caller)
+    {
+        return anew;
+    }
     let lacking = asked.resource.as_ref().and_then(|resource| resource.namespace.as_ref());
     if let (true, Caller::Pod(view), Some(namespace)) = (planned.lacks_grant, &caller, lacking) {
         let store = &edge.parts.routing;
-        if edge.grants.ask(store, view, namespace).await {
-            let routing = store.load();
-            if let Some(caller) = replan::current(&caller, &routing.snapshot) {
-                let planned = plan::plan(&caller, asked, &routing.snapshot, &routing.kinds);
-                return Basis {
-                    routing,
-                    caller,
-                    planned,
-                };
-            }
+        if edge.grants.ask(store, view, namespace).await
+            && let Some(anew) = anew(edge, asked, &caller)
+        {
+            return anew;
         }
     }
     Basis {
@@ -54,6 +55,18 @@ pub(super) async fn planned(edge: &Edge, asked: &ApiRequest, routing: Arc<Routin
         caller,
         planned,
     }
+}
+
+/// The plan by what is known now; `None` if the caller is gone.
+fn anew(edge: &Edge, asked: &ApiRequest, caller: &Caller) -> Option<Basis> {
+    let routing = edge.parts.routing.load();
+    let caller = replan::current(caller, &routing.snapshot)?;
+    let planned = plan::plan(&caller, asked, &routing.snapshot, &routing.kinds);
+    Some(Basis {
+        routing,
+        caller,
+        planned,
+    })
 }
 
 /// The answer to who made a Namespace in `cluster`, once this router serves it; with a `Warning` if that takes long.

@@ -12,6 +12,7 @@
 
 mod answer;
 mod cache;
+mod learn;
 mod metrics;
 pub(crate) mod page;
 #[cfg(test)]
@@ -30,13 +31,14 @@ use http::{HeaderMap, Response};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use parking_lot::Mutex;
-use portolan_merge::discovery::render;
+use portolan_merge::discovery::{protobuf, render};
 use portolan_merge::openapi::{self, Edition};
 use portolan_runtime::Tasks;
 use serde_json::Value;
 
 use self::answer::{Caching, Ready};
 use self::cache::{Copies, Copy, Key, Paper};
+use self::learn::Learning;
 pub(crate) use self::metrics::DiscoveryMetrics;
 use self::united::{Half, Made, Union};
 use crate::resource::routing::RoutingStore;
@@ -44,7 +46,7 @@ use crate::resource::upstream::Body;
 use crate::stage::dispatch::OwnRequests;
 use crate::value::document::{self, Discovered, Document, DocumentSource, Wanted};
 use crate::value::fault::Fault;
-use crate::value::media::JSON;
+use crate::value::media::{JSON, PROTOBUF};
 use crate::value::snapshot::Snapshot;
 
 /// Answers discovery. One per process.
@@ -53,6 +55,7 @@ pub(crate) struct Discovery {
     /// Filled with what members serve, and asked who they are.
     routing: Arc<RoutingStore>,
     made: Made,
+    learning: Learning,
     metrics: DiscoveryMetrics,
 }
 
@@ -105,6 +108,7 @@ impl Discovery {
             routing: documents.routing.clone(),
             copies: Copies::new(documents, metrics.clone(), tasks),
             made: Made::new(metrics.clone()),
+            learning: Learning::default(),
             metrics,
         })
     }
@@ -171,7 +175,11 @@ impl Call<'_> {
                 .ok_or_else(|| halves.absent(format!("{group}/{version}").trim_start_matches('/')))?,
             _ => render::group_list(groups),
         };
-        Ok(legacy(&document).answer(self.headers, Caching::Private, &warnings))
+        let ready = match form {
+            Discovered::LegacyProtobuf => in_protobuf(&document)?,
+            _ => legacy(&document),
+        };
+        Ok(ready.answer(self.headers, Caching::Private, &warnings))
     }
 
     /// What is left out of what was asked for.
@@ -322,6 +330,12 @@ fn legacy(document: &Value) -> Ready {
     Ready::new(HeaderValue::from_static(JSON), String::new(), body.into())
 }
 
+fn in_protobuf(document: &Value) -> Result<Ready, Fault> {
+    let body = protobuf::encode(document).ok_or_else(|| unreadable("discovery"))?;
+    let kind = HeaderValue::from_static(PROTOBUF);
+    Ok(Ready::new(kind, String::new(), body.into()))
+}
+
 /// Where the client found this router: clients of `/api` are told to come back to it, and not to a member.
 fn address(head: &Parts) -> &str {
     let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -334,7 +348,7 @@ fn address(head: &Parts) -> &str {
 
 fn not_acceptable() -> Fault {
     Fault::NotAcceptable(
-        "only the following media types are accepted: application/json, and for OpenAPI its protobuf".to_owned(),
+        "only the following media types are accepted: application/json, application/vnd.kubernetes.protobuf, and for OpenAPI its own".to_owned(),
     )
 }
 

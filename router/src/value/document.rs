@@ -6,7 +6,7 @@ use http::{HeaderMap, Method};
 use portolan_merge::discovery::render::Format;
 
 use crate::value::check::Check;
-use crate::value::media::{Media, ranges};
+use crate::value::media::{Media, Range, ranges};
 
 /// Type of OpenAPI v2 in protobuf, as every API server understands it.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -120,6 +120,7 @@ impl Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Discovered {
     Legacy,
+    LegacyProtobuf,
     Aggregated(Format),
 }
 
@@ -130,10 +131,12 @@ pub(crate) enum OpenApiEncoding {
     Protobuf,
 }
 
-/// What the client likes best of what there is; `None` is 406. Protobuf is not written of discovery: the API server's is
-/// asked for by nobody who does not take JSON too.
+/// What the client likes best of what there is; `None` is 406. Protobuf only for who takes nothing else: JSON is what is kept.
 pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discovered> {
-    ranges(headers).iter().find_map(|range| {
+    let ranges = ranges(headers);
+    let protobuf = |range: &Range| range.media() == Some(Media::Protobuf) && range.parameter("as").is_none();
+    let protobuf = ranges.iter().any(protobuf).then_some(Discovered::LegacyProtobuf);
+    let json = ranges.iter().find_map(|range| {
         let json = range.media() == Some(Media::Json);
         let form = match range.parameter("as") {
             None => Discovered::Legacy,
@@ -147,7 +150,8 @@ pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discov
             Some(_) => return None,
         };
         json.then_some(form)
-    })
+    });
+    json.or(protobuf)
 }
 
 /// In which encoding the client likes OpenAPI best, whose protobuf has an old and a new name; `None` is 406.
@@ -222,7 +226,11 @@ mod tests {
                 true,
                 Some(Discovered::Legacy),
             ),
-            ("application/vnd.kubernetes.protobuf", true, None),
+            (
+                "application/vnd.kubernetes.protobuf",
+                true,
+                Some(Discovered::LegacyProtobuf),
+            ),
             ("application/json;q=0.1,*/*;q=0", true, Some(Discovered::Legacy)),
             ("text/html", true, None),
         ] {

@@ -104,6 +104,26 @@ async fn a_new_kind_shows_up_soon() {
     listed(&door, "/apis/late.test/v1/buoys").await;
 }
 
+/// Asked right when the member itself begins to serve it, with no list before that the router could have learnt from.
+#[tokio::test]
+async fn a_new_kind_is_listed_as_soon_as_its_member_lists_it() {
+    let world = world().await;
+    let door = world.merged_door("alpha").await.unwrap();
+    let direct = world.direct_door("west").await.unwrap();
+    let mut definition = definition("dinghies", "Dinghy", &["v1"]);
+    definition["metadata"]["name"] = json!("dinghies.late.test");
+    definition["spec"]["group"] = json!("late.test");
+    definition["spec"]["names"]["singular"] = json!("dinghy");
+    define(world, "west", &definition).await;
+    let all = "/apis/late.test/v1/dinghies";
+    eventually("the member lists them", || async {
+        direct.get(all, &[]).await.unwrap().status == 200
+    })
+    .await;
+    let answer = door.get(all, &[]).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.message());
+}
+
 /// What a watch is sent, until it has this word.
 async fn comes(answer: &mut Response<Incoming>, word: &str) {
     let mut seen = String::new();

@@ -124,8 +124,7 @@ async fn the_etag_is_stable_and_known_documents_are_not_sent_again() {
 #[tokio::test]
 async fn what_cannot_be_answered_says_so() {
     let door = world().await.merged_door("alpha").await.unwrap();
-    let protobuf = [("accept", "application/vnd.kubernetes.protobuf")];
-    let refused = door.get("/apis/apps/v1", &protobuf).await.unwrap();
+    let refused = door.get("/apis/apps/v1", &[("accept", "text/html")]).await.unwrap();
     assert_eq!(refused.status, 406);
     let either = [("accept", "application/vnd.kubernetes.protobuf,application/json")];
     assert_eq!(
@@ -139,4 +138,32 @@ async fn what_cannot_be_answered_says_so() {
         .unwrap();
     let version = door.get("/version", &[]).await.unwrap();
     assert_eq!((version.status, version.json()["major"].as_str()), (200, Some("1")));
+}
+
+/// Byte for byte: whoever takes protobuf alone reads it by a fixed schema.
+#[tokio::test]
+async fn who_takes_protobuf_alone_gets_the_members_own_documents() {
+    let door = world().await.merged_door("alpha").await.unwrap();
+    let direct = world().await.direct_door("east").await.unwrap();
+    let protobuf = [("accept", "application/vnd.kubernetes.protobuf")];
+    for path in ["/apis/apps", "/apis/rbac.authorization.k8s.io"] {
+        let (ours, theirs) = (
+            door.get(path, &protobuf).await.unwrap(),
+            direct.get(path, &protobuf).await.unwrap(),
+        );
+        assert_eq!(ours.header("content-type"), "application/vnd.kubernetes.protobuf");
+        assert_eq!(ours.body, theirs.body, "{path}");
+    }
+    // Without the hash of the storage version, as in JSON.
+    for path in ["/apis/apps/v1", "/api/v1"] {
+        let (ours, theirs) = (
+            door.get(path, &protobuf).await.unwrap(),
+            direct.get(path, &protobuf).await.unwrap(),
+        );
+        assert_eq!((ours.status, theirs.status), (200, 200), "{path}");
+        for word in [&b"replicasets/scale"[..], b"pods/eviction", b"deployments"] {
+            let has = |body: &[u8]| body.windows(word.len()).any(|window| window == word);
+            assert_eq!(has(&ours.body), has(&theirs.body), "{path}");
+        }
+    }
 }

@@ -230,6 +230,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut fleet = fleet(dir.path(), SLEEP);
         let first = fleet.processes[0].clone();
+        let log = || std::fs::read_to_string(&first.log).unwrap();
+        until(&mut fleet, |_| log() == "from up\n").await;
         kill_hard(&first);
         let second = until(&mut fleet, Process::is_running).await;
         assert!(!second.is_same(&first));
@@ -237,7 +239,6 @@ mod tests {
             (&second.launch, second.ends.all, second.ends.in_a_row),
             (&first.launch, 1, 1)
         );
-        let log = || std::fs::read_to_string(&first.log).unwrap();
         until(&mut fleet, |_| log() == "from up\nfrom up\n").await;
 
         Request::stop.ask(dir.path(), "router").unwrap();

@@ -39,7 +39,7 @@ impl Discovery {
     }
 
     /// Looks at all members at once; each look is bounded, and a member that hangs keeps the others waiting for seconds.
-    async fn round(&self, snapshot: &Snapshot) {
+    pub(super) async fn round(&self, snapshot: &Snapshot) {
         self.copies.retain(|cluster, uid| {
             snapshot
                 .targets
