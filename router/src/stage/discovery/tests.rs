@@ -310,9 +310,12 @@ async fn legacy_documents_and_what_there_is_not() {
         scene.ask("/apis/none", &[]).await.unwrap_err().status_code(),
         StatusCode::NOT_FOUND
     );
-    let protobuf = [(ACCEPT, "application/vnd.kubernetes.protobuf")];
     assert_eq!(
-        scene.ask("/apis", &protobuf).await.unwrap_err().status_code(),
+        scene
+            .ask("/apis", &[(ACCEPT, "text/html")])
+            .await
+            .unwrap_err()
+            .status_code(),
         StatusCode::NOT_ACCEPTABLE
     );
 }
