@@ -12,7 +12,7 @@ use http::header::WARNING;
 use tokio::time::Instant;
 
 use super::Edge;
-use crate::decision::plan::{self, Plan, Planned};
+use crate::decision::plan::{self, Planned};
 use crate::decision::rewrite;
 use crate::resource::grants;
 use crate::resource::routing::Routing;
@@ -35,7 +35,9 @@ pub(super) struct Basis {
 /// The plan; where it lacks a grant that the hub has given meanwhile, or a kind that a member has, the one with that.
 pub(super) async fn planned(edge: &Edge, asked: &ApiRequest, routing: Arc<Routing>, caller: Caller) -> Basis {
     let planned = plan::plan(&caller, asked, &routing.snapshot, &routing.kinds);
-    if let (true, Plan::Refuse(_), Some(resource)) = (planned.unknown_kind, &planned.plan, &asked.resource)
+    // Within a namespace the member is the same, whatever the kind.
+    let unknown = asked.resource.as_ref().filter(|resource| resource.namespace.is_none());
+    if let (true, Some(resource)) = (planned.unknown_kind, unknown)
         && edge.parts.discovery.learn(resource).await
         && let Some(anew) = anew(edge, asked, &caller)
     {

@@ -1,7 +1,7 @@
-//! Kinds that a request knows before this router does: members are asked once more before it is refused.
+//! Kinds that a request knows before this router does: members are asked once more before it is planned by its path alone.
 //!
 //! One round of looks serves all who wait for it, and rounds have a pause between them, so that whoever makes up kinds costs a
-//! member some conditional requests a second. A kind for which it did not help is refused unasked for a while. Caller: `edge`.
+//! member some conditional requests a second. For a kind for which it did not help it is not done again for a while. Caller: `edge`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::value::classify::ResourceRequest;
 const WITHIN: Duration = Duration::from_secs(1);
 /// From the beginning of one round to that of the next.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Kinds that are refused unasked; more are asked for all the same.
+/// Kinds that are not asked for again; for more it is done all the same.
 const MOST_NOES: usize = 1_024;
 
 /// What was asked of late.
@@ -24,13 +24,13 @@ const MOST_NOES: usize = 1_024;
 pub(super) struct Learning {
     /// When the last round began. Locked while one runs.
     last: tokio::sync::Mutex<Option<Instant>>,
-    /// Until when a kind is refused unasked, by group and plural name. A mutex: held for a look-up.
+    /// Until when a kind is not asked for, by group and plural name. A mutex: held for a look-up.
     noes: parking_lot::Mutex<HashMap<(String, String), Instant>>,
 }
 
 impl Discovery {
-    /// Whether members serve other kinds than they were known to serve, so that it is worth to plan a request anew that was
-    /// refused because nobody was known to serve its kind.
+    /// Whether members serve other kinds than they were known to serve, so that it is worth to plan a request anew of whose kind
+    /// nobody was known to serve any.
     pub(crate) async fn learn(&self, resource: &ResourceRequest) -> bool {
         let kind = (resource.group.clone(), resource.resource.clone());
         let arrived = Instant::now();
