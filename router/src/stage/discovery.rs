@@ -171,8 +171,12 @@ impl Call<'_> {
             Document::Group(name) => {
                 render::group(groups, name).ok_or_else(|| halves.absent(&format!("API group {name}")))?
             }
-            Document::Resources { group, version } => render::resources(groups, group, version)
-                .ok_or_else(|| halves.absent(format!("{group}/{version}").trim_start_matches('/')))?,
+            Document::Resources { group, version } => {
+                let document = render::resources(groups, group, version);
+                let absent = || halves.absent(format!("{group}/{version}").trim_start_matches('/'));
+                self.with_storage_hashes(document.ok_or_else(absent)?, &halves.found, (group, version))
+                    .await
+            }
             _ => render::group_list(groups),
         };
         let ready = match form {
@@ -180,6 +184,29 @@ impl Call<'_> {
             _ => legacy(&document),
         };
         Ok(ready.answer(self.headers, Caching::Private, &warnings))
+    }
+
+    /// With the hash of each resource's storage version, which aggregated discovery lacks, where all members that serve the
+    /// resource say the same; with none while one of them cannot be asked.
+    async fn with_storage_hashes(&self, mut document: Value, halves: &[Half], (group, version): (&str, &str)) -> Value {
+        let path = if group.is_empty() {
+            format!("api/{version}")
+        } else {
+            format!("apis/{group}/{version}")
+        };
+        let serving = halves.iter().filter(|half| half.serves(group, version));
+        let each = serving.map(|half| self.copy(&half.source, Paper::Resources(path.clone())));
+        let copies: Result<Vec<_>, _> = join_all(each).await.into_iter().collect();
+        let Ok(copies) = copies else { return document };
+        for resource in document["resources"].as_array_mut().into_iter().flatten() {
+            let name = resource["name"].as_str().unwrap_or_default();
+            let mut said = copies.iter().filter_map(|copy| copy.storage_hashes()?.get(name));
+            let first = said.next().filter(|first| !first.is_empty());
+            if let Some(hash) = first.filter(|first| said.all(|other| other == *first)) {
+                resource["storageVersionHash"] = hash.as_str().into();
+            }
+        }
+        document
     }
 
     /// What is left out of what was asked for.

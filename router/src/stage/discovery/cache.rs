@@ -6,7 +6,7 @@
 //! not end because it cannot be reached. Keyed by cluster and cluster UID, not by the target's version, which changes with
 //! every report of its agent. Callers: `discovery` for requests and `warm`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use portolan_merge::discovery::{self, Group};
 use portolan_merge::openapi::{self, Index};
 use portolan_runtime::Tasks;
+use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -46,6 +47,8 @@ pub(super) enum Paper {
     Core,
     /// `/apis`, aggregated.
     Groups,
+    /// `/<path>` of a version's resources, unaggregated: for the hashes of their storage versions alone.
+    Resources(String),
     /// `/openapi/v3`.
     Index,
     /// `/openapi/v2`.
@@ -59,6 +62,7 @@ impl Paper {
         match self {
             Self::Core => "/api".to_owned(),
             Self::Groups => "/apis".to_owned(),
+            Self::Resources(path) => format!("/{path}"),
             Self::Index => "/openapi/v3".to_owned(),
             Self::OpenApiV2(_) => "/openapi/v2".to_owned(),
             Self::OpenApi(_, path) => format!("/openapi/v3/{path}"),
@@ -70,13 +74,16 @@ impl Paper {
             Self::Core | Self::Groups => AGGREGATED,
             Self::OpenApiV2(OpenApiEncoding::Protobuf) => V2_PROTOBUF,
             Self::OpenApi(OpenApiEncoding::Protobuf, _) => V3_PROTOBUF,
-            Self::Index | Self::OpenApiV2(OpenApiEncoding::Json) | Self::OpenApi(OpenApiEncoding::Json, _) => JSON,
+            Self::Resources(_)
+            | Self::Index
+            | Self::OpenApiV2(OpenApiEncoding::Json)
+            | Self::OpenApi(OpenApiEncoding::Json, _) => JSON,
         }
     }
 
-    /// Large and kept elsewhere.
+    /// Large, or many, and kept elsewhere.
     fn is_large(&self) -> bool {
-        matches!(self, Self::OpenApiV2(_) | Self::OpenApi(..))
+        matches!(self, Self::OpenApiV2(_) | Self::OpenApi(..) | Self::Resources(_))
     }
 }
 
@@ -103,6 +110,8 @@ pub(super) struct Copy {
 pub(super) enum Content {
     Groups(Vec<Group>),
     Index(Index),
+    /// Hash of the storage version by resource; empty for who has none.
+    Hashes(BTreeMap<String, String>),
     Bytes(Bytes),
 }
 
@@ -120,6 +129,23 @@ impl Copy {
             Some(index)
         } else {
             None
+        }
+    }
+
+    pub(super) fn storage_hashes(&self) -> Option<&BTreeMap<String, String>> {
+        if let Content::Hashes(hashes) = &self.content {
+            Some(hashes)
+        } else {
+            None
+        }
+    }
+
+    /// In bytes, of what is kept by size.
+    fn size(&self) -> usize {
+        match &self.content {
+            Content::Bytes(bytes) => bytes.len(),
+            Content::Hashes(hashes) => hashes.iter().map(|(name, hash)| name.len() + hash.len() + 64).sum(),
+            Content::Groups(_) | Content::Index(_) => 0,
         }
     }
 
@@ -185,7 +211,7 @@ impl Copies {
         let inner = Inner {
             looks: HashMap::new(),
             large: super::bounded(MAX_BYTES, |copy: &Arc<Copy>| match Arc::strong_count(copy) {
-                1 => copy.bytes().len(),
+                1 => copy.size(),
                 _ => 0,
             }),
         };
@@ -398,6 +424,7 @@ fn read(key: &Key, answer: Response<Bytes>) -> Result<Option<Copy>, String> {
             discovery::parse(&body)
                 .ok_or_else(|| format!("{}: discovery of Kubernetes 1.26 or later is needed", unreadable()))?,
         ),
+        Paper::Resources(_) => Content::Hashes(storage_hashes(&body).ok_or_else(unreadable)?),
         Paper::Index => Content::Index(openapi::parse_index(&body).ok_or_else(unreadable)?),
         Paper::OpenApiV2(_) | Paper::OpenApi(..) if body.is_empty() => return Err(unreadable()),
         Paper::OpenApiV2(_) | Paper::OpenApi(..) => Content::Bytes(body.clone()),
@@ -415,6 +442,23 @@ fn read(key: &Key, answer: Response<Bytes>) -> Result<Option<Copy>, String> {
         content,
         etag,
     }))
+}
+
+fn storage_hashes(body: &[u8]) -> Option<BTreeMap<String, String>> {
+    #[derive(Deserialize)]
+    struct List {
+        resources: Vec<Resource>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Resource {
+        name: String,
+        #[serde(default)]
+        storage_version_hash: String,
+    }
+    let list: List = serde_json::from_slice(body).ok()?;
+    let each = list.resources.into_iter();
+    Some(each.map(|one| (one.name, one.storage_version_hash)).collect())
 }
 
 fn kinds_of<'a>(groups: impl Iterator<Item = &'a Group>) -> MemberKinds {

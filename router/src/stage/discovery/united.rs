@@ -33,6 +33,14 @@ pub(super) struct Half {
     pub(super) groups: Arc<Copy>,
 }
 
+impl Half {
+    /// Whether it has the version.
+    pub(super) fn serves(&self, group: &str, version: &str) -> bool {
+        let mut groups = self.core.groups().iter().chain(self.groups.groups());
+        groups.any(|one| one.metadata.name == group && one.versions.iter().any(|one| one.version == version))
+    }
+}
+
 /// A union of discovery, and the documents made of it so far.
 #[derive(Debug)]
 pub(super) struct Union {
