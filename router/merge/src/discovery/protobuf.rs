@@ -23,7 +23,7 @@ pub fn encode(document: &Value) -> Option<Vec<u8>> {
         _ => return None,
     };
     let type_meta = message(|out| {
-        put(out, 1, b"v1");
+        text(out, 1, &document["apiVersion"]);
         put(out, 2, kind.as_bytes());
     });
     let mut out = MAGIC.to_vec();
