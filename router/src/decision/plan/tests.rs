@@ -2,6 +2,7 @@
 
 mod answers;
 mod collections;
+mod labelled;
 mod past;
 mod places;
 mod tables;

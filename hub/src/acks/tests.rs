@@ -1,0 +1,178 @@
+//! What routers acknowledge, hold and may have told.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn the_slowest_router_counts_until_it_is_forgotten() {
+    let acks = Acks::default();
+    assert_eq!(acks.released(BTreeSet::new()).by_all, u64::MAX, "nobody was ever there");
+    acks.expect_returns();
+    assert_eq!(acks.released(BTreeSet::new()).by_all, 0, "routers may come back");
+    tokio::time::advance(RETURN_GRACE).await;
+    assert_eq!(acks.released(BTreeSet::new()).by_all, u64::MAX, "nobody is there");
+    assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
+    assert!(acks.connected("b", RouterState::new(2, BTreeMap::new())));
+    assert!(!acks.connected("a", RouterState::new(3, BTreeMap::new())), "a is here");
+    acks.update("a", 1, |state| state.acked_run = 7);
+    assert_eq!(acks.released(BTreeSet::new()).by_all, 0);
+    acks.update("b", 1, |state| state.acked_run = 9);
+    assert_eq!(
+        acks.released(BTreeSet::new()).by_all,
+        0,
+        "an earlier stream of b has no say"
+    );
+    acks.update("b", 2, |state| {
+        state.acked_run = 5;
+        state.left = Some(Instant::now());
+    });
+    assert_eq!(acks.released(BTreeSet::new()).by_all, 5);
+    tokio::time::advance(FORGOTTEN_AFTER).await;
+    assert_eq!(acks.released(BTreeSet::new()).by_all, 7);
+}
+
+#[test]
+fn a_router_of_some_shards_counts_for_what_it_holds_or_is_sent() {
+    let shard = |name: &str| -> ShardName { format!("ops/{name}").parse().unwrap() };
+    let owned = |name: &str| Ref::Ownership {
+        cluster: "east".to_owned(),
+        shard: shard(name),
+    };
+    let acks = Acks::default();
+    acks.connected("gateway", RouterState::new(1, BTreeMap::new()));
+    let part = RouterState {
+        subscription: Subscription::Shards([shard("a"), shard("b")].into()),
+        offered: [shard("b")].into(),
+        ..RouterState::new(2, [(owned("a"), String::new())].into())
+    };
+    acks.connected("part", part);
+    acks.update("gateway", 1, |state| state.acked_run = 7);
+    acks.update("part", 2, |state| state.acked_run = 3);
+    let released = acks.released([shard("a"), shard("b"), shard("c")].into());
+    let runs: Vec<_> = ["a", "b", "c"].map(|name| released.of(&shard(name))).into();
+    assert_eq!((released.by_all, runs), (3, vec![3, 3, 7]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cursors_are_written_as_all_routers_of_an_hour_read_them() {
+    let older = || RouterState {
+        reads_views: false,
+        ..RouterState::new(1, BTreeMap::new())
+    };
+    let (one, two) = (CursorFormat::One, CursorFormat::Two);
+    let acks = Acks::default();
+    acks.connected("new", RouterState::new(2, BTreeMap::new()));
+    assert_eq!(acks.cursor_format(two), two, "as the hub of before has stored it");
+    assert_eq!(acks.cursor_format(one), one, "nobody knows who was here before");
+    tokio::time::advance(READERS_WITHIN).await;
+    assert_eq!(acks.cursor_format(one), two);
+    acks.connected("old", older());
+    assert_eq!(acks.cursor_format(two), one);
+    acks.update("old", 1, |state| state.left = Some(Instant::now()));
+    assert_eq!(acks.cursor_format(two), one);
+    tokio::time::advance(FORGOTTEN_AFTER).await;
+    acks.released(BTreeSet::new());
+    assert_eq!(acks.cursor_format(one), one, "forgotten, and not an hour ago");
+    tokio::time::advance(READERS_WITHIN).await;
+    assert_eq!(acks.cursor_format(one), two);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_router_is_alone_once_all_others_are_forgotten() {
+    let second = Duration::from_secs(1);
+    let acks = Acks::default();
+    let of_shard = |epoch, name: &str| RouterState {
+        subscription: Subscription::Shards([format!("ops/{name}").parse().unwrap()].into()),
+        ..RouterState::new(epoch, BTreeMap::new())
+    };
+    acks.connected("a", of_shard(1, "a"));
+    acks.connected("b", of_shard(2, "b"));
+    assert_eq!(
+        acks.alone_for("a"),
+        Duration::MAX,
+        "there was never another one of its callers"
+    );
+    acks.connected("c", of_shard(3, "a"));
+    assert_eq!(acks.alone_for("a"), Duration::ZERO);
+    assert_eq!(acks.alone_for("b"), Duration::MAX);
+    acks.update("c", 3, |state| state.left = Some(Instant::now()));
+    tokio::time::advance(FORGOTTEN_AFTER).await;
+    assert_eq!(acks.alone_for("a"), Duration::ZERO);
+    acks.released(BTreeSet::new());
+    tokio::time::advance(second).await;
+    assert_eq!(acks.alone_for("a"), second);
+    acks.update("a", 1, |state| state.left = Some(Instant::now()));
+    acks.connected("a", of_shard(4, "a"));
+    assert_eq!(
+        acks.alone_for("a"),
+        Duration::ZERO,
+        "another program of the name was there"
+    );
+
+    let later = Acks::default();
+    later.expect_returns();
+    later.connected("a", RouterState::new(1, BTreeMap::new()));
+    tokio::time::advance(FORGOTTEN_AFTER).await;
+    assert_eq!(
+        later.alone_for("a"),
+        Duration::ZERO,
+        "others of before may not have come back"
+    );
+    tokio::time::advance(second).await;
+    assert_eq!(later.alone_for("a"), second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn until_when_a_member_answered_is_known_only_while_all_routers_are_heard() {
+    let acks = Acks::default();
+    let target = Ref::Target("east".to_owned());
+    let holding = |epoch| RouterState::new(epoch, [(target.clone(), String::new())].into());
+    let tell = |router: &str, epoch, until| {
+        let reported = Reported {
+            answered: [("east".to_owned(), until)].into(),
+            ..Reported::default()
+        };
+        acks.reported(router, epoch, reported);
+    };
+    let until = || acks.answered_until("a", "east", 1_000);
+    acks.connected("a", holding(1));
+    acks.connected("b", holding(2));
+    tell("a", 1, 100);
+    assert_eq!(until(), None, "b has not told");
+    tell("b", 2, 200);
+    assert_eq!(until(), Some(200));
+    tokio::time::advance(HEARD_WITHIN).await;
+    tell("a", 1, 300);
+    assert_eq!(until(), None, "the line of b is dead");
+    tell("b", 2, 200);
+    assert_eq!(until(), Some(300));
+    acks.update("b", 2, |state| state.left = Some(Instant::now()));
+    assert_eq!(until(), None);
+    acks.connected("b", RouterState::new(3, BTreeMap::new()));
+    assert_eq!(until(), None, "what an earlier b had does not count as nothing");
+    tell("b", 3, 400);
+    assert_eq!(until(), Some(400));
+    // One that is never told of the member.
+    acks.update("b", 3, |state| state.left = Some(Instant::now()));
+    acks.connected("b", RouterState::new(4, BTreeMap::new()));
+    tokio::time::advance(FORGOTTEN_AFTER).await;
+    tell("a", 1, 300);
+    assert_eq!(until(), Some(400), "600 s ago");
+}
+
+#[tokio::test]
+async fn a_ledger_that_was_set_back_is_noticed() {
+    let acks = Acks::default();
+    assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
+    let seen = LedgerPosition {
+        incarnation: "one".to_owned(),
+        view_revision: 8,
+    };
+    acks.update("a", 1, |state| state.seen = seen);
+    assert!(acks.have_seen_beyond("one", 7));
+    assert!(!acks.have_seen_beyond("one", 8));
+    assert!(!acks.have_seen_beyond("another", 7), "of an earlier life");
+    acks.update("a", 1, |state| {
+        state.subscription = Subscription::Shards(["ops/a".parse().unwrap()].into());
+    });
+    assert!(!acks.have_seen_beyond("one", 7), "a router of one shard says so");
+}
