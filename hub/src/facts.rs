@@ -169,6 +169,12 @@ impl Facts {
         Some((member, pin))
     }
 
+    /// The pin of `cluster`, if it has joined as the MemberCluster that has this name now, and this is accepted no more.
+    pub(crate) fn withdrawn(&self, cluster: &str) -> Option<&Pin> {
+        let member = self.members.get(cluster).filter(|member| !member.accept)?;
+        self.pins.get(cluster).filter(|pin| pin.member_uid == member.uid)
+    }
+
     /// The last known inventory of a member; `None` while its agent has not reported one to this process.
     pub(crate) fn inventory(&self, cluster: &str) -> Option<&BTreeMap<String, Namespace>> {
         self.agents.get(cluster)?.namespaces.as_ref()

@@ -20,6 +20,8 @@ mod namespaces;
 mod network;
 #[path = "hostile/readings.rs"]
 mod readings;
+#[path = "hostile/withdrawn.rs"]
+mod withdrawn;
 
 use kube::api::{Api, Patch, PatchParams};
 use portolan_crds::MemberCluster;
@@ -38,20 +40,23 @@ static FRONT: OnceCell<Front> = OnceCell::const_new();
 const LIMITS: &str = "  limits:\n  - relateResources:\n    - apiGroups: ['']\n      resources: [pods, configmaps]\n    \
                       selector: {matchLabels: {app: foo}}\n  clusters:\n";
 
-/// Members east, which is honest, and mad, of which routers know a [`Front`] alone.
+/// Members east, which is honest, mad, of which routers know a [`Front`] alone, and gone, which one test withdraws.
 async fn world() -> (&'static World, &'static Front) {
     let manifests = federated(
         "alpha",
         "east",
         &[("east", &["h-east"]), ("mad", &["h-mad", "h-quiet"])],
     ) + &federated("beta", "east", &[("east", &["h-beta"]), ("mad", &["h-other"])])
+        + &federated("delta", "east", &[("east", &["h-delta"]), ("gone", &["h-gone"])])
         + &federated("gamma", "east", &[("east", &["h-limited"])]).replace("  clusters:\n", LIMITS);
     let plan = Plan {
-        members: &["east", "mad"],
+        members: &["east", "mad", "gone"],
         namespaces: &[
             "east/h-east",
             "east/h-beta",
             "east/h-limited",
+            "east/h-delta",
+            "gone/h-gone",
             "mad/h-mad",
             "mad/h-quiet",
             "mad/h-other",

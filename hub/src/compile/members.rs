@@ -21,6 +21,11 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
     let shared = shared_keys(facts);
     for cluster in facts.members.keys() {
         let Some((member, pin)) = facts.joined(cluster) else {
+            if let Some(pin) = facts.withdrawn(cluster) {
+                world
+                    .resources
+                    .insert(Ref::Target(cluster.clone()), withdrawn(cluster, pin));
+            }
             continue;
         };
         let agent = facts.agents.get(cluster);
@@ -76,8 +81,19 @@ fn target(cluster: &str, member: &MemberObject, pin: &Pin) -> Option<Compiled> {
             .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())
             .unwrap_or_default(),
         cordoned: spec.cordoned,
+        withdrawn: false,
         breaker: spec.breaker.as_ref().map(breaker),
     })))
+}
+
+/// Told apart from a member of which nothing is known yet: routers go on without it, and say so.
+fn withdrawn(cluster: &str, pin: &Pin) -> Compiled {
+    Compiled::new(Body::Target(v1::Target {
+        cluster: cluster.to_owned(),
+        cluster_uid: pin.incarnation(),
+        withdrawn: true,
+        ..v1::Target::default()
+    }))
 }
 
 /// While the agent has not told whom it allows, what the status says it allowed last is for routers that know nothing.

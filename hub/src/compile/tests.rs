@@ -471,7 +471,13 @@ fn a_member_that_is_no_longer_accepted_is_taken_from_routers() {
     fleet.compile(0);
     fleet.facts.members.get_mut("west").unwrap().accept = false;
     let world = fleet.compile(0);
-    assert!(world.is_gone(&Ref::Target("west".to_owned())));
+    let Some(v1::resource::Body::Target(target)) = world.body(&Ref::Target("west".to_owned())) else {
+        panic!("nothing is told of it")
+    };
+    assert!(
+        target.withdrawn && target.endpoints.is_empty(),
+        "it is told apart from one that is not known yet"
+    );
     assert!(world.is_gone(&Ref::gateway_credential("west")));
     assert!(!world.agent_configs.contains_key("west"));
 }

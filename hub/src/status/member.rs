@@ -47,7 +47,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         credentials(agent, now),
         labels(agent, facts.silent.contains(cluster), unconfirmed),
     ];
-    if was_withdrawn(facts, cluster) {
+    if facts.withdrawn(cluster).is_some() {
         // What its agent says counts no more.
         let of_agent =
             |finding: &&mut Finding| !matches!(finding.type_, ConditionType::Accepted | ConditionType::Joined);
@@ -151,7 +151,7 @@ fn joined(facts: &Facts, cluster: &str, agent: Option<&AgentReport>) -> Finding 
     let connected = agent.is_some_and(|agent| agent.connected);
     match (facts.joined(cluster), refusal) {
         (Some((_, pin)), None) => Finding::holds(TYPE, format!("pinned to the cluster with UID {}", pin.cluster_uid)),
-        (None, _) if was_withdrawn(facts, cluster) => Finding::fails(
+        (None, _) if facts.withdrawn(cluster).is_some() => Finding::fails(
             TYPE,
             ConditionReason::NotAccepted,
             format!("{WITHDRAWN}; set it to true to have it back"),
@@ -166,14 +166,6 @@ fn joined(facts: &Facts, cluster: &str, agent: Option<&AgentReport>) -> Finding 
             Finding::fails(TYPE, ConditionReason::WaitingForAgent, message)
         }
     }
-}
-
-/// The cluster has joined as this very object, which is not accepted any more.
-pub(super) fn was_withdrawn(facts: &Facts, cluster: &str) -> bool {
-    let (member, pin) = (facts.members.get(cluster), facts.pins.get(cluster));
-    member
-        .zip(pin)
-        .is_some_and(|(member, pin)| !member.accept && pin.member_uid == member.uid)
 }
 
 /// What a router says that cannot use the member's target at all.

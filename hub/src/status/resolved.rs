@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use portolan_crds::{ConditionReason, ConditionType, Finding};
 
 use super::finding::nothing_in_force;
-use super::member::was_withdrawn;
 use crate::compile::{Verdict, WantedMember, some_of};
 use crate::facts::Facts;
 
@@ -16,7 +15,7 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
     let strangers = strangers.filter(|cluster| facts.joined(cluster).is_none());
     let strangers: Vec<_> = strangers
         .map(|cluster| {
-            if was_withdrawn(facts, cluster) {
+            if facts.withdrawn(cluster).is_some() {
                 format!("{cluster} was withdrawn (its spec.accept is false)")
             } else {
                 format!("{cluster} has not joined, or is not accepted")

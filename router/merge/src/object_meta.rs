@@ -45,6 +45,35 @@ pub fn json_item(object: &[u8]) -> Option<ObjectMeta<'_>> {
 }
 
 fn json_until<'a>(object: &'a [u8], enough: fn(&ObjectMeta<'a>) -> bool) -> Option<ObjectMeta<'a>> {
+    let meta = json_while(object, enough)?;
+    if is_all_said(object, &meta) {
+        return Some(meta);
+    }
+    json_while(object, |_| false)
+}
+
+/// Whether nothing behind what was read can say otherwise: of a field that stands twice clients take the last, and a member
+/// could hide behind the first whose an object is.
+fn is_all_said(object: &[u8], meta: &ObjectMeta<'_>) -> bool {
+    let from = object.as_ptr().addr();
+    let end = |text: &Cow<'_, str>| match text {
+        Cow::Borrowed(text) => text.as_ptr().addr().checked_sub(from).map(|at| at + text.len()),
+        Cow::Owned(_) => None,
+    };
+    let texts = [&meta.name, &meta.namespace, &meta.uid, &meta.resource_version];
+    let read = texts
+        .into_iter()
+        .filter_map(end)
+        .filter(|end| *end <= object.len())
+        .max();
+    let rest = &object[read.unwrap_or_default()..];
+    // An escape may spell any of them.
+    [&b"\"metadata\""[..], b"\"namespace\"", b"\\u"]
+        .iter()
+        .all(|word| memchr::memmem::find(rest, word).is_none())
+}
+
+fn json_while<'a>(object: &'a [u8], enough: fn(&ObjectMeta<'a>) -> bool) -> Option<ObjectMeta<'a>> {
     let mut meta = ObjectMeta::default();
     let mut done = false;
     let seed = ObjectVisitor {
@@ -270,6 +299,26 @@ mod tests {
             ("ns-a", "u", "12")
         );
         assert!(matches!(meta.name, Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn of_what_stands_twice_the_last_counts() {
+        let meta = r#""name":"n","namespace":"own","uid":"u","resourceVersion":"1""#;
+        for object in [
+            format!(r#"{{"metadata":{{{meta},"namespace":"other"}}}}"#),
+            format!(r#"{{"metadata":{{{meta},"names\u0070ace":"other"}}}}"#),
+            format!(
+                r#"{{"metadata":{{{meta}}},"metadata":{{{}}}}}"#,
+                meta.replace("own", "other")
+            ),
+            format!(r#"{{"metadata":{{{meta}}},"spec":{{}},"met\u0061data":{{"namespace":"other"}}}}"#),
+        ] {
+            assert_eq!(json_item(object.as_bytes()).unwrap().namespace, "other", "{object}");
+            let typed = object.replacen('{', r#"{"kind":"K","apiVersion":"v1","#, 1);
+            assert_eq!(json(typed.as_bytes()).unwrap().namespace, "other", "{typed}");
+        }
+        let nested = format!(r#"{{"metadata":{{{meta}}},"spec":{{"metadata":{{"namespace":"other"}}}}}}"#);
+        assert_eq!(json_item(nested.as_bytes()).unwrap().namespace, "own");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Readers: `identify`, `plan`, `upstream`, `/configz`; writer: `subscribe`.
 
 pub(crate) mod build;
+mod caller;
 mod configz;
 pub(crate) mod keys;
 mod reach;
@@ -24,6 +25,7 @@ use portolan_merge::cursor::Format;
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 
+pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView};
 use self::keys::KeyIndex;
 pub(crate) use self::reach::{Reach, Unlabelled};
 
@@ -36,6 +38,8 @@ pub(crate) struct Snapshot {
     pub(crate) callers: Map<CallerKey, CallerView>,
     /// Member clusters by name.
     pub(crate) targets: Map<Arc<str>, Target>,
+    /// Members that were accepted once and are no more: known not to be there, in no other list of these.
+    pub(crate) withdrawn: Arc<HashSet<Arc<str>>>,
     /// Other where any of them is another incarnation than before, has come or has gone.
     pub(crate) incarnations: u64,
     /// Who the callers of each member are, and as whom it lets the router act.
@@ -102,65 +106,6 @@ fn credential_name(cluster: &str, identity: &str) -> String {
 struct ShardKey {
     config: ShardName,
     home: Option<Arc<str>>,
-}
-
-/// A caller: one replica of an operator.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct CallerKey {
-    /// The member cluster in which its Pod runs.
-    pub(crate) home_cluster: Arc<str>,
-    /// Uid of that Pod.
-    pub(crate) pod_uid: Arc<str>,
-}
-
-/// What one caller is and may do.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CallerView {
-    /// Home cluster and Pod uid.
-    pub(crate) key: CallerKey,
-    /// Namespace of its Pod, in the home cluster.
-    pub(crate) namespace: Arc<str>,
-    /// Name of its Pod.
-    pub(crate) pod: String,
-    /// Name of its ServiceAccount, without namespace.
-    pub(crate) service_account: String,
-    /// Since when its Pod exists, by the clock of its home cluster; `None`: nobody has told.
-    pub(crate) created_unix_seconds: Option<i64>,
-    /// The shard it belongs to.
-    pub(crate) binding: Binding,
-}
-
-impl CallerView {
-    /// The user that members know it as.
-    pub(crate) fn user(&self) -> String {
-        format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
-    }
-
-    /// The ShardingConfig of its one shard, `namespace/name`.
-    pub(crate) fn shard(&self) -> Option<String> {
-        match &self.binding {
-            Binding::One(shard) => Some(shard.config.to_string()),
-            Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
-        }
-    }
-}
-
-/// How many shards claim a caller.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Binding {
-    /// None: refused.
-    None,
-    /// Exactly one: served.
-    One(Arc<Shard>),
-    /// Exactly one, of which the hub has not told enough yet: refused, saying so.
-    Unknown {
-        /// Its ShardingConfig.
-        config: ShardName,
-        /// What the hub has not told, or not so that it can be served.
-        missing: String,
-    },
-    /// Several ShardingConfigs, `namespace/name`: refused, naming them.
-    Several(Vec<String>),
 }
 
 /// What one group of callers owns.
@@ -487,35 +432,5 @@ impl Credential {
     /// Its key in [`Snapshot::credentials`].
     fn name(&self) -> String {
         credential_name(&self.cluster, &self.identity)
-    }
-}
-
-/// Who asks. Found by `identify`, judged by `plan`.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Caller {
-    /// A replica of an operator.
-    Pod(Arc<CallerView>),
-    /// A person, by a client certificate of the hub CA.
-    Person {
-        /// The certificate's CN.
-        user: String,
-        /// The certificate's Os.
-        groups: Vec<String>,
-    },
-}
-
-/// Tells callers apart.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum CallerId {
-    Pod(CallerKey),
-    Person(String),
-}
-
-impl CallerId {
-    pub(crate) fn of(caller: &Caller) -> Self {
-        match caller {
-            Caller::Pod(view) => Self::Pod(view.key.clone()),
-            Caller::Person { user, .. } => Self::Person(user.clone()),
-        }
     }
 }

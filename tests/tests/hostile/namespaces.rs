@@ -11,8 +11,9 @@ use crate::front::Told;
 use crate::world;
 
 const MAPS: &str = "/api/v1/configmaps";
+const SERVICES: &str = "/api/v1/services";
 
-async fn make(direct: &Door, namespace: &str, name: &str) {
+pub(crate) async fn make(direct: &Door, namespace: &str, name: &str) {
     let path = format!("/api/v1/namespaces/{namespace}/configmaps");
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
     let answer = direct.post(&path, &object).await.unwrap();
@@ -53,10 +54,60 @@ async fn a_watch_shows_nothing_of_namespaces_that_it_does_not_ask_for() {
     }
     let router = world.fleet.process("router").unwrap();
     let metrics = admin_get(&router.admin, "/metrics").await.unwrap();
-    let series = "portolan_router_fanout_foreign_events_total{cluster=\"mad\"} ";
+    let series = "portolan_router_fanout_foreign_objects_total{cluster=\"mad\"} ";
     let left_out = metrics.lines().find_map(|line| line.strip_prefix(series));
     assert!(
         left_out.is_some_and(|count| count != "0"),
         "they came, and were left out"
     );
+}
+
+/// As `all`, of Services, also of lists.
+fn all_services(uri: &Uri) -> Option<Told> {
+    let query = uri.query().unwrap_or_default();
+    let asked = query.split('&').filter(|word| !word.starts_with("labelSelector="));
+    Some(Told::Of(format!("{SERVICES}?{}", asked.collect::<Vec<_>>().join("&"))))
+}
+
+#[tokio::test]
+async fn a_list_shows_nothing_of_namespaces_that_it_does_not_ask_for() {
+    let (world, front) = world().await;
+    let direct = world.direct_door("mad").await.unwrap();
+    for namespace in ["h-other", "h-mad"] {
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": format!("of-{namespace}")},
+            "spec": {"ports": [{"port": 80}]},
+        });
+        let path = format!("/api/v1/namespaces/{namespace}/services");
+        assert_eq!(direct.post(&path, &object).await.unwrap().status, 201);
+    }
+    front.lies_about("/services", all_services);
+    let door = world.listed_door("alpha", SERVICES).await.unwrap();
+    eventually("the member is asked by labels", || async {
+        front.forget();
+        let _ = door.get(SERVICES, &[]).await;
+        front.was_asked("services?labelSelector").then_some(())
+    })
+    .await;
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    for path in [SERVICES, "/api/v1/namespaces/h-mad/services"] {
+        for (accept, query) in [
+            ("application/json", ""),
+            (protobuf, ""),
+            (table, ""),
+            (table, "?includeObject=None"),
+        ] {
+            let answer = door
+                .get(&format!("{path}{query}"), &[("accept", accept)])
+                .await
+                .unwrap();
+            assert_eq!(answer.status, 200, "{path} {accept}: {}", answer.message());
+            let body = String::from_utf8_lossy(&answer.body);
+            assert!(body.contains("of-h-mad"), "{path} {accept} {query}");
+            assert!(!body.contains("of-h-other"), "{path} {accept} {query}: {body}");
+        }
+    }
 }

@@ -659,7 +659,7 @@ pub struct Target {
     /// was: whose resourceVersions these are. Those of another one say nothing about this one's.
     #[prost(string, tag = "2")]
     pub cluster_uid: ::prost::alloc::string::String,
-    /// In order of preference, at least one.
+    /// In order of preference, at least one unless it was withdrawn.
     #[prost(message, repeated, tag = "3")]
     pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
     /// PEM bundle that the API server's certificate must chain to.
@@ -669,6 +669,9 @@ pub struct Target {
     pub cordoned: bool,
     #[prost(message, optional, tag = "6")]
     pub breaker: ::core::option::Option<Breaker>,
+    /// It had joined, and is accepted no more: nothing is sent there, and what it has is nobody's. Endpoints are empty then.
+    #[prost(bool, tag = "7")]
+    pub withdrawn: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoint {

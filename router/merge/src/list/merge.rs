@@ -38,6 +38,8 @@ struct Leg {
     ended: bool,
     /// Something of this leg's items was passed on.
     some: bool,
+    /// Objects that the filter does not admit.
+    left_out: u64,
     alignment: Option<Alignment>,
 }
 
@@ -126,6 +128,11 @@ impl ListMerge {
     /// Objects left out because an earlier leg has their name.
     pub fn collisions(&self) -> u64 {
         self.selection.collisions()
+    }
+
+    /// Objects of a leg that its filter does not admit, so far.
+    pub fn left_out(&self, leg: usize) -> u64 {
+        self.legs[leg].left_out
     }
 
     fn advance(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), ListError> {
@@ -292,7 +299,17 @@ impl ListMerge {
 
     fn admits(&mut self, index: usize, meta: Option<ObjectMeta<'_>>) -> Result<bool, ListFault> {
         let meta = meta.ok_or(ListFault::Broken("an object whose metadata cannot be read"))?;
-        Ok(self.selection.admits(index, self.legs[index].of.filter.as_ref(), &meta))
+        let leg = &mut self.legs[index];
+        if leg
+            .of
+            .filter
+            .as_ref()
+            .is_some_and(|filter| !filter.admits_object(&meta))
+        {
+            leg.left_out += 1;
+            return Ok(false);
+        }
+        Ok(self.selection.takes(index, &meta))
     }
 
     fn fail(&mut self, leg: usize, fault: ListFault) -> ListError {
@@ -319,6 +336,7 @@ impl Leg {
             headed: false,
             ended: false,
             some: false,
+            left_out: 0,
             alignment: None,
         }
     }

@@ -1,4 +1,4 @@
-//! Which items of a merged list stay: those in the caller's namespaces, and a name once.
+//! Which items of a merged list are looked at, and that of a union a name stays once.
 //!
 //! `list` asks for each item whose list may have to lose some.
 
@@ -34,11 +34,8 @@ impl Selection {
         filter.is_some() || self.taken.is_some()
     }
 
-    /// Whether an item stays. Legs come one after the other.
-    pub(super) fn admits(&mut self, leg: usize, filter: Option<&NamespaceFilter>, meta: &ObjectMeta<'_>) -> bool {
-        if filter.is_some_and(|filter| !filter.admits_object(meta)) {
-            return false;
-        }
+    /// Whether the name of an item is free, and takes it. Legs come one after the other.
+    pub(super) fn takes(&mut self, leg: usize, meta: &ObjectMeta<'_>) -> bool {
         let Some(taken) = &mut self.taken else { return true };
         if self.leg != leg {
             self.leg = leg;

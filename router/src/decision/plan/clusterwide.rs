@@ -31,12 +31,20 @@ impl Merged<'_> {
             object: single::describe(resource),
             writes: !self.route.request.is_read(),
         });
+        // What no other has would be made, or said not to be, where it does not belong.
+        if !self.route.request.is_read() {
+            self.route
+                .whatever_state(&self.shard.primary_cluster, Rewrite::default())?;
+        }
         let holders: Vec<&str> = self.holders().collect();
         Ok((Rule::ClusterScoped, self.choose(&holders, resource, by)?))
     }
 
     /// One candidate needs no choice, unless the body must be read all the same.
     pub(super) fn choose(&self, clusters: &[&str], resource: &ResourceRequest, by: By) -> Result<Plan, Refusal> {
+        if clusters.is_empty() {
+            return Err(self.without_members());
+        }
         if let ([cluster], By::Holder(_)) = (clusters, &by) {
             return Ok(self.limited(cluster, resource, None)?.into());
         }
@@ -68,6 +76,7 @@ impl Merged<'_> {
         }
         let clusters: Vec<&str> = self.holders().collect();
         let plan: Plan = match clusters.as_slice() {
+            [] => return Err(self.without_members()),
             [cluster] => self.limited(cluster, resource, None)?.into(),
             _ => Plan::DeleteEach(self.candidates(&clusters, resource)?),
         };

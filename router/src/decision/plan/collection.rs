@@ -5,6 +5,9 @@
 //! the agent has labelled a kind completely the member filters by labels; elsewhere the router does, so nothing is missed
 //! or seen twice meanwhile. Not here: running it (`fanout`). Caller: `merged`.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use portolan_crds::selector::Selector;
 use portolan_merge::filter::{Names, NamespaceFilter};
 
@@ -32,11 +35,12 @@ impl Merged<'_> {
         let limits = scope::limits(self.shard, resource).unwrap_or_default();
         let members = self.shard.members.iter().enumerate();
         let legs = members
+            .filter(|(_, member)| !self.is_withdrawn(&member.cluster))
             .filter_map(|(index, member)| Some((member, self.shard.reach(index)?)))
             .map(|(member, reach)| self.share_leg((member, reach), resource, scope, &limits))
             .collect::<Result<Vec<_>, _>>()?;
         self.common_version(resource, &legs)?;
-        Ok((Rule::AllNamespaces, self.fan_out(legs, false)?.into()))
+        Ok((Rule::AllNamespaces, self.over_all(legs, None, false)?.into()))
     }
 
     /// Of a kind that may have no namespaces, several members' equal names are one or two: a list that guesses is wrong, and a
@@ -77,7 +81,8 @@ impl Merged<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         self.common_version(resource, &legs)?;
         let unique = legs.len() > 1;
-        Ok((Rule::ClusterScoped, self.fan_out(legs, unique)?.into()))
+        let fan = self.over_all(legs, Some(&self.shard.primary_cluster), unique)?;
+        Ok((Rule::ClusterScoped, fan.into()))
     }
 
     /// For a member that is not known (yet) to serve a kind that has no namespaces elsewhere: where it has some after
@@ -97,8 +102,30 @@ impl Merged<'_> {
     /// Where objects without a namespace may be: the primary first.
     pub(super) fn holders(&self) -> impl Iterator<Item = &str> {
         let primary = &*self.shard.primary_cluster;
+        let others = self.members().filter(move |cluster| *cluster != primary);
+        let primary = std::iter::once(primary).filter(|cluster| !self.is_withdrawn(cluster));
+        primary.chain(others)
+    }
+
+    /// The members of the shard but those that were withdrawn.
+    pub(super) fn members(&self) -> impl Iterator<Item = &str> {
         let members = self.shard.members.iter().map(|member| &*member.cluster);
-        std::iter::once(primary).chain(members.filter(move |cluster| *cluster != primary))
+        members.filter(|cluster| !self.is_withdrawn(cluster))
+    }
+
+    fn is_withdrawn(&self, cluster: &str) -> bool {
+        self.route.snapshot.withdrawn.contains(cluster)
+    }
+
+    /// An answer over all members, and over the primary where that counts, too: those that were withdrawn are named.
+    fn over_all(&self, legs: Vec<FanLeg>, primary: Option<&Arc<str>>, unique: bool) -> Result<FanOut, Refusal> {
+        let members = self.shard.members.iter().map(|member| &member.cluster);
+        let asked = members.chain(primary).filter(|cluster| self.is_withdrawn(cluster));
+        let withdrawn: BTreeSet<_> = asked.cloned().collect();
+        Ok(FanOut {
+            withdrawn: withdrawn.into_iter().collect(),
+            ..self.fan_out(legs, unique)?
+        })
     }
 
     /// A leg whose namespace the path has said, or that has none.
@@ -203,6 +230,9 @@ impl Merged<'_> {
                 fault,
             });
         }
+        if legs.is_empty() {
+            return Err(self.without_members());
+        }
         if let Some(leg) = legs.first()
             && let Some(held) = &leg.held
             && legs.iter().all(|leg| leg.held.is_some())
@@ -231,6 +261,7 @@ impl Merged<'_> {
             fence: watch && self.shard.write_fence,
             only_member,
             left: None,
+            withdrawn: Vec::new(),
         })
     }
 

@@ -18,7 +18,9 @@ impl Merged<'_> {
             None => Vec::new(),
             Some(_) => self.route.to(primary, Rewrite::default())?.access().cloned().collect(),
         };
+        let withdrawn = &self.route.snapshot.withdrawn;
         let members = self.shard.members.iter().map(|member| &member.cluster);
+        let members = members.filter(|cluster| !withdrawn.contains(*cluster));
         let wanted = Wanted {
             document,
             members: Wanted::sources(primary, members, &self.view.key.home_cluster),

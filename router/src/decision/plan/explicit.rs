@@ -7,6 +7,10 @@ use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller, CallerView};
 
 pub(super) fn plan(route: &Route<'_>, cluster: &str) -> Result<(Rule, Forward), Refusal> {
+    // Before anything is said of the member: whoever may not use it is not told whether it is there, either.
+    if let Caller::Pod(view) = route.caller {
+        granted(view, cluster, route.request)?;
+    }
     if !route.snapshot.targets.contains_key(cluster) {
         let message = format!("member cluster {cluster:?} does not exist, or is not served by this router");
         return Err(Refusal {
@@ -14,19 +18,23 @@ pub(super) fn plan(route: &Route<'_>, cluster: &str) -> Result<(Rule, Forward), 
             fault: Fault::NotFound(message),
         });
     }
-    if let Caller::Pod(view) = route.caller {
-        granted(view, cluster, route.request)?;
-    }
     let mut forward = route.to(cluster, Rewrite::default())?;
-    if let Caller::Person { user, groups } = route.caller {
-        let check = Check::HubProxy {
-            user: user.clone(),
-            groups: groups.clone(),
-            cluster: cluster.to_owned(),
-        };
+    if let Some(check) = of_hub(route.caller, cluster) {
         forward.needs.insert(0, Need::Access(check));
     }
     Ok((Rule::ExplicitView, forward))
+}
+
+/// Whether a person may use the member, or be told that there is none of that name.
+pub(crate) fn of_hub(caller: &Caller, cluster: &str) -> Option<Check> {
+    match caller {
+        Caller::Pod(_) => None,
+        Caller::Person { user, groups } => Some(Check::HubProxy {
+            user: user.clone(),
+            groups: groups.clone(),
+            cluster: cluster.to_owned(),
+        }),
+    }
 }
 
 fn granted(view: &CallerView, cluster: &str, request: &ApiRequest) -> Result<(), Refusal> {

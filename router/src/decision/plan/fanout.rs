@@ -14,9 +14,10 @@ use portolan_crds::labels::SYSTEM_NAMESPACES;
 use portolan_crds::names::SHARD_MEMBERS_MAX;
 use portolan_crds::selector::Selector;
 use portolan_merge::cursor::{MOST_MEMBERS, Universe};
-use portolan_merge::filter::{NamespaceFilter, share_digest};
+use portolan_merge::filter::{Names, NamespaceFilter, share_digest};
 
 use super::{Forward, Rewrite};
+use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Shard, Snapshot, Target, Unavailable, Unlabelled};
 
@@ -44,6 +45,8 @@ pub(crate) struct FanOut {
     pub(crate) only_member: bool,
     /// Of a namespace that has left the shard nothing is told but that: then it is refused.
     pub(crate) left: Option<Left>,
+    /// Members of the shard that were withdrawn: the answer goes without them, and says so.
+    pub(crate) withdrawn: Vec<Arc<str>>,
 }
 
 /// A namespace that has left the shard.
@@ -196,6 +199,15 @@ impl FanOut {
         self.legs.iter().map(FanLeg::cluster)
     }
 
+    /// For each member that the answer goes without, what is said of it.
+    pub(crate) fn without(&self) -> impl Iterator<Item = String> {
+        self.withdrawn.iter().map(|cluster| {
+            format!(
+                "nothing of member cluster {cluster} is in this answer: it was withdrawn (spec.accept of its MemberCluster is false)"
+            )
+        })
+    }
+
     /// The explanation for people.
     pub(super) fn explain(&self, lines: &mut Vec<String>) {
         let what = if self.watch { "watch" } else { "list" };
@@ -210,6 +222,7 @@ impl FanOut {
         for leg in &self.legs {
             leg.explain(lines);
         }
+        lines.extend(self.without());
         lines.extend(
             self.left
                 .iter()
@@ -222,6 +235,21 @@ impl FanOut {
 }
 
 impl FanLeg {
+    /// What of the member's words is believed, though it was asked for no more than that: labels can be copied, and a member
+    /// can lie. `None`: all of it.
+    pub(crate) fn believed(&self, asked: &ApiRequest) -> Option<NamespaceFilter> {
+        let of_path = || {
+            let resource = asked.resource.as_ref()?;
+            let only = NamespaceFilter::only(Names::new([Arc::from(resource.namespace.as_deref()?)].into()));
+            Some(if resource.is("", "namespaces") {
+                only.of_names()
+            } else {
+                only
+            })
+        };
+        self.share.namespaces.clone().or_else(of_path)
+    }
+
     /// A filtered stream can be given another filter; one that the member filters must be asked anew.
     fn prefer_filter(&mut self, running: &Self) {
         if running.filter.is_some() && self.share.selector == running.share.selector {

@@ -91,6 +91,10 @@ impl Route<'_> {
 
     /// A plan for `cluster`, also if it is [`Self::held`].
     pub(super) fn whatever_state(&self, cluster: &str, rewrite: Rewrite) -> Result<Forward, Refusal> {
+        if self.snapshot.withdrawn.contains(cluster) {
+            let message = format!("member cluster {cluster} was withdrawn (spec.accept of its MemberCluster is false)");
+            return Err(Refusal::forbidden(Rule::Withdrawn, message));
+        }
         let Some(target) = self.snapshot.targets.get(cluster) else {
             let message = format!("member cluster {cluster} is not known to this router (yet)");
             return Err(Refusal {

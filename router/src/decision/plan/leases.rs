@@ -103,9 +103,10 @@ impl Merged<'_> {
         }
         let mut before = match self.lease_in(cluster) {
             Ok(before) => before,
-            // None of theirs can be there.
+            // None of theirs can be there, or count.
             Err(Refusal {
-                rule: Rule::NotAllowed, ..
+                rule: Rule::NotAllowed | Rule::Withdrawn,
+                ..
             }) => return Ok(None),
             Err(refusal) => return Err(refusal),
         };

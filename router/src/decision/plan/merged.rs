@@ -280,6 +280,15 @@ impl Merged<'_> {
         })
     }
 
+    /// All members were withdrawn.
+    pub(super) fn without_members(&self) -> Refusal {
+        let message = format!(
+            "the member clusters of shard {} were withdrawn (spec.accept of their MemberClusters is false)",
+            self.shard.config
+        );
+        Refusal::forbidden(Rule::Withdrawn, message)
+    }
+
     /// A shard without members owns nothing, so nothing can be asked. An informer would list anew after a 503.
     pub(super) fn memberless(&self) -> Refusal {
         let message = format!("shard {} has no member cluster", self.shard.config);

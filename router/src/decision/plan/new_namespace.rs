@@ -29,7 +29,7 @@ impl Merged<'_> {
         let Binding::One(shard) = &self.view.binding else {
             return refused(refusal);
         };
-        let members: Vec<&str> = shard.members.iter().map(|member| &*member.cluster).collect();
+        let members: Vec<&str> = self.members().collect();
         let told = |cluster: &&&str| self.route.snapshot.owner(cluster, name).is_some();
         if members.is_empty() || members.iter().find(told).is_some() {
             return refused(refusal);
@@ -51,8 +51,8 @@ impl Merged<'_> {
         let Binding::One(shard) = &self.view.binding else {
             return Err(super::merged::unbound(self.view, self.route.request));
         };
-        let members: Vec<&str> = shard.members.iter().map(|member| &*member.cluster).collect();
-        if members.is_empty() {
+        let members: Vec<&str> = self.members().collect();
+        if shard.members.is_empty() {
             return Err(self.memberless());
         }
         let by = By::NewNamespace(shard.clone());

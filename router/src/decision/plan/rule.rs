@@ -65,6 +65,8 @@ pub(crate) enum Rule {
     UnknownCluster,
     /// The router has no such target, or the shard no member.
     NoTarget,
+    /// The member is accepted no more.
+    Withdrawn,
     /// The member is cordoned.
     Cordoned,
     /// The member does not let the router act as this user.
@@ -107,6 +109,7 @@ impl Rule {
             Self::NoExplicitView => "no-explicit-view",
             Self::UnknownCluster => "unknown-cluster",
             Self::NoTarget => "no-target",
+            Self::Withdrawn => "withdrawn",
             Self::Cordoned => "cordoned",
             Self::NotAllowed => "not-allowed",
             Self::NewNamespace => "new-namespace",
@@ -153,6 +156,7 @@ impl Rule {
             Self::NoExplicitView => "the caller has no grant for the explicit view of this member",
             Self::UnknownCluster => "there is no such member cluster",
             Self::NoTarget => "the member is not known to this router (yet)",
+            Self::Withdrawn => "the member was withdrawn: spec.accept of its MemberCluster is false",
             Self::Cordoned => "the member is cordoned",
             Self::NotAllowed => "the member does not let the router act as this user",
             Self::NewNamespace => "a new Namespace goes where its annotation says, else where the shard takes it",

@@ -6,6 +6,7 @@ mod labelled;
 mod past;
 mod places;
 mod tables;
+mod withdrawn;
 
 use std::fmt::Write as _;
 

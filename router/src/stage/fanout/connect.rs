@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode};
-use portolan_merge::filter::{Names, NamespaceFilter};
 use portolan_merge::query::{Begin, LegQuery, Param};
 use portolan_merge::watch::{Start, WatchLeg};
 use tokio::time::Instant;
@@ -175,17 +174,12 @@ impl Shared {
 
 /// The legs of a plan for the merge core; those without a start of their own begin with what is there.
 pub(super) fn watch_legs(asked: &ApiRequest, plan: &FanOut, starts: &[Start]) -> Vec<WatchLeg> {
-    let namespace = asked
-        .resource
-        .as_ref()
-        .and_then(|resource| resource.namespace.as_deref());
-    let of_path = namespace.map(|name| NamespaceFilter::only(Names::new([Arc::from(name)].into())));
     let leg = |(index, leg): (usize, &FanLeg)| WatchLeg {
         cluster: leg.cluster().clone(),
         uid_hash: hash_of(&leg.forward.target.cluster_uid),
         slot: leg.slot,
         filter: leg.filter.clone(),
-        share: leg.share.namespaces.clone().or_else(|| of_path.clone()),
+        share: leg.believed(asked),
         request_hash: leg.asks(),
         selector_hash: hash_of(&leg.share.selector),
         start: starts.get(index).copied().unwrap_or(Start::Sync),

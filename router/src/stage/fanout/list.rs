@@ -24,7 +24,8 @@ use self::round::{Round, Turn};
 use super::leg::{Asking, Overrides, start};
 use super::watch::since::refuse_left;
 use super::{Fan, FanOuts, gzip, refused_by};
-use crate::decision::plan::FanOut;
+use crate::decision::plan::{FanLeg, FanOut};
+use crate::decision::rewrite;
 use crate::resource::upstream::Body;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, takes_gzip};
@@ -106,7 +107,8 @@ impl<'a> Listing<'a> {
     fn new(fanouts: &'a FanOuts, mut fan: Fan) -> Result<Self, Fault> {
         let (plan, asking) = (&fan.plan, &mut fan.asking);
         let mut query = CollectionQuery::parse(|name| asking.asked.query.first(name).map(Into::into));
-        let filtered = plan.unique || plan.legs.iter().any(|leg| leg.filter.is_some());
+        let looked_at = |leg: &FanLeg| leg.filter.is_some() || leg.believed(&asking.asked).is_some();
+        let filtered = plan.unique || plan.legs.iter().any(looked_at);
         if plan.unique && plan.legs.len() > 1 {
             // Which names were on earlier pages nobody remembers; API servers may send more than the limit.
             query = query.unlimited();
@@ -127,7 +129,7 @@ impl<'a> Listing<'a> {
             binding,
             hide_objects,
             absent: Vec::new(),
-            warnings: Vec::new(),
+            warnings: plan.without().filter_map(|text| rewrite::warning(&text)).collect(),
             fan,
         })
     }

@@ -87,8 +87,9 @@ impl FanOutMetrics {
         registry.register("lists_without_member", help, self.lists.clone());
         let help = "Cluster-scoped objects hidden in lists behind another member's of the same name";
         registry.register("list_collisions", help, self.collisions.clone());
-        let help = "Events of objects that a member was not asked for and sent all the same: no client gets them";
-        registry.register("foreign_events", help, self.foreign.clone());
+        let help =
+            "Objects, in lists and events, that a member was not asked for and sent all the same: no client gets them";
+        registry.register("foreign_objects", help, self.foreign.clone());
     }
 
     /// `reason`: held or left-out.
@@ -97,9 +98,9 @@ impl FanOutMetrics {
         self.lists.get_or_create(&LegLabels { cluster, reason }).inc();
     }
 
-    pub(crate) fn foreign(&self, cluster: &Arc<str>, events: u64) {
+    pub(crate) fn foreign(&self, cluster: &Arc<str>, objects: u64) {
         let cluster = cluster.clone();
-        self.foreign.get_or_create(&ClusterLabels { cluster }).inc_by(events);
+        self.foreign.get_or_create(&ClusterLabels { cluster }).inc_by(objects);
     }
 
     pub(crate) fn collided(&self, objects: u64) {

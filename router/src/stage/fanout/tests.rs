@@ -147,6 +147,7 @@ impl World {
             fence: true,
             only_member: false,
             left: None,
+            withdrawn: Vec::new(),
         };
         let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
         routing.alone.told(Duration::MAX);

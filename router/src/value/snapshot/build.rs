@@ -88,7 +88,10 @@ impl Snapshot {
     fn remove(&mut self, reference: &v1::ResourceRef) {
         let name = reference.name.as_str();
         match ResourceKind::try_from(reference.kind) {
-            Ok(ResourceKind::Target) => remove(&mut self.targets, name),
+            Ok(ResourceKind::Target) => {
+                remove(&mut self.targets, name);
+                self.set_withdrawn(name, false);
+            }
             Ok(ResourceKind::MemberIdentity) => remove(&mut self.identities, name),
             Ok(ResourceKind::Coverage) => remove(&mut self.coverage, name),
             Ok(ResourceKind::Credential) => remove(&mut self.credentials, name),
@@ -117,6 +120,18 @@ impl Snapshot {
         }
     }
 
+    fn set_withdrawn(&mut self, cluster: &str, withdrawn: bool) {
+        if self.withdrawn.contains(cluster) == withdrawn {
+            return;
+        }
+        let all = Arc::make_mut(&mut self.withdrawn);
+        if withdrawn {
+            all.insert(cluster.into());
+        } else {
+            all.remove(cluster);
+        }
+    }
+
     fn remove_ownership(&mut self, cluster: &str, shard: &ShardName) {
         let all = Arc::make_mut(&mut self.ownership);
         if let Some(of_cluster) = all.get_mut(cluster) {
@@ -129,8 +144,14 @@ impl Snapshot {
 
     fn insert(&mut self, resource: &v1::Resource) -> Result<(), BuildError> {
         match &resource.body {
+            Some(Body::Target(wire)) if wire.withdrawn => {
+                let cluster = cluster("cluster", &wire.cluster)?;
+                remove(&mut self.targets, &*cluster);
+                self.set_withdrawn(&cluster, true);
+            }
             Some(Body::Target(wire)) => {
                 let target = member::target(wire, &resource.version)?;
+                self.set_withdrawn(&target.cluster, false);
                 insert(&mut self.targets, target.cluster.clone(), target);
             }
             Some(Body::MemberIdentity(wire)) => {

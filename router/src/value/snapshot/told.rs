@@ -79,6 +79,7 @@ impl Target {
                 endpoints: told.endpoints,
                 ca_pem: told.ca_pem,
                 cordoned: told.cordoned,
+                withdrawn: false,
                 breaker: told.breaker,
             }),
             Body::MemberIdentity(v1::MemberIdentity {

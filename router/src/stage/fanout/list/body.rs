@@ -15,6 +15,7 @@ use portolan_merge::list::{LegMeta, ListError, ListMerge, MergedMeta, Wants};
 
 use super::ahead::{MemberBody, ReadAhead};
 use crate::resource::upstream::BodyError;
+use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 
 /// What is put together of the members' metadata, once all of it is known.
@@ -42,6 +43,29 @@ pub(super) struct ListBody {
     out: VecDeque<Bytes>,
     assemble: Option<Assemble>,
     done: bool,
+    foreign: Option<Foreign>,
+}
+
+/// Counts what members sent though it was not asked for.
+pub(super) struct Foreign {
+    pub(super) metrics: FanOutMetrics,
+    /// Those that were to leave out themselves what is not the caller's.
+    pub(super) legs: Vec<(usize, Arc<str>)>,
+}
+
+impl Drop for ListBody {
+    fn drop(&mut self) {
+        let Some(Foreign { metrics, legs }) = &self.foreign else {
+            return;
+        };
+        for (leg, cluster) in legs {
+            let objects = self.merge.left_out(*leg);
+            if objects > 0 {
+                tracing::debug!(%cluster, objects, "a member listed objects of namespaces that it was not asked for");
+                metrics.foreign(cluster, objects);
+            }
+        }
+    }
 }
 
 impl ListBody {
@@ -53,7 +77,13 @@ impl ListBody {
             out: VecDeque::new(),
             assemble: Some(assemble),
             done: false,
+            foreign: None,
         }
+    }
+
+    pub(super) fn counting(mut self, foreign: Foreign) -> Self {
+        self.foreign = Some(foreign);
+        self
     }
 
     /// Objects left out so far because an earlier member has their name.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::ahead::{MemberBody, ReadAhead};
 use super::answer::{all_tables, finish};
-use super::body::{Assemble, ListBody};
+use super::body::{Assemble, Foreign, ListBody};
 use super::heads::{self, Head};
 use super::status::{Told, pinned, whole};
 use super::{Listing, Overrides, start};
@@ -25,6 +25,7 @@ use crate::stage::fanout::leg::METADATA_LIST;
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::{Fan, absence, named};
 use crate::stage::reply;
+use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape};
 
@@ -257,10 +258,20 @@ impl<'a> Round<'a> {
             }
             (Media::Json, _) => ListFormat::Json,
         };
-        let merge = ListMerge::new(format, legs.iter().map(|leg| list_leg(leg)).collect(), self.options());
+        let asked = &listing.fan.asking.asked;
+        let merge = ListMerge::new(
+            format,
+            legs.iter().map(|leg| list_leg(asked, leg)).collect(),
+            self.options(),
+        );
         let assemble = self.assemble(legs.iter().map(|leg| leg.slot).collect());
         let ahead = ReadAhead::new(listing.fanouts.ahead.clone());
-        let body = ListBody::new(merge, sources, ahead, assemble);
+        let trusted = legs.iter().enumerate().filter(|(_, leg)| leg.filter.is_none());
+        let foreign = Foreign {
+            metrics: listing.fanouts.open.metrics.clone(),
+            legs: trusted.map(|(index, leg)| (index, leg.cluster().clone())).collect(),
+        };
+        let body = ListBody::new(merge, sources, ahead, assemble).counting(foreign);
         finish(listing, &legs, headers, body).await.map(Turn::Answer)
     }
 
@@ -367,9 +378,9 @@ fn position(version: &str) -> Slot {
     version.parse().map_or(Slot::Sync, Slot::At)
 }
 
-fn list_leg(leg: &FanLeg) -> ListLeg {
+fn list_leg(asked: &ApiRequest, leg: &FanLeg) -> ListLeg {
     ListLeg {
         cluster: leg.cluster().clone(),
-        filter: leg.filter.clone(),
+        filter: leg.filter.clone().or_else(|| leg.believed(asked)),
     }
 }

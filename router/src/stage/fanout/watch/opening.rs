@@ -288,7 +288,7 @@ impl Opening {
             begin,
             ..
         } = self;
-        let mut missing = Vec::new();
+        let mut missing: Vec<_> = plan.without().filter_map(|text| rewrite::warning(&text)).collect();
         let links = legs.into_iter().zip(&plan.legs).map(|(asked, leg)| {
             let link = link(&shared, shape, asked);
             missing.extend(without(&shared, leg, &link));
