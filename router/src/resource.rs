@@ -6,6 +6,7 @@ pub(crate) mod breaker;
 pub(crate) mod bulkhead;
 pub(crate) mod catch_up;
 pub(crate) mod enroll;
+pub(crate) mod fair;
 mod following;
 pub(crate) mod grants;
 pub(crate) mod keyed;

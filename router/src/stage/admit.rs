@@ -8,7 +8,8 @@
 //!
 //! 1. The caller's bytes: bodies that this router may have to hold at a time.
 //! 2. The caller's bulkhead and its queue, in order of arrival.
-//! 3. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all.
+//! 3. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
+//!    them fairly, so that one with many callers does not, either.
 //!
 //! Injected faults and rate limits will stand before these: what a test of an operator breaks must break whatever else is
 //! going on, and who is over a limit must wait in no queue.
@@ -28,17 +29,18 @@ mod tests;
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use self::arrive::Arrivals;
 pub(crate) use self::arrive::Downstream;
 pub(crate) use self::body::{Arriving, CONNECTION_WINDOW, Passage, STREAM_WINDOW};
-use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Shared};
+use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Place, Shared};
 use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
 pub(crate) use self::reviews::{Share, Shares};
 use crate::resource::bulkhead::Permit;
+use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
 use crate::resource::upstream::Body;
 use crate::value::classify::ApiRequest;
@@ -103,14 +105,14 @@ pub(crate) struct Admission<'a> {
 pub(crate) struct Admitted {
     _permits: Permits,
     /// The caller's and those of all.
-    bytes: Option<Box<[OwnedSemaphorePermit; 2]>>,
+    bytes: Option<Box<(OwnedSemaphorePermit, FairPermit)>>,
     /// Of a stream while its questions are asked, which are unary requests; to its end if its body was gathered for them.
     asking: Option<Box<Permits>>,
     _caller: Entry<CallerId, CallerBounds>,
 }
 
 /// The caller's permit and one of all.
-type Permits = (Permit, OwnedSemaphorePermit);
+type Permits = (Permit, Place);
 
 impl Life {
     /// Of a request to one member.
@@ -142,9 +144,10 @@ impl Admitted {
         if !matches!(body, Body::Empty | Body::Whole(_)) {
             return;
         }
-        for reserved in self.bytes.iter_mut().flat_map(|both| both.iter_mut()) {
-            let spare = reserved.num_permits().saturating_sub(gathered);
-            drop(reserved.split(spare));
+        if let Some((own, all)) = self.bytes.as_deref_mut() {
+            let spare = own.num_permits().saturating_sub(gathered);
+            drop(own.split(spare));
+            all.keep(gathered);
         }
     }
 }
@@ -170,6 +173,7 @@ impl Admit {
     async fn checks(&self, admission: &Admission<'_>) -> Result<Admitted, Bound> {
         let id = CallerId::of(admission.caller);
         let caller = self.callers.entry(id, || CallerBounds::new(self.limits));
+        let tenant = admission.caller.tenant();
         let lease = admission.asked.is_lease() && admission.bytes <= LEASE_BYTES;
         let own_bytes = self.caller_bytes(&caller, admission, lease).await?;
         let own = match admission.life {
@@ -177,18 +181,18 @@ impl Admit {
             _ => Some(self.caller_permit(&caller, admission, lease).await?),
         };
         let bytes = match own_bytes {
-            Some(own) => Some(Box::new([own, self.all_bytes(&caller, admission).await?])),
+            Some(own) => Some(Box::new((own, self.all_bytes(&tenant, &caller, admission).await?))),
             None => None,
         };
         let unary = match own {
-            Some(own) => Some((own, self.shared.request(lease)?)),
+            Some(own) => Some((own, self.request_place(&tenant, &caller, admission, lease).await?)),
             None => None,
         };
         let (permits, asking) = match (admission.life, unary) {
             (Life::Unary, Some(unary)) => (unary, None),
             (_, asking) => {
                 let own = caller.streams.try_enter().ok_or(Bound::CallerStreams)?;
-                ((own, self.shared.stream()?), asking.map(Box::new))
+                ((own, self.shared.stream(&tenant)?), asking.map(Box::new))
             }
         };
         Ok(Admitted {
@@ -209,26 +213,42 @@ impl Admit {
         if admission.bytes == 0 || lease {
             return Ok(None);
         }
-        let bytes = self.bytes(&caller.bytes, caller, admission).await?;
-        Ok(Some(bytes))
-    }
-
-    async fn all_bytes(&self, caller: &CallerBounds, admission: &Admission<'_>) -> Result<OwnedSemaphorePermit, Bound> {
-        self.bytes(&self.shared.bytes, caller, admission).await
-    }
-
-    async fn bytes(
-        &self,
-        of: &Arc<Semaphore>,
-        caller: &CallerBounds,
-        admission: &Admission<'_>,
-    ) -> Result<OwnedSemaphorePermit, Bound> {
+        let of = &caller.bytes;
         if let Ok(bytes) = of.clone().try_acquire_many_owned(admission.bytes) {
-            return Ok(bytes);
+            return Ok(Some(bytes));
         }
         // Never closed.
         let waiting = async { of.clone().acquire_many_owned(admission.bytes).await.ok() };
-        self.wait(caller, admission, waiting).await?.ok_or(Bound::Bytes)
+        let bytes = self.wait(caller, admission, waiting).await?;
+        bytes.map(Some).ok_or(Bound::Bytes)
+    }
+
+    async fn all_bytes(
+        &self,
+        tenant: &Arc<str>,
+        caller: &CallerBounds,
+        admission: &Admission<'_>,
+    ) -> Result<FairPermit, Bound> {
+        let (of, bytes) = (&self.shared.bytes, admission.bytes as usize);
+        if let Some(bytes) = of.try_take(tenant, bytes) {
+            return Ok(bytes);
+        }
+        let waited = self.wait(caller, admission, of.take(tenant, bytes)).await?;
+        waited.ok_or(Bound::Bytes)
+    }
+
+    async fn request_place(
+        &self,
+        tenant: &Arc<str>,
+        caller: &CallerBounds,
+        admission: &Admission<'_>,
+        lease: bool,
+    ) -> Result<Place, Bound> {
+        if let Some(place) = self.shared.try_request(tenant, lease) {
+            return Ok(place);
+        }
+        let waited = self.wait(caller, admission, self.shared.requests.take(tenant, 1));
+        waited.await?.map(Place::Fair).ok_or(Bound::Time)
     }
 
     async fn caller_permit(

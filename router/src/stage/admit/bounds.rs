@@ -8,6 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Limits;
 use super::body::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::resource::bulkhead::Bulkhead;
+use crate::resource::fair::{FairPermit, FairPermits};
 use crate::value::fault::Fault;
 
 /// Unary requests of one caller at a time, and at most half of all.
@@ -49,15 +50,24 @@ pub(crate) struct CallerBounds {
     queued: AtomicUsize,
 }
 
-/// What all callers may take together. Semaphores: permits go with the answers' bodies.
+/// What all callers may take together, shards alike. Permits go with the answers' bodies.
 #[derive(Debug)]
 pub(super) struct Shared {
-    requests: Arc<Semaphore>,
+    pub(super) requests: FairPermits,
+    /// A semaphore: no shard can have many.
     leases: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
-    pub(super) bytes: Arc<Semaphore>,
+    streams: FairPermits,
+    pub(super) bytes: FairPermits,
     /// Requests that wait. Full, whoever need not wait is served on.
     queue: Semaphore,
+}
+
+/// A place among all requests, or all streams. Held, not looked at.
+#[derive(Debug)]
+#[expect(dead_code, reason = "given back when dropped")]
+pub(super) enum Place {
+    Fair(FairPermit),
+    Lease(OwnedSemaphorePermit),
 }
 
 /// A request that waits: counted, with the bytes that it leaves unread.
@@ -70,8 +80,6 @@ pub(super) struct Queued<'a> {
 /// What there is no more of. A closed set: the words of the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// Requests of all.
-    Requests,
     /// Streams of all.
     Streams,
     /// The caller's requests, or its queue.
@@ -108,24 +116,26 @@ impl Shared {
     pub(super) fn new(limits: Limits) -> Self {
         let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         Self {
-            requests: semaphore(limits.requests),
+            requests: FairPermits::new(limits.requests),
             leases: semaphore(LEASE_RESERVE),
-            streams: semaphore(limits.streams),
-            bytes: semaphore(ALL_BYTES),
+            streams: FairPermits::new(limits.streams),
+            bytes: FairPermits::new(ALL_BYTES),
             queue: Semaphore::new(limits.requests.min(Semaphore::MAX_PERMITS)),
         }
     }
 
-    /// One of all requests. Full, a Lease has the reserve.
-    pub(super) fn request(&self, lease: bool) -> Result<OwnedSemaphorePermit, Bound> {
-        let reserve = lease.then_some(&self.leases);
-        let all = [Some(&self.requests), reserve];
-        let free = all.into_iter().flatten().find_map(try_take);
-        free.ok_or(Bound::Requests)
+    /// One of all requests, without waiting. Full, a Lease has the reserve.
+    pub(super) fn try_request(&self, tenant: &Arc<str>, lease: bool) -> Option<Place> {
+        let free = self.requests.try_take(tenant, 1).map(Place::Fair);
+        free.or_else(|| {
+            let reserve = lease.then(|| self.leases.clone().try_acquire_owned());
+            reserve?.ok().map(Place::Lease)
+        })
     }
 
-    pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Bound> {
-        try_take(&self.streams).ok_or(Bound::Streams)
+    /// A stream may go on for hours: nobody waits for its end.
+    pub(super) fn stream(&self, tenant: &Arc<str>) -> Result<Place, Bound> {
+        self.streams.try_take(tenant, 1).map(Place::Fair).ok_or(Bound::Streams)
     }
 
     /// A place among those who wait, with a body of so many bytes.
@@ -160,7 +170,6 @@ impl Drop for Queued<'_> {
 impl Bound {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Requests => "requests",
             Self::Streams => "streams",
             Self::Caller => "caller",
             Self::CallerStreams => "caller_streams",
@@ -175,8 +184,7 @@ impl Bound {
     /// What the client is told. Nothing was sent, so it may come again.
     pub(super) fn fault(self) -> Fault {
         let message = match self {
-            Self::Requests => "this router serves as many requests as it may",
-            Self::Streams => "this router serves as many streams as it may",
+            Self::Streams => "this router serves as many streams as it may, or as many of this shard",
             Self::Caller => "this caller has as many requests under way as it may",
             Self::CallerStreams => "this caller has as many streams open as it may",
             Self::Bytes => "this caller has as many bytes of request bodies under way as it may",
@@ -191,8 +199,4 @@ impl Bound {
             cluster: None,
         }
     }
-}
-
-fn try_take(semaphore: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    semaphore.clone().try_acquire_owned().ok()
 }

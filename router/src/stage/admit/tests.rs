@@ -56,11 +56,18 @@ async fn one_caller_takes_half_and_waits_for_the_rest() {
         begun.elapsed() < Duration::from_secs(2),
         "it waits no longer than its deadline"
     );
-    for _ in 0..4 {
+    for _ in 0..3 {
         held.push(ask(&admit, "grace", PODS, Life::Unary, 0).await.unwrap());
     }
-    let shed = ask(&admit, "joan", PODS, Life::Unary, 0).await;
-    assert_eq!(shed.unwrap_err(), Bound::Requests);
+    let fourth = ask(&admit, "grace", PODS, Life::Unary, 0).await;
+    assert_eq!(
+        fourth.unwrap_err(),
+        Bound::Time,
+        "the last place is kept for who has none"
+    );
+    held.push(ask(&admit, "joan", PODS, Life::Unary, 0).await.unwrap());
+    let waited = ask(&admit, "alan", PODS, Life::Unary, 0).await;
+    assert_eq!(waited.unwrap_err(), Bound::Time);
     for user in ["ada", "joan"] {
         held.push(ask(&admit, user, LEASE, Life::Unary, 100).await.unwrap());
     }

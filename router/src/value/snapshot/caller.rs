@@ -20,6 +20,19 @@ pub(crate) enum Caller {
     },
 }
 
+impl Caller {
+    /// With whom it shares what it takes of the router: its shard; a person with nobody.
+    pub(crate) fn tenant(&self) -> Arc<str> {
+        match self {
+            Self::Pod(view) => match view.shard() {
+                Some(shard) => shard.into(),
+                None => "no shard".into(),
+            },
+            Self::Person { user, .. } => format!("person {user}").into(),
+        }
+    }
+}
+
 /// Tells callers apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum CallerId {

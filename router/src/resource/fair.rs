@@ -1,0 +1,311 @@
+//! Permits that tenants share fairly: whoever is kept waiting for one is kept waiting by those who hold fewer, not by those
+//! who came first with many.
+//!
+//! What is given back goes to the tenant that waits and holds least. An eighth of all is kept for tenants below an eighth, so
+//! that who comes late into a full house need not wait for the others' requests to end. A permit may be many units (bytes). No
+//! queue is bounded here: who asks counts its own waiters. Caller: `admit`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// This part of all is kept for tenants that hold less than this part of all.
+const KEPT_PART: usize = 8;
+
+/// Permits of one kind. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct FairPermits {
+    // A mutex: who takes and who gives back must see each other's figures; nothing is awaited under it.
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    all: usize,
+    free: usize,
+    /// Of those who hold or wait.
+    tenants: HashMap<Arc<str>, Tenant>,
+    /// Number of the next waiter: of equals the first comes first.
+    next: u64,
+    waiters: usize,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    held: usize,
+    waiting: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    units: usize,
+    turn: oneshot::Sender<FairPermit>,
+}
+
+/// Units of one tenant, free again when dropped.
+#[derive(Debug)]
+pub(crate) struct FairPermit {
+    of: FairPermits,
+    tenant: Arc<str>,
+    units: usize,
+}
+
+impl FairPermits {
+    pub(crate) fn new(all: usize) -> Self {
+        let state = State {
+            all,
+            free: all,
+            tenants: HashMap::new(),
+            next: 0,
+            waiters: 0,
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// So many units at once, if there are that many for this tenant and none of it waits.
+    pub(crate) fn try_take(&self, tenant: &Arc<str>, units: usize) -> Option<FairPermit> {
+        let mut state = self.state.lock();
+        let known = state.tenants.get(tenant);
+        let (held, waits) = known.map_or((0, false), |known| (known.held, !known.waiting.is_empty()));
+        if waits || !state.may_take(held, units) {
+            return None;
+        }
+        state.free -= units;
+        state.tenants.entry(tenant.clone()).or_default().held += units;
+        Some(self.permit(tenant, units))
+    }
+
+    /// Waits for them. Safe to drop. More than there are of all is waited for in vain.
+    pub(crate) async fn take(&self, tenant: &Arc<str>, units: usize) -> Option<FairPermit> {
+        if let Some(permit) = self.try_take(tenant, units) {
+            return Some(permit);
+        }
+        let (turn, wait) = oneshot::channel();
+        let place = {
+            let mut state = self.state.lock();
+            let number = state.next;
+            state.next += 1;
+            state.waiters += 1;
+            let waiter = Waiter { number, units, turn };
+            state
+                .tenants
+                .entry(tenant.clone())
+                .or_default()
+                .waiting
+                .push_back(waiter);
+            Place {
+                of: self,
+                tenant,
+                number,
+            }
+        };
+        // Something may have been given back before it waited.
+        self.grant();
+        let permit = wait.await.ok();
+        drop(place);
+        permit
+    }
+
+    fn permit(&self, tenant: &Arc<str>, units: usize) -> FairPermit {
+        FairPermit {
+            of: self.clone(),
+            tenant: tenant.clone(),
+            units,
+        }
+    }
+
+    /// Gives what is free to those who wait.
+    fn grant(&self) {
+        loop {
+            let Some((tenant, waiter)) = self.state.lock().next_turn() else {
+                return;
+            };
+            // Sent without the lock: of one who waits no more it is given back at once.
+            drop(waiter.turn.send(self.permit(&tenant, waiter.units)));
+        }
+    }
+
+    fn give_back(&self, tenant: &Arc<str>, units: usize) {
+        {
+            let mut state = self.state.lock();
+            state.free += units;
+            if let Some(known) = state.tenants.get_mut(tenant) {
+                known.held -= units;
+            }
+            state.forget(tenant);
+            if state.waiters == 0 {
+                return;
+            }
+        }
+        self.grant();
+    }
+}
+
+impl State {
+    fn may_take(&self, held: usize, units: usize) -> bool {
+        let part = self.all / KEPT_PART;
+        let kept = if held + units <= part { 0 } else { part };
+        self.free >= units + kept
+    }
+
+    /// Takes the next waiter out of its queue, with its units taken. Who holds least is first, and is not overtaken while it
+    /// needs more than there is.
+    fn next_turn(&mut self) -> Option<(Arc<str>, Waiter)> {
+        if self.waiters == 0 {
+            return None;
+        }
+        let waiting = self.tenants.iter().filter_map(|(tenant, known)| {
+            let first = known.waiting.front()?;
+            Some(((known.held, first.number), first.units, tenant))
+        });
+        let ((held, _), units, tenant) = waiting.min()?;
+        if !self.may_take(held, units) {
+            return None;
+        }
+        let tenant = tenant.clone();
+        let known = self.tenants.get_mut(&tenant)?;
+        known.held += units;
+        self.free -= units;
+        self.waiters -= 1;
+        Some((tenant, known.waiting.pop_front()?))
+    }
+
+    fn forget(&mut self, tenant: &Arc<str>) {
+        let idle = |known: &Tenant| known.held == 0 && known.waiting.is_empty();
+        if self.tenants.get(tenant).is_some_and(idle) {
+            self.tenants.remove(tenant);
+        }
+    }
+}
+
+impl FairPermit {
+    /// Gives back what is over so many units.
+    pub(crate) fn keep(&mut self, units: usize) {
+        let spare = self.units.saturating_sub(units);
+        if spare > 0 {
+            self.units -= spare;
+            self.of.give_back(&self.tenant, spare);
+        }
+    }
+}
+
+impl Drop for FairPermit {
+    fn drop(&mut self) {
+        self.of.give_back(&self.tenant, self.units);
+    }
+}
+
+/// A waiter's place in its tenant's queue: one that goes away leaves none behind.
+struct Place<'a> {
+    of: &'a FairPermits,
+    tenant: &'a Arc<str>,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let left = {
+            let mut state = self.of.state.lock();
+            let known = state.tenants.get_mut(self.tenant);
+            let left = known.and_then(|known| {
+                let at = known.waiting.iter().position(|waiter| waiter.number == self.number)?;
+                known.waiting.remove(at)
+            });
+            state.waiters -= usize::from(left.is_some());
+            state.forget(self.tenant);
+            left
+        };
+        if left.is_some() {
+            // Others may have stood behind it for want of more than they need themselves.
+            self.of.grant();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use futures::poll;
+
+    use super::*;
+
+    fn name(name: &str) -> Arc<str> {
+        name.into()
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_goes_to_who_holds_least() {
+        let permits = FairPermits::new(16);
+        let (many, few) = (name("many"), name("few"));
+        let mut held: Vec<_> = (0..14).map(|_| permits.try_take(&many, 1).unwrap()).collect();
+        assert!(permits.try_take(&many, 1).is_none(), "an eighth is kept");
+        let mut more: Vec<_> = (0..4).map(|_| Box::pin(permits.take(&many, 1))).collect();
+        for one in &mut more {
+            assert!(poll!(one).is_pending());
+        }
+        let own: Vec<_> = (0..2).map(|_| permits.try_take(&few, 1).unwrap()).collect();
+        let mut third = Box::pin(permits.take(&few, 1));
+        assert!(poll!(&mut third).is_pending(), "it holds an eighth");
+        // What is free is the eighth that is kept, until there is more than that.
+        held.truncate(11);
+        let Poll::Ready(Some(granted)) = poll!(&mut third) else {
+            panic!("it came last, and is first");
+        };
+        assert!(poll!(&mut more[0]).is_pending());
+        drop(granted);
+        let first = poll!(&mut more[0]);
+        assert!(matches!(first, Poll::Ready(Some(_))));
+        assert!(poll!(&mut more[1]).is_pending());
+        drop((held, own, more, third, first));
+        let state = permits.state.lock();
+        assert_eq!((state.free, state.tenants.len(), state.waiters), (16, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_goes_away_holds_up_nobody() {
+        let permits = FairPermits::new(8);
+        let [one, two] = ["one", "two"].map(name);
+        let held = permits.try_take(&one, 7).unwrap();
+        let mut large = Box::pin(permits.take(&two, 6));
+        assert!(poll!(&mut large).is_pending());
+        let mut small = Box::pin(permits.take(&two, 1));
+        assert!(poll!(&mut small).is_pending(), "in order, for one tenant");
+        drop(large);
+        assert!(matches!(poll!(&mut small), Poll::Ready(Some(_))));
+        drop((held, small));
+        assert_eq!(permits.state.lock().free, 8);
+    }
+
+    #[tokio::test]
+    async fn a_grant_to_who_has_just_left_is_not_lost() {
+        let permits = FairPermits::new(1);
+        let [one, two] = ["one", "two"].map(name);
+        let held = permits.try_take(&one, 1).unwrap();
+        let mut gone = Box::pin(permits.take(&two, 1));
+        let mut next = Box::pin(permits.take(&one, 1));
+        assert!(poll!(&mut gone).is_pending() && poll!(&mut next).is_pending());
+        drop(held);
+        // It was granted, and never looked.
+        drop(gone);
+        assert!(matches!(poll!(&mut next), Poll::Ready(Some(_))));
+        drop(next);
+        assert_eq!(permits.state.lock().free, 1);
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_not_needed_are_given_back() {
+        let permits = FairPermits::new(80);
+        let [one, two] = ["one", "two"].map(name);
+        let mut held = permits.try_take(&one, 60).unwrap();
+        let mut waits = Box::pin(permits.take(&two, 30));
+        assert!(poll!(&mut waits).is_pending());
+        held.keep(20);
+        assert!(matches!(poll!(&mut waits), Poll::Ready(Some(_))));
+    }
+}
