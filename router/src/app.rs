@@ -256,6 +256,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         open: parts.open.clone(),
         discovery,
         metrics: metrics.requests.clone(),
+        sampling: config.sampling,
         explicit_host: config.explicit_host.clone(),
         readiness: parts.readiness.clone(),
         request_timeout: config.timeouts.request,

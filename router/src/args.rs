@@ -138,6 +138,8 @@ pub struct Config {
     pub(crate) serving: Option<IdentityFiles>,
     /// `<member>.<this>` is the explicit view of a member: lower case, no dot at its ends.
     pub(crate) explicit_host: Option<String>,
+    /// The part of clients' traces that is recorded; `None`: nothing is.
+    pub(crate) sampling: Option<f64>,
     /// How to reach the hub and to become known to it.
     pub(crate) hub: HubConfig,
     /// Whose tokens are taken.
@@ -234,6 +236,7 @@ impl TryFrom<Args> for Config {
             addresses_file: args.listen.addresses_file,
             serving,
             explicit_host,
+            sampling: args.telemetry.sampling(),
             hub,
             identity: IdentityConfig {
                 audience: args.identity.audience,

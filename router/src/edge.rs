@@ -18,6 +18,7 @@ mod namespace;
 mod passing;
 mod record;
 mod span;
+mod strangers;
 mod watch;
 
 use std::net::IpAddr;
@@ -81,6 +82,8 @@ pub(crate) struct EdgeParts {
     pub(crate) open: Arc<OpenWatches>,
     pub(crate) discovery: Arc<Discovery>,
     pub(crate) metrics: Arc<RequestMetrics>,
+    /// The part of clients' traces that is recorded; `None`: nothing is.
+    pub(crate) sampling: Option<f64>,
     /// `<member>.<this>` is the explicit view of a member.
     pub(crate) explicit_host: Option<String>,
     /// Answers `/readyz`.
@@ -198,7 +201,7 @@ impl Edge {
         request: Request<Incoming>,
         connection: Arc<Connection>,
     ) -> Response<Answer> {
-        let received = span::received(request.headers());
+        let received = span::received(request.headers(), self.parts.sampling);
         let span = span::request(&request, &received);
         let names = Names {
             method: Some(request.method().clone()),

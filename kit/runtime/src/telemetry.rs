@@ -31,7 +31,7 @@ mod line;
 mod propagate;
 
 pub use batch::ACCESS;
-pub use propagate::{context_of, extract_context, inject_context, set_parent};
+pub use propagate::{context_of, extract_context, extract_untrusted, inject_context, set_parent};
 
 use count::{CountEvents, EventCounts};
 use export::{ExportCounts, QuietExporter};
@@ -106,6 +106,11 @@ impl Default for TelemetryArgs {
 }
 
 impl TelemetryArgs {
+    /// The part of all traces that is to be recorded; `None` where there is no collector.
+    pub fn sampling(&self) -> Option<f64> {
+        self.endpoint().map(|_| self.trace_sample_ratio)
+    }
+
     /// The collector, if there is one.
     pub fn endpoint(&self) -> Option<&str> {
         let given = [&self.otlp_endpoint, &self.otel_exporter_otlp_endpoint];

@@ -9,7 +9,7 @@ pub(crate) mod choose;
 mod clusterwide;
 mod collection;
 mod discovery;
-mod explicit;
+pub(crate) mod explicit;
 pub(crate) mod fanout;
 mod forward;
 pub(crate) mod labels;

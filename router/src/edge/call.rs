@@ -113,8 +113,20 @@ impl Call<'_> {
                 self.discover(&wanted, request, admitted).await
             }
             Plan::Local(local) => Ok(Served::local(self.local(local, &request.asked))),
-            Plan::Refuse(fault) => Err(fault),
+            Plan::Refuse(fault) => Err(self.may_know(&request, planned.rule).await.err().unwrap_or(fault)),
         }
+    }
+
+    /// That there is no member of a name is told to people who might use it.
+    async fn may_know(&self, request: &Identified, rule: Rule) -> Result<(), Fault> {
+        let View::Explicit(cluster) = &request.asked.view else {
+            return Ok(());
+        };
+        if rule != Rule::UnknownCluster {
+            return Ok(());
+        }
+        let check = plan::explicit::of_hub(&request.caller, cluster);
+        self.edge.preflight.allowed(check.as_slice()).await
     }
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
@@ -341,7 +353,7 @@ impl Call<'_> {
     /// From what members have said they serve.
     async fn discover(self, wanted: &Wanted, request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        self.edge.preflight.document(&wanted.checks).await?;
+        self.edge.preflight.allowed(&wanted.checks).await?;
         let hash = request.asked.query.first("hash");
         let snapshot = &request.routing.snapshot;
         let answer = edge.discovery.answer(wanted, hash.as_deref(), &request.head, snapshot);

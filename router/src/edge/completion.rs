@@ -3,7 +3,7 @@
 //! A [`Completion`] begins with the request and goes with the answer's body; it reports when it is dropped, so a client
 //! that goes away and a body that breaks are told like everything else. Caller: `edge`.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
@@ -14,6 +14,9 @@ use super::record::RequestRecord;
 use crate::decision::plan::Rule;
 use crate::resource::upstream::Ended;
 use crate::value::classify::Verb;
+
+/// Seconds are counted from here.
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Names for the access line; not labels.
 #[derive(Debug, Default)]
@@ -70,6 +73,9 @@ impl Drop for Completion {
         self.record.total = self.started.elapsed();
         self.metrics.observe(&self.record);
         let (record, names) = (&self.record, &self.names);
+        if names.caller.is_none() && !self.metrics.strangers.may_write(BEGUN.elapsed().as_secs()) {
+            return;
+        }
         // A target of its own, so that `--log-level info,access=warn` turns these lines off alone.
         tracing::info!(
             target: telemetry::ACCESS,

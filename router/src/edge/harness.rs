@@ -112,6 +112,7 @@ impl Router {
             open: OpenWatches::new(FanOutMetrics::default()),
             discovery: Discovery::new(own, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),
+            sampling: None,
             explicit_host: Some(EXPLICIT_HOST.to_owned()),
             readiness: Readiness::new(),
             request_timeout: bounds.request_timeout,

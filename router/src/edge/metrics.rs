@@ -10,6 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::record::RequestRecord;
+use super::strangers::Strangers;
 use crate::decision::plan::Rule;
 use crate::value::classify::Verb;
 use crate::value::traffic::TrafficClass;
@@ -62,6 +63,7 @@ pub(crate) struct RequestMetrics {
     audited: Family<AuditLabels, Counter>,
     answer_bytes: Counter,
     in_flight: Gauge,
+    pub(super) strangers: Strangers,
 }
 
 impl Default for RequestMetrics {
@@ -73,6 +75,7 @@ impl Default for RequestMetrics {
             audited: Family::default(),
             answer_bytes: Counter::default(),
             in_flight: Gauge::default(),
+            strangers: Strangers::default(),
         }
     }
 }
@@ -90,6 +93,8 @@ impl RequestMetrics {
         let help = "Requests outside their caller's shard that Audit let through";
         registry.register("audited", help, self.audited.clone());
         registry.register_with_unit("answer", "Bytes of answers", Unit::Bytes, self.answer_bytes.clone());
+        let help = "Access lines that were not written: too many a second of unknown senders";
+        registry.register("access_lines_left_out", help, self.strangers.left_out.clone());
         registry.register("in_flight", "Requests that are being served", self.in_flight.clone());
     }
 

@@ -13,10 +13,10 @@ use crate::decision::plan::{Plan, Planned};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 
-/// The trace context that the client sent, if any.
-pub(super) fn received(headers: &HeaderMap) -> Context {
+/// The trace context that the client sent, if any. Clients do not choose what is recorded.
+pub(super) fn received(headers: &HeaderMap, sampling: Option<f64>) -> Context {
     if headers.contains_key("traceparent") {
-        telemetry::extract_context(headers)
+        telemetry::extract_untrusted(headers, sampling)
     } else {
         Context::new()
     }

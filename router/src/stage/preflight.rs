@@ -92,8 +92,8 @@ impl Preflight {
         self.access.check(forward.access()).await
     }
 
-    /// Whether the caller may read a document that is united from members'.
-    pub(crate) async fn document(&self, checks: &[Check]) -> Result<(), Fault> {
+    /// The same of questions that no plan for one member asks.
+    pub(crate) async fn allowed(&self, checks: &[Check]) -> Result<(), Fault> {
         self.access.check(checks).await
     }
 

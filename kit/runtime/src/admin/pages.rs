@@ -1,9 +1,11 @@
 //! The pages of the admin server: handlers and routes, no sockets. Caller: `AdminServer::serve`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -23,12 +25,18 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The routes for peers on this machine, and for all others.
 pub(super) fn routers(pages: AdminPages) -> (Router, Router) {
-    let all = Router::new()
+    let own = Router::new()
         .route("/configz", get(configz))
         .route("/loglevel", get(log_level).put(set_log_level))
         .with_state(pages.clone())
-        .merge(health(&pages))
         .merge(pages.extra.clone());
+    // Whoever opens them to other machines may give this one a name.
+    let own = if pages.remote {
+        own
+    } else {
+        own.layer(middleware::from_fn(of_this_machine))
+    };
+    let all = own.merge(health(&pages));
     let public = if pages.remote {
         all.clone()
     } else {
@@ -56,6 +64,29 @@ async fn timed(request: Request, next: Next) -> Response {
         Ok(response) => response,
         Err(_) => (StatusCode::GATEWAY_TIMEOUT, "the page took too long\n").into_response(),
     }
+}
+
+/// A browser on this machine sends what a page from elsewhere asks of a name that its owner points here (DNS rebinding):
+/// with that name as Host.
+async fn of_this_machine(request: Request, next: Next) -> Response {
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .map(|host| host.to_str().unwrap_or("?"));
+    let name = host.and_then(|host| host.parse::<Authority>().ok());
+    let known = match (host, &name) {
+        (None, _) => true,
+        (_, Some(name)) => {
+            let name = name.host().trim_matches(['[', ']']);
+            name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+        }
+        (Some(_), None) => false,
+    };
+    if known {
+        return next.run(request).await;
+    }
+    let text = "ask for this page by an IP address or as localhost, or start the program with --admin-remote\n";
+    (StatusCode::MISDIRECTED_REQUEST, text).into_response()
 }
 
 async fn readyz(State(pages): State<AdminPages>) -> (StatusCode, String) {

@@ -160,3 +160,31 @@ async fn silent_and_idle_clients_are_cut_off() {
     assert_eq!(text, "");
     assert!(tasks.shutdown(Duration::from_secs(5)).await.is_clean());
 }
+
+#[tokio::test]
+async fn a_name_that_somebody_points_here_opens_no_page() {
+    let (local, _) = pages::routers(pages());
+    let host = |host: &str| {
+        Request::get("/configz")
+            .header("host", host)
+            .body(Body::empty())
+            .unwrap()
+    };
+    for (name, status) in [
+        ("evil.example", StatusCode::MISDIRECTED_REQUEST),
+        ("evil.example:8080", StatusCode::MISDIRECTED_REQUEST),
+        ("127.0.0.1.evil.example", StatusCode::MISDIRECTED_REQUEST),
+        ("", StatusCode::MISDIRECTED_REQUEST),
+        ("127.0.0.1:8080", StatusCode::OK),
+        ("[::1]:8080", StatusCode::OK),
+        ("LocalHost:1", StatusCode::OK),
+    ] {
+        assert_eq!(ask(&local, host(name)).await.0, status, "{name}");
+    }
+    let scraped = Request::get("/metrics")
+        .header("host", "router.portolan-system")
+        .body(Body::empty());
+    assert_eq!(ask(&local, scraped.unwrap()).await.0, StatusCode::OK);
+    let (opened, _) = pages::routers(pages().remote(true));
+    assert_eq!(ask(&opened, host("admin.example")).await.0, StatusCode::OK);
+}

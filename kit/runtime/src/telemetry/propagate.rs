@@ -6,7 +6,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
-use opentelemetry::trace::TraceContextExt;
+use opentelemetry::trace::{SpanContext, TraceContextExt};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -14,6 +14,21 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 /// The caller's context; an empty one if there is none or it is malformed.
 pub fn extract_context(headers: &HeaderMap) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
+}
+
+/// As [`extract_context`], of somebody who must not decide what is recorded here: the trace is theirs, whether it is
+/// sampled is drawn, in this part of all cases. `None`: nothing is recorded here, and the context crosses as it is.
+pub fn extract_untrusted(headers: &HeaderMap, sampling: Option<f64>) -> Context {
+    let context = extract_context(headers);
+    let Some(ratio) = sampling else { return context };
+    let theirs = context.span().span_context().clone();
+    if !theirs.is_valid() {
+        return context;
+    }
+    let flags = theirs.trace_flags().with_sampled(rand::random::<f64>() < ratio);
+    let (trace, span) = (theirs.trace_id(), theirs.span_id());
+    let ours = SpanContext::new(trace, span, flags, true, theirs.trace_state().clone());
+    Context::new().with_remote_span_context(ours)
 }
 
 /// Writes `context` over whatever trace headers there are. An empty context leaves them as they are.
@@ -81,6 +96,24 @@ mod tests {
         back.insert("traceparent", HeaderValue::from_static("overwritten"));
         inject_context(&context, &mut back);
         assert_eq!(back, headers);
+    }
+
+    #[test]
+    fn clients_do_not_choose_what_is_sampled() {
+        for (sent, ratio, sampled) in [(PARENT, 0.0, false), (&PARENT.replace("-01", "-00"), 1.0, true)] {
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", HeaderValue::from_str(sent).unwrap());
+            let context = extract_untrusted(&headers, Some(ratio));
+            let span = context.span().span_context().clone();
+            assert_eq!((span.is_sampled(), span.is_remote()), (sampled, true), "{sent}");
+            assert_eq!(span.trace_id().to_string(), PARENT[3..35], "it is still their trace");
+            let crossing = extract_untrusted(&headers, None);
+            assert_eq!(
+                crossing.span().span_context().is_sampled(),
+                !sampled,
+                "nobody records here"
+            );
+        }
     }
 
     #[test]
