@@ -1,0 +1,210 @@
+//! Mixed attack by one tenant, one member and somebody on the network, while two other tenants go on with their work: the
+//! example operator of one, probes of both. Not one request of theirs may fail. What they waited, and what the router took of
+//! memory and processor meanwhile, is printed beside a plain proxy under the same attack.
+//!
+//! `make hostile` runs it for `SIEGE` seconds, `make test` for a short while. The attacks one by one, each with what it must not
+//! do, are in `hostile`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "also in functions that only tests call; what was measured is told"
+)]
+
+#[path = "hostile_siege/floods.rs"]
+mod floods;
+#[path = "hostile/front.rs"]
+mod front;
+#[path = "hostile_siege/peer.rs"]
+mod peer;
+#[path = "hostile_siege/probe.rs"]
+mod probe;
+#[path = "hostile_siege/tenant.rs"]
+mod tenant;
+#[path = "hostile_siege/usage.rs"]
+mod usage;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kube::api::{Api, Patch, PatchParams};
+use portolan_crds::MemberCluster;
+use portolan_testbed::eventually;
+use portolan_tests::door::Door;
+use portolan_tests::programs::program;
+use portolan_tests::shard::federated;
+use portolan_tests::world::{HUB, Plan, World};
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use self::front::{Front, Told};
+use self::peer::Peer;
+use self::probe::Probe;
+use self::usage::Usage;
+
+/// Of the short form, in `make test`; its peer a third of that.
+const SHORT: Duration = Duration::from_secs(12);
+const CRD: &str = include_str!("../../examples/greeting-crd.yaml");
+/// What the two tenants ask for.
+const ONE: &str = "/api/v1/namespaces/s-one/configmaps";
+const TWO: &str = "/api/v1/namespaces/s-two/configmaps";
+
+fn lasts() -> Duration {
+    let said = std::env::var("PORTOLAN_SIEGE_SECONDS").ok();
+    said.map_or(SHORT, |seconds| Duration::from_secs(seconds.parse().unwrap()))
+}
+
+/// East is everybody's; mad is the attacker's own, and routers know a front of it that lies.
+async fn world() -> (World, Front) {
+    let manifests = federated("one", "east", &[("east", &["s-one"])])
+        + &federated("two", "east", &[("east", &["s-two"])])
+        + &federated("bad", "east", &[("east", &["s-bad"]), ("mad", &["s-mad"])]);
+    let plan = Plan {
+        members: &["east", "mad"],
+        namespaces: &["east/s-one", "east/s-two", "east/s-bad", "mad/s-mad"],
+        manifests: &manifests,
+        ..Plan::default()
+    };
+    let world = World::start(plan).await.unwrap();
+    let cluster = world.cluster("mad");
+    let front = Front::start(&cluster.direct_url(), cluster.ca_pem()).unwrap();
+    let members = Api::<MemberCluster>::all(world.cluster(HUB).client().await.unwrap());
+    let spec = json!({"endpoints": [{"url": front.url}], "caBundle": front.ca_bundle});
+    let patch = Patch::Merge(json!({"spec": spec}));
+    members.patch("mad", &PatchParams::default(), &patch).await.unwrap();
+    let door = world.explicit_door("mad").await.unwrap();
+    eventually("the router asks the front", || async {
+        front.forget();
+        let _ = door.get("/version", &[]).await;
+        front.was_asked("/version").then_some(())
+    })
+    .await;
+    (world, front)
+}
+
+/// The member answers in every way but the right one.
+fn lies(front: &Front) {
+    front.lies_about("/secrets", |_| Some(Told::Head(http::Response::builder().status(500))));
+    front.lies_about("/services", |_| {
+        Some(Told::Head(
+            http::Response::builder()
+                .status(307)
+                .header("location", "//elsewhere.example/"),
+        ))
+    });
+    front.lies_about("/configmaps", |_| Some(Told::Of("/api/v1/configmaps".to_owned())));
+    front.lies_about("/pods", |_| {
+        Some(Told::With(&[("set-cookie", "a=b"), ("retry-after", "0")]))
+    });
+}
+
+/// The example operator of tenant one, killed when dropped.
+fn operator(world: &World) -> Child {
+    let kubeconfig = world.fleet.merged_kubeconfig("one");
+    Command::new(program("greeting-operator").unwrap())
+        .env("KUBECONFIG", kubeconfig)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+/// Makes Greetings one after the other, each when the one before is ready: what the operator does goes on.
+async fn greetings(door: Door, stop: Arc<AtomicBool>) -> usize {
+    let path = "/apis/example.com/v1/namespaces/s-one/greetings";
+    let mut ready = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let name = format!("g-{ready}");
+        let greeting = json!({
+            "apiVersion": "example.com/v1",
+            "kind": "Greeting",
+            "metadata": {"name": name},
+            "spec": {"greeting": "hello", "names": ["siege"]},
+        });
+        let made = door.post(path, &greeting).await.unwrap();
+        assert_eq!(made.status, 201, "{}", made.message());
+        eventually(&format!("{name} is ready"), || async {
+            let one = door.get(&format!("{path}/{name}"), &[]).await.unwrap().json();
+            let all = one["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            (!all.is_empty() && all.iter().all(|condition| condition["status"] == "True")).then_some(())
+        })
+        .await;
+        ready += 1;
+    }
+    ready
+}
+
+/// All attacks at once, until they are told to stop. `door`: of the tenant.
+fn attack(door: &Door, nobody: &Door, stop: &Arc<AtomicBool>) -> JoinSet<(&'static str, usize)> {
+    let mut attacks = tenant::attacks(door, stop);
+    floods::attacks(&mut attacks, nobody, stop);
+    attacks
+}
+
+async fn ended(mut attacks: JoinSet<(&'static str, usize)>) {
+    while let Some(attack) = attacks.join_next().await {
+        let (what, times) = attack.unwrap();
+        println!("  {what}: {times}");
+        assert!(times > 0, "{what} was never tried");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_tenants_notice_nothing_of_a_siege() {
+    let (world, front) = world().await;
+    world.direct("east").ok_with(&["apply", "-f", "-"], CRD).await.unwrap();
+    let (one, two) = (
+        world.listed_door("one", ONE).await.unwrap(),
+        world.listed_door("two", TWO).await.unwrap(),
+    );
+    let bad = world.listed_door("bad", "/api/v1/configmaps").await.unwrap();
+    let nobody = world.token_door(None).await.unwrap();
+    let _operator = operator(&world);
+    lies(&front);
+    let quiet = Arc::new(AtomicBool::new(false));
+    let mut work = JoinSet::new();
+    work.spawn(greetings(one.clone(), quiet.clone()));
+    let router = world.fleet.process("router").unwrap();
+    let before = Usage::of(router.pid).unwrap();
+    let probes = [Probe::start(one, ONE), Probe::start(two, TWO)];
+
+    let stop = Arc::new(AtomicBool::new(false));
+    println!("attacks on the router, {} s:", lasts().as_secs());
+    let attacks = attack(&bad, &nobody, &stop);
+    tokio::time::sleep(lasts()).await;
+    let used = Usage::of(router.pid).unwrap();
+    stop.store(true, Ordering::Relaxed);
+    ended(attacks).await;
+    quiet.store(true, Ordering::Relaxed);
+    let ready = work.join_next().await.unwrap().unwrap();
+    println!("router: {}; {ready} Greetings made ready", used.since(&before));
+    for (tenant, probe) in ["one", "two"].into_iter().zip(probes) {
+        let seen = probe.end().await;
+        println!("tenant {tenant}: {seen}");
+        assert_eq!(seen.failures, Vec::<String>::new(), "tenant {tenant}");
+        assert!(seen.answered > 10, "tenant {tenant}: {seen}");
+    }
+    assert!(ready > 0, "the operator did nothing");
+    beside(&world).await;
+}
+
+/// The same before a plain proxy in front of the same API server, whose tenants have tokens of their own there.
+async fn beside(world: &World) {
+    let peer = Peer::start(world).await.unwrap();
+    let (one, bad) = (peer.door("s-one").await.unwrap(), peer.door("s-bad").await.unwrap());
+    let nobody = bad.clone().with_token(&peer.ca_pem, None).unwrap();
+    let before = Usage::of(peer.pid()).unwrap();
+    let probe = Probe::start(one, ONE);
+    let stop = Arc::new(AtomicBool::new(false));
+    let lasts = lasts() / 3;
+    println!("attacks on a plain proxy, {} s:", lasts.as_secs());
+    let attacks = attack(&bad, &nobody, &stop);
+    tokio::time::sleep(lasts).await;
+    let used = Usage::of(peer.pid()).map(|used| used.since(&before).to_string());
+    stop.store(true, Ordering::Relaxed);
+    ended(attacks).await;
+    println!("plain proxy: {}", used.unwrap_or_else(|gone| gone.to_string()));
+    let seen = probe.end().await;
+    println!("tenant one there: {seen}, {} failed", seen.failures.len());
+}
