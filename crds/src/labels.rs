@@ -30,6 +30,14 @@ pub fn system_namespace(namespace: &str) -> bool {
 
 /// Secret on the hub: the CA that signs agents' and routers' identities.
 pub const SECRET_CA: &str = "portolan-ca";
+/// ConfigMap on the hub: the certificate of that CA (`ca.crt`), for who must verify the hub and may not sign.
+pub const CONFIG_MAP_CA: &str = "portolan-ca";
+/// Service of the hub cluster that leads to the hub's program.
+pub const SERVICE_HUB: &str = "portolan-hub";
+/// ValidatingWebhookConfiguration on the hub: who may write which ShardingConfigs.
+pub const WEBHOOK_AUTHORS: &str = "portolan-authors";
+/// Signer of the CertificateSigningRequests on the hub by which people get certificates for routers.
+pub const SIGNER_PERSON: &str = "ctrlmesh.kusionstack.io/person";
 /// Secrets on the hub: one bootstrap token each, named by this prefix and the token's id.
 pub const SECRET_BOOTSTRAP_PREFIX: &str = "portolan-bootstrap-";
 /// Type of those Secrets; others of a fitting name are no tokens.

@@ -4,6 +4,7 @@
 //! not serve yet is accepted by the schema and reported by [`crate::validate_sharding`], never ignored. Numbers are wide
 //! on purpose: an object that an older schema let in must still be readable, to be refused by name.
 
+mod claims;
 mod root;
 mod status;
 
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 
+pub use claims::Claim;
 pub use root::{Auto, Canary, Root};
 pub use status::{
     AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, STATUS_NAMESPACES_MAX, STATUS_REPLICAS_MAX,
@@ -82,6 +84,15 @@ pub struct ShardingConfigSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
     pub selector: Option<LabelSelector>,
+    /// Names of the ServiceAccounts whose Pods may be callers: a Pod that selector matches and that runs as another is no
+    /// caller, because whoever may create Pods chooses their labels. Absent: Pods of all ServiceAccounts of the namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(
+        length(min = 1, max = 64),
+        inner(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN)),
+        extend("x-kubernetes-list-type" = "set"),
+    ))]
+    pub service_accounts: Vec<String>,
     /// Settings of the operator's controllers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerConfig>,
@@ -173,6 +184,11 @@ impl ShardingConfigSpec {
         let primary = self.primary_cluster.iter();
         let primary = primary.map(|name| ("spec.primaryCluster".to_owned(), name.as_str()));
         entries.chain(callers).chain(primary).collect()
+    }
+
+    /// Whether Pods that run as this ServiceAccount may be callers.
+    pub fn admits_account(&self, name: &str) -> bool {
+        self.service_accounts.is_empty() || self.service_accounts.iter().any(|admitted| admitted == name)
     }
 
     /// The kinds that the limits name, with `*` as it is written.

@@ -36,6 +36,7 @@ use crate::status::StatusWriter;
 use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
 use crate::watch::Watch;
+use crate::webhook;
 
 /// A hub API server that has not answered a request by then is down. Watches have a client without it.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,13 +62,16 @@ struct Parts {
     tasks: Tasks,
 }
 
-/// Binds both ports, answers on admin at once, and starts everything else. `tasks` is the whole program's.
+/// Binds all ports, answers on admin at once, and starts everything else. `tasks` is the whole program's.
 pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyhow::Result<Drain> {
     let admin = AdminServer::bind(config.admin_bind).await?;
     let listener = TcpListener::bind(config.bind)
         .await
         .with_context(|| format!("cannot bind the hub to {}", config.bind))?;
-    let (bind, admin_addr) = (listener.local_addr()?, admin.addr);
+    let webhook = TcpListener::bind(config.webhook_bind)
+        .await
+        .with_context(|| format!("cannot bind the webhook to {}", config.webhook_bind))?;
+    let (bind, asked_at, admin_addr) = (listener.local_addr()?, webhook.local_addr()?, admin.addr);
     let (client, watching) = clients(config.kubeconfig.as_deref()).await?;
     let registry = Registry::new("hub");
     let metrics = Metrics::default();
@@ -95,25 +99,28 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         parts.worlds.subscribe(),
     );
     admin.serve(tasks, pages.configz(dump));
-    let addresses = [("bind", bind), ("admin", admin_addr)];
+    let addresses = [("bind", bind), ("webhook", asked_at), ("admin", admin_addr)];
     program::write_addresses(parts.config.addresses_file.as_deref(), addresses)?;
-    tracing::info!(%bind, admin = %admin_addr, "bound");
+    tracing::info!(%bind, webhook = %asked_at, admin = %admin_addr, "bound");
 
     let work = parts.tasks.clone();
     let drain = Drain::new(parts.readiness.clone(), tasks.clone(), SHUTDOWN_DEADLINE);
-    work.spawn_service("start", Box::pin(parts.start(listener, serving)));
+    work.spawn_service("start", Box::pin(parts.start(listener, webhook, serving)));
     Ok(drain.after(work, SHUTDOWN_DEADLINE))
 }
 
 impl Parts {
     /// Starts in order: watches, CA, pins; once the facts are complete the ledger and the compiler, then streams. Runs until
     /// the hub stops.
-    async fn start(self, listener: TcpListener, serving: ReadyHandle) -> anyhow::Result<()> {
+    async fn start(self, listener: TcpListener, asked: TcpListener, serving: ReadyHandle) -> anyhow::Result<()> {
         let facts_ready = self.start_watches();
         let ca = Arc::new(self.load_ca().await);
+        let identity = self.serving_identity(&ca)?;
+        self.serve_webhook(asked, identity.clone())?;
         let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
         self.load_pins(&pins).await;
-        let tls = self.serving_tls(&ca)?;
+        let trust = TrustStore::from_pem(ca.pem())?;
+        let tls = tls::server_config(identity, ClientAuth::Optional(trust), tls::ALPN_GRPC)?;
         facts_ready.wait_ready().await;
         let (ledger, stored) = self.open_ledger().await?;
         let distributor = Distributor {
@@ -160,6 +167,8 @@ impl Parts {
         let ready = self.readiness.task("ca");
         let load = || ca::load_or_create(&self.client, &self.config.namespace);
         let ca = retry("load or make the hub CA", &ready, load).await;
+        let publish = || ca::publish(&self.client, &self.config.namespace, ca.pem());
+        retry("publish the certificate of the hub CA", &ready, publish).await;
         ready.ready();
         ca
     }
@@ -186,14 +195,21 @@ impl Parts {
         Ok(opened)
     }
 
-    fn serving_tls(&self, ca: &Arc<CertificateAuthority>) -> anyhow::Result<Arc<rustls::ServerConfig>> {
+    fn serving_identity(&self, ca: &Arc<CertificateAuthority>) -> anyhow::Result<Arc<IdentityStore>> {
         let hosts = self.config.serving_hosts();
         let identity = IdentityStore::new(ca::serving_identity(ca, &hosts)?);
-        let trust = TrustStore::from_pem(ca.pem())?;
-        let tls = tls::server_config(identity.clone(), ClientAuth::Optional(trust), tls::ALPN_GRPC)?;
-        let renewal = ca::keep_serving_identity(ca.clone(), hosts, identity, self.tasks.clone());
+        let renewal = ca::keep_serving_identity(ca.clone(), hosts, identity.clone(), self.tasks.clone());
         self.tasks.spawn("serving-certificate", renewal);
-        Ok(tls)
+        Ok(identity)
+    }
+
+    /// From now on: writes that it is asked about wait for no facts.
+    fn serve_webhook(&self, listener: TcpListener, identity: Arc<IdentityStore>) -> anyhow::Result<()> {
+        let tls = tls::server_config(identity, ClientAuth::None, tls::ALPN_HTTP1)?;
+        let reviewer = AccessReviewer::new(self.client.clone());
+        let served = webhook::serve(listener, tls, reviewer, self.tasks.clone());
+        self.tasks.spawn_service("webhook", served);
+        Ok(())
     }
 
     fn services(&self, ca: Arc<CertificateAuthority>, pins: Pins) -> Services {

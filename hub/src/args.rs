@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use portolan_crds::{BucketAlgorithm, Bucketing, LabelKeys};
+use portolan_crds::{BucketAlgorithm, Bucketing, LabelKeys, labels};
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
 
@@ -12,6 +12,8 @@ use crate::settings::{DEFAULT_LABEL_KINDS, Settings, parse_kinds};
 
 /// Address of the admin server unless told otherwise.
 const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:7444";
+/// Where the API server asks unless told otherwise.
+const DEFAULT_WEBHOOK_PORT: u16 = 7445;
 
 /// The control plane of Portolan: registers member clusters, compiles ShardingConfigs, feeds routers and agents
 #[derive(Debug, Clone, Parser)]
@@ -25,12 +27,17 @@ pub struct Args {
     #[arg(long, env = "PORTOLAN_BIND", value_name = "IP:PORT", default_value = "0.0.0.0:7443")]
     pub bind: SocketAddr,
 
+    /// Address where the hub cluster's API server asks about writes of ShardingConfigs (HTTPS; see portolanctl install)
+    /// [default: port 7445 of --bind's address; any port where that has any]
+    #[arg(long, env = "PORTOLAN_WEBHOOK_BIND", value_name = "IP:PORT")]
+    pub webhook_bind: Option<SocketAddr>,
+
     /// host or host:port that agents and routers reach the hub at; repeat for several. Names of its serving certificate
     #[arg(long, env = "PORTOLAN_ADVERTISE", value_name = "HOST:PORT", value_delimiter = ',')]
     pub advertise: Vec<String>,
 
     /// Namespace of the hub's own Secrets and ConfigMaps
-    #[arg(long, env = "PORTOLAN_NAMESPACE", default_value = portolan_crds::labels::SYSTEM_NAMESPACE)]
+    #[arg(long, env = "PORTOLAN_NAMESPACE", default_value = labels::SYSTEM_NAMESPACE)]
     pub namespace: String,
 
     /// Kinds that agents label, as kubectl writes them (resource or resource.group, * for all), comma-separated.
@@ -80,6 +87,7 @@ pub enum Algorithm {
 pub struct Config {
     pub(crate) kubeconfig: Option<PathBuf>,
     pub(crate) bind: SocketAddr,
+    pub(crate) webhook_bind: SocketAddr,
     pub(crate) admin_bind: SocketAddr,
     pub(crate) admin_remote: bool,
     pub(crate) advertise: Vec<String>,
@@ -113,6 +121,7 @@ impl TryFrom<Args> for Config {
         Ok(Self {
             kubeconfig: args.kubeconfig,
             bind: args.bind,
+            webhook_bind: args.webhook_bind.unwrap_or_else(|| webhook_beside(args.bind)),
             admin_bind: args.admin.admin_bind.unwrap_or_else(admin_default),
             admin_remote: args.admin.admin_remote,
             advertise: args
@@ -139,11 +148,19 @@ impl Config {
         let bound = Some(self.bind.ip())
             .filter(|ip| !ip.is_unspecified())
             .map(|ip| ip.to_string());
-        let mut hosts: Vec<_> = self.advertise.iter().cloned().chain(local).chain(bound).collect();
+        // As the API server of the hub cluster calls its Services.
+        let service = format!("{}.{}.svc", labels::SERVICE_HUB, self.namespace);
+        let others = [service].into_iter().chain(local).chain(bound);
+        let mut hosts: Vec<_> = self.advertise.iter().cloned().chain(others).collect();
         hosts.sort();
         hosts.dedup();
         hosts
     }
+}
+
+fn webhook_beside(bind: SocketAddr) -> SocketAddr {
+    let port = if bind.port() == 0 { 0 } else { DEFAULT_WEBHOOK_PORT };
+    SocketAddr::new(bind.ip(), port)
 }
 
 /// The host of `host`, `host:port`, `[v6]:port` or a bare IPv6 address.

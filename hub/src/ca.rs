@@ -10,7 +10,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret as KubeSecret};
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error as KubeError};
-use portolan_crds::labels::SECRET_CA;
+use portolan_crds::labels::{CONFIG_MAP_CA, SECRET_CA};
 use portolan_runtime::pki::{CertificateAuthority, PkiError};
 use portolan_runtime::tls::{Identity, IdentityStore, TlsError};
 use portolan_runtime::{Secret, Tasks};
@@ -25,6 +25,8 @@ const SERVING_TTL: Duration = Duration::from_hours(30 * 24);
 /// Keys of a `kubernetes.io/tls` Secret.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
+/// Key of the ConfigMap with the CA's certificate.
+const CA_CERTIFICATE: &str = "ca.crt";
 
 #[derive(Debug, Error)]
 pub(crate) enum CaError {
@@ -42,6 +44,12 @@ pub(crate) enum CaError {
     Lost { namespace: String, members: usize },
     #[error("cannot read ConfigMap {namespace}/{CONFIG_MAP_PINS}, which tells whether a CA was there before")]
     Pins {
+        namespace: String,
+        #[source]
+        source: KubeError,
+    },
+    #[error("cannot write ConfigMap {namespace}/{CONFIG_MAP_CA}")]
+    Publish {
         namespace: String,
         #[source]
         source: KubeError,
@@ -86,6 +94,36 @@ pub(crate) async fn load_or_create(client: &Client, namespace: &str) -> Result<C
         }
         Err(error) => Err(failed("create")(error)),
     }
+}
+
+/// Writes the CA's certificate where everybody may read it who may read nothing else here.
+pub(crate) async fn publish(client: &Client, namespace: &str, pem: &str) -> Result<(), CaError> {
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+    let failed = |source| CaError::Publish {
+        namespace: namespace.to_owned(),
+        source,
+    };
+    let mut map = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(CONFIG_MAP_CA.to_owned()),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(CA_CERTIFICATE.to_owned(), pem.to_owned())])),
+        ..ConfigMap::default()
+    };
+    let present = maps.get_opt(CONFIG_MAP_CA).await.map_err(failed)?;
+    let params = PostParams::default();
+    let Some(present) = present else {
+        return maps.create(&params, &map).await.map(drop).map_err(failed);
+    };
+    if present.data == map.data {
+        return Ok(());
+    }
+    map.metadata.resource_version = present.metadata.resource_version;
+    maps.replace(CONFIG_MAP_CA, &params, &map)
+        .await
+        .map(drop)
+        .map_err(failed)
 }
 
 /// A new CA in place of a lost one would lock everybody out who has a certificate, at once and for good.
@@ -204,6 +242,11 @@ mod tests {
         let made = load_or_create(&client, "n").await.unwrap();
         let again = load_or_create(&client, "n").await.unwrap();
         assert_eq!(made.pem(), again.pem());
+        for pem in [made.pem(), "another", made.pem()] {
+            publish(&client, "n", pem).await.unwrap();
+            let map = objects.lock()["/api/v1/namespaces/n/configmaps/portolan-ca"].clone();
+            assert_eq!(map["data"], json!({"ca.crt": pem}));
+        }
 
         let pins = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "portolan-pins"}, "data": {"east": "{}"}});
         objects.lock().insert(PINS.to_owned(), pins);

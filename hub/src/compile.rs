@@ -66,6 +66,8 @@ pub(crate) struct World {
     pub(crate) shards: BTreeMap<ShardName, Verdict>,
     /// The callers of each shard, by the resource names of their views.
     pub(crate) callers: BTreeMap<ShardName, BTreeSet<Ref>>,
+    /// Pods that the selector of a shard matches and that its `serviceAccounts` keeps out, in words.
+    pub(crate) not_admitted: BTreeMap<ShardName, BTreeSet<String>>,
     pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
 }
 
@@ -80,6 +82,7 @@ impl World {
             && self.unknown == other.unknown
             && self.shards == other.shards
             && self.callers == other.callers
+            && self.not_admitted == other.not_admitted
             && self.agent_configs == other.agent_configs
     }
 

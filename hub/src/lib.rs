@@ -3,13 +3,15 @@
 //! How a change travels: `watch` and agent sessions (`stream`) write facts into `index`; `distribute` runs `compile`
 //! (pure) whenever facts or acknowledgements changed, stores what it decided (`ledger`), and publishes one `World`; each router session (`stream`) sends
 //! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
-//! `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out.
+//! `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out;
+//! `webhook` answers the API server's questions about who writes ShardingConfigs.
 
 mod access;
 mod acks;
 mod admin;
 mod app;
 mod args;
+mod authors;
 mod bootstrap;
 mod ca;
 mod compile;
@@ -32,6 +34,7 @@ mod stream;
 mod testing;
 mod vouched;
 mod watch;
+mod webhook;
 mod writer;
 
 pub use app::build;

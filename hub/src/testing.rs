@@ -48,7 +48,7 @@ use crate::vouched::Vouched;
 mod api;
 mod ends;
 
-pub(crate) use api::{Faults, Objects, SharedFaults, faulty_api, scripted_api};
+pub(crate) use api::{Faults, Objects, SharedFaults, faulty_api, scripted_api, sharding_rights};
 pub(crate) use ends::{Received, TestAgent, TestRouter};
 
 /// Everything in tests happens at once or never.

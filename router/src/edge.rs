@@ -45,10 +45,10 @@ use self::call::Call;
 use self::carried::Carried;
 use self::completion::{Completion, Names};
 use self::metrics::RequestMetrics;
-use self::passing::Attached;
+use self::passing::{Attached, Right};
 use self::watch::EventBoundary;
 use crate::decision::rewrite;
-use crate::resource::access::Access;
+use crate::resource::access::{Access, ProxyQuestion};
 use crate::resource::bulkhead::Permit;
 use crate::resource::grants::Grants;
 use crate::resource::routing::RoutingStore;
@@ -145,6 +145,8 @@ struct Served {
     /// For all of the answer, of what is not long.
     deadline: Option<Instant>,
     watched: Option<Watched>,
+    /// What is asked of the hub again and again while it goes on.
+    right: Option<ProxyQuestion>,
     tunnel: Option<Carried>,
 }
 
@@ -245,6 +247,7 @@ impl Edge {
             long,
             deadline,
             watched,
+            right,
             tunnel,
         } = served;
         completion.answered(response.status());
@@ -254,12 +257,17 @@ impl Edge {
             let token = self.parts.tasks.token().cancelled_owned();
             (Box::pin(token), EventBoundary::of(&head.headers))
         });
+        let revoked = right.map(|question| {
+            let access = self.parts.access.clone();
+            Right::Held(async move { access.revoked(question).await }.boxed())
+        });
         let attached = Attached {
             completion,
             _admitted: admitted,
             _permit: permit,
             drain,
             watched,
+            revoked,
             // Spans are exported when they end.
             _span: (!long).then(|| span.clone()),
         };
@@ -316,6 +324,7 @@ impl Served {
             long: false,
             deadline: None,
             watched: None,
+            right: None,
             tunnel: None,
         }
     }

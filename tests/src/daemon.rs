@@ -54,6 +54,8 @@ pub struct Daemon {
     launch: Launch,
     running: Option<Running>,
     bind: String,
+    /// Of a hub: where it is asked about writes.
+    webhook: String,
     admin: String,
 }
 
@@ -71,6 +73,7 @@ impl Daemon {
             launch,
             running: None,
             bind: String::new(),
+            webhook: String::new(),
             admin: "127.0.0.1:0".to_owned(),
         };
         daemon.start_again().await?;
@@ -84,6 +87,7 @@ impl Daemon {
             launch,
             running: None,
             bind: text("bind"),
+            webhook: text("webhook"),
             admin: text("admin"),
         };
         daemon.start_again().await?;
@@ -104,6 +108,9 @@ impl Daemon {
         if !self.bind.is_empty() {
             arguments = with_value(&arguments, "--bind", &self.bind);
         }
+        if !self.webhook.is_empty() {
+            arguments = with_value(&arguments, "--webhook-bind", &self.webhook);
+        }
         arguments = with_value(&arguments, "--addresses-file", &argument(&file));
         for (flag, value) in flags {
             arguments = with_value(&arguments, flag, value);
@@ -113,7 +120,7 @@ impl Daemon {
         let told = eventually(&what, || std::future::ready(self.told(&file))).await;
         let addresses = told?;
         let text = |key: &str| addresses[key].as_str().unwrap_or_default().to_owned();
-        (self.bind, self.admin) = (text("bind"), text("admin"));
+        (self.bind, self.webhook, self.admin) = (text("bind"), text("webhook"), text("admin"));
         Ok(())
     }
 
@@ -156,6 +163,11 @@ impl Daemon {
     /// Address of its service; empty for an agent.
     pub fn bind(&self) -> &str {
         &self.bind
+    }
+
+    /// Of a hub: the URL at which the API server asks it about writes.
+    pub fn webhook_url(&self) -> String {
+        format!("https://{}/shardingconfigs", self.webhook)
     }
 
     /// Address of its admin server.

@@ -8,6 +8,8 @@
 
 #[path = "hostile/answers.rs"]
 mod answers;
+#[path = "hostile/authors.rs"]
+mod authors;
 #[path = "hostile/breakers.rs"]
 mod breakers;
 #[path = "hostile/deletes.rs"]

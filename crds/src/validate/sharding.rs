@@ -49,6 +49,15 @@ fn check_callers(problems: &mut Problems, spec: &ShardingConfigSpec) {
             "say by their labels which Pods are this shard's callers",
         ),
     }
+    for (index, account) in spec.service_accounts.iter().enumerate() {
+        if !is_dns_subdomain(account) {
+            problems.invalid(
+                format!("spec.serviceAccounts[{index}]"),
+                format!("{account:?} is no name of a ServiceAccount: a name alone, without its namespace"),
+            );
+        }
+    }
+    problems.duplicates("spec.serviceAccounts", &spec.service_accounts);
     if !spec.clusters.is_empty() && spec.caller_clusters.is_empty() {
         let message = "required with clusters: name the member cluster where this shard's operator runs";
         problems.required("spec.callerClusters", message);

@@ -23,8 +23,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Install the CustomResourceDefinitions and the hub's RBAC into the hub cluster
-    Install(HubArgs),
+    /// Install the CustomResourceDefinitions, the hub's RBAC and its webhook into the hub cluster
+    Install(InstallArgs),
     /// Register a member cluster: its half and the hub's half of the opt-in
     Join(JoinArgs),
     /// Let the router act as more ServiceAccounts, users, groups, uids or extras in a member cluster
@@ -89,6 +89,9 @@ Examples:
   $ portolanctl get clusters --dir fleet    # the fleet that `dev up --dir fleet` started
   $ portolanctl get kinds --dir fleet       # what its members do not all serve alike";
 
+/// Where the hub answers questions about writes.
+pub(crate) const WEBHOOK_PATH: &str = "/shardingconfigs";
+
 /// How to print an answer.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArgs {
@@ -140,6 +143,16 @@ pub(crate) struct HubArgs {
     /// Kubeconfig of the hub cluster; its current context is used [default: as kubectl finds it]
     #[arg(long, env = "PORTOLAN_HUB_KUBECONFIG", value_name = "FILE")]
     pub(crate) hub_kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct InstallArgs {
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    /// URL at which the hub cluster's API server reaches the webhook of a hub that runs outside of the cluster (its
+    /// --webhook-bind) [default: Service portolan-system/portolan-hub, port 7445]
+    #[arg(long, value_name = "https://HOST:PORT/shardingconfigs", value_parser = parse_webhook_url)]
+    pub(crate) webhook_url: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -423,6 +436,12 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
         .split_once('=')
         .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
+}
+
+fn parse_webhook_url(text: &str) -> Result<String, String> {
+    let ok = text.starts_with("https://") && text.parse::<http::Uri>().is_ok_and(|url| url.path() == WEBHOOK_PATH);
+    let wrong = || format!("{text:?} is not https://HOST:PORT{WEBHOOK_PATH}");
+    ok.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 fn parse_member(text: &str) -> Result<(String, PathBuf), String> {

@@ -1,28 +1,41 @@
-//! `portolanctl install`: CustomResourceDefinitions and the hub's RBAC. Safe to repeat.
+//! `portolanctl install`: CustomResourceDefinitions, the hub's RBAC, and who may write ShardingConfigs. Safe to repeat.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::definitions::definitions;
+use serde_json::json;
 
 use crate::apply::{self, MANAGER};
-use crate::cli::HubArgs;
+use crate::cli::InstallArgs;
 use crate::connect::connect;
+use crate::hub_ca;
 
 const HUB_RBAC: &str = include_str!("../../../deploy/hub/rbac.yaml");
+const HUB_WEBHOOK: &str = include_str!("../../../deploy/hub/webhook.yaml");
 const CRD_PATIENCE: Duration = Duration::from_secs(30);
 const CRD_POLL: Duration = Duration::from_millis(100);
 
-pub(crate) async fn run(args: &HubArgs) -> anyhow::Result<()> {
-    let hub = connect("the hub", args.hub_kubeconfig.as_deref()).await?;
+pub(crate) async fn run(args: &InstallArgs) -> anyhow::Result<()> {
+    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
     install(&hub.client).await?;
+    let ca = hub_ca::published(&hub.client).await?;
+    let authors = authors(args.webhook_url.as_deref(), ca.as_deref())?;
+    apply::apply(&hub.client, &authors).await?;
     println!(
-        "installed into {}: CustomResourceDefinitions and the hub's RBAC",
+        "installed into {}: CustomResourceDefinitions, the hub's RBAC, and the webhook that asks it who may write ShardingConfigs",
         hub.url
     );
+    if ca.is_none() {
+        println!(
+            "nobody can write ShardingConfigs yet: start portolan-hub, which makes its CA, then run `portolanctl install` again"
+        );
+    }
     Ok(())
 }
 
@@ -44,6 +57,24 @@ pub(crate) fn rbac() -> anyhow::Result<Vec<DynamicObject>> {
     apply::parse("deploy/hub/rbac.yaml", HUB_RBAC)
 }
 
+/// Has the API server ask the hub about writes of ShardingConfigs: at `url`, else by the Service. Without the hub's CA it
+/// trusts no answer, and refuses all.
+pub(crate) fn authors(url: Option<&str>, ca_pem: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
+    let mut objects = apply::parse("deploy/hub/webhook.yaml", HUB_WEBHOOK)?;
+    if url.is_some() {
+        objects.retain(|object| object.types.as_ref().is_none_or(|types| types.kind != "Service"));
+    }
+    let webhook = objects.last_mut().context("the webhook is the last")?;
+    let client = &mut webhook.data["webhooks"][0]["clientConfig"];
+    if let Some(url) = url {
+        *client = json!({"url": url});
+    }
+    if let Some(pem) = ca_pem {
+        client["caBundle"] = json!(STANDARD.encode(pem));
+    }
+    Ok(objects)
+}
+
 async fn wait_established(crds: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
@@ -62,5 +93,28 @@ async fn wait_established(crds: &Api<CustomResourceDefinition>, name: &str) -> a
             bail!("CustomResourceDefinition {name} is not established: {conditions:?}");
         }
         tokio::time::sleep(CRD_POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hub_is_asked_where_it_is() {
+        let client = |objects: &[DynamicObject]| objects[objects.len() - 1].data["webhooks"][0]["clientConfig"].clone();
+        let objects = authors(None, None).unwrap();
+        assert_eq!(objects.len(), 2);
+        let service = client(&objects);
+        assert_eq!(
+            (&service["service"]["port"], &service["caBundle"]),
+            (&json!(7445), &json!(null))
+        );
+        let objects = authors(Some("https://h:1/shardingconfigs"), Some("pem")).unwrap();
+        assert_eq!(objects.len(), 1);
+        assert_eq!(
+            client(&objects),
+            json!({"url": "https://h:1/shardingconfigs", "caBundle": "cGVt"})
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! and a bootstrap token. Neither kubeconfig is kept.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::ByteString;
@@ -21,11 +21,10 @@ use crate::bootstrap::{self, Subject};
 use crate::cli::JoinArgs;
 use crate::connect::{Cluster, connect};
 use crate::grant::{Grants, WRITES_OF_OTHERS};
+use crate::hub_ca;
 use crate::label_kinds::LabelKinds;
 
 const MEMBER_RBAC: &str = include_str!("../../../deploy/member/rbac.yaml");
-const CA_PATIENCE: Duration = Duration::from_secs(30);
-const CA_POLL: Duration = Duration::from_millis(200);
 
 /// What a join needs besides the two clusters.
 pub(crate) struct Join<'a> {
@@ -84,7 +83,7 @@ impl Join<'_> {
     pub(crate) async fn run(&self, hub: &Cluster, member: &Cluster) -> anyhow::Result<()> {
         let spec = self.spec(member)?;
         self.check_identity(hub, member).await?;
-        let hub_ca = hub_ca(&hub.client).await?;
+        let hub_ca = hub_ca::awaited(&hub.client).await?;
         apply::apply(&member.client, &member_rbac()?).await?;
         self.grants.install(&member.client).await?;
         self.label_kinds.install(&member.client).await?;
@@ -285,43 +284,6 @@ fn is_ours(present: &MemberCluster, path: &[&str]) -> bool {
         path.try_fold(fields, |fields, name| fields.get(format!("f:{name}")))
             .is_some()
     })
-}
-
-/// The hub's CA certificate, which agents and routers pin. The hub makes it when it first starts.
-pub(crate) async fn hub_ca(hub: &Client) -> anyhow::Result<String> {
-    let secret = ca_secret(hub).await?;
-    text_of(&secret, "tls.crt")
-}
-
-/// The CA Secret, waited for a little: the hub may be starting.
-pub(crate) async fn ca_secret(hub: &Client) -> anyhow::Result<Secret> {
-    let secrets: Api<Secret> = Api::namespaced(hub.clone(), labels::SYSTEM_NAMESPACE);
-    let started = Instant::now();
-    loop {
-        if let Some(secret) = secrets
-            .get_opt(labels::SECRET_CA)
-            .await
-            .context("cannot read the hub's CA")?
-        {
-            return Ok(secret);
-        }
-        if started.elapsed() > CA_PATIENCE {
-            bail!(
-                "the hub has no Secret {}/{}: start portolan-hub, which makes it",
-                labels::SYSTEM_NAMESPACE,
-                labels::SECRET_CA
-            );
-        }
-        tokio::time::sleep(CA_POLL).await;
-    }
-}
-
-/// A text entry of a Secret.
-pub(crate) fn text_of(secret: &Secret, key: &str) -> anyhow::Result<String> {
-    let bytes = secret.data.as_ref().and_then(|data| data.get(key));
-    let bytes = bytes.with_context(|| format!("Secret {} has no {key}", secret.name_any()))?;
-    String::from_utf8(bytes.0.clone())
-        .with_context(|| format!("Secret {} has a {key} that is not text", secret.name_any()))
 }
 
 #[cfg(test)]

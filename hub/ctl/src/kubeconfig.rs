@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::{Api, Client};
-use portolan_crds::MemberCluster;
+use portolan_crds::{MemberCluster, labels};
 use portolan_runtime::files;
 use portolan_runtime::pki::{CertificateAuthority, Issued};
 use portolan_runtime::secret::Secret;
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 
 use crate::cli::KubeconfigArgs;
 use crate::connect::connect;
-use crate::join::{ca_secret, text_of};
 
 pub(crate) async fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
     if !args.router.starts_with("https://") {
@@ -57,12 +57,22 @@ pub(crate) async fn person(hub: &Client, user: &str, ttl: Duration) -> anyhow::R
     if !matches!(Identity::from_subject(user, &[]), Some(Identity::Person { .. })) || user.starts_with("system:") {
         bail!("{user:?} cannot be a person's name: empty, or reserved for programs");
     }
-    let secret = ca_secret(hub).await?;
+    let secrets = Api::<KubeSecret>::namespaced(hub.clone(), labels::SYSTEM_NAMESPACE);
+    let secret = secrets
+        .get(labels::SECRET_CA)
+        .await
+        .context("cannot read the hub's CA")?;
     let ca_pem = text_of(&secret, "tls.crt")?;
     let key = Secret::new(text_of(&secret, "tls.key")?);
     let authority = CertificateAuthority::from_pem(&ca_pem, &key).context("the hub's CA Secret is unreadable")?;
     let issued = authority.issue_client(user, None, ttl)?;
     Ok(Person { issued, ca_pem })
+}
+
+fn text_of(secret: &KubeSecret, key: &str) -> anyhow::Result<String> {
+    let bytes = secret.data.as_ref().and_then(|data| data.get(key));
+    let bytes = bytes.with_context(|| format!("the hub's CA Secret has no {key}"))?;
+    String::from_utf8(bytes.0.clone()).with_context(|| format!("the hub's CA Secret has a {key} that is not text"))
 }
 
 /// Members as a router serves them one by one.

@@ -16,6 +16,7 @@ mod dev;
 mod explain;
 mod get;
 mod grant;
+mod hub_ca;
 mod install;
 mod join;
 mod kinds;

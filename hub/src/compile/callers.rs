@@ -49,6 +49,7 @@ pub(super) fn running(facts: &Facts, name: &ShardName, accepted: &Accepted) -> O
             caller.namespace == name.namespace()
                 && !ENDED.contains(&caller.phase.as_str())
                 && selector.matches(&labels_of(caller))
+                && accepted.spec.admits_account(&caller.service_account)
         });
         if let Some(caller) = found {
             return Some(format!("{cluster}/{}/{}", caller.namespace, caller.pod));
@@ -65,6 +66,16 @@ fn labels_of(caller: &v1::CallerFact) -> BTreeMap<String, String> {
 fn add_view(world: &mut World, (cluster, member): (&str, &MemberObject), caller: &v1::CallerFact) {
     let mut shards: Vec<ShardName> = shards_of(world, cluster, caller);
     shards.retain(|shard| allows(member, shard));
+    // Routers compare a token's ServiceAccount with the view's: an agent that names another helps nobody.
+    shards.retain(|shard| {
+        let accepted = world.state.accepted.get(shard);
+        let admits = accepted.is_some_and(|accepted| accepted.spec.admits_account(&caller.service_account));
+        if !admits {
+            let pod = format!("{} in {cluster} ({})", caller.pod, caller.service_account);
+            world.not_admitted.entry(shard.clone()).or_default().insert(pod);
+        }
+        admits
+    });
     if shards.is_empty() {
         return;
     }

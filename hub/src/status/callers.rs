@@ -5,6 +5,7 @@
 //! the Pod may come long after either: so no spec is refused for it, but the status of each tells.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use portolan_crds::{
     CallerReplica, CallersStatus, ConditionReason, ConditionType, Finding, STATUS_REPLICAS_MAX, ShardName,
@@ -195,7 +196,15 @@ pub(super) fn distributed(world: &World, name: &ShardName, callers: &CallersStat
         return Finding::fails(TYPE, ConditionReason::CallersInSeveralShards, message);
     }
     let silent = silent_homes(world, &accepted.spec);
-    served(callers, connected(routers, name).count(), &silent)
+    let mut found = served(callers, connected(routers, name).count(), &silent);
+    if let Some(pods) = world.not_admitted.get(name) {
+        let _ = write!(
+            found.message,
+            "; matched by spec.selector, but no callers by spec.serviceAccounts: {}",
+            some_of(pods, ", ")
+        );
+    }
+    found
 }
 
 fn progress(callers: &CallersStatus) -> String {
@@ -412,6 +421,22 @@ mod tests {
             (0, Some("s2"))
         );
         assert_eq!(found.reason, ConditionReason::CallersInSeveralShards);
+    }
+
+    #[test]
+    fn pods_of_other_accounts_are_told_of() {
+        let mut world = world(&[("p", &["a"])]);
+        let pods = ["q in east (default)".to_owned()];
+        world.not_admitted.insert(shard_name("a"), pods.into());
+        let (_, found) = told(&world, "a", &[("p", "2")]);
+        assert_eq!((found.status, found.reason), (Some(true), ConditionReason::Ok));
+        assert!(
+            found
+                .message
+                .ends_with("no callers by spec.serviceAccounts: q in east (default)"),
+            "{}",
+            found.message
+        );
     }
 
     #[test]

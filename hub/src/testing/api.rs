@@ -10,6 +10,8 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::access::AccessReviewer;
+
 /// What it keeps, by path.
 pub(crate) type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 
@@ -74,6 +76,35 @@ pub(crate) fn faulty_api(objects: Objects, faults: SharedFaults) -> Client {
         }
     });
     Client::new(service, "default")
+}
+
+/// A reviewer by an API server that knows who may shard which member (`None`: all of them), and the specs of what it asked.
+pub(crate) fn sharding_rights(
+    rights: &[(&'static str, Option<&'static str>)],
+) -> (AccessReviewer, Arc<Mutex<Vec<Value>>>) {
+    let asked = Arc::<Mutex<Vec<Value>>>::default();
+    let (log, rights) = (asked.clone(), rights.to_vec());
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (log, rights) = (log.clone(), rights.clone());
+        async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let mut review: Value = serde_json::from_slice(&body).unwrap();
+            let (user, attributes) = (&review["spec"]["user"], &review["spec"]["resourceAttributes"]);
+            assert_eq!(
+                (&attributes["verb"], &attributes["resource"]),
+                (&json!("shard"), &json!("memberclusters"))
+            );
+            let allows = |(who, cluster): &(&str, Option<&str>)| {
+                user == who && cluster.is_none_or(|cluster| attributes["name"] == cluster)
+            };
+            let allowed = rights.iter().any(allows);
+            log.lock().push(review["spec"].clone());
+            review["status"] = json!({"allowed": allowed});
+            let answer = http::Response::builder().status(201);
+            Ok::<_, Infallible>(answer.body(Body::from(review.to_string().into_bytes())).unwrap())
+        }
+    });
+    (AccessReviewer::new(Client::new(service, "default")), asked)
 }
 
 fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u16, Value) {

@@ -7,19 +7,15 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use clap::Args;
 use clap::builder::BoolishValueParser;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
-use tokio::net::{TcpListener, TcpStream};
-use tokio_util::sync::CancellationToken;
+use tokio::net::TcpListener;
 
 use crate::accept::{Limit, accept_each};
+use crate::http1;
 use crate::metrics::Registry;
 use crate::readiness::Readiness;
 use crate::tasks::Tasks;
@@ -29,8 +25,6 @@ mod pages;
 
 pub use pages::Configz;
 
-/// A client that has not sent its headers by then is cut off, idle kept-alive connections included.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections beyond this wait in the kernel's queue: an admin port never starves the program.
 const MAX_CONNECTIONS: usize = 256;
 
@@ -134,7 +128,7 @@ impl AdminServer {
         let connections = tasks.clone();
         let serve = move |stream, peer: SocketAddr, permit| {
             let router = if is_local(peer.ip()) { &local } else { &public }.clone();
-            let connection = serve_connection(stream, router, connections.token());
+            let connection = http1::serve(stream, router, connections.token());
             async move {
                 connection.await;
                 drop(permit);
@@ -145,24 +139,6 @@ impl AdminServer {
             at_once: MAX_CONNECTIONS,
         };
         tasks.spawn_critical("admin-accept", accept_each(self.listener, tasks.clone(), limit, serve));
-    }
-}
-
-async fn serve_connection(stream: TcpStream, router: Router, stop: CancellationToken) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    tokio::pin!(connection);
-    let outcome = tokio::select! {
-        outcome = &mut connection => outcome,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = outcome {
-        tracing::debug!(%error, "admin connection ended");
     }
 }
 

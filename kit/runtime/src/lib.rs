@@ -43,6 +43,7 @@ pub mod backoff;
 mod chain;
 pub mod files;
 mod hex;
+pub mod http1;
 pub mod metrics;
 pub mod pki;
 pub mod program;

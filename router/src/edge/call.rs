@@ -21,6 +21,7 @@ use super::namespace::{self, Basis};
 use super::{Connection, Edge, EdgeParts, Served, span};
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
+use crate::resource::access::ProxyQuestion;
 use crate::resource::other_leases::OtherLease;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
@@ -215,6 +216,11 @@ impl Call<'_> {
         // Before it is sent: no swap from here on is missed.
         let replanner = &self.edge.replanner;
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing));
+        let right = if long {
+            forward.access().find_map(ProxyQuestion::of)
+        } else {
+            None
+        };
         let deadline = (!long).then_some(deadline);
         let after = After {
             write: Write::of(&caller, &asked, &forward.target.cluster),
@@ -242,6 +248,7 @@ impl Call<'_> {
             long,
             deadline,
             watched,
+            right,
             tunnel: tunnel.map(Carried::Tunnel),
             ..Served::of(response, admitted)
         })

@@ -1,4 +1,5 @@
-//! An answer's body as it passes: counted, and ended when the router drains or a swap plans the request otherwise.
+//! An answer's body as it passes: counted, and ended when the router drains, a swap plans the request otherwise, or its right is
+//! taken away.
 //!
 //! It holds what must live as long as the answer: what `admit` gave and the [`Completion`]. Caller: `answer`.
 
@@ -6,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -16,6 +18,8 @@ use crate::resource::bulkhead::Permit;
 use crate::resource::upstream::{Body, BodyError, Ended};
 use crate::stage::admit::Admitted;
 use crate::stage::replan::{Verdict, Watched};
+use crate::stage::reply;
+use crate::value::fault::Fault;
 
 /// What is attached to an answer until it is over.
 pub(super) struct Attached {
@@ -29,12 +33,37 @@ pub(super) struct Attached {
     pub(super) drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, EventBoundary)>,
     /// What goes on for long: says that it must end.
     pub(super) watched: Option<Watched>,
+    /// The same of a right that it rests on: ends when that is taken away.
+    pub(super) revoked: Option<Right>,
+}
+
+/// What a running answer rests on.
+pub(super) enum Right {
+    Held(BoxFuture<'static, Fault>),
+    Lost(Fault),
+}
+
+impl Right {
+    /// Why it is lost, or a wake-up when it is.
+    fn lost(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
+        if let Self::Held(held) = self
+            && let Poll::Ready(fault) = held.as_mut().poll(cx)
+        {
+            tracing::info!(%fault, "a running answer ends");
+            *self = Self::Lost(fault);
+        }
+        match self {
+            Self::Held(_) => None,
+            Self::Lost(fault) => Some(fault.clone()),
+        }
+    }
 }
 
 /// Why an answer ends before the member ends it.
 enum Over {
     Drained,
     Replanned(Verdict),
+    Revoked(Fault),
 }
 
 /// A body and what it holds, which is boxed once.
@@ -53,17 +82,23 @@ impl Attached {
                 None => std::future::pending().await,
             }
         };
+        let mut right = self.revoked.take();
+        let lost = std::future::poll_fn(|cx| match right.as_mut().and_then(|right| right.lost(cx)) {
+            Some(_) => Poll::Ready(()),
+            None => Poll::Pending,
+        });
         let carried = tokio::select! {
-            carried = carried.run() => Some(carried),
-            _ = verdict => None,
+            carried = carried.run() => Ok(carried),
+            _ = verdict => Err(Ended::Replanned),
+            () = lost => Err(Ended::Revoked),
         };
         match carried {
-            None => self.completion.record.ended = Ended::Replanned,
-            Some((Ok(bytes), ended)) => {
+            Err(ended) => self.completion.record.ended = ended,
+            Ok((Ok(bytes), ended)) => {
                 self.completion.record.bytes = bytes;
                 self.completion.record.ended = ended;
             }
-            Some((Err(error), _)) => {
+            Ok((Err(error), _)) => {
                 tracing::debug!(%error, "a tunnel broke off");
                 self.completion.record.ended = Ended::Broken;
             }
@@ -114,6 +149,9 @@ impl Passing {
         if let Some(verdict) = attached.watched.as_ref().and_then(|watched| watched.poll(cx)) {
             return Some(Over::Replanned(verdict));
         }
+        if let Some(fault) = attached.revoked.as_mut().and_then(|right| right.lost(cx)) {
+            return Some(Over::Revoked(fault));
+        }
         let (token, _) = attached.drain.as_mut()?;
         token.as_mut().poll(cx).is_ready().then_some(Over::Drained)
     }
@@ -136,17 +174,24 @@ impl Passing {
     fn last(&mut self, over: &Over) -> Option<Result<Frame<Bytes>, BodyError>> {
         let boundary = self.boundary();
         self.body = Body::Empty;
-        let Over::Replanned(verdict) = over else {
-            self.end(Ended::Drained);
-            return None;
+        let (ended, broken) = match over {
+            Over::Drained => {
+                self.end(Ended::Drained);
+                return None;
+            }
+            Over::Replanned(_) => (Ended::Replanned, BodyError::Replanned),
+            Over::Revoked(_) => (Ended::Revoked, BodyError::Revoked),
         };
-        self.end(Ended::Replanned);
+        self.end(ended);
         let Some(boundary) = boundary else {
-            return Some(Err(BodyError::Replanned));
+            return Some(Err(broken));
         };
-        verdict
-            .last_event(boundary.format())
-            .map(|event| Ok(Frame::data(event)))
+        let event = match over {
+            Over::Replanned(verdict) => verdict.last_event(boundary.format()),
+            Over::Revoked(fault) => Some(reply::error_event(fault, boundary.format())),
+            Over::Drained => None,
+        };
+        event.map(|event| Ok(Frame::data(event)))
     }
 
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -154,7 +199,7 @@ impl Passing {
         if let Some(over) = &over {
             let ends_here = match (over, self.boundary()) {
                 (_, Some(boundary)) => boundary.is_between_events(),
-                (Over::Replanned(_), None) => true,
+                (Over::Replanned(_) | Over::Revoked(_), None) => true,
                 // Cut at the deadline of the drain.
                 (Over::Drained, None) => false,
             };

@@ -27,7 +27,11 @@ use crate::value::fault::Fault;
 /// For one answer of the hub; a person waits for it.
 const HUB_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// A yes of the hub.
-const HUB_YES: Duration = Duration::from_mins(1);
+const HUB_YES: Duration = Duration::from_secs(30);
+/// How old a yes may be for what runs already: with the time until the next look less than a minute.
+const HUB_YES_RUNNING: Duration = Duration::from_secs(20);
+/// How often the right to what runs is looked at again. A jitter of a quarter keeps streams of one moment apart.
+const LOOK_AGAIN: Duration = Duration::from_secs(24);
 /// A no of the hub: a grant that was just made should not take a minute.
 const HUB_NO: Duration = Duration::from_secs(10);
 /// The last answer of a hub that is away.
@@ -79,7 +83,7 @@ impl Access {
                         groups: groups.clone(),
                         cluster: cluster.clone(),
                     };
-                    self.may_proxy(question).await?;
+                    self.may_proxy(question, fresh_of_hub).await?;
                 }
                 Check::Impersonate {
                     cluster,
@@ -101,8 +105,20 @@ impl Access {
         Ok(())
     }
 
-    async fn may_proxy(&self, question: ProxyQuestion) -> Result<(), Fault> {
-        if let Some(decision) = self.people.get(&question, fresh_of_hub) {
+    /// Ends when a right that a running answer rests on is taken away, or when nobody could be asked about it for too long;
+    /// says which. Costs one question for each person and member, however many of their answers run.
+    pub(crate) async fn revoked(&self, question: ProxyQuestion) -> Fault {
+        loop {
+            let jitter = rand::random_range(0.75..1.0);
+            tokio::time::sleep(LOOK_AGAIN.mul_f64(jitter)).await;
+            if let Err(fault) = self.may_proxy(question.clone(), |_| HUB_YES_RUNNING).await {
+                return fault;
+            }
+        }
+    }
+
+    async fn may_proxy(&self, question: ProxyQuestion, fresh: impl Fn(&Decision) -> Duration) -> Result<(), Fault> {
+        if let Some(decision) = self.people.get(&question, fresh) {
             return proxy_outcome(&question, &decision);
         }
         if let Ok(decision) = self.hub.ask(question.clone(), HUB_ANSWERS_WITHIN).await {

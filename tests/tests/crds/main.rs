@@ -332,6 +332,7 @@ async fn good_specs_are_taken(client: &Client) {
 const WHOLE_SHARDING: &str = r"
 spec:
   selector: &selector {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+  serviceAccounts: [greeter]
   controller: {leaderElectionName: l, leaderElection: Enabled}
   webhook: {certDir: /c, port: 1}
   limits: &limits [{relateResources: [{apiGroups: [''], resources: [pods]}], selector: *selector}]

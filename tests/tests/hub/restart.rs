@@ -17,6 +17,7 @@ async fn a_restart_takes_nothing_from_routers() {
     .await;
     scene.install().await.unwrap();
     scene.hub.ready().await;
+    scene.install().await.unwrap();
 
     let agent = scene.join("east").await;
     agent.report(&["ns-a", "ns-b"], &["operator-0"]).await;

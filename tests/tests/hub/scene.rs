@@ -79,12 +79,16 @@ impl Scene {
         let scene = Self::bare().await?;
         scene.install().await?;
         scene.hub.ready().await;
+        // Again: only now there is a CA that the API server can be told.
+        scene.install().await?;
         Ok(scene)
     }
 
     pub(crate) async fn install(&self) -> anyhow::Result<()> {
         let kubeconfig = argument(self.testbed.cluster("hub").kubeconfig_path());
-        ctl::ok(&["install", "--hub-kubeconfig", &kubeconfig]).await.map(drop)
+        let webhook = self.hub.webhook_url();
+        let install = ["install", "--hub-kubeconfig", &kubeconfig, "--webhook-url", &webhook];
+        ctl::ok(&install).await.map(drop)
     }
 
     /// A second hub beside the first.

@@ -19,6 +19,9 @@ const POLL: Duration = Duration::from_millis(100);
 pub(crate) struct Addresses {
     #[serde(default)]
     pub(crate) bind: String,
+    /// Of the hub: where it is asked about writes.
+    #[serde(default)]
+    pub(crate) webhook: String,
     pub(crate) admin: String,
 }
 
@@ -98,7 +101,11 @@ impl Fleet {
 impl Launch {
     /// From now on it listens where it listens now.
     fn pin(&mut self, addresses: &Addresses) {
-        for (flag, address) in [("--bind", &addresses.bind), ("--admin-bind", &addresses.admin)] {
+        for (flag, address) in [
+            ("--bind", &addresses.bind),
+            ("--webhook-bind", &addresses.webhook),
+            ("--admin-bind", &addresses.admin),
+        ] {
             let at = self.arguments.iter().position(|word| word == flag);
             if let Some(value) = at.and_then(|at| self.arguments.get_mut(at + 1)) {
                 value.clone_from(address);
@@ -173,6 +180,7 @@ mod tests {
         };
         launch.pin(&Addresses {
             bind: "127.0.0.1:7".into(),
+            webhook: String::new(),
             admin: "127.0.0.1:8".into(),
         });
         let pinned = ["--bind", "127.0.0.1:7", "--hub", "h:1", "--admin-bind", "127.0.0.1:8"];

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::apply;
 use crate::bootstrap::{self, Subject};
-use crate::cli::{DevUpArgs, GrantArgs};
+use crate::cli::{DevUpArgs, GrantArgs, WEBHOOK_PATH};
 use crate::connect::{Cluster, connect};
 use crate::dev::callers::{Placeholder, objects};
 use crate::dev::fleet::{DEV_USER, FAILURE, Fleet, FleetMember, taken};
@@ -24,8 +24,9 @@ use crate::dev::programs::text;
 use crate::dev::token::TokenSource;
 use crate::dev::{check, ready, summary, supervise};
 use crate::grant::Grants;
+use crate::hub_ca;
 use crate::install;
-use crate::join::{Join, hub_ca, member_rbac};
+use crate::join::{Join, member_rbac};
 use crate::kubeconfig::{self, ExplicitViews, TokenConfig};
 use crate::label_kinds::{self, LabelKinds};
 use crate::strict;
@@ -188,12 +189,17 @@ impl Up {
         let flags = [
             ("kubeconfig", kubeconfig.as_str()),
             ("bind", "127.0.0.1:0"),
+            ("webhook-bind", "127.0.0.1:0"),
             ("advertise", "127.0.0.1:0,localhost:0"),
         ];
         let addresses = self.fleet.start("hub", "portolan-hub", &flags, self.deadline).await?;
         self.fleet.hub_address = addresses.bind;
         self.fleet.write()?;
-        files::write_private(self.fleet.path("hub-ca.crt"), hub_ca(&self.hub.client).await?)?;
+        let ca = hub_ca::awaited(&hub.client).await?;
+        files::write_private(self.fleet.path("hub-ca.crt"), &ca)?;
+        let webhook = format!("https://{}{WEBHOOK_PATH}", addresses.webhook);
+        let authors = install::authors(Some(&webhook), Some(&ca))?;
+        self.fleet.apply(None, &hub.client, &authors).await?;
         self.fleet.wait_ready(self.deadline).await
     }
 
@@ -326,7 +332,7 @@ impl Up {
             clusters: &names,
         };
         kubeconfig::explicit(&person, views, DEV_USER, &self.fleet.path("explicit.kubeconfig"))?;
-        let ca = hub_ca(&self.hub.client).await?;
+        let ca = hub_ca::awaited(&self.hub.client).await?;
         for placeholder in &self.placeholders {
             for home in &placeholder.homes {
                 let cluster = self.members.get(home).context("home is a member")?;

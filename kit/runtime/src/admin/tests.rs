@@ -1,5 +1,9 @@
 //! The pages through `oneshot`; the server over loopback for what only a socket shows.
 
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
 use super::*;
 use crate::telemetry::{TelemetryArgs, for_tests};
 use axum::body::{Body, to_bytes};

@@ -35,6 +35,8 @@ pub(crate) enum BodyError {
     Member { cluster: Arc<str>, reason: String },
     #[error("the caller may not see this any more, or would see something else")]
     Replanned,
+    #[error("the sender may not ask for this any more")]
+    Revoked,
     #[error("member cluster {cluster} did not finish its answer in time")]
     Deadline { cluster: Arc<str> },
     #[error("the answer was not over in time")]
@@ -77,6 +79,8 @@ pub(crate) enum Ended {
     Drained,
     /// A swap took away or changed what it showed.
     Replanned,
+    /// The right that it rests on was taken away.
+    Revoked,
 }
 
 impl Ended {
@@ -87,6 +91,7 @@ impl Ended {
             Self::Broken => "broken",
             Self::Drained => "drained",
             Self::Replanned => "replanned",
+            Self::Revoked => "revoked",
         }
     }
 }

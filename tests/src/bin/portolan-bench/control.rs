@@ -150,6 +150,9 @@ impl Plane {
         )?;
         let (address, admin) = (hub.address("bind").await?, hub.address("admin").await?);
         hub.ready().await?;
+        let webhook = format!("https://{}/shardingconfigs", hub.address("webhook").await?);
+        let install = ["install", "--hub-kubeconfig", &kubeconfig, "--webhook-url", &webhook];
+        ctl::ok(&install).await?;
         let client = cluster.client().await?;
         let ca = eventually("the hub has a CA", || hub_cluster::ca(&client)).await;
         let mut agents = Vec::new();

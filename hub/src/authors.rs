@@ -1,0 +1,249 @@
+//! May this user write this ShardingConfig? The verb `shard` on each member cluster that it lays claim to decides.
+//!
+//! Asked as the API server asks about a write, before it is stored (`webhook`). Compile repeats what needs no user:
+//! `MemberCluster.spec.allowedNamespaces`. Says nothing of which members exist.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::authentication::v1::UserInfo;
+use portolan_crds::labels::GROUP;
+use portolan_crds::{Claim, ShardingConfigSpec};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::access::{AccessReviewer, Question, RESOURCE};
+
+/// What an author must be allowed to do with a MemberCluster.
+const VERB: &str = "shard";
+/// Questions of one write at the API server at a time.
+const AT_ONCE: usize = 8;
+/// Of many refused claims so many are told.
+const TOLD_MAX: usize = 5;
+
+/// A write that the API server asks about.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Write {
+    pub(crate) uid: String,
+    #[serde(default)]
+    pub(crate) sub_resource: Option<String>,
+    pub(crate) resource: Resource,
+    pub(crate) operation: String,
+    #[serde(default)]
+    user_info: UserInfo,
+    #[serde(default)]
+    object: Value,
+    #[serde(default)]
+    old_object: Value,
+}
+
+/// What kind of object is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Resource {
+    pub(crate) group: String,
+    pub(crate) resource: String,
+}
+
+/// Why a write must not be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The user lacks a right.
+    Forbidden(String),
+    /// The object cannot be read, or is none of a kind that is reviewed here.
+    Invalid(String),
+    /// Nobody decided.
+    Undecided(String),
+}
+
+/// Whether the write may be: what it claims is asked about, whoever claimed it first.
+pub(crate) async fn review(reviewer: &AccessReviewer, write: &Write) -> Result<(), Refusal> {
+    if !is_claim(write)? {
+        return Ok(());
+    }
+    let spec = ShardingConfigSpec::deserialize(&write.object["spec"])
+        .map_err(|error| Refusal::Invalid(format!("the spec cannot be read: {error}")))?;
+    // Whoever may shard all of them may shard each: one question for most authors.
+    if may(reviewer, question(&write.user_info, None)).await? {
+        return Ok(());
+    }
+    let mut fields = BTreeMap::<Option<String>, String>::new();
+    for Claim { field, cluster } in spec.claims() {
+        fields.entry(cluster.map(str::to_owned)).or_insert(field);
+    }
+    let asked = fields.into_iter().map(|(cluster, field)| {
+        let question = question(&write.user_info, cluster.as_deref());
+        let reviewer = reviewer.clone();
+        async move {
+            // Of all it is known already.
+            let allowed = cluster.is_some() && may(&reviewer, question).await?;
+            Ok((!allowed).then_some((field, cluster)))
+        }
+    });
+    let asked: Vec<_> = asked.collect();
+    let answers: Vec<_> = stream::iter(asked).buffered(AT_ONCE).try_collect().await?;
+    let refused: Vec<_> = answers.into_iter().flatten().collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let user = write.user_info.username.as_deref().unwrap_or_default();
+    Err(Refusal::Forbidden(forbidden(user, &refused)))
+}
+
+/// Whether the write changes what a ShardingConfig claims.
+fn is_claim(write: &Write) -> Result<bool, Refusal> {
+    if (write.resource.group.as_str(), write.resource.resource.as_str()) != (GROUP, "shardingconfigs") {
+        let Resource { group, resource } = &write.resource;
+        let message =
+            format!("only writes of shardingconfigs are reviewed here, not of {resource:?} in group {group:?}");
+        return Err(Refusal::Invalid(message));
+    }
+    let whole = write.sub_resource.as_deref().is_none_or(str::is_empty);
+    Ok(match write.operation.as_str() {
+        "CREATE" => whole,
+        "UPDATE" => whole && write.object["spec"] != write.old_object["spec"],
+        _ => false,
+    })
+}
+
+async fn may(reviewer: &AccessReviewer, question: Question) -> Result<bool, Refusal> {
+    let decision = reviewer.decide(question).await.map_err(Refusal::Undecided)?;
+    Ok(decision.allowed)
+}
+
+fn question(user: &UserInfo, cluster: Option<&str>) -> Question {
+    let user = user.clone();
+    Question {
+        user: user.username.unwrap_or_default(),
+        uid: user.uid,
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra,
+        verb: VERB,
+        cluster: cluster.map(str::to_owned),
+    }
+}
+
+/// A sentence per claim, and what would help.
+fn forbidden(user: &str, refused: &[(String, Option<String>)]) -> String {
+    let told = refused.iter().take(TOLD_MAX).map(|(field, cluster)| match cluster {
+        Some(cluster) => format!("{field}: user {user:?} may not shard member cluster {cluster:?}"),
+        None => format!("{field}: user {user:?} may not shard all member clusters, which this asks for"),
+    });
+    let mut sentence = told.collect::<Vec<_>>().join("; ");
+    if let Some(more @ 1..) = refused.len().checked_sub(TOLD_MAX) {
+        let _ = write!(sentence, "; and {more} more");
+    }
+    let all = refused.iter().any(|(_, cluster)| cluster.is_none());
+    let names: Vec<_> = refused
+        .iter()
+        .filter_map(|(_, cluster)| cluster.as_deref())
+        .take(TOLD_MAX)
+        .collect();
+    let names = if all {
+        String::new()
+    } else {
+        format!(", resourceNames: [{}]", names.join(", "))
+    };
+    format!(
+        "{sentence}. Bind a ClusterRole of the hub cluster to {user:?} with the rule \
+         {{apiGroups: [{GROUP}], resources: [{RESOURCE}]{names}, verbs: [{VERB}]}}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::sharding_rights;
+
+    fn write(user: &str, spec: &Value) -> Write {
+        let object = json!({"spec": spec});
+        serde_json::from_value(json!({
+            "uid": "1", "operation": "CREATE", "userInfo": {"username": user, "groups": ["g"], "extra": {"k": ["v"]}},
+            "resource": {"group": GROUP, "version": "v1alpha1", "resource": "shardingconfigs"},
+            "object": object, "oldObject": null,
+        }))
+        .unwrap()
+    }
+
+    fn claiming(clusters: &[&str]) -> Value {
+        let clusters: Vec<_> = clusters.iter().map(|name| json!({"name": name})).collect();
+        json!({"selector": {}, "callerClusters": ["east"], "clusters": clusters})
+    }
+
+    #[tokio::test]
+    async fn each_named_member_is_asked_about() {
+        let (reviewer, asked) = sharding_rights(&[("ada", Some("east")), ("root", None)]);
+        let ok = async |user: &str, spec: &Value| review(&reviewer, &write(user, spec)).await;
+        assert_eq!(ok("ada", &claiming(&["east"])).await, Ok(()));
+        asked.lock().clear();
+        assert_eq!(ok("root", &claiming(&["east", "west"])).await, Ok(()));
+        assert_eq!(asked.lock().len(), 1, "of all at once");
+
+        let Err(Refusal::Forbidden(said)) = ok("ada", &claiming(&["east", "west"])).await else {
+            panic!("west is not hers");
+        };
+        for part in [
+            "spec.clusters[1].name",
+            "\"west\"",
+            "resourceNames: [west]",
+            "verbs: [shard]",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let question = &asked.lock()[1];
+        assert_eq!(
+            (&question["groups"], &question["extra"]),
+            (&json!(["g"]), &json!({"k": ["v"]}))
+        );
+        assert!(!said.contains("\"east\""), "{said}");
+    }
+
+    #[tokio::test]
+    async fn a_selector_and_an_original_manifest_ask_for_all() {
+        let (reviewer, _) = sharding_rights(&[("ada", Some("east")), ("root", None)]);
+        let selector = json!({"selector": {}, "callerClusters": ["east"], "clusters": [{"selector": {}}]});
+        for (spec, field) in [
+            (selector, "spec.clusters[0].selector"),
+            (json!({"selector": {}}), "spec.callerClusters"),
+        ] {
+            let Err(Refusal::Forbidden(said)) = review(&reviewer, &write("ada", &spec)).await else {
+                panic!("{spec}");
+            };
+            assert!(said.contains(field) && !said.contains("resourceNames"), "{said}");
+            assert_eq!(review(&reviewer, &write("root", &spec)).await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_claims_nothing_new_is_not_asked_about() {
+        let (reviewer, asked) = sharding_rights(&[]);
+        let mut same = write("eve", &claiming(&["west"]));
+        (same.operation, same.old_object) = ("UPDATE".to_owned(), same.object.clone());
+        same.object["metadata"] = json!({"annotations": {"a": "b"}});
+        assert_eq!(review(&reviewer, &same).await, Ok(()));
+        let mut deleted = same.clone();
+        (deleted.operation, deleted.object) = ("DELETE".to_owned(), Value::Null);
+        assert_eq!(review(&reviewer, &deleted).await, Ok(()));
+        assert!(asked.lock().is_empty());
+
+        same.object["spec"]["explicitView"] = json!("Allow");
+        assert!(matches!(review(&reviewer, &same).await, Err(Refusal::Forbidden(_))));
+        same.resource.resource = "secrets".to_owned();
+        assert!(matches!(review(&reviewer, &same).await, Err(Refusal::Invalid(_))));
+    }
+
+    #[tokio::test]
+    async fn of_many_claims_a_few_are_told() {
+        let (reviewer, _) = sharding_rights(&[]);
+        let names: Vec<_> = (0..128).map(|number| format!("m-{number:03}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let Err(Refusal::Forbidden(said)) = review(&reviewer, &write("eve", &claiming(&names))).await else {
+            panic!("nothing is hers");
+        };
+        assert!(said.contains("and 124 more") && said.len() < 2_000, "{said}");
+    }
+}

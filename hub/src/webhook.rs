@@ -1,0 +1,168 @@
+//! The port where the API server of the hub cluster asks about writes of ShardingConfigs, before it stores them.
+//!
+//! HTTP/1.1 over TLS, by the hub's serving certificate; what is asked is answered by `authors`. Anybody who reaches the port
+//! may ask, as the API server does not say who it is: he learns who may shard what, and no more; so all is bounded before it
+//! is read. Caller: `app`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use futures::StreamExt as _;
+use portolan_runtime::tls::TlsIncoming;
+use portolan_runtime::{Tasks, http1};
+use rustls::ServerConfig;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::access::AccessReviewer;
+use crate::authors::{self, Refusal, Write};
+
+/// What the API server asks at.
+pub(crate) const PATH: &str = "/shardingconfigs";
+/// The object as it is and as it becomes; etcd takes 1.5 MiB.
+const MAX_BODY_BYTES: usize = 4 << 20;
+/// Questions at a time; more wait.
+const MAX_ASKED: usize = 16;
+/// The API server sends all at once.
+const BODY_TIMEOUT: Duration = Duration::from_secs(2);
+/// For the whole answer, waiting included: below the `timeoutSeconds` of the registration.
+const TIMEOUT: Duration = Duration::from_secs(9);
+
+/// An `AdmissionReview` of `admission.k8s.io/v1`.
+#[derive(Deserialize)]
+struct AdmissionReview {
+    request: Write,
+}
+
+#[derive(Clone)]
+struct Webhook {
+    reviewer: AccessReviewer,
+    // A semaphore: bodies and questions of all who ask, together.
+    permits: Arc<Semaphore>,
+}
+
+/// Serves until `tasks` are cancelled.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    reviewer: AccessReviewer,
+    tasks: Tasks,
+) -> anyhow::Result<()> {
+    let mut incoming = TlsIncoming::new(listener, tls, &tasks)?;
+    let pages = pages(reviewer);
+    while let Some(stream) = incoming.next().await {
+        tasks.spawn(
+            "webhook-connection",
+            http1::serve(stream?, pages.clone(), tasks.token()),
+        );
+    }
+    Ok(())
+}
+
+fn pages(reviewer: AccessReviewer) -> Router {
+    let webhook = Webhook {
+        reviewer,
+        permits: Arc::new(Semaphore::new(MAX_ASKED)),
+    };
+    Router::new().route(PATH, post(answer)).with_state(webhook)
+}
+
+async fn answer(State(webhook): State<Webhook>, request: Request) -> Response {
+    match tokio::time::timeout(TIMEOUT, webhook.answer(request.into_body())).await {
+        Ok(response) => response,
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the hub did not decide in time\n").into_response(),
+    }
+}
+
+impl Webhook {
+    async fn answer(&self, body: Body) -> Response {
+        let Ok(_permit) = self.permits.acquire().await else {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        };
+        let read = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_BYTES));
+        let Ok(Ok(body)) = read.await else {
+            return (StatusCode::BAD_REQUEST, "a body that is too long, or too slow\n").into_response();
+        };
+        let Ok(AdmissionReview { request }) = serde_json::from_slice(&body) else {
+            return (StatusCode::BAD_REQUEST, "no AdmissionReview of admission.k8s.io/v1\n").into_response();
+        };
+        let verdict = authors::review(&self.reviewer, &request).await;
+        if let Err(refusal) = &verdict {
+            tracing::info!(?refusal, "a ShardingConfig is refused");
+        }
+        Json(response(&request.uid, verdict)).into_response()
+    }
+}
+
+fn response(uid: &str, verdict: Result<(), Refusal>) -> Value {
+    let refused = verdict.err().map(|refusal| match refusal {
+        Refusal::Forbidden(message) => (403, "Forbidden", message),
+        Refusal::Invalid(message) => (400, "BadRequest", message),
+        Refusal::Undecided(message) => (503, "ServiceUnavailable", message),
+    });
+    let mut response = json!({"uid": uid, "allowed": refused.is_none()});
+    if let Some((code, reason, message)) = refused {
+        response["status"] = json!({"code": code, "reason": reason, "message": message});
+    }
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_crds::labels::GROUP;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::testing::sharding_rights;
+
+    async fn ask(pages: &Router, body: impl Into<Body>) -> (StatusCode, Value) {
+        let request = Request::post(PATH).body(body.into()).unwrap();
+        let response = pages.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = to_bytes(response.into_body(), MAX_BODY_BYTES).await.unwrap();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    fn review(user: &str) -> String {
+        let spec = json!({"selector": {}, "callerClusters": ["east"], "clusters": [{"name": "west"}]});
+        let request = json!({
+            "uid": "u-1", "operation": "CREATE", "userInfo": {"username": user}, "object": {"spec": spec},
+            "kind": {"group": GROUP, "version": "v1alpha1", "kind": "ShardingConfig"}, "name": "a", "namespace": "ops",
+            "resource": {"group": GROUP, "version": "v1alpha1", "resource": "shardingconfigs"}, "dryRun": false,
+        });
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
+    }
+
+    #[tokio::test]
+    async fn answers_are_admission_reviews() {
+        let pages = pages(sharding_rights(&[("root", None)]).0);
+        let (status, said) = ask(&pages, review("root")).await;
+        assert_eq!(
+            (status, &said["response"]),
+            (StatusCode::OK, &json!({"uid": "u-1", "allowed": true}))
+        );
+        let (status, said) = ask(&pages, review("eve")).await;
+        assert_eq!((status, &said["response"]["allowed"]), (StatusCode::OK, &json!(false)));
+        assert_eq!(said["response"]["status"]["code"], 403);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_question_is_not_read_to_its_end() {
+        let pages = pages(sharding_rights(&[]).0);
+        assert_eq!(ask(&pages, "{}").await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(
+            ask(&pages, "x".repeat(MAX_BODY_BYTES + 1)).await.0,
+            StatusCode::BAD_REQUEST
+        );
+        let silent = Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>());
+        assert_eq!(ask(&pages, silent).await.0, StatusCode::BAD_REQUEST);
+    }
+}
