@@ -30,6 +30,7 @@ use crate::finalize::Finalizers;
 use crate::index::Index;
 use crate::ledger::Store;
 use crate::metrics::Metrics;
+use crate::people::Signer;
 use crate::pins::Pins;
 use crate::server::{self, Services};
 use crate::status::StatusWriter;
@@ -117,6 +118,10 @@ impl Parts {
         let ca = Arc::new(self.load_ca().await);
         let identity = self.serving_identity(&ca)?;
         self.serve_webhook(asked, identity.clone())?;
+        self.spawn(
+            "people",
+            Signer::new(self.client.clone(), ca.clone()).run(self.watching.clone()),
+        );
         let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
         self.load_pins(&pins).await;
         let trust = TrustStore::from_pem(ca.pem())?;

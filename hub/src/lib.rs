@@ -24,6 +24,7 @@ mod jwks;
 mod ledger;
 mod metrics;
 mod peer;
+mod people;
 mod pins;
 mod server;
 mod settings;

@@ -20,6 +20,8 @@ mod front;
 mod namespaces;
 #[path = "hostile/network.rs"]
 mod network;
+#[path = "hostile/people.rs"]
+mod people;
 #[path = "hostile/readings.rs"]
 mod readings;
 #[path = "hostile/withdrawn.rs"]

@@ -223,7 +223,9 @@ pub(crate) struct AllowArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct KubeconfigArgs {
-    /// User name: the certificate's CN, checked by the hub's RBAC (verb proxy on memberclusters)
+    /// User name: the certificate's CN, checked by the hub's RBAC (verb proxy on memberclusters). The hub signs for the
+    /// user that --hub-kubeconfig is of; for another only what is approved (verb approve on signers
+    /// ctrlmesh.kusionstack.io/person)
     pub(crate) user: String,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
@@ -236,7 +238,7 @@ pub(crate) struct KubeconfigArgs {
     /// Write a context NAME.SUFFIX too, which reaches the member by host name; what the router has as --explicit-host
     #[arg(long, value_name = "SUFFIX")]
     pub(crate) explicit_host: Option<String>,
-    /// How long the certificate is good for
+    /// How long the certificate is good for: ten minutes to a week
     #[arg(long, default_value = "24h", value_parser = parse_duration)]
     pub(crate) ttl: Duration,
     /// File to write, mode 0600

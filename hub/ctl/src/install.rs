@@ -17,6 +17,7 @@ use crate::connect::connect;
 use crate::hub_ca;
 
 const HUB_RBAC: &str = include_str!("../../../deploy/hub/rbac.yaml");
+const HUB_ROLES: &str = include_str!("../../../deploy/hub/roles.yaml");
 const HUB_WEBHOOK: &str = include_str!("../../../deploy/hub/webhook.yaml");
 const CRD_PATIENCE: Duration = Duration::from_secs(30);
 const CRD_POLL: Duration = Duration::from_millis(100);
@@ -52,9 +53,11 @@ pub(crate) async fn install(client: &Client) -> anyhow::Result<()> {
     apply::apply(client, &rbac()?).await
 }
 
-/// Namespace, ServiceAccount and roles of the hub's program.
+/// Namespace, ServiceAccount and roles of the hub's program; roles for people, bound to nobody.
 pub(crate) fn rbac() -> anyhow::Result<Vec<DynamicObject>> {
-    apply::parse("deploy/hub/rbac.yaml", HUB_RBAC)
+    let mut objects = apply::parse("deploy/hub/rbac.yaml", HUB_RBAC)?;
+    objects.extend(apply::parse("deploy/hub/roles.yaml", HUB_ROLES)?);
+    Ok(objects)
 }
 
 /// Has the API server ask the hub about writes of ShardingConfigs: at `url`, else by the Service. Without the hub's CA it

@@ -1,22 +1,18 @@
-//! `portolanctl kubeconfig`: a client certificate of the hub CA for a person, and the one writer of kubeconfig files.
+//! `portolanctl kubeconfig`: what a person reaches members by, and the one writer of kubeconfig files.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use k8s_openapi::api::core::v1::Secret as KubeSecret;
-use kube::{Api, Client};
-use portolan_crds::{MemberCluster, labels};
+use kube::Api;
+use portolan_crds::MemberCluster;
 use portolan_runtime::files;
-use portolan_runtime::pki::{CertificateAuthority, Issued};
-use portolan_runtime::secret::Secret;
-use portolan_wire::identity::Identity;
 use serde_json::{Value, json};
 
 use crate::cli::KubeconfigArgs;
 use crate::connect::connect;
+use crate::person::{self, Person};
 
 pub(crate) async fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
     if !args.router.starts_with("https://") {
@@ -27,11 +23,15 @@ pub(crate) async fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
         let known = Api::<MemberCluster>::all(hub.client.clone())
             .get_metadata_opt(cluster)
             .await;
-        if known.context("cannot read MemberClusters")?.is_none() {
-            bail!("--cluster {cluster:?}: the hub has no MemberCluster of that name");
+        match known {
+            Ok(Some(_)) => {}
+            Ok(None) => bail!("--cluster {cluster:?}: the hub has no MemberCluster of that name"),
+            // Who may use a member need not be allowed to look at it.
+            Err(kube::Error::Api(status)) if status.code == 403 => {}
+            Err(error) => return Err(error).context("cannot read MemberClusters"),
         }
     }
-    let person = person(&hub.client, &args.user, args.ttl).await?;
+    let person = person::certify(&hub.client, &args.user, args.ttl).await?;
     let views = ExplicitViews {
         router: &args.router,
         host: args.explicit_host.as_deref(),
@@ -44,35 +44,6 @@ pub(crate) async fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
         args.user, args.user
     );
     Ok(())
-}
-
-/// A certificate and what verifies the router.
-pub(crate) struct Person {
-    issued: Issued,
-    ca_pem: String,
-}
-
-/// Issues a client certificate; names of programs are refused.
-pub(crate) async fn person(hub: &Client, user: &str, ttl: Duration) -> anyhow::Result<Person> {
-    if !matches!(Identity::from_subject(user, &[]), Some(Identity::Person { .. })) || user.starts_with("system:") {
-        bail!("{user:?} cannot be a person's name: empty, or reserved for programs");
-    }
-    let secrets = Api::<KubeSecret>::namespaced(hub.clone(), labels::SYSTEM_NAMESPACE);
-    let secret = secrets
-        .get(labels::SECRET_CA)
-        .await
-        .context("cannot read the hub's CA")?;
-    let ca_pem = text_of(&secret, "tls.crt")?;
-    let key = Secret::new(text_of(&secret, "tls.key")?);
-    let authority = CertificateAuthority::from_pem(&ca_pem, &key).context("the hub's CA Secret is unreadable")?;
-    let issued = authority.issue_client(user, None, ttl)?;
-    Ok(Person { issued, ca_pem })
-}
-
-fn text_of(secret: &KubeSecret, key: &str) -> anyhow::Result<String> {
-    let bytes = secret.data.as_ref().and_then(|data| data.get(key));
-    let bytes = bytes.with_context(|| format!("the hub's CA Secret has no {key}"))?;
-    String::from_utf8(bytes.0.clone()).with_context(|| format!("the hub's CA Secret has a {key} that is not text"))
 }
 
 /// Members as a router serves them one by one.
@@ -107,8 +78,8 @@ pub(crate) fn explicit(person: &Person, views: ExplicitViews<'_>, user: &str, fi
     let named = |(name, server): &(String, String)| json!({"name": name, "cluster": {"server": server, "certificate-authority-data": ca}});
     let context = |name: &str| json!({"name": name, "context": {"cluster": name, "user": user}});
     let credentials = json!({
-        "client-certificate-data": STANDARD.encode(&person.issued.cert_pem),
-        "client-key-data": STANDARD.encode(person.issued.key_pem.expose()),
+        "client-certificate-data": STANDARD.encode(&person.certificate_pem),
+        "client-key-data": STANDARD.encode(person.key_pem.expose()),
     });
     write(
         file,

@@ -23,6 +23,7 @@ mod kinds;
 mod kubeconfig;
 mod label_kinds;
 mod ledger;
+mod person;
 mod router;
 mod sentence;
 mod strict;

@@ -13,11 +13,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType, SerialNumber, SubjectPublicKeyInfo,
 };
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use thiserror::Error;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::x509::AttributeTypeAndValue;
 
 use crate::secret::Secret;
 
@@ -303,14 +304,53 @@ pub fn signing_request(key_pem: &Secret) -> Result<Vec<u8>, PkiError> {
     Ok(request.der().to_vec())
 }
 
+/// A CSR (PEM) by `key_pem` that says whom it wants to be: a user and at most one group. For signers that know who asks by
+/// other means, and compare.
+pub fn named_request(key_pem: &Secret, common_name: &str, organization: Option<&str>) -> Result<String, PkiError> {
+    let key = KeyPair::from_pem(key_pem.expose()).map_err(generating("read the key of a request"))?;
+    let request = params(common_name, organization).serialize_request(&key);
+    let request = request.map_err(generating("sign a request"))?;
+    request.pem().map_err(generating("write a request"))
+}
+
+/// Whom a CSR wants to be. The sender's word and no more: see [`CertificateAuthority::sign_csr`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requested {
+    /// The request in DER.
+    pub der: Vec<u8>,
+    /// Common name (CN); empty if there is none.
+    pub common_name: String,
+    /// Organizations (O).
+    pub organizations: Vec<String>,
+}
+
+/// Reads a CSR in PEM.
+pub fn requested(csr_pem: &[u8]) -> Result<Requested, PkiError> {
+    if csr_pem.len() > 2 * MAX_CSR_BYTES {
+        return Err(PkiError::CsrTooLarge(csr_pem.len()));
+    }
+    let unreadable = |error: &dyn std::fmt::Display| PkiError::Csr(error.to_string());
+    let der = CertificateSigningRequestDer::from_pem_slice(csr_pem).map_err(|error| unreadable(&error))?;
+    let (_, request) = X509CertificationRequest::from_der(&der).map_err(|error| unreadable(&error))?;
+    let subject = &request.certification_request_info.subject;
+    let names = texts(&mut subject.iter_common_name());
+    if names.len() > 1 {
+        return Err(PkiError::Csr("it has more than one common name".to_owned()));
+    }
+    Ok(Requested {
+        common_name: names.into_iter().next().unwrap_or_default(),
+        organizations: texts(&mut subject.iter_organization()),
+        der: der.to_vec(),
+    })
+}
+
+fn texts(names: &mut dyn Iterator<Item = &AttributeTypeAndValue<'_>>) -> Vec<String> {
+    names.filter_map(|name| name.as_str().ok().map(str::to_owned)).collect()
+}
+
 /// Reads what a certificate says. Verifies nothing: only for certificates that a handshake accepted, or our own.
 pub fn subject_of(cert_der: &[u8]) -> Result<Subject, PkiError> {
     let certificate = parse(cert_der)?;
-    let texts = |names: &mut dyn Iterator<Item = &x509_parser::x509::AttributeTypeAndValue<'_>>| {
-        names
-            .filter_map(|name| name.as_str().ok().map(str::to_owned))
-            .collect::<Vec<_>>()
-    };
     let mut subject = Subject {
         common_name: texts(&mut certificate.subject().iter_common_name())
             .into_iter()

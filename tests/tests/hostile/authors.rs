@@ -17,7 +17,7 @@ use tokio::sync::{OnceCell, RwLock};
 
 static WORLD: Shared = Shared::const_new();
 /// Written by who stops the hub.
-static HUB_RUNS: RwLock<()> = RwLock::const_new(());
+pub(crate) static HUB_RUNS: RwLock<()> = RwLock::const_new(());
 static RIGHTS: OnceCell<()> = OnceCell::const_new();
 
 /// Who may write ShardingConfigs in every namespace, and shard east.
@@ -26,7 +26,7 @@ const ADA: &str = "--as=ada";
 const REVOKED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Members east and west; alpha has both, callers of gamma are Pods of one ServiceAccount.
-async fn world() -> &'static World {
+pub(crate) async fn world() -> &'static World {
     let manifests = federated("alpha", "east", &[("east", &["h-east"]), ("west", &["h-west"])])
         + &federated("gamma", "east", &[("east", &["h-gamma"])]).replace(
             "  callerClusters",

@@ -29,6 +29,7 @@ use crate::install;
 use crate::join::{Join, member_rbac};
 use crate::kubeconfig::{self, ExplicitViews, TokenConfig};
 use crate::label_kinds::{self, LabelKinds};
+use crate::person;
 use crate::strict;
 
 const DEV_TTL: Duration = Duration::from_hours(7 * 24);
@@ -324,7 +325,7 @@ impl Up {
     }
 
     async fn write_kubeconfigs(&mut self) -> anyhow::Result<()> {
-        let person = kubeconfig::person(&self.hub.client, DEV_USER, DEV_TTL).await?;
+        let person = person::certify(&self.hub.client, DEV_USER, DEV_TTL).await?;
         let names: Vec<String> = self.members.keys().cloned().collect();
         let views = ExplicitViews {
             router: &self.fleet.router_url,

@@ -118,6 +118,26 @@ fn a_stored_key_asks_again_with_the_same_public_key() {
 }
 
 #[test]
+fn a_request_says_whom_it_wants_to_be() {
+    let key = new_private_key().unwrap();
+    let asked = named_request(&key, "ada", Some("sre")).unwrap();
+    let read = requested(asked.as_bytes()).unwrap();
+    assert_eq!(
+        (read.common_name.as_str(), &read.organizations[..]),
+        ("ada", &["sre".to_owned()][..])
+    );
+    let ca = CertificateAuthority::generate("hub CA").unwrap();
+    assert!(ca.sign_csr(&read.der, &leaf("ada")).is_ok());
+    for bad in [
+        "",
+        "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
+        ca.pem(),
+    ] {
+        assert!(requested(bad.as_bytes()).is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn damaged_requests_never_panic() {
     let ca = CertificateAuthority::generate("hub CA").unwrap();
     let sound = signing_request(&new_private_key().unwrap()).unwrap();
