@@ -30,12 +30,11 @@ impl State {
             .iter()
             .map(|(kind, fact)| (kind.to_string(), covered(fact)))
             .collect();
-        let expires = self
-            .subjects
-            .tokens
-            .borrow()
-            .as_ref()
-            .map(|minted| minted.expires_unix_seconds);
+        let tokens = self.subjects.tokens.borrow().clone();
+        let expires = tokens
+            .iter()
+            .map(|(router, minted)| (router.name.clone(), json!(minted.expires_unix_seconds)));
+        let expires: serde_json::Map<String, Value> = expires.collect();
         json!({
             "flags": self.config,
             "cluster": identity.as_ref().map(|identity| &identity.cluster),
@@ -44,7 +43,7 @@ impl State {
             "namespaces": self.subjects.namespaces.len(),
             "callers": self.subjects.callers.len(),
             "coverage": coverage,
-            "routerToken": { "expiresUnixSeconds": expires },
+            "routerTokens": { "expireUnixSeconds": expires },
             "allowed": self.subjects.allowed.borrow().as_ref().map(|allowed| json!({
                 "serviceAccounts": allowed.service_accounts,
                 "users": allowed.users,

@@ -28,13 +28,13 @@ use crate::join::bootstrap::BootstrapSource;
 use crate::join::identity::{AgentIdentity, IdentitySecret};
 use crate::member::Repeats;
 use crate::metrics::Metrics;
-use crate::mint::Minted;
+use crate::mint::{Mint, Tokens, Wanted};
 use crate::report::Subjects;
 use crate::settings::Settings;
 use crate::stream::Stream;
 use crate::sweep::Sweeper;
 use crate::sweep::pacer::Pacer;
-use crate::{allowed, health, member, mint, namespaces};
+use crate::{allowed, health, member, namespaces};
 
 /// Tasks get this long to end after a signal: nothing of theirs must be finished, only not cut mid-write.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ pub struct Bound {
 /// Senders of what tasks find out; receivers go to `report` and `admin`.
 struct Senders {
     heartbeats: watch::Sender<Option<health::Beat>>,
-    tokens: watch::Sender<Option<Minted>>,
+    tokens: watch::Sender<Tokens>,
     allowed: watch::Sender<Option<wire::Allowed>>,
 }
 
@@ -69,6 +69,7 @@ struct Agent {
     tasks: Tasks,
     subjects: Subjects,
     settings: watch::Sender<Option<Arc<Settings>>>,
+    routers: watch::Sender<Wanted>,
     identity: watch::Sender<Option<Arc<AgentIdentity>>>,
 }
 
@@ -107,6 +108,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
         tasks: tasks.clone(),
         subjects,
         settings,
+        routers: watch::Sender::new(None),
         identity,
     };
     let ready = readiness.task("hub");
@@ -123,7 +125,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
 fn subjects() -> (Subjects, Senders) {
     let (heartbeats, tokens, allowed) = (
         watch::Sender::new(None),
-        watch::Sender::new(None),
+        watch::Sender::new(Tokens::new()),
         watch::Sender::new(None),
     );
     let subjects = Subjects {
@@ -183,11 +185,8 @@ impl Agent {
             "allowed",
             allowed::run(client.clone(), senders.allowed, metrics.clone()),
         );
-        let namespace = self.config.member.namespace.clone();
-        self.spawn(
-            "mint",
-            mint::run(client.clone(), namespace, senders.tokens, metrics.clone()),
-        );
+        let mint = Mint::new(client.clone(), senders.tokens, metrics.clone());
+        self.spawn("mint", mint.run(self.tasks.clone(), self.routers.subscribe()));
         let inventory = namespaces::run(client.clone(), self.subjects.namespaces.clone(), metrics.clone());
         self.spawn("namespaces", inventory);
         let callers = Callers::new(client.clone(), self.subjects.callers.clone(), metrics.clone());
@@ -222,6 +221,7 @@ impl Agent {
             identity: self.identity.subscribe(),
             subjects: self.subjects.clone(),
             settings: self.settings.clone(),
+            routers: self.routers.clone(),
             refused,
             facts,
             ready,

@@ -15,7 +15,7 @@ use portolan_runtime::files::FileError;
 use portolan_runtime::pki::{self, PkiError};
 use portolan_runtime::tls::{Identity, IdentityStore, TrustStore};
 use portolan_runtime::{Chain, Secret};
-use portolan_wire::client::{Answer, Applicant, Applied, EnrollError, HubLink, LinkError};
+use portolan_wire::client::{About, Answer, Applicant, Applied, EnrollError, HubLink, LinkError};
 use portolan_wire::v1::enroll_request::Proof;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
@@ -153,7 +153,7 @@ impl Joiner {
         let trust = TrustStore::from_pem(&bootstrap.ca_pem).map_err(LinkError::from)?;
         let link = HubLink::new(&bootstrap.hub, trust, IdentityStore::empty())?;
         let proof = Proof::BootstrapToken(bootstrap.token.expose().clone());
-        match link.enroll(proof, Some(facts), &key).await? {
+        match link.enroll(proof, About::Member(facts), &key).await? {
             Answer::Pending { reason, wait } => Ok(Applied::Pending { reason, wait }),
             Answer::Issued(certificate) => {
                 let identity = AgentIdentity::new(certificate, &bootstrap.ca_pem, bootstrap.origin())?;

@@ -106,7 +106,7 @@ impl Metrics {
         let help = "Round trip of /readyz of the API server";
         registry.register_with_unit("probe", help, Unit::Seconds, self.probe_seconds.histogram());
         registry.register("api_ready", "1 while the API server is ready", self.api_ready.clone());
-        let (name, help) = ("token_expiry_timestamp", "End of the newest router token");
+        let (name, help) = ("token_expiry_timestamp", "First end of a router's token");
         registry.register_with_unit(name, help, Unit::Seconds, self.token_expiry.clone());
         let help = "Token requests that failed";
         registry.register("mint_failures", help, self.mint_failures.clone());

@@ -3,6 +3,7 @@
 //! A reset goes out whole in one message, because the hub forgets at its arrival: in pieces, namespaces would seem to
 //! vanish. Changes that come together are told together. Caller: `stream`, anew for each stream.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use crate::callers::CallerFacts;
 use crate::facts::{Difference, FactMap, FactStore, difference};
 use crate::health::Beat;
-use crate::mint::Minted;
+use crate::mint::Tokens;
 use crate::namespaces::NamespaceFacts;
 
 /// Coverage by kind.
@@ -32,7 +33,7 @@ pub(crate) struct Subjects {
     pub(crate) callers: Arc<CallerFacts>,
     pub(crate) coverage: Arc<CoverageFacts>,
     pub(crate) heartbeats: watch::Receiver<Option<Beat>>,
-    pub(crate) tokens: watch::Receiver<Option<Minted>>,
+    pub(crate) tokens: watch::Receiver<Tokens>,
     pub(crate) allowed: watch::Receiver<Option<wire::Allowed>>,
 }
 
@@ -60,10 +61,7 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         ended = deltas(&coverage, SETTLE_COVERAGE, &outbox, coverage_delta) => ended,
         ended = latest(heartbeats, &outbox, |beat| Said::Heartbeat(beat.told(since))) => ended,
         ended = latest(allowed, &outbox, |allowed| Said::Allowed(allowed.clone())) => ended,
-        ended = latest(tokens, &outbox, |minted| Said::MemberToken(wire::MemberToken {
-            token: minted.token.expose().clone(),
-            expires_unix_seconds: minted.expires_unix_seconds,
-        })) => ended,
+        ended = each_token(tokens, &outbox) => ended,
     }
 }
 
@@ -125,6 +123,35 @@ async fn latest<T>(mut source: watch::Receiver<Option<T>>, outbox: &Outbox, make
         {
             return ended;
         }
+    }
+}
+
+/// All tokens there are, then each newer one. That one is gone the hub knows: it has forgotten its router.
+async fn each_token(mut source: watch::Receiver<Tokens>, outbox: &Outbox) -> Ended {
+    let mut sent = BTreeMap::new();
+    source.mark_changed();
+    loop {
+        if source.changed().await.is_err() {
+            // The program ends; the stream ends with it, and not because of this.
+            std::future::pending::<()>().await;
+        }
+        // Made before the send: a watch must not be borrowed across an await.
+        let now = source.borrow_and_update().clone();
+        let newer = now.iter().filter(|(router, minted)| sent.get(*router) != Some(*minted));
+        for (router, minted) in newer {
+            let told = wire::MemberToken {
+                token: minted.token.expose().clone(),
+                expires_unix_seconds: minted.expires_unix_seconds,
+                router: Some(wire::RouterRef {
+                    name: router.name.clone(),
+                    uid: router.uid.clone(),
+                }),
+            };
+            if let Err(ended) = say(outbox, Said::MemberToken(told)).await {
+                return ended;
+            }
+        }
+        sent = now;
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, PrefixError};
-use portolan_crds::names::is_dns_label;
+use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_crds::selector::{Selector, SelectorError};
 use portolan_crds::shard::{BucketAlgorithm, Bucketing, BucketingError};
 use portolan_wire::v1 as wire;
@@ -31,6 +31,16 @@ pub(crate) struct CallerSelector {
     pub(crate) selector: String,
 }
 
+/// A router that gets a token of this member: one that enrolled anew under an old name has another uid.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RouterId {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+/// Most routers of one hub; each costs a Secret and a token.
+const MAX_ROUTERS: usize = 1_000;
+
 /// Why a configuration is refused.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum SettingsError {
@@ -46,6 +56,10 @@ pub(crate) enum SettingsError {
     Kind(usize),
     #[error("caller selector names {0:?}, which is no namespace")]
     Namespace(String),
+    #[error("{0} routers, and {MAX_ROUTERS} at most get a token")]
+    Routers(usize),
+    #[error("router {name:?} with uid {uid:?}: those are not what an API server gives out")]
+    Router { name: String, uid: String },
     #[error("caller selector of namespace {namespace}: {source}")]
     Selector {
         namespace: String,
@@ -95,6 +109,24 @@ impl TryFrom<&wire::CallerSelector> for CallerSelector {
     }
 }
 
+/// The routers that get a token; `None` if the hub does not tell.
+pub(crate) fn routers(config: &wire::AgentConfig) -> Result<Option<BTreeSet<RouterId>>, SettingsError> {
+    let Some(told) = &config.routers else { return Ok(None) };
+    if told.routers.len() > MAX_ROUTERS {
+        return Err(SettingsError::Routers(told.routers.len()));
+    }
+    let routers = told.routers.iter().map(|router| {
+        let (name, uid) = (router.name.clone(), router.uid.clone());
+        // The uid becomes part of a Secret's name, and a label.
+        if is_dns_subdomain(&name) && is_dns_label(&uid) {
+            Ok(RouterId { name, uid })
+        } else {
+            Err(SettingsError::Router { name, uid })
+        }
+    });
+    routers.collect::<Result<_, _>>().map(Some)
+}
+
 fn bucketing(wire: wire::Bucketing) -> Result<Bucketing, SettingsError> {
     let algorithm = match wire.algorithm() {
         wire::BucketAlgorithm::Xxh3 => BucketAlgorithm::Xxh3,
@@ -125,6 +157,7 @@ mod tests {
                 namespace: "ops".into(),
                 selector: "b=2,a in (1)".into(),
             }],
+            routers: None,
         }
     }
 
@@ -134,6 +167,29 @@ mod tests {
         assert_eq!(settings.labelling, Labelling::default());
         assert!(settings.kinds.contains(&GroupResource::new("*", "pods")));
         assert_eq!(settings.callers.first().unwrap().selector, "a=1,b=2");
+    }
+
+    #[test]
+    fn routers_that_are_not_told_are_not_none() {
+        let routers_of = |config: &wire::AgentConfig| routers(config).map(|told| told.map(|told| told.len()));
+        let told = |all: &[(&str, &str)]| {
+            let routers = all.iter().map(|(name, uid)| wire::RouterRef {
+                name: (*name).to_owned(),
+                uid: (*uid).to_owned(),
+            });
+            let routers = routers.collect();
+            let config = wire::AgentConfig {
+                routers: Some(wire::Routers { routers }),
+                ..good()
+            };
+            routers_of(&config)
+        };
+        assert_eq!(routers_of(&good()), Ok(None));
+        assert_eq!(told(&[]), Ok(Some(0)));
+        assert_eq!(told(&[("east.router-0", "0a-1b"), ("gateway", "2c")]), Ok(Some(2)));
+        assert!(told(&[("gateway", "../x")]).is_err());
+        assert!(told(&[("No Name", "2c")]).is_err());
+        assert!(told(&vec![("gateway", "2c"); MAX_ROUTERS + 1]).is_err());
     }
 
     #[test]

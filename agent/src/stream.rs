@@ -24,9 +24,10 @@ use tonic::{Code, Status, Streaming};
 use crate::join::identity::AgentIdentity;
 use crate::member;
 use crate::metrics::Metrics;
+use crate::mint::Wanted;
 use crate::report::{self, Outbox, Subjects, say};
 use crate::review::{refused, review};
-use crate::settings::Settings;
+use crate::settings::{self, Settings, SettingsError};
 
 /// Messages that wait for the network. When full, reports wait and gather: nothing is lost, as they are differences.
 const OUTBOX: usize = 64;
@@ -72,6 +73,8 @@ pub(crate) struct Stream {
     pub(crate) identity: watch::Receiver<Option<Arc<AgentIdentity>>>,
     pub(crate) subjects: Subjects,
     pub(crate) settings: watch::Sender<Option<Arc<Settings>>>,
+    /// Who gets a token.
+    pub(crate) routers: watch::Sender<Wanted>,
     /// Told when the hub would not take the identity: `join` looks for another one then.
     pub(crate) refused: Arc<Notify>,
     /// The member's facts as they were last read: a hello must be possible while its API server is down.
@@ -187,8 +190,24 @@ impl Stream {
         }
     }
 
+    /// Checks all before any of it counts. Who gets a token is told at once, and kept apart: routers come and go more often
+    /// than the rest changes.
+    fn read(&self, config: &wire::AgentConfig) -> Result<Settings, SettingsError> {
+        let settings = Settings::try_from(config)?;
+        if let Some(routers) = settings::routers(config)? {
+            self.routers.send_if_modified(|current| {
+                let changed = current.as_deref() != Some(&routers);
+                if changed {
+                    *current = Some(Arc::new(routers));
+                }
+                changed
+            });
+        }
+        Ok(settings)
+    }
+
     fn configure(&self, config: &wire::AgentConfig) {
-        match Settings::try_from(config) {
+        match self.read(config) {
             Ok(settings) => {
                 let buckets = settings.labelling.bucketing.buckets();
                 let changed = self.settings.send_if_modified(|current| {

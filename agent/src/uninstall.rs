@@ -1,4 +1,4 @@
-//! Takes back everything the agent has written: policies, labels of objects and of namespaces, its identity.
+//! Takes back everything the agent has written: policies, routers' tokens, labels of objects and of namespaces, its identity.
 //!
 //! Needs no hub. Works by what is labelled, not by any configuration: every kind that can be listed and patched is asked
 //! for objects that bear one of the keys. Safe to repeat. The agent must not run meanwhile, or it labels again. Left
@@ -21,6 +21,7 @@ use crate::join::identity::IdentitySecret;
 use crate::kinds;
 use crate::member::{self, CallError, Repeats, bounded};
 use crate::metrics::{Metrics, Patched};
+use crate::mint::secret::RouterSecrets;
 use crate::sweep::inventory::{Subject, Todo};
 use crate::sweep::pacer::Pacer;
 use crate::sweep::patch::Patcher;
@@ -54,6 +55,9 @@ pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
         .await
         .context("removing the admission policies")?;
     tracing::info!("admission policies removed");
+    take_tokens_back(&client)
+        .await
+        .context("deleting the Secrets of routers' tokens")?;
     tokio::time::sleep(PAUSE).await;
     let pacer = Pacer::new(config.member.labels_per_second);
     let uninstall = Uninstall {
@@ -82,6 +86,16 @@ pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
     let store = IdentitySecret::new(client, &uninstall.config.member.namespace);
     store.delete().await.context("removing the agent's identity")?;
     tracing::info!("nothing of the agent is left but what portolanctl installed");
+    Ok(())
+}
+
+/// No router has a token of this member any more.
+async fn take_tokens_back(client: &Client) -> Result<(), CallError> {
+    let secrets = RouterSecrets::new(client.clone());
+    for secret in secrets.list().await? {
+        secrets.delete(&secret.name).await?;
+    }
+    tracing::info!("tokens of routers taken back");
     Ok(())
 }
 

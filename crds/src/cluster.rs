@@ -207,7 +207,7 @@ pub struct MemberClusterStatus {
     /// Version of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
-    /// When the routers' present token for this cluster expires.
+    /// When the first of the routers' present tokens for this cluster expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::time"))]
     pub token_expiry: Option<Time>,

@@ -25,10 +25,12 @@ pub enum ConditionType {
     Joined,
     /// MemberCluster: its agent reports a ready API server.
     Available,
-    /// MemberCluster: the routers have a token that is not about to expire.
+    /// MemberCluster: each router has its token, and none has expired.
     CredentialsReady,
     /// MemberCluster: every object has its labels.
     LabelsSynced,
+    /// Router: its stream to the hub is open.
+    Connected,
 }
 
 /// Why a condition is as it is. A variant's name is the `reason` of the `metav1.Condition`.
@@ -88,6 +90,8 @@ pub enum ConditionReason {
     NothingAllowed,
     /// Objects are still being labelled.
     Labelling,
+    /// The router's stream to the hub has ended.
+    StreamEnded,
 }
 
 impl fmt::Display for ConditionType {

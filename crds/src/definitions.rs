@@ -8,6 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 
 use crate::cluster::MemberCluster;
+use crate::router::Router;
 use crate::sharding::ShardingConfig;
 
 /// The definitions of all kinds, as `manifests/` keeps them.
@@ -20,7 +21,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
             ..ValidationRule::default()
         }]);
     }
-    let mut definitions = vec![clusters, ShardingConfig::crd()];
+    let mut definitions = vec![clusters, ShardingConfig::crd(), Router::crd()];
     definitions.iter_mut().flat_map(schemas).for_each(forbid_null);
     definitions
 }

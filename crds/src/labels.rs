@@ -16,11 +16,20 @@ pub const DEFAULT_PREFIX: &str = "ctrlmesh.kusionstack.io/";
 
 /// Namespace of Portolan's own objects, on the hub and on members.
 pub const SYSTEM_NAMESPACE: &str = "portolan-system";
+/// Namespace on members of the ServiceAccount that routers act from, and of the Secrets that their tokens are bound to: the
+/// only one where agents make and delete Secrets of others.
+pub const ROUTERS_NAMESPACE: &str = "portolan-routers";
 /// Namespaces that agents never label and that a shard owns only where `clusters[].namespaces` names them exactly.
 ///
 /// A namespace selector, or an entry without namespaces, never takes them: a hash over all namespaces must not
 /// hand the control plane of a member to an operator that nobody gave it to.
-pub const SYSTEM_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE];
+pub const SYSTEM_NAMESPACES: [&str; 5] = [
+    "kube-system",
+    "kube-public",
+    "kube-node-lease",
+    SYSTEM_NAMESPACE,
+    ROUTERS_NAMESPACE,
+];
 
 /// Whether `namespace` is one that agents leave alone and shards own only by exact name; see
 /// [`SYSTEM_NAMESPACES`].
@@ -50,10 +59,10 @@ pub const SECRET_AGENT_IDENTITY: &str = "portolan-agent-identity";
 pub const SECRET_AGENT_BOOTSTRAP: &str = "portolan-agent-bootstrap";
 /// ServiceAccount of the agent on a member.
 pub const SERVICE_ACCOUNT_AGENT: &str = "portolan-agent";
-/// ServiceAccount that a gateway router acts from on a member.
+/// ServiceAccount that gateway routers act from on a member, in [`ROUTERS_NAMESPACE`].
 pub const SERVICE_ACCOUNT_ROUTER: &str = "portolan-router";
 /// `namespace/name` of the ServiceAccount whose token gateways hold, by which they act as others.
-pub const GATEWAY_ACCOUNT: &str = "portolan-system/portolan-router";
+pub const GATEWAY_ACCOUNT: &str = "portolan-routers/portolan-router";
 /// MutatingAdmissionPolicy (and its binding) on a member that labels objects at admission.
 pub const POLICY_LABELS: &str = "portolan-labels";
 /// ValidatingAdmissionPolicy (and its binding) on a member that reserves the label keys for the agent.
@@ -65,6 +74,11 @@ pub const ROLE_IMPERSONATE_USERS: &str = "portolan-router-impersonate-users";
 
 /// Label key of every ConfigMap of the ledger.
 pub const LABEL_LEDGER: &str = "ctrlmesh.kusionstack.io/ledger";
+
+/// Label key of the Secrets on a member that routers' tokens are bound to: the uid of the Router on the hub.
+pub const LABEL_ROUTER_UID: &str = "ctrlmesh.kusionstack.io/router-uid";
+/// Annotation key of those Secrets: the name of the Router.
+pub const ANNOTATION_ROUTER: &str = "ctrlmesh.kusionstack.io/router";
 
 /// Field manager of labels that the agent applies.
 pub const MANAGER_AGENT: &str = "portolan-agent";

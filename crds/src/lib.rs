@@ -1,7 +1,7 @@
 //! API types of Portolan, their validation, and the pure rules that hub, agent and router must agree on.
 //!
-//! No IO, no clocks, no async. The feature `schema` adds the OpenAPI schemas and the kinds `ShardingConfig` and
-//! `MemberCluster` themselves (kube derives), for the hub and `crdgen`; a router does with the specs.
+//! No IO, no clocks, no async. The feature `schema` adds the OpenAPI schemas and the kinds `ShardingConfig`,
+//! `MemberCluster` and `Router` themselves (kube derives), for the hub and `crdgen`; a router does with the specs.
 #![warn(missing_docs)]
 
 pub mod cluster;
@@ -12,6 +12,7 @@ pub mod duration;
 pub mod labels;
 pub mod ledger;
 pub mod names;
+pub mod router;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod selector;
@@ -24,6 +25,7 @@ pub use condition::{ConditionReason, ConditionType, Finding, set_condition};
 pub use duration::Duration;
 pub use labels::{LabelKeys, system_namespace};
 pub use names::{GroupResource, NameError, ShardName, leader_election_name, lease_name};
+pub use router::*;
 pub use selector::{Operator, Requirement, Selector, SelectorError};
 pub use shard::{BucketAlgorithm, Bucketing};
 pub use sharding::*;

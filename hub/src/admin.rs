@@ -46,7 +46,7 @@ fn members(facts: &Facts) -> Value {
             "agentConnected": agent.is_some_and(|agent| agent.connected),
             "namespaces": agent.and_then(|agent| agent.namespaces.as_ref()).map(std::collections::BTreeMap::len),
             "callers": agent.and_then(|agent| agent.callers.as_ref()).map(std::collections::BTreeMap::len),
-            "hasToken": agent.is_some_and(|agent| agent.token.is_some()),
+            "tokens": agent.map(|agent| agent.tokens.len()),
         })
     };
     facts

@@ -32,6 +32,7 @@ use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::people::Signer;
 use crate::pins::Pins;
+use crate::routers::Routers;
 use crate::server::{self, Services};
 use crate::status::StatusWriter;
 use crate::stream::{AgentService, AgentSessions, RouterService};
@@ -140,7 +141,12 @@ impl Parts {
         };
         self.tasks
             .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });
-        let status = StatusWriter::new(self.client.clone(), self.index.clone(), self.acks.clone());
+        let status = StatusWriter::new(
+            self.client.clone(),
+            &self.config.namespace,
+            self.index.clone(),
+            self.acks.clone(),
+        );
         self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
         let finalizers = Finalizers::new(self.client.clone(), self.index.clone());
         self.spawn(
@@ -155,12 +161,13 @@ impl Parts {
         server::serve(listener, tls, services, self.tasks.clone()).await
     }
 
-    /// Both watches; the returned readiness is theirs alone.
+    /// All watches; the returned readiness is theirs alone.
     fn start_watches(&self) -> Readiness {
         let facts_ready = Readiness::new();
         for (name, watch) in [
             ("memberclusters", Watch::members(self.watching.clone())),
             ("shardingconfigs", Watch::shards(self.watching.clone())),
+            ("routers", Watch::routers(self.watching.clone(), &self.config.namespace)),
         ] {
             let ready = [facts_ready.task(name), self.readiness.task(name)];
             self.spawn("watch", watch.run(self.index.clone(), ready, self.metrics.clone()));
@@ -220,6 +227,8 @@ impl Parts {
     fn services(&self, ca: Arc<CertificateAuthority>, pins: Pins) -> Services {
         let sessions = Arc::<AgentSessions>::default();
         let vouched = Vouched::new(self.index.clone(), self.config.routers_of.iter().cloned());
+        let (client, namespace) = (self.client.clone(), &self.config.namespace);
+        let enrolled = Routers::new(client, namespace, self.index.clone(), vouched.clone());
         Services {
             enrollment: Enroller {
                 ca,
@@ -227,7 +236,8 @@ impl Parts {
                 tokens: Tokens::new(self.client.clone(), &self.config.namespace),
                 pins: pins.clone(),
                 agents: sessions.clone(),
-                vouched: vouched.clone(),
+                vouched,
+                routers: enrolled.clone(),
                 metrics: self.metrics.clone(),
                 permits: Arc::new(Semaphore::new(MAX_ENROLMENTS)),
             },
@@ -235,7 +245,7 @@ impl Parts {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
                 access: AccessReviewer::new(self.client.clone()),
-                vouched,
+                routers: enrolled,
                 metrics: self.metrics.clone(),
                 tasks: self.tasks.clone(),
             },

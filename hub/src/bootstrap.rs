@@ -72,6 +72,8 @@ pub(crate) struct Proof {
     secret: KubeSecret,
     name: String,
     spent_on: Option<String>,
+    /// Uid of the Router object that was made for it.
+    pub(crate) router_uid: Option<String>,
 }
 
 /// The Secrets with tokens.
@@ -99,19 +101,32 @@ impl Tokens {
     }
 
     /// Binds the token to `key` (see [`key_hash`]), unless it is bound to it already.
-    pub(crate) async fn spend(&self, proof: &Proof, key: &str) -> Result<(), TokenError> {
+    pub(crate) async fn spend(&self, proof: &mut Proof, key: &str) -> Result<(), TokenError> {
         match &proof.spent_on {
             Some(spent_on) if spent_on == key => return Ok(()),
             Some(_) => return Err(TokenError::Spent),
             None => {}
         }
+        self.note(proof, "spent-on", key).await
+    }
+
+    /// Remembers the Router object that was made for the token: once that is gone, it makes no other.
+    pub(crate) async fn note_router(&self, proof: &mut Proof, uid: &str) -> Result<(), TokenError> {
+        if proof.router_uid.as_deref() == Some(uid) {
+            return Ok(());
+        }
+        self.note(proof, "router-uid", uid).await
+    }
+
+    async fn note(&self, proof: &mut Proof, key: &str, value: &str) -> Result<(), TokenError> {
         let mut secret = proof.secret.clone();
-        secret
-            .data
-            .get_or_insert_default()
-            .insert("spent-on".to_owned(), ByteString(key.as_bytes().to_vec()));
+        let data = secret.data.get_or_insert_default();
+        data.insert(key.to_owned(), ByteString(value.as_bytes().to_vec()));
         match self.api.replace(&proof.name, &PostParams::default(), &secret).await {
-            Ok(_) => Ok(()),
+            Ok(written) => {
+                proof.secret = written;
+                Ok(())
+            }
             // Somebody was faster. If it was the same key, the caller's next attempt finds it spent on that.
             Err(KubeError::Api(status)) if status.is_conflict() => Err(TokenError::Spent),
             Err(source) => Err(TokenError::Kube {
@@ -176,6 +191,7 @@ fn read(secret: KubeSecret, name: String, secret_half: &str, now: Timestamp) -> 
     Ok(Proof {
         subject,
         spent_on: text(&data, "spent-on"),
+        router_uid: text(&data, "router-uid"),
         secret,
         name,
     })

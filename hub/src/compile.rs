@@ -23,6 +23,7 @@ mod callers;
 mod ledger;
 mod members;
 mod reference;
+mod scope;
 mod shards;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ mod wanted;
 pub(crate) use arbitrate::{Verdict, some_of};
 pub(crate) use ledger::{Ledger, Released};
 pub(crate) use reference::{Compiled, Ref};
+pub(crate) use scope::Scope;
 pub(crate) use wanted::{Wanted, WantedMember};
 
 /// What the compiler carries over: who holds which pair, and which spec of each shard is in force.
@@ -69,6 +71,8 @@ pub(crate) struct World {
     /// Pods that the selector of a shard matches and that its `serviceAccounts` keeps out, in words.
     pub(crate) not_admitted: BTreeMap<ShardName, BTreeSet<String>>,
     pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
+    /// What is of one router and no other, by its name: its tokens.
+    pub(crate) credentials: BTreeMap<String, BTreeMap<Ref, Compiled>>,
 }
 
 impl World {
@@ -84,9 +88,23 @@ impl World {
             && self.callers == other.callers
             && self.not_admitted == other.not_admitted
             && self.agent_configs == other.agent_configs
+            && self.credentials == other.credentials
     }
 
-    /// Whether a router that holds `known` must give it up.
+    /// All that there is for the router of this name, in no order.
+    pub(crate) fn all_for(&self, router: &str) -> impl Iterator<Item = (&Ref, &Compiled)> {
+        let its_own = self.credentials.get(router);
+        self.resources.iter().chain(its_own.into_iter().flatten())
+    }
+
+    /// Whether there is something of this name for the router.
+    pub(crate) fn has_for(&self, router: &str, name: &Ref) -> bool {
+        let its_own = self.credentials.get(router);
+        self.resources.contains_key(name) || its_own.is_some_and(|own| own.contains_key(name))
+    }
+
+    /// Whether a router that holds `known` must give it up. Tokens of members are never: of those that its agent has not told
+    /// of nothing is known, and a router that was forgotten is told nothing at all.
     pub(crate) fn is_gone(&self, known: &Ref) -> bool {
         let unknown = known
             .cluster()
@@ -146,7 +164,7 @@ pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided) -> Wo
     members::render(&mut world, facts, settings);
     shards::render(&mut world, settings);
     callers::render(&mut world, facts);
-    world.agent_configs = agent_config::render(facts, settings, &world.state.accepted);
+    world.agent_configs = agent_config::render(facts, settings, &world);
     world
 }
 

@@ -2,14 +2,16 @@
 //!
 //! The subject follows from the proof and never from the CSR. Agents prove themselves by a bootstrap token and are pinned
 //! here; routers by a bootstrap token, or by a bound token of a member's router ServiceAccount that this member's agent
-//! reviews. Renewal needs the certificate it replaces, and the standing it was given for. Texts of refusals name the
+//! reviews, and get an object each (`routers`). Renewal needs the certificate it replaces with a key that is pinned, and the
+//! standing it was given for. Texts of refusals name the
 //! field and the fix; logs never show a token. Served by `server`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
-use portolan_crds::labels::{SERVICE_ACCOUNT_ROUTER, SYSTEM_NAMESPACE};
+use portolan_crds::RouterPod;
+use portolan_crds::labels::{ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER};
 use portolan_runtime::Secret;
 use portolan_runtime::pki::{CertificateAuthority, LeafSpec, PkiError, Usage, subject_of};
 use portolan_wire::identity::Identity;
@@ -31,6 +33,7 @@ use crate::jwks;
 use crate::metrics::{EnrollOutcome, Metrics};
 use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
+use crate::routers::{Enrolling, Routers};
 use crate::standing::{accepted, for_log, not_pinned, pin_or_note, standing};
 use crate::stream::AgentSessions;
 use crate::vouched::Vouched;
@@ -58,6 +61,7 @@ pub(crate) struct Enroller {
     pub(crate) pins: Pins,
     pub(crate) agents: Arc<AgentSessions>,
     pub(crate) vouched: Vouched,
+    pub(crate) routers: Routers,
     pub(crate) metrics: Metrics,
     /// A semaphore: whoever can reach the port can ask, and each question costs the API server a read.
     pub(crate) permits: Arc<Semaphore>,
@@ -99,8 +103,10 @@ impl Enrollment for Enroller {
                 (Usage::Client, None)
             }
             Identity::Router(name) => {
-                self.vouched.check_router(name)?;
-                (Usage::Both, Some(peer.subscription()?))
+                let enrolled = self.routers.check(name, &peer.key_hash()?)?;
+                let subscription = enrolled.subscription(&peer.subscription()?)?;
+                self.routers.renew(&enrolled, &csr.key_hash).await?;
+                (Usage::Both, Some(subscription))
             }
             Identity::Person { .. } => {
                 return Err(Status::permission_denied(
@@ -129,19 +135,28 @@ impl Enroller {
         let csr = Csr::read(&request.csr)?;
         match request.proof {
             Some(WireProof::BootstrapToken(token)) => {
-                let proof = self
+                let mut proof = self
                     .tokens
                     .check(&Secret::new(token), Timestamp::now())
                     .await
                     .map_err(token_refused)?;
                 match proof.subject.clone() {
-                    Subject::Agent { cluster } => self.enroll_agent(&proof, &cluster, &csr, request.member).await,
+                    Subject::Agent { cluster } => self.enroll_agent(&mut proof, &cluster, &csr, request.member).await,
                     Subject::Router {
                         name,
                         sans,
                         subscription,
                     } => {
-                        self.tokens.spend(&proof, &csr.key_hash).await.map_err(token_refused)?;
+                        let made = proof.router_uid.clone();
+                        let router = Enrolling {
+                            name: &name,
+                            key_hash: &csr.key_hash,
+                            subscription: &subscription,
+                            vouched_pod: None,
+                            said_pod: request.pod,
+                            made: made.as_deref(),
+                        };
+                        self.spend_on_router(&mut proof, router).await?;
                         let names = Names {
                             identity: &Identity::Router(name),
                             hosts: csr.hosts_within(&sans),
@@ -156,9 +171,16 @@ impl Enroller {
         }
     }
 
+    /// Makes the object of the router that a bootstrap token names; of one that was forgotten the token makes no other.
+    async fn spend_on_router(&self, proof: &mut Proof, router: Enrolling<'_>) -> Result<(), Status> {
+        self.tokens.spend(proof, router.key_hash).await.map_err(token_refused)?;
+        let uid = self.routers.enrol(router).await?;
+        self.tokens.note_router(proof, &uid).await.map_err(token_refused)
+    }
+
     async fn enroll_agent(
         &self,
-        proof: &Proof,
+        proof: &mut Proof,
         cluster: &str,
         csr: &Csr,
         facts: Option<v1::MemberFacts>,
@@ -236,7 +258,7 @@ impl Enroller {
                 bound.cluster, review.error
             )));
         }
-        let wanted = format!("system:serviceaccount:{SYSTEM_NAMESPACE}:{SERVICE_ACCOUNT_ROUTER}");
+        let wanted = format!("system:serviceaccount:{ROUTERS_NAMESPACE}:{SERVICE_ACCOUNT_ROUTER}");
         if review.username != wanted {
             return Err(Status::permission_denied(format!(
                 "boundToken.token: is of {}, and only {wanted} may enrol as a router",
@@ -248,6 +270,20 @@ impl Enroller {
                 "boundToken.token: is bound to no Pod: project it into the router's Pod with audience portolan",
             ));
         };
+        let pod = RouterPod {
+            cluster: Some(bound.cluster),
+            name: review.pod,
+            uid: review.pod_uid,
+        };
+        let router = Enrolling {
+            name: &name,
+            key_hash: &csr.key_hash,
+            subscription: &Subscription::Everything,
+            vouched_pod: Some(pod),
+            said_pod: None,
+            made: None,
+        };
+        self.routers.enrol(router).await?;
         let identity = Identity::Router(name);
         // No hosts beyond what the Pod proves about itself. Members that may vouch do so for gateways.
         let names = Names {

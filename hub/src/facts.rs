@@ -11,17 +11,19 @@ use std::time::Instant;
 use jiff::Timestamp;
 use portolan_crds::names::RESTORED;
 use portolan_crds::{
-    ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, ShardName, ShardingConfigSpec,
-    ShardingConfigStatus,
+    ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus, ShardName,
+    ShardingConfigSpec, ShardingConfigStatus,
 };
 use portolan_runtime::Secret;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
-/// All facts. Keys of members, agents and pins are names of member clusters.
+/// All facts. Keys of members, agents and pins are names of member clusters, those of routers the routers' names.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) members: BTreeMap<String, MemberObject>,
     pub(crate) shards: BTreeMap<ShardName, ShardObject>,
+    pub(crate) routers: BTreeMap<String, RouterObject>,
     pub(crate) pins: BTreeMap<String, Pin>,
     pub(crate) agents: BTreeMap<String, AgentReport>,
     /// Members of whose labels their agents have not spoken for so long that what they said last does not count.
@@ -58,6 +60,18 @@ pub(crate) struct ShardObject {
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
     pub(crate) status: ShardingConfigStatus,
+}
+
+/// A Router object: a router that enrolled and was not forgotten.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RouterObject {
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    /// Hashes of the keys that are its own, the one that was certified last first.
+    pub(crate) key_hashes: Vec<String>,
+    /// What it may be told; `None` if nobody can read that, and then it is nothing.
+    pub(crate) subscription: Option<Subscription>,
+    pub(crate) status: RouterStatus,
 }
 
 /// What was learnt of a member when it joined; kept by the hub in a ConfigMap.
@@ -118,7 +132,8 @@ pub(crate) struct AgentReport {
     pub(crate) vouched: Option<Instant>,
     /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
-    pub(crate) token: Option<Token>,
+    /// By the name of the router that each is for.
+    pub(crate) tokens: BTreeMap<String, Token>,
     pub(crate) allowed: Option<v1::Allowed>,
     pub(crate) heartbeat: Option<Heartbeat>,
     /// The member's resourceVersion as it was read last; 0: not yet.
@@ -146,9 +161,11 @@ pub(crate) fn coverage_for_routers(coverage: &v1::KindCoverage) -> v1::KindCover
     coverage
 }
 
-/// A token of the member's router ServiceAccount.
+/// One router's token of the member's router ServiceAccount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Token {
+    /// Uid of the Router object that it was minted for.
+    pub(crate) router_uid: String,
     pub(crate) token: Secret,
     pub(crate) expires_unix_seconds: i64,
 }

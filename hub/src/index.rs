@@ -23,7 +23,7 @@ mod report;
 mod tests;
 
 pub(crate) use bounds::OutOfBounds;
-pub(crate) use objects::{member_from, shard_from};
+pub(crate) use objects::{member_from, router_from, shard_from};
 pub(crate) use report::Report;
 
 /// Between two looks at how long agents have said nothing.
@@ -200,6 +200,64 @@ impl Facts {
         let deleted = (self.shards.len() < known).then_some(Change::Compile);
         let applied = objects.iter().map(|object| self.apply_shard(object)).max();
         deleted.max(applied).unwrap_or(Change::Nothing)
+    }
+
+    pub(crate) fn apply_router(&mut self, object: &DynamicObject) -> Change {
+        let Some((name, router)) = router_from(object) else {
+            return self.delete_router(object);
+        };
+        let change = match self.routers.get(&name) {
+            Some(before) if *before == router => Change::Nothing,
+            Some(before)
+                if before.uid == router.uid
+                    && before.key_hashes == router.key_hashes
+                    && before.subscription == router.subscription =>
+            {
+                Change::Status
+            }
+            _ => Change::Compile,
+        };
+        self.routers.insert(name.clone(), router);
+        if change == Change::Compile {
+            self.drop_tokens(&name);
+        }
+        change
+    }
+
+    pub(crate) fn delete_router(&mut self, object: &DynamicObject) -> Change {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        if self.routers.remove(name).is_none() {
+            return Change::Nothing;
+        }
+        self.drop_tokens(name);
+        Change::Compile
+    }
+
+    /// Replaces all routers by a complete list.
+    pub(crate) fn reset_routers(&mut self, objects: &[DynamicObject]) -> Change {
+        let listed: Vec<_> = objects
+            .iter()
+            .filter_map(|object| object.metadata.name.clone())
+            .collect();
+        let known = self.routers.len();
+        self.routers.retain(|name, _| listed.contains(name));
+        let deleted = (self.routers.len() < known).then_some(Change::Compile);
+        let applied = objects.iter().map(|object| self.apply_router(object)).max();
+        let routers = &self.routers;
+        for agent in self.agents.values_mut() {
+            agent.tokens.retain(|name, _| routers.contains_key(name));
+        }
+        deleted.max(applied).unwrap_or(Change::Nothing)
+    }
+
+    /// Forgets the tokens that are not of the router that has this name now.
+    fn drop_tokens(&mut self, name: &str) {
+        let uid = self.routers.get(name).map(|router| router.uid.clone());
+        for agent in self.agents.values_mut() {
+            agent
+                .tokens
+                .retain(|of, token| of != name || Some(&token.router_uid) == uid.as_ref());
+        }
     }
 
     /// Keeps or forgets why `cluster` was not let in, for its status.

@@ -33,6 +33,7 @@ pub(crate) enum Program {
 pub(crate) enum Watched {
     MemberClusters,
     ShardingConfigs,
+    Routers,
 }
 
 /// How a router answered a transaction.

@@ -1,6 +1,6 @@
 //! Facts, world and acknowledgements → the objects' statuses.
 //!
-//! What a status says is pure (`member`, `shard`); this file decides when it is worth a write: at once when something
+//! What a status says is pure (`member`, `shard`, `router`); this file decides when it is worth a write: at once when something
 //! material changed, every ten seconds when only figures did, never when nothing did. Written by server-side apply under
 //! a field manager of its own. One replica writes; with several, only the leader would.
 
@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource};
 use portolan_crds::labels::MANAGER_HUB_STATUS;
-use portolan_crds::{MemberCluster, MemberClusterStatus, ShardName, ShardingConfig, ShardingConfigStatus};
+use portolan_crds::{
+    MemberCluster, MemberClusterStatus, Router, RouterStatus, ShardName, ShardingConfig, ShardingConfigStatus,
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -30,6 +32,7 @@ mod leader;
 mod member;
 mod reach;
 mod resolved;
+mod router;
 mod shard;
 
 /// Changes come in bursts; one pass for all of them.
@@ -53,9 +56,11 @@ struct Sources<'a> {
     now: Timestamp,
 }
 
-/// Writes the statuses of MemberClusters and ShardingConfigs.
+/// Writes the statuses of MemberClusters, ShardingConfigs and Routers.
 pub(crate) struct StatusWriter {
     client: Client,
+    /// The hub's own.
+    namespace: String,
     index: Arc<Index>,
     acks: Arc<Acks>,
     written: BTreeMap<Object, Written>,
@@ -67,13 +72,15 @@ pub(crate) struct StatusWriter {
 enum Object {
     Member(String),
     Shard(ShardName),
+    Router(String),
 }
 
-/// A status of either kind.
+/// A status of any of the kinds.
 #[derive(Debug, Clone, PartialEq)]
 enum Status {
     Member(Box<MemberClusterStatus>),
     Shard(Box<ShardingConfigStatus>),
+    Router(Box<RouterStatus>),
 }
 
 #[derive(Debug)]
@@ -83,9 +90,10 @@ struct Written {
 }
 
 impl StatusWriter {
-    pub(crate) fn new(client: Client, index: Arc<Index>, acks: Arc<Acks>) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>, acks: Arc<Acks>) -> Self {
         Self {
             client,
+            namespace: namespace.to_owned(),
             index,
             acks,
             written: BTreeMap::new(),
@@ -154,7 +162,13 @@ impl StatusWriter {
                 let named = (Object::Shard(name.clone()), object.uid.clone());
                 Some((named, Status::Shard(Box::new(wanted)), observed))
             });
-            members.chain(shards).collect()
+            let all_routers = facts.routers.iter().map(|(name, object)| {
+                let wanted = router::status(sources, name, object);
+                let observed = Status::Router(Box::new(object.status.clone()));
+                let named = (Object::Router(name.clone()), object.uid.clone());
+                (named, Status::Router(Box::new(wanted)), observed)
+            });
+            members.chain(shards).chain(all_routers).collect()
         });
         let known: BTreeSet<_> = wanted.iter().map(|((object, _), _, _)| object).collect();
         self.written.retain(|object, _| known.contains(object));
@@ -165,8 +179,8 @@ impl StatusWriter {
     }
 
     async fn write(&mut self, due: Vec<(Object, (String, Status))>, metrics: &Metrics) {
-        let client = &self.client;
-        let write = |object, (uid, status)| write(client, object, uid, status);
+        let (client, namespace) = (&self.client, self.namespace.as_str());
+        let write = |object, (uid, status)| write(client, namespace, object, uid, status);
         let written = self.writer.write(due, write, &metrics.statuses).await;
         let at = Instant::now();
         self.written.extend(
@@ -189,7 +203,7 @@ impl Status {
                 status.total_objects = None;
                 Self::Member(status)
             }
-            Self::Shard(status) => Self::Shard(status.clone()),
+            Self::Shard(_) | Self::Router(_) => self.clone(),
         }
     }
 }
@@ -206,7 +220,7 @@ fn is_due(written: Option<&Written>, wanted: &Status, observed: &Status) -> bool
 }
 
 /// Applies a status by the object's uid, so that another object of the same name does not get it.
-async fn write(client: &Client, object: Object, uid: String, status: Status) -> kube::Result<()> {
+async fn write(client: &Client, namespace: &str, object: Object, uid: String, status: Status) -> kube::Result<()> {
     let params = PatchParams::apply(MANAGER_HUB_STATUS).force();
     match (&object, &status) {
         (Object::Member(name), Status::Member(status)) => {
@@ -221,6 +235,12 @@ async fn write(client: &Client, object: Object, uid: String, status: Status) -> 
             api.patch_status(name.name(), &params, &Patch::Apply(patch))
                 .await
                 .map(drop)
+        }
+        (Object::Router(name), Status::Router(status)) => {
+            let api = Api::<Router>::namespaced(client.clone(), namespace);
+            let metadata = json!({"name": name, "namespace": namespace, "uid": uid});
+            let patch = patch::<Router>(metadata, json!(status));
+            api.patch_status(name, &params, &Patch::Apply(patch)).await.map(drop)
         }
         _ => Ok(()),
     }
@@ -267,7 +287,7 @@ mod tests {
         object.metadata.uid = Some("one".to_owned());
         index.write(|facts| facts.apply_member(&object));
         let (_worlds, published) = watch::channel(Some(Published::default()));
-        let mut writer = StatusWriter::new(Client::new(accept, "default"), index, Arc::default());
+        let mut writer = StatusWriter::new(Client::new(accept, "default"), "system", index, Arc::default());
         let due = writer.due(&published);
         writer.write(due, &Metrics::default()).await;
         assert_eq!(sent.lock()[0]["metadata"], json!({"name": "east", "uid": "one"}));
@@ -289,7 +309,7 @@ mod tests {
         let object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(json!({"spec": {}}));
         index.write(|facts| facts.apply_member(&object));
         let (_worlds, published) = watch::channel(Some(Published::default()));
-        let mut writer = StatusWriter::new(Client::new(refuse, "default"), index, Arc::default());
+        let mut writer = StatusWriter::new(Client::new(refuse, "default"), "system", index, Arc::default());
         let mut pass = async || {
             let due = writer.due(&published);
             writer.write(due, &Metrics::default()).await;

@@ -16,7 +16,6 @@ mod agents;
 mod breakers;
 mod reviews;
 mod routers;
-mod scope;
 #[cfg(test)]
 mod tests;
 mod transaction;

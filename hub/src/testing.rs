@@ -21,6 +21,8 @@ use portolan_wire::v1;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
 use portolan_wire::v1::router_control_client::RouterControlClient;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -28,10 +30,11 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::transport::Channel;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::access::AccessReviewer;
 use crate::acks::Acks;
-use crate::bootstrap::Tokens;
+use crate::bootstrap::{Tokens, key_hash};
 use crate::ca;
 use crate::compile::State;
 use crate::distribute::{Distributor, Published};
@@ -40,6 +43,7 @@ use crate::index::Index;
 use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::pins::Pins;
+use crate::routers::Routers;
 use crate::server::{self, Services};
 use crate::settings::Settings;
 use crate::stream::{AgentService, AgentSessions, RouterService};
@@ -107,11 +111,17 @@ impl TestHub {
         for cluster in ["east", "west"] {
             hub.member(cluster, true);
         }
+        for router in ["gateway", "part"] {
+            hub.objects.lock().insert(router_path(router), new_router(router));
+        }
+        tell_routers(&hub.objects, &hub.index);
         let serving = IdentityStore::new(ca::serving_identity(&ca, &["127.0.0.1".to_owned()]).unwrap());
         let trust = TrustStore::from_pem(ca.pem()).unwrap();
         let tls = tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_GRPC).unwrap();
         let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
         hub.tasks.spawn_critical("grpc", serve);
+        let watch = watch_routers(hub.objects.clone(), hub.index.clone());
+        hub.tasks.spawn("watch-routers", watch);
         let (distributor, stored) = distributor(client, &hub.index, &hub.acks, &hub.worlds).await;
         hub.tasks.spawn("distribute", async {
             distributor.run(stored).await.unwrap();
@@ -124,6 +134,7 @@ impl TestHub {
     fn services(&self, client: &Client) -> Services {
         let pins = Pins::new(client.clone(), NAMESPACE, self.index.clone());
         let vouched = Vouched::new(self.index.clone(), ["east".to_owned(), "west".to_owned()]);
+        let routers = Routers::new(client.clone(), NAMESPACE, self.index.clone(), vouched.clone());
         Services {
             enrollment: Enroller {
                 ca: self.ca.clone(),
@@ -131,7 +142,8 @@ impl TestHub {
                 tokens: Tokens::new(client.clone(), NAMESPACE),
                 pins: pins.clone(),
                 agents: self.sessions.clone(),
-                vouched: vouched.clone(),
+                vouched,
+                routers: routers.clone(),
                 metrics: Metrics::default(),
                 permits: self.enrolments.clone(),
             },
@@ -139,7 +151,7 @@ impl TestHub {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
                 access: AccessReviewer::new(client.clone()),
-                vouched,
+                routers,
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),
             },
@@ -192,6 +204,9 @@ impl TestHub {
         let store = identity.map(|identity| {
             let gateway = matches!(identity, Identity::Router(_)).then_some(Subscription::Everything);
             let issued = self.issue(identity, gateway.as_ref());
+            if let (Identity::Router(name), Some(gateway)) = (identity, &gateway) {
+                self.enrolled(name, &issued.cert_pem, gateway);
+            }
             IdentityStore::new(TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap())
         });
         self.channel_with(store)
@@ -210,9 +225,33 @@ impl TestHub {
         self.ca.issue(&leaf).unwrap()
     }
 
+    /// Keeps the object of a router as if it had enrolled with this certificate, and tells the index.
+    fn enrolled(&self, name: &str, cert_pem: &str, subscription: &Subscription) {
+        let der = CertificateDer::from_pem_slice(cert_pem.as_bytes()).unwrap();
+        let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+        let key = json!(key_hash(certificate.public_key().raw));
+        let mut objects = self.objects.lock();
+        let router = objects.entry(router_path(name)).or_insert_with(|| new_router(name));
+        router["spec"]["subscription"] = json!(subscription.scopes());
+        router["spec"]["keyHashes"].as_array_mut().unwrap().push(key);
+        drop(objects);
+        tell_routers(&self.objects, &self.index);
+    }
+
+    /// As `portolanctl router forget` does.
+    pub(crate) fn forget_router(&self, name: &str) {
+        assert!(self.objects.lock().remove(&router_path(name)).is_some());
+    }
+
+    /// The Router object as it is.
+    pub(crate) fn router_object(&self, name: &str) -> Option<serde_json::Value> {
+        self.objects.lock().get(&router_path(name)).cloned()
+    }
+
     /// A router whose certificate says this subscription, and that asks for `asked`.
     pub(crate) async fn subscriber(&self, subscription: &Subscription, asked: &[&str]) -> Result<TestRouter, Status> {
         let issued = self.issue(&Identity::Router("part".to_owned()), Some(subscription));
+        self.enrolled("part", &issued.cert_pem, subscription);
         let identity = TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap();
         let hello = v1::RouterHello {
             protocol: portolan_wire::protocol::PROTOCOL,
@@ -295,7 +334,7 @@ impl TestHub {
         self.router_over(self.channel(Some(identity)), hello).await
     }
 
-    async fn router_over(&self, channel: Channel, hello: v1::RouterHello) -> Result<TestRouter, Status> {
+    pub(crate) async fn router_over(&self, channel: Channel, hello: v1::RouterHello) -> Result<TestRouter, Status> {
         let (outbox, messages) = mpsc::channel(16);
         let said = v1::router_message::Kind::Hello(hello);
         outbox.send(v1::RouterMessage { kind: Some(said) }).await.unwrap();
@@ -319,6 +358,47 @@ impl TestHub {
         tokio::time::timeout(PATIENCE, found)
             .await
             .unwrap_or_else(|_| panic!("never: {what}"))
+    }
+}
+
+/// A router that has not enrolled here.
+fn new_router(name: &str) -> serde_json::Value {
+    let uid = router_ref(name).uid;
+    json!({
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid, "resourceVersion": "1"},
+        "spec": {"keyHashes": [], "subscription": ["everything"]},
+    })
+}
+
+/// The router of this name, whose object is made here.
+pub(crate) fn router_ref(name: &str) -> v1::RouterRef {
+    v1::RouterRef {
+        name: name.to_owned(),
+        uid: format!("router-{name}"),
+    }
+}
+
+fn router_path(name: &str) -> String {
+    format!("/apis/ctrlmesh.kusionstack.io/v1alpha1/namespaces/{NAMESPACE}/routers/{name}")
+}
+
+/// As the watch would.
+fn tell_routers(objects: &Objects, index: &Index) {
+    let folder = router_path("");
+    let kept: Vec<DynamicObject> = {
+        let objects = objects.lock();
+        let routers = objects.iter().filter(|(path, _)| path.starts_with(&folder));
+        routers
+            .map(|(_, object)| serde_json::from_value(object.clone()).unwrap())
+            .collect()
+    };
+    index.write(|facts| facts.reset_routers(&kept));
+}
+
+async fn watch_routers(objects: Objects, index: Arc<Index>) {
+    loop {
+        tell_routers(&objects, &index);
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -356,6 +436,7 @@ pub(crate) fn enroll_request(token: String, csr: &[u8], member: Option<v1::Membe
         proof: Some(v1::enroll_request::Proof::BootstrapToken(token)),
         csr: csr.to_vec(),
         member,
+        pod: None,
     }
 }
 

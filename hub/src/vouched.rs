@@ -33,7 +33,9 @@ impl Vouched {
 
     /// The name of the router in Pod `pod`; `None` if no Pod has such a name.
     pub(crate) fn name(cluster: &str, pod: &str) -> Option<String> {
-        is_dns_subdomain(pod).then(|| format!("{cluster}{SEPARATOR}{pod}"))
+        let name = format!("{cluster}{SEPARATOR}{pod}");
+        // Together they may be longer than the name of an object.
+        (is_dns_subdomain(pod) && is_dns_subdomain(&name)).then_some(name)
     }
 
     /// Whether the router of this name may go on: it is no member's, or of one that may vouch and is a member still.

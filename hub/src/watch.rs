@@ -1,4 +1,4 @@
-//! Watches of the hub's own objects: MemberClusters and ShardingConfigs, into the index.
+//! Watches of the hub's own objects: MemberClusters, ShardingConfigs and Routers, into the index.
 //!
 //! Objects are read untyped, so that a malformed one is an entry with a problem and not the end of its watch. A broken
 //! watch starts again with back-off; a complete list replaces what was there. Waits first for the CRDs, saying which is
@@ -12,7 +12,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Error as KubeError, Resource};
-use portolan_crds::{MemberCluster, ShardingConfig};
+use portolan_crds::{MemberCluster, Router, ShardingConfig};
 use portolan_runtime::{Backoff, ReadyHandle};
 
 use crate::facts::Facts;
@@ -54,6 +54,18 @@ impl Watch {
             apply: Facts::apply_shard,
             delete: Facts::delete_shard,
             reset: Facts::reset_shards,
+        }
+    }
+
+    pub(crate) fn routers(client: Client, namespace: &str) -> Self {
+        let resource = ApiResource::erase::<Router>(&());
+        Self {
+            api: Api::namespaced_with(client, namespace, &resource),
+            resource,
+            watched: Watched::Routers,
+            apply: Facts::apply_router,
+            delete: Facts::delete_router,
+            reset: Facts::reset_routers,
         }
     }
 

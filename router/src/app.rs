@@ -174,7 +174,7 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     let hub = &parts.config.hub;
     let link = HubLink::new(&hub.endpoint, parts.hub_ca.clone(), parts.identity.clone())?;
     let ready = parts.readiness.task("identity");
-    let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready);
+    let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready).in_pod(hub.pod.clone());
     let state = HubState::new(parts.routing.clone(), &hub.state_dir).held_to_format_1(hub.held_to_format_1);
     let ready = parts.readiness.task("snapshot");
     let mut subscriber = Subscriber::new(link, state, parts.reviews.clone(), parts.metrics.hub.clone(), ready);

@@ -13,6 +13,7 @@ use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
 use portolan_runtime::tls::IdentityFiles;
 use portolan_wire::client::host_of;
+use portolan_wire::v1::RouterPod;
 use thiserror::Error;
 
 use crate::resource::enroll::Proof;
@@ -77,6 +78,13 @@ struct HubArgs {
     /// The member cluster that issued --token-file.
     #[arg(long, env = "PORTOLAN_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
+    /// Name of the Pod that this router runs in, if that is one in the hub's own namespace: with the Pod the hub forgets the
+    /// router. By the downward API: metadata.name.
+    #[arg(long, env = "POD_NAME", value_name = "NAME", requires = "pod_uid")]
+    pod_name: Option<String>,
+    /// Uid of that Pod. By the downward API: metadata.uid.
+    #[arg(long, env = "POD_UID", value_name = "UID", requires = "pod_name")]
+    pod_uid: Option<String>,
     /// Folder for the identity and the last good state, both with their secrets (mode 0600).
     #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIR")]
     state_dir: PathBuf,
@@ -159,6 +167,8 @@ pub(crate) struct HubConfig {
     pub(crate) ca: PathBuf,
     /// What to enrol with; `None` works once the identity is in the state folder.
     pub(crate) proof: Option<Proof>,
+    /// Where it runs.
+    pub(crate) pod: Option<RouterPod>,
     /// Identity and last good state.
     pub(crate) state_dir: PathBuf,
     /// Cursors of format 2 are not read, as by routers of before.
@@ -279,6 +289,10 @@ fn hub(args: HubArgs, faults: &mut Vec<String>) -> HubConfig {
         endpoint: args.hub,
         ca: args.hub_ca,
         proof,
+        pod: args
+            .pod_name
+            .zip(args.pod_uid)
+            .map(|(name, uid)| RouterPod { name, uid }),
         state_dir: args.state_dir,
         held_to_format_1: args.cursor_format_1,
     }

@@ -36,6 +36,8 @@ pub const CANARY: &str = "canary0token0must0not0be0seen";
 const CANARY_HASH: &str = "cfeac4d244d1a4765f627adfb5b7679aa92799b1ae7f69a21389557fb9db2928";
 /// Of certificates that are issued here.
 const TTL: Duration = Duration::from_hours(1);
+/// When tokens that are made here expire.
+const NEVER: &str = "2099-01-01T00:00:00Z";
 /// Messages under way to the hub.
 const OUTBOX: usize = 16;
 
@@ -50,7 +52,7 @@ pub async fn ca(client: &Client) -> anyhow::Result<CertificateAuthority> {
     )?)
 }
 
-/// A certificate as the hub would issue it; a router's is for everything.
+/// A certificate as the hub would issue it; a router's is for everything, and of one that has not enrolled.
 pub fn identity(ca: &CertificateAuthority, identity: &Identity) -> anyhow::Result<Arc<IdentityStore>> {
     let gateway = matches!(identity, Identity::Router(_)).then(|| Subscription::Everything.to_uris());
     let issued = ca.issue(&LeafSpec {
@@ -67,7 +69,26 @@ pub fn identity(ca: &CertificateAuthority, identity: &Identity) -> anyhow::Resul
     )?))
 }
 
-/// Makes a bootstrap token that is good until `expires`.
+/// The certificate of a router that enrols, which sees everything, and its key.
+pub async fn enroll_router(channel: Channel, client: &Client, name: &str) -> anyhow::Result<Arc<IdentityStore>> {
+    let token = bootstrap_token(client, "router", name, NEVER).await?;
+    let key = pki::new_private_key()?;
+    let request = v1::EnrollRequest {
+        proof: Some(v1::enroll_request::Proof::BootstrapToken(token)),
+        csr: pki::signing_request(&key)?,
+        ..v1::EnrollRequest::default()
+    };
+    let answer = EnrollmentClient::new(channel).enroll(request).await?.into_inner();
+    match answer.outcome.context("an outcome")? {
+        Outcome::Issued(issued) => Ok(IdentityStore::new(TlsIdentity::from_pem(
+            &issued.certificate_pem,
+            &key,
+        )?)),
+        Outcome::Pending(pending) => bail!("pending: {}", pending.reason),
+    }
+}
+
+/// Makes a bootstrap token that is good until `expires`; a router's is for everything.
 pub async fn bootstrap_token(client: &Client, kind: &str, name: &str, expires: &str) -> anyhow::Result<String> {
     let id: String = format!("{:06x}", rand::random::<u32>() & 0x00ff_ffff);
     let data = [
@@ -75,6 +96,7 @@ pub async fn bootstrap_token(client: &Client, kind: &str, name: &str, expires: &
         ("name", name),
         ("token-hash", CANARY_HASH),
         ("expires", expires),
+        ("subscription", "everything"),
     ];
     let data = data.map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())));
     let secret = KubeSecret {
@@ -134,6 +156,7 @@ pub async fn enroll(channel: Channel, token: &str, csr: &[u8], facts: v1::Member
         proof: Some(v1::enroll_request::Proof::BootstrapToken(token.to_owned())),
         csr: csr.to_vec(),
         member: Some(facts),
+        pod: None,
     };
     let answer = EnrollmentClient::new(channel).enroll(request).await?.into_inner();
     answer
@@ -158,13 +181,12 @@ pub async fn join(channel: Channel, token: &str, cluster: &str) -> anyhow::Resul
 #[derive(Debug)]
 pub struct Agent {
     outbox: mpsc::Sender<v1::AgentMessage>,
-    _updates: Streaming<v1::AgentUpdate>,
-    beats: tokio::task::JoinHandle<()>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Agent {
-    /// Opens the stream of the agent whose certificate `channel` offers.
-    pub async fn connect(channel: Channel, cluster: &str) -> anyhow::Result<Self> {
+    /// Opens the stream of the agent whose certificate `channel` offers, and that gives each router this token.
+    pub async fn connect(channel: Channel, cluster: &str, token: &str) -> anyhow::Result<Self> {
         let facts = facts_of(cluster);
         let hello = v1::AgentHello {
             protocol: PROTOCOL,
@@ -179,9 +201,11 @@ impl Agent {
         let mut client = AgentControlClient::new(channel);
         let updates = client.connect(ReceiverStream::new(messages)).await?.into_inner();
         Ok(Self {
-            beats: beat_on(outbox.clone()),
+            tasks: vec![
+                beat_on(outbox.clone()),
+                mint_on(updates, outbox.clone(), token.to_owned()),
+            ],
             outbox,
-            _updates: updates,
         })
     }
 
@@ -193,8 +217,31 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        self.beats.abort();
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "ends with the agent that it is a part of")]
+fn mint_on(
+    mut updates: Streaming<v1::AgentUpdate>,
+    outbox: mpsc::Sender<v1::AgentMessage>,
+    token: String,
+) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        while let Ok(Some(update)) = updates.message().await {
+            let Some(v1::agent_update::Kind::Config(config)) = update.kind else {
+                continue;
+            };
+            for router in config.routers.unwrap_or_default().routers {
+                let minted = v1::MemberToken {
+                    token: token.clone(),
+                    expires_unix_seconds: 4_000_000_000,
+                    router: Some(router),
+                };
+                let _ = outbox.send(message(Kind::MemberToken(minted))).await;
+            }
+        }
+    })
 }
 
 fn message(kind: Kind) -> v1::AgentMessage {

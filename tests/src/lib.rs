@@ -12,6 +12,7 @@ pub mod go_client;
 pub mod hub_cluster;
 pub mod kubectl;
 pub mod programs;
+pub mod routers;
 pub mod shard;
 pub mod trace;
 pub mod watch;

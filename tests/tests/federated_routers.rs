@@ -13,10 +13,10 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use portolan_crds::ShardingConfig;
 use portolan_testbed::eventually;
-use portolan_tests::ctl;
-use portolan_tests::daemon::{Daemon, Launch};
+use portolan_tests::daemon::Daemon;
 use portolan_tests::door::Door;
-use portolan_tests::programs::{admin_get, argument};
+use portolan_tests::programs::admin_get;
+use portolan_tests::routers;
 use portolan_tests::shard::federated;
 use portolan_tests::watch::Watch;
 use portolan_tests::world::{Plan, World};
@@ -40,39 +40,7 @@ async fn start() -> World {
 
 /// One more router of the fleet, which finds the hub at `hub`.
 async fn router(world: &World, name: &str, hub: &str, env: &[(&str, &str)]) -> Daemon {
-    let dir = world.fleet.dir();
-    let kubeconfig = argument(world.cluster("hub").direct_kubeconfig_path());
-    let token = [
-        "router-token",
-        name,
-        "--san",
-        "127.0.0.1",
-        "--hub-kubeconfig",
-        &kubeconfig,
-    ];
-    let token = ctl::ok(&token).await.unwrap();
-    let token_file = dir.join(format!("{name}.token"));
-    std::fs::write(&token_file, token).unwrap();
-    let (token_file, ca) = (argument(&token_file), argument(&dir.join("hub-ca.crt")));
-    let state = argument(&dir.join(format!("{name}-state")));
-    let arguments = [
-        ["--bind", "127.0.0.1:0"],
-        ["--hub", hub],
-        ["--hub-ca", &ca],
-        ["--bootstrap-token-file", &token_file],
-        ["--state-dir", &state],
-    ];
-    let launch = Launch {
-        name: name.to_owned(),
-        program: "portolan-router".to_owned(),
-        arguments: arguments.concat().into_iter().map(str::to_owned).collect(),
-        env: env
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect(),
-        dir: dir.to_path_buf(),
-    };
-    let router = Daemon::start(launch).await.unwrap();
+    let router = routers::start(world, name, hub, env).await.unwrap();
     router.ready().await;
     router
 }
@@ -90,9 +58,7 @@ async fn door_of(router: &Daemon, door: &Door) -> Door {
 }
 
 fn hub_of(world: &World) -> String {
-    let file = std::fs::read(world.fleet.dir().join("hub.addresses.json")).unwrap();
-    let addresses: Value = serde_json::from_slice(&file).unwrap();
-    addresses["bind"].as_str().unwrap().to_owned()
+    routers::hub_of(world).unwrap()
 }
 
 /// Makes a ConfigMap past the routers; returns its version.

@@ -26,6 +26,8 @@ mod people;
 mod readings;
 #[path = "hostile/withdrawn.rs"]
 mod withdrawn;
+#[path = "hostile/stolen_router.rs"]
+mod stolen_router;
 
 use kube::api::{Api, Patch, PatchParams};
 use portolan_crds::MemberCluster;

@@ -33,8 +33,13 @@ pub(crate) enum Command {
     Kubeconfig(KubeconfigArgs),
     /// Make a bootstrap token for a gateway router
     RouterToken(RouterTokenArgs),
-    /// Show members, shards, callers, or kinds that not all members serve
+    /// Show members, shards, callers, routers, or kinds that not all members serve
     Get(GetArgs),
+    /// Forget a router that is gone or was stolen
+    Router {
+        #[command(subcommand)]
+        command: RouterCommand,
+    },
     /// Show who has which namespace as the hub keeps it, or take it over where that is lost
     Ledger {
         #[command(subcommand)]
@@ -80,8 +85,20 @@ Examples:
   $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig
   $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig --yes";
 
+const FORGET_HELP: &str = "\
+Deletes the Router object on the hub, as kubectl delete rt -n portolan-system NAME does. Its
+streams to the hub end within seconds, its certificate is refused although it is good for days, and
+the agents take its tokens back: members refuse new requests with them within 15 seconds. Watches,
+execs and port-forwards that it has open in members last until they end. The bootstrap token that
+it enrolled with makes no other router. A router that is to serve again enrols anew: with a new
+token from `portolanctl router-token NAME`, and an empty state folder.
+
+Examples:
+  $ portolanctl get routers --hub-kubeconfig hub.kubeconfig
+  $ portolanctl router forget gateway --hub-kubeconfig hub.kubeconfig";
+
 const GET_HELP: &str = "\
-Clusters, shards and callers are the hub's to tell: --hub-kubeconfig FILE, or --dir DIR.
+Clusters, shards, callers and routers are the hub's to tell: --hub-kubeconfig FILE, or --dir DIR.
 Kinds are a router's to tell: --router-admin HOST:PORT, or --dir DIR.
 
 Examples:
@@ -289,8 +306,26 @@ pub(crate) enum GetWhat {
     Shards,
     /// Callers: replicas of operators, their shard and version
     Callers,
+    /// Routers that enrolled: what they see, when they were seen last
+    Routers,
     /// Kinds that the members of a shard do not all serve alike
     Kinds,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RouterCommand {
+    /// Refuse a router from now on, and take its tokens in the members back
+    #[command(after_help = FORGET_HELP)]
+    Forget(ForgetArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ForgetArgs {
+    /// Names of routers, as `get routers` lists them
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,14 +1,15 @@
-//! `portolanctl get clusters|shards|callers`: what the hub decided, from the status of its objects. Kinds are a router's to
-//! tell, see `kinds`.
+//! `portolanctl get clusters|shards|callers|routers`: what the hub decided, from the status of its objects. Kinds are a
+//! router's to tell, see `kinds`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels::SYSTEM_NAMESPACES;
 use portolan_crds::{
-    BreakerState, CallerReplica, CallersStatus, ClusterShardStatus, ConditionReason, MemberCluster,
+    BreakerState, CallerReplica, CallersStatus, ClusterShardStatus, ConditionReason, MemberCluster, Router, RouterPod,
     STATUS_REPLICAS_MAX, ShardingConfig,
 };
 use serde::Serialize;
@@ -21,6 +22,8 @@ use crate::table::Table;
 
 /// Longest list of names in one cell; the rest is counted.
 const NAMES_SHOWN: usize = 6;
+/// Scopes in one cell; the rest is counted.
+const SCOPES_SHOWN: usize = 3;
 
 pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
     let hub = async || -> anyhow::Result<Client> {
@@ -40,6 +43,7 @@ pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
             let configs = list(&hub().await?).await?;
             args.output.print(&callers_of(&configs), |all| callers(all, &configs))
         }
+        GetWhat::Routers => args.output.print(&list::<Router>(&hub().await?).await?, routers),
         GetWhat::Kinds => kinds::run(&args.router, args.output).await,
     }
 }
@@ -256,6 +260,49 @@ fn name_of(config: &ShardingConfig) -> String {
     format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any())
 }
 
+fn routers(routers: &Vec<Router>) -> String {
+    let mut table = Table::new(&["NAME", "CONNECTED", "SEES", "LAST SEEN", "VERSION", "RUNS IN"]);
+    for router in routers {
+        table.row(router_row(router, Timestamp::now()));
+    }
+    format!("{table}")
+}
+
+fn router_row(router: &Router, now: Timestamp) -> Vec<String> {
+    let status = router.status.clone().unwrap_or_default();
+    let seen = status.last_seen.as_ref().map(|seen| {
+        let minutes = now.duration_since(seen.0).as_mins();
+        if minutes < 2 {
+            "just now".to_owned()
+        } else {
+            format!("{minutes} min ago")
+        }
+    });
+    vec![
+        router.name_any(),
+        condition(&status.conditions, "Connected"),
+        scopes(&router.spec.subscription),
+        seen.unwrap_or_default(),
+        status.version.unwrap_or_default(),
+        router.spec.pod.as_ref().map(pod).unwrap_or_default(),
+    ]
+}
+
+fn scopes(all: &[String]) -> String {
+    let mut text = all.iter().take(SCOPES_SHOWN).cloned().collect::<Vec<_>>().join(",");
+    if all.len() > SCOPES_SHOWN {
+        let _ = write!(text, " and {} more", all.len() - SCOPES_SHOWN);
+    }
+    text
+}
+
+fn pod(pod: &RouterPod) -> String {
+    match &pod.cluster {
+        Some(cluster) => format!("Pod {} of member {cluster}", pod.name),
+        None => format!("Pod {} of the hub", pod.name),
+    }
+}
+
 fn condition(conditions: &[Condition], type_: &str) -> String {
     conditions
         .iter()
@@ -305,7 +352,7 @@ mod tests {
     use std::path::Path;
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use k8s_openapi::jiff::Timestamp;
+    use portolan_crds::RouterSpec;
 
     use super::*;
     use crate::cli::{HubArgs, OutputArgs, RouterArgs};
@@ -356,12 +403,30 @@ mod tests {
         let wide = shards(&vec![config.clone()], true);
         for words in [
             "LABELS       LEAVES OUT",
-            "incomplete   system: kube-public, kube-node-lease, portolan-system; shadowed: ns-b\n",
+            "incomplete   system: kube-public, kube-node-lease, portolan-system, portolan-routers; shadowed: ns-b\n",
             "only where spec.clusters[].namespaces names them",
         ] {
             assert!(wide.contains(words), "{wide}");
         }
         assert!(!shards(&vec![config], false).contains("LEAVES OUT"));
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_router_is_left_empty() {
+        let subscription = ["a", "b", "c", "d"].map(|name| format!("shard:ops/{name}"));
+        let spec = RouterSpec {
+            subscription: subscription.to_vec(),
+            ..RouterSpec::default()
+        };
+        let told = routers(&vec![Router::new("gateway", spec)]);
+        let lines = [
+            "NAME      CONNECTED   SEES                                              LAST SEEN   VERSION   RUNS IN",
+            "gateway   -           shard:ops/a,shard:ops/b,shard:ops/c and 1 more   -           -         -",
+        ];
+        assert_eq!(
+            told.split_whitespace().collect::<Vec<_>>(),
+            lines.join("\n").split_whitespace().collect::<Vec<_>>()
+        );
     }
 
     #[test]

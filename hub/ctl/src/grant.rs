@@ -324,15 +324,15 @@ pub(crate) fn role_ref(kind: &str, name: &str) -> RoleRef {
 }
 
 fn router() -> Subject {
-    service_account(labels::SERVICE_ACCOUNT_ROUTER)
+    service_account(labels::ROUTERS_NAMESPACE, labels::SERVICE_ACCOUNT_ROUTER)
 }
 
 /// A ServiceAccount of Portolan's own in the member, as the subject of a binding.
-pub(crate) fn service_account(name: &str) -> Subject {
+pub(crate) fn service_account(namespace: &str, name: &str) -> Subject {
     Subject {
         kind: "ServiceAccount".into(),
         name: name.to_owned(),
-        namespace: Some(labels::SYSTEM_NAMESPACE.into()),
+        namespace: Some(namespace.into()),
         ..Default::default()
     }
 }
@@ -357,6 +357,7 @@ mod tests {
         for (accounts, users) in [
             (&["kube-system/default"][..], &[][..]),
             (&["portolan-system/portolan-agent"], &[]),
+            (&["portolan-routers/portolan-router"], &[]),
             (&["*/default"], &[]),
             (&["ns/*"], &[]),
             (&["ns"], &[]),

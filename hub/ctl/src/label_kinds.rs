@@ -64,7 +64,10 @@ impl LabelKinds {
         let binding = ClusterRoleBinding {
             metadata: managed(ROLE),
             role_ref: role_ref("ClusterRole", ROLE),
-            subjects: Some(vec![service_account(labels::SERVICE_ACCOUNT_AGENT)]),
+            subjects: Some(vec![service_account(
+                labels::SYSTEM_NAMESPACE,
+                labels::SERVICE_ACCOUNT_AGENT,
+            )]),
         };
         put(&Api::all(member.clone()), &binding).await
     }

@@ -14,6 +14,7 @@ mod cli;
 mod connect;
 mod dev;
 mod explain;
+mod forget;
 mod get;
 mod grant;
 mod hub_ca;
@@ -32,7 +33,7 @@ mod watch_state;
 
 use clap::Parser;
 
-use crate::cli::{Cli, Command, DevCommand};
+use crate::cli::{Cli, Command, DevCommand, RouterCommand};
 use crate::dev::request::Request;
 
 #[tokio::main]
@@ -55,6 +56,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Kubeconfig(args) => kubeconfig::run(&args).await,
         Command::RouterToken(args) => bootstrap::run_router_token(&args).await,
         Command::Get(args) => get::run(&args).await,
+        Command::Router { command } => match command {
+            RouterCommand::Forget(args) => forget::run(&args).await,
+        },
         Command::Ledger { command } => ledger::run(&command).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::WatchState(args) => watch_state::run(&args).await,

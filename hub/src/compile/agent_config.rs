@@ -1,21 +1,20 @@
-//! What each agent must label and which Pods it must report.
+//! What each agent must label, which Pods it must report, and which routers it must give a token.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_crds::{GroupResource, ShardName};
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
-use super::Accepted;
 use super::callers::{caller_selector, runs_in};
+use super::{Accepted, Ref, Scope, World};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
 /// One configuration for each accepted member.
-pub(super) fn render(
-    facts: &Facts,
-    settings: &Settings,
-    accepted: &BTreeMap<ShardName, Accepted>,
-) -> BTreeMap<String, v1::AgentConfig> {
+pub(super) fn render(facts: &Facts, settings: &Settings, world: &World) -> BTreeMap<String, v1::AgentConfig> {
+    let accepted = &world.state.accepted;
+    let routers = scopes(facts, world);
     let kinds: Vec<_> = kinds(settings, accepted).into_iter().map(v1::KindRef::from).collect();
     let members = facts.members.iter().filter(|(_, member)| member.accept);
     members
@@ -25,10 +24,41 @@ pub(super) fn render(
                 bucketing: Some(settings.bucketing.into()),
                 labelled_kinds: kinds.clone(),
                 caller_selectors: selectors(cluster, accepted),
+                routers: Some(who_acts_in(cluster, &routers)),
             };
             (cluster.clone(), config)
         })
         .collect()
+}
+
+/// What each router may be told. Most are told the same, and one look at the world is enough for those.
+fn scopes<'a>(facts: &'a Facts, world: &World) -> Vec<(Scope, Vec<v1::RouterRef>)> {
+    let mut alike = BTreeMap::<Vec<String>, (&'a Subscription, Vec<v1::RouterRef>)>::new();
+    for (name, router) in &facts.routers {
+        let Some(subscription) = &router.subscription else {
+            continue;
+        };
+        let (_, routers) = alike
+            .entry(subscription.scopes())
+            .or_insert_with(|| (subscription, Vec::new()));
+        routers.push(v1::RouterRef {
+            name: name.clone(),
+            uid: router.uid.clone(),
+        });
+    }
+    let scoped = alike.into_values();
+    scoped
+        .map(|(subscription, routers)| (Scope::of(subscription, world), routers))
+        .collect()
+}
+
+/// The routers that are given this member's token.
+fn who_acts_in(cluster: &str, scopes: &[(Scope, Vec<v1::RouterRef>)]) -> v1::Routers {
+    let token = Ref::gateway_credential(cluster);
+    let told = scopes.iter().filter(|(scope, _)| scope.sees(&token));
+    let mut routers: Vec<_> = told.flat_map(|(_, routers)| routers.iter().cloned()).collect();
+    routers.sort_by(|a, b| a.name.cmp(&b.name));
+    v1::Routers { routers }
 }
 
 /// The configured kinds and those that limits in force name, without repetition.

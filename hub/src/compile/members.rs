@@ -1,4 +1,4 @@
-//! Members → the way to each, who its callers are, how far its objects are labelled, and the token for it.
+//! Members → the way to each, who its callers are, how far its objects are labelled, and each router's token for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::{Compiled, Ledger, Ref, World};
-use crate::facts::{AgentReport, Facts, MemberObject, Namespace, Pin, coverage_for_routers};
+use crate::facts::{AgentReport, Facts, MemberObject, Namespace, Pin, Token, coverage_for_routers};
 use crate::jwks;
 use crate::settings::Settings;
 
@@ -39,15 +39,17 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
                 Ref::Coverage(cluster.clone()),
                 coverage(cluster, agent, silent, unconfirmed),
             ),
-            (
-                Ref::gateway_credential(cluster),
-                agent.and_then(|agent| credential(cluster, agent)),
-            ),
         ] {
             match compiled {
                 Some(compiled) => drop(world.resources.insert(name, compiled)),
                 None => drop(world.unknown.insert((name.kind(), cluster.clone()))),
             }
+        }
+        let token = Ref::gateway_credential(cluster);
+        world.unknown.insert((token.kind(), cluster.clone()));
+        for (router, told) in agent.into_iter().flat_map(|agent| &agent.tokens) {
+            let its_own = world.credentials.entry(router.clone()).or_default();
+            its_own.insert(token.clone(), credential(cluster, told));
         }
     }
 }
@@ -161,15 +163,13 @@ fn is_labelled(name: &str, namespace: &Namespace, settings: &Settings) -> bool {
     is(settings.keys.namespace(), name) && is(settings.keys.sharding_hash(), &bucket)
 }
 
-/// `None` until the agent has minted one for this process.
-fn credential(cluster: &str, agent: &AgentReport) -> Option<Compiled> {
-    let token = agent.token.as_ref()?;
-    Some(Compiled::new(Body::Credential(v1::Credential {
+fn credential(cluster: &str, token: &Token) -> Compiled {
+    Compiled::new(Body::Credential(v1::Credential {
         cluster: cluster.to_owned(),
         identity: GATEWAY_ACCOUNT.to_owned(),
         token: token.token.expose().clone(),
         expires_unix_seconds: token.expires_unix_seconds,
-    })))
+    }))
 }
 
 fn endpoints(spec: &MemberClusterSpec) -> Vec<v1::Endpoint> {

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::acks::{LedgerPosition, RouterState};
 use crate::compile::Ref;
-use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distributor, faulty_api};
+use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distributor, faulty_api, router_ref};
 
 #[test]
 fn what_was_just_seen_has_to_ripen() {
@@ -45,6 +45,7 @@ async fn token(agent: &TestAgent, token: &str) {
     let token = v1::MemberToken {
         token: token.to_owned(),
         expires_unix_seconds: i64::MAX,
+        router: Some(router_ref("gateway")),
     };
     agent.say(AgentSaid::MemberToken(token)).await;
 }
@@ -66,8 +67,8 @@ fn in_force(hub: &TestHub) -> Option<i64> {
 
 fn credential(hub: &TestHub) -> Option<String> {
     let worlds = hub.worlds.borrow();
-    let resources = &worlds.as_ref()?.world.resources;
-    match resources
+    let credentials = worlds.as_ref()?.world.credentials.get("gateway")?;
+    match credentials
         .get(&Ref::gateway_credential("east"))?
         .resource
         .body

@@ -57,6 +57,12 @@ impl Facts {
 
     /// Folds a report in. Nothing is changed by one that is refused.
     pub(super) fn apply_report(&mut self, cluster: &str, epoch: u64, report: Report) -> Result<Change, OutOfBounds> {
+        // Of a router that was forgotten, or enrolled anew since, there is no token any more.
+        if let Report::Token(token) = &report
+            && !self.is_of_router(token)
+        {
+            return Ok(Change::Nothing);
+        }
         match self.agents.get_mut(cluster).filter(|agent| agent.epoch == epoch) {
             Some(agent) => {
                 let report = check(agent, report)?;
@@ -77,6 +83,15 @@ impl Facts {
             }
             None => Ok(Change::Nothing),
         }
+    }
+
+    fn is_of_router(&self, token: &v1::MemberToken) -> bool {
+        let router = token.router.as_ref();
+        router.is_some_and(|router| {
+            self.routers
+                .get(&router.name)
+                .is_some_and(|known| known.uid == router.uid)
+        })
     }
 
     /// What agents said of labels ages, and new namespaces settle: of each member without a word within [`COVERAGE_AGES`] it does not count any more. Not
@@ -106,13 +121,7 @@ impl AgentReport {
             Report::Namespaces(delta) => self.namespaces(delta),
             Report::Coverage(delta) => self.coverage(delta),
             Report::Callers(delta) => self.callers(delta),
-            Report::Token(token) => replace(
-                &mut self.token,
-                Token {
-                    token: Secret::new(token.token),
-                    expires_unix_seconds: token.expires_unix_seconds,
-                },
-            ),
+            Report::Token(token) => self.token(token),
             Report::Allowed(mut allowed) => {
                 allowed.service_accounts.sort();
                 allowed.users.sort();
@@ -123,6 +132,20 @@ impl AgentReport {
                 Change::Status
             }
         }
+    }
+
+    fn token(&mut self, told: v1::MemberToken) -> Change {
+        let router = told.router.unwrap_or_default();
+        let token = Token {
+            router_uid: router.uid,
+            token: Secret::new(told.token),
+            expires_unix_seconds: told.expires_unix_seconds,
+        };
+        if self.tokens.get(&router.name) == Some(&token) {
+            return Change::Nothing;
+        }
+        self.tokens.insert(router.name, token);
+        Change::Compile
     }
 
     fn beat(&mut self, beat: v1::Heartbeat, at: Timestamp) -> Change {

@@ -1,4 +1,4 @@
-//! Reads MemberClusters and ShardingConfigs out of untyped objects, so that a malformed one is an entry with a problem
+//! Reads MemberClusters, ShardingConfigs and Routers out of untyped objects, so that a malformed one is an entry with a problem
 //! and never an error of the watch that brought it.
 
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use portolan_crds::labels::FINALIZER_SHARD;
-use portolan_crds::{MemberClusterSpec, Problem, Reason, ShardName, ShardingConfigSpec, validate_member};
+use portolan_crds::{MemberClusterSpec, Problem, Reason, RouterSpec, ShardName, ShardingConfigSpec, validate_member};
+use portolan_wire::subscription::Subscription;
 use serde::de::DeserializeOwned;
 
-use crate::facts::{MemberObject, ShardObject};
+use crate::facts::{MemberObject, RouterObject, ShardObject};
 
 /// Reads a MemberCluster. `before`: the entry it replaces, whose good spec stays in force if this one is bad.
 pub(crate) fn member_from(object: &DynamicObject, before: Option<&MemberObject>) -> MemberObject {
@@ -53,6 +54,25 @@ pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObje
         status: section(object, "status").unwrap_or_default(),
     };
     Some((name, shard))
+}
+
+/// Reads a Router; `None` for one that is being deleted: it was forgotten, whoever still has a finalizer on it.
+pub(crate) fn router_from(object: &DynamicObject) -> Option<(String, RouterObject)> {
+    let metadata = &object.metadata;
+    let name = metadata
+        .name
+        .clone()
+        .filter(|_| metadata.deletion_timestamp.is_none())?;
+    // One that cannot be read has no key, so that nobody is it.
+    let spec = section::<RouterSpec>(object, "spec").unwrap_or_default();
+    let router = RouterObject {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        generation: metadata.generation.unwrap_or_default(),
+        subscription: Subscription::from_scopes(spec.subscription.iter().map(String::as_str)).ok(),
+        key_hashes: spec.key_hashes,
+        status: section(object, "status").unwrap_or_default(),
+    };
+    Some((name, router))
 }
 
 fn has_finalizer(object: &DynamicObject) -> bool {

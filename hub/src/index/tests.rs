@@ -119,6 +119,63 @@ fn a_list_replaces_what_was_there() {
     assert_eq!(facts.reset_shards(&[]), Change::Compile);
 }
 
+fn router(name: &str, uid: &str, key: &str) -> DynamicObject {
+    let spec = json!({"spec": {"keyHashes": [key], "subscription": ["everything"]}});
+    let mut object = DynamicObject::new(name, &ApiResource::erase::<portolan_crds::Router>(&())).data(spec);
+    object.metadata.uid = Some(uid.to_owned());
+    object
+}
+
+/// Makes a router of this name.
+fn gateway(facts: &mut Facts) -> v1::RouterRef {
+    facts.apply_router(&router("gateway", "one", "key"));
+    v1::RouterRef {
+        name: "gateway".to_owned(),
+        uid: "one".to_owned(),
+    }
+}
+
+#[test]
+fn a_token_is_of_one_router_as_long_as_there_is_that() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let of = |router: Option<v1::RouterRef>| {
+        Report::Token(v1::MemberToken {
+            token: "t".into(),
+            expires_unix_seconds: 1,
+            router,
+        })
+    };
+    let gateway = gateway(&mut facts);
+    assert_eq!(folded(&mut facts, 1, of(Some(gateway.clone()))), Change::Compile);
+    assert_eq!(folded(&mut facts, 1, of(Some(gateway.clone()))), Change::Nothing);
+    let other_uid = v1::RouterRef {
+        uid: "two".to_owned(),
+        ..gateway.clone()
+    };
+    for nobody in [None, Some(other_uid.clone())] {
+        assert_eq!(folded(&mut facts, 1, of(nobody)), Change::Nothing);
+    }
+    let tokens = |facts: &Facts| facts.agents["east"].tokens.len();
+    // Another key is another pin, and the same router.
+    assert_eq!(facts.apply_router(&router("gateway", "one", "other")), Change::Compile);
+    assert_eq!(tokens(&facts), 1);
+    assert_eq!(facts.apply_router(&router("gateway", "two", "other")), Change::Compile);
+    assert_eq!(tokens(&facts), 0, "it enrolled anew");
+    folded(&mut facts, 1, of(Some(other_uid)));
+    assert_eq!(tokens(&facts), 1);
+    let mut deleting = router("gateway", "two", "other");
+    deleting.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+        Timestamp::UNIX_EPOCH,
+    ));
+    assert_eq!(facts.apply_router(&deleting), Change::Compile);
+    assert!(
+        facts.routers.is_empty() && tokens(&facts) == 0,
+        "a finalizer keeps nobody in"
+    );
+}
+
 #[test]
 fn another_object_of_the_same_name_inherits_nothing_of_its_agent() {
     let mut facts = Facts::default();
@@ -127,12 +184,13 @@ fn another_object_of_the_same_name_inherits_nothing_of_its_agent() {
     let token = v1::MemberToken {
         token: "of-the-old-cluster".into(),
         expires_unix_seconds: 1,
+        router: Some(gateway(&mut facts)),
     };
     folded(&mut facts, 1, Report::Token(token));
     facts.note_refusal("east", Some((ConditionReason::DuplicateCluster, "no".into())));
     let mut again = member("east", good());
     assert_eq!(facts.apply_member(&again), Change::Nothing);
-    assert!(facts.agents["east"].token.is_some());
+    assert_eq!(facts.agents["east"].tokens.len(), 1);
     again.metadata.uid = Some("another".into());
     assert_eq!(facts.reset_members(&[again]), Change::Compile);
     assert!(facts.agents.is_empty() && facts.join_refusals.is_empty());
@@ -372,10 +430,12 @@ fn what_no_api_server_gives_out_is_refused() {
             users: Vec::new(),
         })
     };
+    let router = gateway(&mut facts);
     let token = |length: usize| {
         Report::Token(v1::MemberToken {
             token: "x".repeat(length),
             expires_unix_seconds: 1,
+            router: Some(router.clone()),
         })
     };
     let refused = [

@@ -15,7 +15,7 @@ use portolan_wire::v1::resource::Body;
 use super::finding::{set, whole_seconds};
 use super::{Routers, Sources};
 use crate::compile::{Ref, World, some_of};
-use crate::facts::{AgentReport, Facts, MemberObject};
+use crate::facts::{AgentReport, Facts, MemberObject, Token};
 
 /// Three heartbeats of five seconds that did not come.
 const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
@@ -44,7 +44,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         accepted(member),
         joined(facts, cluster, agent),
         available(&status, agent, now, refused_target(cluster, routers)),
-        credentials(agent, now),
+        credentials(agent, who_acts_in(world, cluster), now),
         labels(agent, facts.silent.contains(cluster), unconfirmed),
     ];
     if facts.withdrawn(cluster).is_some() {
@@ -89,8 +89,9 @@ fn figures(status: &mut MemberClusterStatus, agent: Option<&AgentReport>) {
         status.labelled_objects = Some(count(coverage.values().map(|kind| kind.labelled).sum()));
         status.total_objects = Some(count(coverage.values().map(|kind| kind.total).sum()));
     }
-    if let Some(token) = &agent.token {
-        status.token_expiry = unix(token.expires_unix_seconds);
+    let ends = agent.tokens.values().map(|token| token.expires_unix_seconds);
+    if let Some(first) = ends.min() {
+        status.token_expiry = unix(first);
     }
     if let Some(allowed) = &agent.allowed {
         status.allowed_service_accounts.clone_from(&allowed.service_accounts);
@@ -229,26 +230,46 @@ fn unreachable(breakers: &[BreakerStatus]) -> Option<String> {
     ))
 }
 
-fn credentials(agent: Option<&AgentReport>, now: Timestamp) -> Finding {
+/// The routers that ought to have a token of the member.
+fn who_acts_in<'a>(world: &'a World, cluster: &str) -> &'a [v1::RouterRef] {
+    let config = world.agent_configs.get(cluster);
+    let routers = config.and_then(|config| config.routers.as_ref());
+    routers.map_or(&[], |routers| &routers.routers)
+}
+
+fn credentials(agent: Option<&AgentReport>, routers: &[v1::RouterRef], now: Timestamp) -> Finding {
     const TYPE: ConditionType = ConditionType::CredentialsReady;
-    let Some((agent, token)) = agent.and_then(|agent| Some((agent, agent.token.as_ref()?))) else {
+    let Some(agent) = agent else {
         let message = "the agent has minted no token since the hub started";
         return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
     };
-    if token.expires_unix_seconds <= now.as_second() {
-        let message = "the routers' token has expired: the agent must reach its API server to renew it";
+    let of = |wanted: &dyn Fn(Option<&Token>) -> bool| {
+        let names = routers.iter().map(|router| router.name.as_str());
+        let names: Vec<_> = names.filter(|name| wanted(agent.tokens.get(*name))).collect();
+        (!names.is_empty()).then(|| some_of(&names, ", "))
+    };
+    if let Some(names) = of(&|token| token.is_some_and(|token| token.expires_unix_seconds <= now.as_second())) {
+        let message =
+            format!("the token of router {names} has expired: the agent must reach its API server to renew it");
         return Finding::fails(TYPE, ConditionReason::TokenExpired, message);
+    }
+    if let Some(names) = of(&|token| token.is_none()) {
+        let message = format!("the agent has minted no token for router {names} since the hub started");
+        return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
+    }
+    if routers.is_empty() {
+        return Finding::holds(TYPE, "no router has enrolled that may act here");
     }
     let nobody = |allowed: &v1::Allowed| allowed.service_accounts.is_empty() && allowed.users.is_empty();
     if agent.allowed.as_ref().is_some_and(nobody) {
-        let message = "the routers have a token, but this cluster lets them act as nobody: run portolanctl allow";
+        let message = "the routers have their tokens, but this cluster lets them act as nobody: run portolanctl allow";
         let reason = ConditionReason::NothingAllowed;
         return Finding {
             reason,
             ..Finding::holds(TYPE, message)
         };
     }
-    Finding::holds(TYPE, "the routers have a token")
+    Finding::holds(TYPE, "each router has its token")
 }
 
 /// What routers are told of labels.

@@ -23,16 +23,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::breakers::{answers, bounded, other_leases};
-use super::scope::Scope;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
 use crate::acks::{Acks, LedgerPosition, Reported, RouterState};
-use crate::compile::{Ref, World};
+use crate::compile::{Ref, Scope, World};
 use crate::distribute::{Published, Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
 use crate::peer::Peer;
-use crate::vouched::Vouched;
+use crate::routers::{Enrolled, Routers};
 
 /// A router that does not answer a transaction by then is not following; its stream is ended, and it comes back.
 const ACK_TIMEOUT: Duration = Duration::from_mins(1);
@@ -52,7 +51,7 @@ pub(crate) struct RouterService {
     pub(crate) worlds: Worlds,
     pub(crate) acks: Arc<Acks>,
     pub(crate) access: AccessReviewer,
-    pub(crate) vouched: Vouched,
+    pub(crate) routers: Routers,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
 }
@@ -71,13 +70,13 @@ impl RouterControl for RouterService {
                 "only a router's certificate opens this stream",
             ));
         };
-        self.vouched.check_router(&router)?;
+        let enrolled = self.routers.check(&router, &peer.key_hash()?)?;
         let mut inbound = request.into_inner();
         let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
             return Err(Status::invalid_argument("the first message must be a hello"));
         };
         let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
-        let subscription = subscribed(&peer.subscription()?, &hello)?;
+        let subscription = subscribed(&enrolled.subscription(&peer.subscription()?)?, &hello)?;
         let mut worlds = self.worlds.clone();
         let known = tokio::time::timeout(KNOWN_WITHIN, worlds.wait_for(Option::is_some)).await;
         if !known.is_ok_and(|known| known.is_ok()) {
@@ -88,7 +87,8 @@ impl RouterControl for RouterService {
         let _ = outbound.try_send(Ok(v1::RouterUpdate {
             kind: Some(Told::Welcome(welcome)),
         }));
-        let session = RouterSession::begin(self, router, hello, subscription, outbound).await?;
+        let session = RouterSession::begin(self, enrolled, hello, subscription, outbound).await?;
+        self.routers.seen(&session.enrolled).await;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
@@ -162,6 +162,7 @@ struct InFlight {
 struct RouterSession {
     service: RouterService,
     router: String,
+    enrolled: Enrolled,
     epoch: u64,
     outbound: Outbound<v1::RouterUpdate>,
     subscription: Subscription,
@@ -178,7 +179,7 @@ struct RouterSession {
 impl RouterSession {
     async fn begin(
         service: &RouterService,
-        router: String,
+        enrolled: Enrolled,
         hello: v1::RouterHello,
         subscription: Subscription,
         outbound: Outbound<v1::RouterUpdate>,
@@ -188,6 +189,7 @@ impl RouterSession {
             .iter()
             .filter_map(|known| Some((Ref::from_wire(known.r#ref.as_ref()?)?, known.version.clone())));
         let held: BTreeMap<_, _> = known.collect();
+        let router = enrolled.name.clone();
         let epoch = next_epoch();
         let mut changes = service.acks.changes();
         let state = RouterState {
@@ -210,14 +212,16 @@ impl RouterSession {
         connected.map_err(|_| one_of_a_name(&router))?;
         Ok(Self {
             service: service.clone(),
-            router,
-            epoch,
-            outbound,
-            subscription,
             holding: Holding {
+                router: router.clone(),
                 held,
                 rejected: BTreeMap::new(),
             },
+            router,
+            enrolled,
+            epoch,
+            outbound,
+            subscription,
             in_flight: None,
             nonce: 0,
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
@@ -232,6 +236,8 @@ impl RouterSession {
         let mut none = self.service.worlds.clone();
         let mut others = self.service.acks.comings_and_goings();
         others.mark_changed();
+        // Whatever it is about to answer or to be told: who was forgotten gets nothing more.
+        let mut forgotten = std::pin::pin!(self.service.routers.clone().until_gone(self.enrolled.clone()));
         loop {
             let answer_by = self
                 .in_flight
@@ -253,7 +259,6 @@ impl RouterSession {
                 },
                 changed = worlds.changed(), if idle => {
                     changed.map_err(|_| Status::unavailable("the hub is stopping"))?;
-                    self.service.vouched.check_router(&self.router)?;
                     let published = worlds.borrow_and_update().clone();
                     if let Some(published) = published {
                         self.offer(&published.world, &published.traceparent).await?;
@@ -261,6 +266,7 @@ impl RouterSession {
                     }
                 }
                 () = changed_or_later(&mut others) => self.tell_alone().await?,
+                status = &mut forgotten => return Err(end(&self.outbound, status).await),
                 () = async { drop(none.wait_for(Option::is_none).await) } => {
                     return Err(end(&self.outbound, not_the_hub()).await);
                 }
@@ -409,7 +415,7 @@ impl RouterSession {
 
     /// Tells the rest of the hub what this router holds now.
     fn settled(&self, transaction: &Transaction) {
-        let Holding { held, rejected } = self.holding.clone();
+        let Holding { held, rejected, .. } = self.holding.clone();
         let run = transaction.whole.then_some(transaction.run);
         self.service.acks.update(&self.router, self.epoch, move |state| {
             state.held = held;

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::compile::Ref;
-use crate::testing::{Received, TestAgent, TestHub, facts_of, hello_of, key_and_csr};
+use crate::testing::{Received, TestAgent, TestHub, facts_of, hello_of, key_and_csr, router_ref};
 
 mod agents;
 mod bounds;
@@ -69,12 +69,15 @@ async fn report(agent: &TestAgent, callers: &[&str]) {
         }))
         .await;
     agent.say(AgentSaid::Allowed(v1::Allowed::default())).await;
-    agent
-        .say(AgentSaid::MemberToken(v1::MemberToken {
-            token: "t".into(),
-            expires_unix_seconds: i64::MAX,
-        }))
-        .await;
+    for router in ["gateway", "part"] {
+        agent
+            .say(AgentSaid::MemberToken(v1::MemberToken {
+                token: format!("of-{router}"),
+                expires_unix_seconds: i64::MAX,
+                router: Some(router_ref(router)),
+            }))
+            .await;
+    }
 }
 
 /// Takes transactions until the hub has nothing more to say for the world that `enough` describes.

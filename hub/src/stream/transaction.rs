@@ -7,8 +7,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::router_update::Kind;
 use prost::Message as _;
 
-use super::scope::Scope;
-use crate::compile::{Ref, World};
+use crate::compile::{Ref, Scope, World};
 
 /// Largest resource that is offered. Routers end a stream with a message of twice that, and would do so each time they
 /// come back: none of them would learn anything more.
@@ -29,6 +28,8 @@ pub(super) struct Transaction {
 /// A router, as far as the difference is concerned.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Holding {
+    /// The router's name.
+    pub(super) router: String,
     pub(super) held: BTreeMap<Ref, String>,
     /// Versions it refused: the same content is not offered twice.
     pub(super) rejected: BTreeMap<Ref, (String, String)>,
@@ -41,7 +42,7 @@ impl Transaction {
             whole: true,
             ..Self::default()
         };
-        for (name, compiled) in world.resources.iter().filter(|(name, _)| scope.sees(name)) {
+        for (name, compiled) in world.all_for(&holding.router).filter(|(name, _)| scope.sees(name)) {
             let version = compiled.version();
             let held = holding.held.get(name);
             if held == Some(version) {
@@ -58,7 +59,7 @@ impl Transaction {
             transaction.upserts.push((name.clone(), compiled.resource.clone()));
         }
         for name in holding.held.keys() {
-            let told = world.resources.contains_key(name);
+            let told = world.has_for(&holding.router, name);
             if told && scope.sees(name) {
                 continue;
             }
@@ -204,7 +205,7 @@ mod tests {
         let held = held.iter().map(|(name, version)| (name.clone(), (*version).to_owned()));
         Holding {
             held: held.collect(),
-            rejected: BTreeMap::new(),
+            ..Holding::default()
         }
     }
 

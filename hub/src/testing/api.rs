@@ -138,6 +138,7 @@ fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u
                 return refuse(409, "AlreadyExists");
             }
             body["metadata"]["resourceVersion"] = json!("1");
+            body["metadata"]["uid"] = json!(format!("uid-{}", rand::random::<u32>()));
             objects.insert(path, body.clone());
             (201, body)
         }

@@ -9,5 +9,5 @@ mod enroll;
 mod link;
 
 pub use applicant::{Applicant, Applied, enroll_until_done, keep_enrolled};
-pub use enroll::{Answer, EnrollError};
+pub use enroll::{About, Answer, EnrollError};
 pub use link::{HubLink, LinkError, OPEN_TIMEOUT, host_of};

@@ -11,9 +11,9 @@ use portolan_runtime::files::{self, FileError};
 use portolan_runtime::pki::{self, PkiError};
 use portolan_runtime::tls::{Identity, TlsError};
 use portolan_runtime::{Chain, ReadyHandle, Secret};
-use portolan_wire::client::{Answer, Applicant, Applied, EnrollError, HubLink, keep_enrolled};
-use portolan_wire::v1::BoundToken;
+use portolan_wire::client::{About, Answer, Applicant, Applied, EnrollError, HubLink, keep_enrolled};
 use portolan_wire::v1::enroll_request::Proof as WireProof;
+use portolan_wire::v1::{BoundToken, RouterPod};
 use thiserror::Error;
 
 /// Certificate chain and key in one file, so that one rename replaces both.
@@ -56,6 +56,7 @@ pub(crate) enum IdentityError {
 pub(crate) struct Enroller {
     link: HubLink,
     proof: Option<Proof>,
+    pod: Option<RouterPod>,
     state_dir: PathBuf,
     ready: ReadyHandle,
 }
@@ -66,9 +67,16 @@ impl Enroller {
         Self {
             link,
             proof,
+            pod: None,
             state_dir,
             ready,
         }
+    }
+
+    /// The Pod that this router runs in.
+    pub(crate) fn in_pod(mut self, pod: Option<RouterPod>) -> Self {
+        self.pod = pod;
+        self
     }
 
     /// Loads the identity of an earlier run, if it is good. Called before anything is served.
@@ -156,7 +164,7 @@ impl Applicant for Enroller {
     async fn apply(&self) -> Result<Applied, IdentityError> {
         let proof = self.read_proof()?;
         let key = self.pending_key()?;
-        match self.link.enroll(proof, None, &key).await? {
+        match self.link.enroll(proof, About::Router(self.pod.clone()), &key).await? {
             Answer::Pending { reason, wait } => Ok(Applied::Pending { reason, wait }),
             Answer::Issued(identity) => {
                 self.store(identity)?;

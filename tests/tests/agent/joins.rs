@@ -244,7 +244,10 @@ async fn mints_tokens_that_the_member_takes(scene: &Scene) {
     scene.hub.ask(10, &minted.token, &[]);
     let answer = || told.read(|told| told.reviewed.iter().find(|answer| answer.id == 10).cloned());
     let answer = eventually("the member knows it", || async { answer() }).await;
-    assert_eq!(answer.username, "system:serviceaccount:portolan-system:portolan-router");
+    assert_eq!(
+        answer.username,
+        "system:serviceaccount:portolan-routers:portolan-router"
+    );
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();

@@ -40,6 +40,12 @@ pub(crate) fn config(kinds: &[(&str, &str)]) -> wire::AgentConfig {
             })
             .collect(),
         caller_selectors: Vec::new(),
+        routers: Some(wire::Routers {
+            routers: vec![wire::RouterRef {
+                name: "gateway".to_owned(),
+                uid: "0a1b".to_owned(),
+            }],
+        }),
     }
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
-use portolan_crds::{MemberCluster, ShardingConfig, ShardingConfigSpec, validate_sharding};
+use portolan_crds::{MemberCluster, Router, ShardingConfig, ShardingConfigSpec, validate_sharding};
 use portolan_testbed::{Cluster, Testbed, eventually, kubectl};
 use serde_json::{Value, json};
 
@@ -384,6 +384,19 @@ status:
   breakers: [{router: r, trafficClass: WatchStart, state: HalfOpen, reason: x, since: '2026-01-02T03:04:05Z'}]
 ";
 
+const WHOLE_ROUTER: &str = r"
+spec:
+  keyHashes: ['0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef']
+  subscription: ['shard:ops/a', 'shard:ops/b']
+  pod: {cluster: east, name: router-0, uid: u}
+status:
+  observedGeneration: 1
+  conditions:
+  - {type: Connected, status: 'True', reason: Ok, message: '', observedGeneration: 1, lastTransitionTime: '2026-01-02T03:04:05Z'}
+  lastSeen: '2026-01-02T03:04:05Z'
+  version: 0.1.0
+";
+
 /// Writes every field of spec and status, and reads it back: a field that the schema forgot would be pruned.
 async fn every_field_is_kept(client: &Client) {
     let configs = Api::<ShardingConfig>::namespaced(client.clone(), "operator-demo");
@@ -394,6 +407,8 @@ async fn every_field_is_kept(client: &Client) {
         WHOLE_MEMBER,
     )
     .await;
+    let routers = Api::<Router>::namespaced(client.clone(), "operator-demo");
+    keeps(&routers, "Router", WHOLE_ROUTER).await;
 }
 
 async fn keeps<K>(api: &Api<K>, kind: &str, whole: &str)

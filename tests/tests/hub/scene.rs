@@ -173,7 +173,7 @@ impl Scene {
     pub(crate) async fn agent(&self, cluster: &str) -> Agent {
         let store = self.identities.lock().get(cluster).cloned();
         let channel = self.channel_with(&self.ca().await, store);
-        Agent(hub_cluster::Agent::connect(channel, cluster).await.unwrap())
+        Agent(hub_cluster::Agent::connect(channel, cluster, CANARY).await.unwrap())
     }
 
     /// A router that acknowledges everything, and what it holds.
@@ -191,7 +191,8 @@ impl Scene {
         };
         let hello = v1::router_message::Kind::Hello(hello);
         outbox.send(v1::RouterMessage { kind: Some(hello) }).await.unwrap();
-        let channel = self.channel(Some(&Identity::Router(name.to_owned()))).await;
+        let enrolled = hub_cluster::enroll_router(self.channel(None).await, &self.client().await, name).await;
+        let channel = self.channel_with(&self.ca().await, Some(enrolled.unwrap()));
         let mut client = RouterControlClient::new(channel);
         let updates = client
             .connect(ReceiverStream::new(messages))
@@ -271,7 +272,7 @@ impl Agent {
         self.0.say(kind).await.unwrap();
     }
 
-    /// All that an agent reports of a small cluster.
+    /// All that an agent reports of a small cluster, but its routers' tokens: those follow by themselves.
     pub(crate) async fn report(&self, namespaces: &[&str], callers: &[&str]) {
         use v1::agent_message::Kind;
         let caller = |name: &&str| v1::CallerFact {
@@ -293,10 +294,6 @@ impl Agent {
             complete: true,
             rule: None,
             at_admission: Some(true),
-        };
-        let token = v1::MemberToken {
-            token: CANARY.to_owned(),
-            expires_unix_seconds: 4_000_000_000,
         };
         let allowed = v1::Allowed {
             service_accounts: vec!["ops/operator".to_owned()],
@@ -322,7 +319,6 @@ impl Agent {
             removed: vec![],
         }))
         .await;
-        self.say(Kind::MemberToken(token)).await;
         self.say(Kind::Allowed(allowed)).await;
     }
 }

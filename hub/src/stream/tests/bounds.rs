@@ -198,6 +198,8 @@ async fn a_router_is_told_when_members_answered_any_router_last() {
 async fn routers_are_let_go_while_another_may_be_the_hub() {
     let hub = TestHub::start().await;
     let mut router = hub.router("gateway", Vec::new()).await;
+    // Enrolled before: another key is news, of which a world is compiled.
+    let gateway = hub.channel(Some(&Identity::Router("gateway".to_owned())));
     let published = hub.worlds.send_replace(None);
     let ended = loop {
         if let Err(status) = router.hear().await {
@@ -209,9 +211,8 @@ async fn routers_are_let_go_while_another_may_be_the_hub() {
         protocol: portolan_wire::protocol::PROTOCOL,
         ..Default::default()
     };
-    let gateway = Identity::Router("gateway".to_owned());
-    let status = hub.router_as(&gateway, hello()).await.err().unwrap();
+    let status = hub.router_over(gateway.clone(), hello()).await.err().unwrap();
     assert_eq!(status.code(), Code::Unavailable);
     hub.worlds.send_replace(published);
-    hub.router_as(&gateway, hello()).await.unwrap();
+    hub.router_over(gateway, hello()).await.unwrap();
 }

@@ -40,7 +40,13 @@ pub(super) async fn two_shards(hub: &TestHub) -> Vec<TestAgent> {
     hub.until("everything is compiled", |hub| {
         let worlds = hub.worlds.borrow();
         let world = &worlds.as_ref()?.world;
-        let whole = world.callers.len() == 2 && world.unknown.is_empty();
+        let unknown = world.unknown.iter();
+        let told = unknown
+            .filter(|(kind, _)| *kind != v1::ResourceKind::Credential)
+            .count()
+            == 0;
+        let tokens = world.credentials.values().map(std::collections::BTreeMap::len);
+        let whole = world.callers.len() == 2 && told && tokens.sum::<usize>() == 6;
         whole.then_some(())
     })
     .await;

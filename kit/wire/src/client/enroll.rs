@@ -12,7 +12,7 @@ use super::HubLink;
 use crate::v1::enroll_request::Proof;
 use crate::v1::enroll_response::Outcome;
 use crate::v1::enrollment_client::EnrollmentClient;
-use crate::v1::{EnrollRequest, EnrollResponse, MemberFacts, RenewRequest};
+use crate::v1::{EnrollRequest, EnrollResponse, MemberFacts, RenewRequest, RouterPod};
 
 /// Time for one question to the hub, connection and signing included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -69,14 +69,28 @@ pub enum Answer {
     },
 }
 
+/// Who asks for a first certificate, as far as the proof does not say it.
+#[derive(Debug, Clone)]
+pub enum About {
+    /// An agent, of the cluster with these facts.
+    Member(MemberFacts),
+    /// A router, in this Pod if it knows it.
+    Router(Option<RouterPod>),
+}
+
 impl HubLink {
     /// Asks for the first certificate of `key`, which the caller has stored: a bootstrap token is spent on the first key
     /// that it meets, and a lost answer must be asked for again with the same one.
-    pub async fn enroll(&self, proof: Proof, member: Option<MemberFacts>, key: &Secret) -> Result<Answer, EnrollError> {
+    pub async fn enroll(&self, proof: Proof, about: About, key: &Secret) -> Result<Answer, EnrollError> {
+        let (member, pod) = match about {
+            About::Member(facts) => (Some(facts), None),
+            About::Router(pod) => (None, pod),
+        };
         let request = EnrollRequest {
             proof: Some(proof),
             csr: pki::signing_request(key)?,
             member,
+            pod,
         };
         let mut client = EnrollmentClient::new(self.channel());
         answer_of(client.enroll(request), key).await

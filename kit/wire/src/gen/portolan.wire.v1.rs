@@ -13,6 +13,9 @@ pub struct EnrollRequest {
     /// Agents only: pinned at join.
     #[prost(message, optional, tag = "4")]
     pub member: ::core::option::Option<MemberFacts>,
+    /// Routers only: the Pod that they run in. With the Pod in the hub's own namespace the router is forgotten too.
+    #[prost(message, optional, tag = "5")]
+    pub pod: ::core::option::Option<RouterPod>,
     #[prost(oneof = "enroll_request::Proof", tags = "1, 2")]
     pub proof: ::core::option::Option<enroll_request::Proof>,
 }
@@ -27,6 +30,13 @@ pub mod enroll_request {
         #[prost(message, tag = "2")]
         BoundToken(super::BoundToken),
     }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RouterPod {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub uid: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BoundToken {
@@ -167,8 +177,9 @@ pub mod enrollment_client {
         }
         /// Exchanges a proof for a client certificate of the hub CA. Safe to repeat with the same key: a bootstrap token is
         /// spent on the first public key it sees, so a lost answer can be asked for again, and no other key is ever served.
-        /// Errors: UNAUTHENTICATED (unknown, malformed or expired proof), PERMISSION_DENIED (spent on another key, or a
-        /// clusterUID or signing key that belongs to another member), INVALID_ARGUMENT (bad CSR or facts).
+        /// Errors: UNAUTHENTICATED (unknown, malformed or expired proof), PERMISSION_DENIED (spent on another key, or for a router
+        /// that was forgotten since, or a clusterUID or signing key that belongs to another member), INVALID_ARGUMENT (bad CSR or
+        /// facts), RESOURCE_EXHAUSTED (there are too many routers).
         pub async fn enroll(
             &mut self,
             request: impl tonic::IntoRequest<super::EnrollRequest>,
@@ -190,7 +201,8 @@ pub mod enrollment_client {
                 .insert(GrpcMethod::new("portolan.wire.v1.Enrollment", "Enroll"));
             self.inner.unary(req, path, codec).await
         }
-        /// Replaces a certificate before it expires. Needs the current one (mTLS); the subject stays what it was.
+        /// Replaces a certificate before it expires. Needs the current one (mTLS), with a key that is pinned; the subject stays
+        /// what it was. PERMISSION_DENIED: the member has not joined any more, the router was forgotten, or the key is another.
         pub async fn renew(
             &mut self,
             request: impl tonic::IntoRequest<super::RenewRequest>,
@@ -229,13 +241,15 @@ pub mod enrollment_server {
     pub trait Enrollment: std::marker::Send + std::marker::Sync + 'static {
         /// Exchanges a proof for a client certificate of the hub CA. Safe to repeat with the same key: a bootstrap token is
         /// spent on the first public key it sees, so a lost answer can be asked for again, and no other key is ever served.
-        /// Errors: UNAUTHENTICATED (unknown, malformed or expired proof), PERMISSION_DENIED (spent on another key, or a
-        /// clusterUID or signing key that belongs to another member), INVALID_ARGUMENT (bad CSR or facts).
+        /// Errors: UNAUTHENTICATED (unknown, malformed or expired proof), PERMISSION_DENIED (spent on another key, or for a router
+        /// that was forgotten since, or a clusterUID or signing key that belongs to another member), INVALID_ARGUMENT (bad CSR or
+        /// facts), RESOURCE_EXHAUSTED (there are too many routers).
         async fn enroll(
             &self,
             request: tonic::Request<super::EnrollRequest>,
         ) -> std::result::Result<tonic::Response<super::EnrollResponse>, tonic::Status>;
-        /// Replaces a certificate before it expires. Needs the current one (mTLS); the subject stays what it was.
+        /// Replaces a certificate before it expires. Needs the current one (mTLS), with a key that is pinned; the subject stays
+        /// what it was. PERMISSION_DENIED: the member has not joined any more, the router was forgotten, or the key is another.
         async fn renew(
             &self,
             request: tonic::Request<super::RenewRequest>,
@@ -1640,13 +1654,24 @@ pub struct CallerFact {
     #[prost(int64, optional, tag = "7")]
     pub created_unix_seconds: ::core::option::Option<i64>,
 }
-/// A token of this member's portolan-router ServiceAccount, minted by TokenRequest, renewed at half its life.
+/// One router's token of this member's portolan-router ServiceAccount, minted by TokenRequest, bound to a Secret of its own,
+/// renewed at half its life. For a router that the hub does not know (any more) it says nothing.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemberToken {
     #[prost(string, tag = "1")]
     pub token: ::prost::alloc::string::String,
     #[prost(int64, tag = "2")]
     pub expires_unix_seconds: i64,
+    #[prost(message, optional, tag = "3")]
+    pub router: ::core::option::Option<RouterRef>,
+}
+/// A router of the hub: one that enrolled anew under an old name has another uid.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RouterRef {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub uid: ::prost::alloc::string::String,
 }
 /// What this member's RBAC lets the router act as; replaces the last report.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1703,6 +1728,16 @@ pub struct AgentConfig {
     pub labelled_kinds: ::prost::alloc::vec::Vec<KindRef>,
     #[prost(message, repeated, tag = "4")]
     pub caller_selectors: ::prost::alloc::vec::Vec<CallerSelector>,
+    /// Who gets a token of this member. Of a router that is not in it the agent deletes the Secret, and with it the token.
+    /// Absent: the hub does not tell, and all tokens stay as they are.
+    #[prost(message, optional, tag = "5")]
+    pub routers: ::core::option::Option<Routers>,
+}
+/// All routers that may act in this member.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Routers {
+    #[prost(message, repeated, tag = "1")]
+    pub routers: ::prost::alloc::vec::Vec<RouterRef>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CallerSelector {

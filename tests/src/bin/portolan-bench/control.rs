@@ -195,10 +195,9 @@ impl Plane {
     /// All that the agents have, and the shard.
     async fn report(&self, amount: Amount) -> anyhow::Result<()> {
         let cluster = self.testbed.cluster("hub");
-        let token = cluster.issue_token("default", "default", &[], None).await?;
         let each = |all: usize| all.div_ceil(MEMBERS.len());
         for (member, agent) in MEMBERS.iter().zip(&self.agents) {
-            for report in members::everything(member, each(amount.namespaces), each(amount.callers), &token) {
+            for report in members::everything(member, each(amount.namespaces), each(amount.callers)) {
                 agent.say(report).await?;
             }
         }
@@ -230,8 +229,11 @@ impl Plane {
     }
 
     async fn subscriber(&self, number: usize, address: &str) -> anyhow::Result<Subscriber> {
-        let identity = hub_cluster::identity(&self.ca, &Identity::Router(format!("bench-{number}")))?;
-        Subscriber::open(address, TrustStore::from_pem(self.ca.pem())?, identity).await
+        let trust = || TrustStore::from_pem(self.ca.pem());
+        let unknown = HubLink::new(&self.address, trust()?, IdentityStore::empty())?;
+        let (client, name) = (self.testbed.cluster("hub").client().await?, format!("bench-{number}"));
+        let identity = hub_cluster::enroll_router(unknown.channel(), &client, &name).await?;
+        Subscriber::open(address, trust()?, identity).await
     }
 
     /// One change after the other, each acknowledged by all routers before the next.
@@ -287,7 +289,8 @@ async fn join(
     };
     let token = hub_cluster::bootstrap_token(client, "agent", member, NEVER).await?;
     let identity = hub_cluster::join(channel(IdentityStore::empty())?, &token, member).await?;
-    Agent::connect(channel(identity)?, member).await
+    let token = cluster.issue_token("default", "default", &[], None).await?;
+    Agent::connect(channel(identity)?, member, &token).await
 }
 
 /// The same content as one state of the world, to all routers for every change: no hub decides or stores anything here.

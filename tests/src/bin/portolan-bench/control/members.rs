@@ -31,7 +31,7 @@ pub(super) fn shard() -> Value {
 }
 
 /// The first reports of one member.
-pub(super) fn everything(member: &str, namespaces: usize, callers: usize, token: &str) -> Vec<Kind> {
+pub(super) fn everything(member: &str, namespaces: usize, callers: usize) -> Vec<Kind> {
     let service_account = format!("{NAMESPACE}/operator");
     vec![
         Kind::Namespaces(v1::NamespaceDelta {
@@ -48,10 +48,6 @@ pub(super) fn everything(member: &str, namespaces: usize, callers: usize, token:
             reset: true,
             upserted: (0..KINDS).map(|kind| coverage(kind, true)).collect(),
             removed: Vec::new(),
-        }),
-        Kind::MemberToken(v1::MemberToken {
-            token: token.to_owned(),
-            expires_unix_seconds: 4_000_000_000,
         }),
         Kind::Allowed(v1::Allowed {
             service_accounts: vec![service_account],

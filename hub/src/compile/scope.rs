@@ -8,17 +8,17 @@ use portolan_wire::v1;
 use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 
-use crate::compile::{Ref, World};
+use super::{Compiled, Ref, World};
 
 /// A router's part of one world.
 #[derive(Debug)]
-pub(super) enum Scope {
+pub(crate) enum Scope {
     Everything,
     Part(Part),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(crate) struct Part {
     shards: BTreeSet<ShardName>,
     views: BTreeSet<Ref>,
     /// Members that the shards use: theirs, homes of callers, primaries.
@@ -30,7 +30,7 @@ pub(super) struct Part {
 }
 
 impl Scope {
-    pub(super) fn of(subscription: &Subscription, world: &World) -> Self {
+    pub(crate) fn of(subscription: &Subscription, world: &World) -> Self {
         match subscription {
             Subscription::Everything => Self::Everything,
             Subscription::Shards(shards) => Self::Part(Part::of_shards(shards, world)),
@@ -38,7 +38,7 @@ impl Scope {
         }
     }
 
-    pub(super) fn sees(&self, name: &Ref) -> bool {
+    pub(crate) fn sees(&self, name: &Ref) -> bool {
         let Self::Part(part) = self else { return true };
         match name {
             Ref::Target(cluster) | Ref::Identity(cluster) | Ref::Coverage(cluster) => part.clusters.contains(cluster),
@@ -48,7 +48,7 @@ impl Scope {
         }
     }
 
-    pub(super) fn is_uncertain(&self) -> bool {
+    pub(crate) fn is_uncertain(&self) -> bool {
         matches!(self, Self::Part(part) if part.uncertain)
     }
 }
@@ -121,7 +121,7 @@ impl Part {
 }
 
 /// Views of callers that run in `cluster`.
-fn views_in<'a>(cluster: &'a str, world: &'a World) -> impl Iterator<Item = (&'a Ref, &'a crate::compile::Compiled)> {
+fn views_in<'a>(cluster: &'a str, world: &'a World) -> impl Iterator<Item = (&'a Ref, &'a Compiled)> {
     let first = Ref::View {
         home: cluster.to_owned(),
         pod_uid: String::new(),
