@@ -1,10 +1,10 @@
-//! Installs the admission policies (`policy`) in the member, keeps them as they shall be, and says for which kinds new
+//! Looks whether the member has its admission policies (`portolan_crds::policy`) as they shall be, and for which kinds new
 //! objects get their labels at admission.
 //!
-//! Where the API server has no MutatingAdmissionPolicy v1 (before Kubernetes 1.36), or has it switched off, the sweep
-//! alone labels, a moment after creation, and coverage is never complete. Callers: `app` runs it; `sweep` asks [`Covered`].
-
-pub(crate) mod policy;
+//! `portolanctl join` writes them; the agent may read them by name and nothing more, and tells the hub which one is missing
+//! or changed. Where the API server has no MutatingAdmissionPolicy v1 (before Kubernetes 1.36), or has it switched off, the
+//! sweep alone labels, a moment after creation, and coverage is never complete. Callers: `app` runs it; `sweep` asks
+//! [`Covered`], `report` sends what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -13,17 +13,18 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::{DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
 use portolan_crds::GroupResource;
-use portolan_crds::labels::{LabelKeys, MANAGER_AGENT, POLICY_LABELS, POLICY_RESERVED, SERVICE_ACCOUNT_AGENT};
+use portolan_crds::labels::{LabelKeys, MANAGER_AGENT};
+use portolan_crds::policy::{Policy, PolicyInput, difference, input_of};
 use portolan_runtime::Chain;
-use portolan_runtime::backoff::{Backoff, until_ok};
+use portolan_runtime::backoff::Backoff;
+use portolan_wire::v1::AdmissionPolicies;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -31,7 +32,6 @@ use crate::explain::watch_broke;
 use crate::label::Plan;
 use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
-use policy::PolicyInput;
 
 /// Time from the write of a policy until every new object meets it. Measured at 1-2 s; the sweep sees what slips through.
 const TAKES_EFFECT: Duration = Duration::from_secs(3);
@@ -44,14 +44,12 @@ const PROBES_BEFORE_WARNING: u32 = 5;
 const PROBED: &str = "default";
 const UNCOVERED: &str = "this API server does not label new objects: the sweep does, a moment after their creation, and \
     coverage is never complete";
-/// Tries to write one of our objects while somebody else writes it.
-const WRITE_TRIES: u32 = 5;
 /// Changes that come together are answered once.
 const SETTLE: Duration = Duration::from_millis(200);
+/// Kinds that are named when some have no policy.
+const NAMED_KINDS: usize = 5;
 
 const GROUP: &str = "admissionregistration.k8s.io";
-const MUTATING: [&str; 2] = ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"];
-const VALIDATING: [&str; 2] = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
 
 /// The kinds whose new objects are labelled at admission now, and by which keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -84,32 +82,39 @@ impl Covered {
     }
 }
 
-/// Installs and keeps the policies.
+/// Reads the policies.
 pub(crate) struct Admission {
     pub(crate) client: Client,
-    pub(crate) namespace: String,
     pub(crate) covered: watch::Sender<Covered>,
+    /// What the hub is told.
+    pub(crate) told: watch::Sender<Option<AdmissionPolicies>>,
     pub(crate) metrics: Metrics,
 }
 
-/// What was written, by kind of object: the generation that the API server gave it.
-type Generations = BTreeMap<String, i64>;
+/// One object: its policy, and whether it is the binding.
+type Which = (Policy, bool);
 
-/// What somebody did to one of our objects: the kind, and its generation unless it is gone.
-type Touched = (String, Option<i64>);
+/// What was read, by object: the generation that the API server gave it.
+type Generations = BTreeMap<Which, i64>;
 
-/// Whether the mutating policy could be installed.
-#[derive(Debug, PartialEq, Eq)]
-enum Installed {
-    Both(Generations),
-    /// The API server does not serve the mutating one.
-    ReservingOnly(Generations),
+/// What somebody did to an object: its generation unless it is gone.
+type Touched = (Which, Option<i64>);
+
+/// What there is.
+#[derive(Debug, Default)]
+struct Found {
+    generations: Generations,
+    /// What is missing or not as it shall be.
+    faults: Vec<String>,
+    /// The kinds that the labelling policy names, while it is as it shall be.
+    labelled: Option<BTreeSet<GroupResource>>,
+    /// Whether the API server serves the labelling policy's kind.
+    served: bool,
 }
 
 impl Admission {
     /// Follows the plan until cancelled.
     pub(crate) async fn run(self, mut plan: watch::Receiver<Option<Arc<Plan>>>) {
-        let agents = self.agents().await;
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
         loop {
             let Some(current) = plan.borrow_and_update().clone() else {
@@ -118,127 +123,123 @@ impl Admission {
                 }
                 continue;
             };
-            let input = PolicyInput {
-                keys: current.labelling.keys.clone(),
-                kinds: current.kinds.keys().cloned().collect(),
-                agents: agents.clone(),
-            };
-            match self.install(&input).await {
-                Ok(installed) => {
+            match self.look(&current).await {
+                Ok(found) => {
                     backoff.reset();
-                    self.keep(installed, input, &mut plan).await;
+                    self.tell(&found.faults);
+                    self.keep(found, &current, &mut plan).await;
                 }
                 Err(error) => {
                     if is_verdict(&error) {
                         self.uncover();
+                        let told = format!(
+                            "the agent cannot read the admission policies: {error}: run portolanctl join again"
+                        );
+                        self.tell(&[told]);
                     }
-                    tracing::warn!(error = %Chain(&error), "admission policies are not installed yet");
+                    tracing::warn!(error = %Chain(&error), "cannot read the admission policies");
                     backoff.sleep().await;
                 }
             }
         }
     }
 
-    /// Our own user name, and the one that is meant to be ours.
-    async fn agents(&self) -> BTreeSet<String> {
-        let meant = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT_AGENT}", self.namespace);
-        let user = until_ok("find out the agent's own user name", || who_am_i(&self.client)).await;
-        if user != meant {
-            tracing::warn!(user, meant, "the label keys are reserved for this other user too");
-        }
-        BTreeSet::from([user, meant])
-    }
-
-    #[tracing::instrument(name = "install_policies", skip_all, fields(kinds = input.kinds.len()))]
-    async fn install(&self, input: &PolicyInput) -> Result<Installed, CallError> {
-        let mut generations = self.put_all(policy::reserving(input)).await?;
-        match self.put_all(policy::labelling(input)).await {
-            Ok(mutating) => {
-                generations.extend(mutating);
-                Ok(Installed::Both(generations))
-            }
-            Err(error) if error.status() == Some(404) => Ok(Installed::ReservingOnly(generations)),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn put_all(&self, objects: [Value; 2]) -> Result<Generations, CallError> {
-        let mut generations = Generations::new();
-        for object in objects {
-            let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-            let generation = self.put(&kind, object).await?;
-            generations.insert(kind, generation);
-        }
-        Ok(generations)
-    }
-
-    /// Creates or replaces, whole: an apply would leave in place what somebody else has added to a list. Replacing by
-    /// the same changes nothing, not even the generation.
-    async fn put(&self, kind: &str, mut object: Value) -> Result<i64, CallError> {
-        let (name, params) = (
-            name_of(kind),
-            PostParams {
-                field_manager: Some(MANAGER_AGENT.to_owned()),
-                ..PostParams::default()
-            },
-        );
-        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let known = bounded(api.get_metadata_opt(name)).await?;
-            let version = known.map(|known| known.metadata.resource_version);
-            object["metadata"]["resourceVersion"] = version.clone().flatten().into();
-            let wanted = dynamic(object.clone())?;
-            let (written, overtaken) = match version {
-                Some(_) => (
-                    bounded(api.replace(name, &params, &wanted)).await,
-                    [404, 409].as_slice(),
-                ),
-                // 404 here says that the kind is not served.
-                None => (bounded(api.create(&params, &wanted)).await, [409].as_slice()),
+    /// Reads all, and compares each with what it shall be for the hub's prefix and the kinds that it names itself: which
+    /// kinds those are is the member's choice.
+    #[tracing::instrument(name = "look_at_policies", skip_all)]
+    async fn look(&self, plan: &Plan) -> Result<Found, CallError> {
+        let mut found = Found {
+            served: true,
+            ..Found::default()
+        };
+        for policy in Policy::ALL {
+            let Some(object) = self.read((policy, false)).await? else {
+                found.served &= policy != Policy::Labels;
+                continue;
             };
-            match written {
-                Ok(written) => return Ok(written.metadata.generation.unwrap_or_default()),
-                // Somebody wrote, made or deleted it since it was read.
-                Err(error) if tries < WRITE_TRIES && error.status().is_some_and(|code| overtaken.contains(&code)) => {}
-                Err(error) => return Err(error),
+            let binding = self.read((policy, true)).await?.flatten();
+            let kinds = object.as_ref().and_then(|(object, _)| input_of(object));
+            let input = PolicyInput {
+                keys: plan.labelling.keys.clone(),
+                kinds: kinds.map(|input| input.kinds).unwrap_or_default(),
+            };
+            let [wanted, wanted_binding] = policy.manifests(&input);
+            let before = found.faults.len();
+            found.compare((policy, false), &wanted, object);
+            found.compare((policy, true), &wanted_binding, binding);
+            if policy == Policy::Labels && found.faults.len() == before {
+                found.faults.extend(unnamed(plan, &input.kinds));
+                found.labelled = Some(input.kinds);
             }
         }
+        Ok(found)
+    }
+
+    /// The object and its generation; `None` inside: there is none; `None`: its kind is not served.
+    async fn read(&self, which: Which) -> Result<Option<Option<(Value, i64)>>, CallError> {
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind_of(which)));
+        // A list by name: a GET answers 404 for both.
+        let params = ListParams::default().fields(&format!("metadata.name={}", which.0.name()));
+        let list = match bounded(api.list(&params)).await {
+            Err(error) if error.status() == Some(404) => return Ok(None),
+            list => list?,
+        };
+        let object = list.items.into_iter().next();
+        Ok(Some(object.map(|object| {
+            let generation = object.metadata.generation.unwrap_or_default();
+            (object.data, generation)
+        })))
+    }
+
+    fn tell(&self, faults: &[String]) {
+        let told = AdmissionPolicies {
+            fault: faults.join("; "),
+        };
+        self.told.send_if_modified(|current| {
+            let changed = current.as_ref() != Some(&told);
+            if changed && !faults.is_empty() {
+                tracing::warn!(fault = told.fault, "the admission policies are not as they shall be");
+            }
+            *current = Some(told);
+            changed
+        });
     }
 
     /// Returns when the policies must be looked at again.
-    async fn keep(&self, installed: Installed, input: PolicyInput, plan: &mut watch::Receiver<Option<Arc<Plan>>>) {
-        let (generations, served) = match installed {
-            Installed::Both(generations) => (generations, true),
-            Installed::ReservingOnly(generations) => (generations, false),
-        };
+    async fn keep(&self, found: Found, current: &Plan, plan: &mut watch::Receiver<Option<Arc<Plan>>>) {
+        let Found {
+            generations,
+            labelled,
+            served,
+            ..
+        } = found;
+        let keys = current.labelling.keys.clone();
         tokio::select! {
             _ = plan.changed() => {}
             () = self.until_touched(&generations, served) => tokio::time::sleep(SETTLE).await,
             () = tokio::time::sleep(LOOK_AGAIN) => {}
-            never = self.cover(served, input) => match never {},
+            never = self.cover(served, keys, labelled) => match never {},
         }
     }
 
     /// Says that the kinds are covered once the policy is seen to work, and goes on looking.
-    async fn cover(&self, served: bool, input: PolicyInput) -> Infallible {
-        if !served {
+    async fn cover(&self, served: bool, keys: LabelKeys, labelled: Option<BTreeSet<GroupResource>>) -> Infallible {
+        let Some(kinds) = labelled else {
             self.uncover();
-            tracing::warn!(
-                reason = "it serves no MutatingAdmissionPolicy v1, as Kubernetes 1.36 does",
-                "{UNCOVERED}"
-            );
+            if !served {
+                let reason = "it serves no MutatingAdmissionPolicy v1, as Kubernetes 1.36 does";
+                tracing::warn!(reason, "{UNCOVERED}");
+            }
             return std::future::pending().await;
-        }
+        };
         // New kinds count only once the policy has them; kinds that are gone do not matter.
-        let is_known = |kind| self.covered.borrow().covers(kind, &input.keys);
-        let known = input.kinds.iter().all(is_known);
+        let is_known = |kind| self.covered.borrow().covers(kind, &keys);
+        let known = kinds.iter().all(is_known);
         if !known {
             tokio::time::sleep(TAKES_EFFECT).await;
         }
         for probe in 0_u32.. {
-            match self.works(&input.keys).await {
+            match self.works(&keys).await {
                 Ok(true) => break,
                 Ok(false) if probe == PROBES_BEFORE_WARNING => {
                     self.uncover();
@@ -250,9 +251,9 @@ impl Admission {
             tokio::time::sleep(PROBE_PERIOD).await;
         }
         if !known {
-            tracing::info!(kinds = input.kinds.len(), "new objects get their labels at admission");
+            tracing::info!(kinds = kinds.len(), "new objects get their labels at admission");
         }
-        self.covered.send_replace(Covered::by(input.keys, input.kinds));
+        self.covered.send_replace(Covered::by(keys, kinds));
         self.metrics.admission(true);
         std::future::pending().await
     }
@@ -277,15 +278,18 @@ impl Admission {
         }
     }
 
-    /// Returns when somebody changed or removed one of our objects.
+    /// Returns when somebody changed, made or removed one of the objects.
     async fn until_touched(&self, generations: &Generations, served: bool) {
-        let kinds = VALIDATING.into_iter().chain(MUTATING.into_iter().filter(|_| served));
-        let mut touches: SelectAll<BoxStream<'_, Touched>> = kinds.map(|kind| self.touches(kind)).collect();
-        while let Some((kind, generation)) = touches.next().await {
-            if generation != generations.get(&kind).copied() {
-                let gone = generation.is_none();
-                tracing::warn!(kind, gone, "somebody touched an admission policy, putting it back");
-                if gone && MUTATING.contains(&kind.as_str()) {
+        let policies = Policy::ALL
+            .into_iter()
+            .filter(|policy| served || *policy != Policy::Labels);
+        let objects = policies.flat_map(|policy| [(policy, false), (policy, true)]);
+        let mut touches: SelectAll<BoxStream<'_, Touched>> = objects.map(|which| self.touches(which)).collect();
+        while let Some((which, generation)) = touches.next().await {
+            if generation != generations.get(&which).copied() {
+                let (kind, name, gone) = (kind_of(which), which.0.name(), generation.is_none());
+                tracing::info!(kind, name, gone, "somebody touched an admission policy, looking at it");
+                if gone && which.0 == Policy::Labels {
                     self.uncover();
                 }
                 return;
@@ -293,9 +297,10 @@ impl Admission {
         }
     }
 
-    fn touches(&self, kind: &'static str) -> BoxStream<'_, Touched> {
+    fn touches(&self, which: Which) -> BoxStream<'_, Touched> {
+        let kind = kind_of(which);
         let objects = Api::<PartialObjectMeta<DynamicObject>>::all_with(self.client.clone(), &resource(kind));
-        let config = watch_config().fields(&format!("metadata.name={}", name_of(kind)));
+        let config = watch_config().fields(&format!("metadata.name={}", which.0.name()));
         let mut seen = false;
         let touched = watcher(objects, config).default_backoff().filter_map(move |event| {
             let touched = match event {
@@ -315,7 +320,7 @@ impl Admission {
                     None
                 }
             };
-            std::future::ready(touched.map(|generation| (kind.to_owned(), generation)))
+            std::future::ready(touched.map(|generation| (which, generation)))
         });
         touched.boxed()
     }
@@ -326,16 +331,52 @@ impl Admission {
     }
 }
 
-/// Removes the policies and bindings; what is absent is as good.
+impl Found {
+    fn compare(&mut self, which: Which, wanted: &Value, found: Option<(Value, i64)>) {
+        let (kind, name) = (kind_of(which), which.0.name());
+        let Some((found, generation)) = found else {
+            self.faults
+                .push(format!("{kind} {name} is missing: run portolanctl join again"));
+            return;
+        };
+        self.generations.insert(which, generation);
+        if let Some(path) = difference(wanted, &found) {
+            self.faults.push(format!(
+                "{kind} {name} is not what this agent's portolanctl writes ({path} differs): run portolanctl join again"
+            ));
+        }
+    }
+}
+
+/// The planned kinds whose new objects the policy does not label.
+fn unnamed(plan: &Plan, named: &BTreeSet<GroupResource>) -> Option<String> {
+    let unnamed: Vec<_> = plan.kinds.keys().filter(|kind| !named.contains(kind)).collect();
+    let first = unnamed.iter().take(NAMED_KINDS).map(ToString::to_string);
+    let (names, more) = (
+        first.collect::<Vec<_>>().join(", "),
+        unnamed.len().saturating_sub(NAMED_KINDS),
+    );
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    (!unnamed.is_empty()).then(|| {
+        format!("the policies do not name {names}{more}: run portolanctl join again, with --label-kind for each")
+    })
+}
+
+/// Removes the policies and bindings; what is absent is as good. With the rights of who runs it: the agent has none.
 pub(crate) async fn remove(client: &Client) -> Result<(), CallError> {
-    for kind in MUTATING.into_iter().rev().chain(VALIDATING.into_iter().rev()) {
-        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind));
-        match bounded(
-            api.delete(name_of(kind), &DeleteParams::default())
-                .map(|deleted| deleted.map(drop)),
-        )
-        .await
-        {
+    let bindings_first = Policy::ALL
+        .into_iter()
+        .rev()
+        .flat_map(|policy| [(policy, true), (policy, false)]);
+    for which in bindings_first {
+        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind_of(which)));
+        let params = DeleteParams::default();
+        let deleted = api.delete(which.0.name(), &params).map(|deleted| deleted.map(drop));
+        match bounded(deleted).await {
             Err(error) if error.status() != Some(404) => return Err(error),
             _ => {}
         }
@@ -350,11 +391,8 @@ fn is_verdict(error: &CallError) -> bool {
     status.is_some_and(|status| status < 500 && !matches!(status, 401 | 408 | 409 | 429))
 }
 
-async fn who_am_i(client: &Client) -> Result<String, CallError> {
-    let reviews = Api::<SelfSubjectReview>::all(client.clone());
-    let review = bounded(reviews.create(&PostParams::default(), &SelfSubjectReview::default())).await?;
-    let user = review.status.and_then(|status| status.user_info);
-    Ok(user.and_then(|user| user.username).unwrap_or_default())
+fn kind_of((policy, binding): Which) -> &'static str {
+    policy.kinds()[usize::from(binding)]
 }
 
 fn resource(kind: &str) -> ApiResource {
@@ -364,18 +402,6 @@ fn resource(kind: &str) -> ApiResource {
         .strip_suffix('y')
         .map_or_else(|| format!("{lower}s"), |stem| format!("{stem}ies"));
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), &plural)
-}
-
-fn name_of(kind: &str) -> &'static str {
-    if MUTATING.contains(&kind) {
-        POLICY_LABELS
-    } else {
-        POLICY_RESERVED
-    }
-}
-
-fn dynamic(object: Value) -> Result<DynamicObject, CallError> {
-    serde_json::from_value(object).map_err(|error| CallError::Kube(kube::Error::SerdeError(error)))
 }
 
 #[cfg(test)]
@@ -399,7 +425,8 @@ mod tests {
 
     #[test]
     fn resources_of_the_four_kinds() {
-        let plurals = MUTATING.into_iter().chain(VALIDATING).map(|kind| resource(kind).plural);
+        let kinds = [Policy::Labels, Policy::Reserved].into_iter().flat_map(Policy::kinds);
+        let plurals = kinds.map(|kind| resource(kind).plural);
         let expected = [
             "mutatingadmissionpolicies",
             "mutatingadmissionpolicybindings",
@@ -409,41 +436,72 @@ mod tests {
         assert!(plurals.eq(expected));
     }
 
-    fn admission(client: Client) -> Admission {
+    /// A member that holds these, and answers 404 for kinds that it does not serve.
+    fn holding(objects: Vec<Value>, mutating: bool) -> Admission {
+        let client = crate::testing::answering(move |_, path| {
+            if path.contains("/mutating") && !mutating {
+                return Err(404);
+            }
+            let (_, plural) = path.split('?').next().unwrap_or_default().rsplit_once('/').unwrap();
+            let is_here = |object: &&Value| resource(object["kind"].as_str().unwrap()).plural == plural;
+            let items: Vec<_> = objects.iter().filter(is_here).collect();
+            Ok(json!({"metadata": {}, "items": items}))
+        });
         Admission {
             client,
-            namespace: "system".to_owned(),
             covered: watch::Sender::new(Covered::default()),
+            told: watch::Sender::new(None),
             metrics: Metrics::default(),
         }
     }
 
-    /// A policy that is there when it is first read; what the writes are answered.
-    fn overtaken(replaced: u16) -> Client {
-        let reads = std::sync::atomic::AtomicU32::new(0);
-        let writes = std::sync::atomic::AtomicU32::new(0);
-        crate::testing::answering(move |method, _| {
-            let count =
-                |counter: &std::sync::atomic::AtomicU32| counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let written = json!({"metadata": {"name": POLICY_LABELS, "resourceVersion": "1", "generation": 7}});
-            match method.as_str() {
-                "GET" if replaced == 404 && count(&reads) > 0 => Err(404),
-                "PUT" if count(&writes) == 0 => Err(replaced),
-                _ => Ok(written),
-            }
-        })
+    fn plan(kinds: &[&str]) -> Plan {
+        let pods = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
+        Plan {
+            kinds: kinds
+                .iter()
+                .map(|kind| (GroupResource::new("", *kind), pods.clone()))
+                .collect(),
+            ..Plan::default()
+        }
+    }
+
+    /// Of the labelling policy alone: the answers do not tell names apart.
+    async fn faults(objects: Vec<Value>, kinds: &[&str]) -> Vec<String> {
+        let found = holding(objects, true).look(&plan(kinds)).await.unwrap();
+        found
+            .faults
+            .into_iter()
+            .filter(|fault| !fault.contains("Validating"))
+            .collect()
     }
 
     #[tokio::test]
-    async fn who_was_overtaken_by_somebody_writes_again() {
-        for replaced in [404, 409] {
-            let object = json!({"metadata": {"name": POLICY_LABELS}});
-            let written = admission(overtaken(replaced)).put(MUTATING[0], object).await;
-            assert_eq!(written.ok(), Some(7), "{replaced}");
-        }
-        let unserved = crate::testing::answering(|_, _| Err(404));
-        let written = admission(unserved).put(MUTATING[0], json!({"metadata": {}})).await;
-        assert_eq!(written.unwrap_err().status(), Some(404));
+    async fn what_is_missing_or_changed_is_named_with_the_fix() {
+        let input = PolicyInput {
+            keys: LabelKeys::default(),
+            kinds: [GroupResource::new("", "pods")].into(),
+        };
+        let [policy, binding] = Policy::Labels.manifests(&input);
+        let whole = || vec![policy.clone(), binding.clone()];
+        assert!(faults(whole(), &["pods"]).await.is_empty());
+        let fewer = faults(whole(), &["pods", "secrets"]).await;
+        assert!(
+            fewer.len() == 1 && fewer[0].contains("do not name secrets:"),
+            "{fewer:?}"
+        );
+        let gone = faults(vec![policy.clone()], &["pods"]).await;
+        let named = "MutatingAdmissionPolicyBinding portolan-labels is missing: run portolanctl join";
+        assert!(gone.len() == 1 && gone[0].starts_with(named), "{gone:?}");
+        let mut changed = whole();
+        changed[0]["spec"]["matchConditions"][0]["expression"] = json!("false");
+        let changed = faults(changed, &["pods"]).await;
+        assert!(
+            changed.len() == 1 && changed[0].contains("(spec.matchConditions[0].expression differs)"),
+            "{changed:?}"
+        );
+        let unserved = holding(whole(), false).look(&plan(&["pods"])).await.unwrap();
+        assert!(!unserved.served && unserved.labelled.is_none());
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::join::identity::{AgentIdentity, IdentitySecret};
 use crate::member::Repeats;
 use crate::metrics::Metrics;
 use crate::mint::{Mint, Tokens, Wanted};
+use crate::prove::Prover;
 use crate::report::Subjects;
 use crate::settings::Settings;
 use crate::stream::Stream;
@@ -56,6 +57,7 @@ struct Senders {
     heartbeats: watch::Sender<Option<health::Beat>>,
     tokens: watch::Sender<Tokens>,
     allowed: watch::Sender<Option<wire::Allowed>>,
+    policies: watch::Sender<Option<wire::AdmissionPolicies>>,
 }
 
 /// What every task needs.
@@ -123,7 +125,8 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
 }
 
 fn subjects() -> (Subjects, Senders) {
-    let (heartbeats, tokens, allowed) = (
+    let (heartbeats, tokens, allowed, policies) = (
+        watch::Sender::new(None),
         watch::Sender::new(None),
         watch::Sender::new(Tokens::new()),
         watch::Sender::new(None),
@@ -135,11 +138,13 @@ fn subjects() -> (Subjects, Senders) {
         heartbeats: heartbeats.subscribe(),
         tokens: tokens.subscribe(),
         allowed: allowed.subscribe(),
+        policies: policies.subscribe(),
     };
     let senders = Senders {
         heartbeats,
         tokens,
         allowed,
+        policies,
     };
     (subjects, senders)
 }
@@ -147,8 +152,8 @@ fn subjects() -> (Subjects, Senders) {
 impl Agent {
     /// Observers start at once; the stream starts when there is an identity; all end with the program.
     async fn live(self, senders: Senders, ready: ReadyHandle) -> anyhow::Result<()> {
+        self.spawn_labelling(senders.policies.clone());
         self.spawn_observers(senders);
-        self.spawn_labelling();
         let joiner = self.joiner();
         enroll_until_done(&joiner).await;
         ready.not_ready("a stream to the hub");
@@ -194,12 +199,12 @@ impl Agent {
     }
 
     /// Nothing is written before the hub's first configuration.
-    fn spawn_labelling(&self) {
+    fn spawn_labelling(&self, policies: watch::Sender<Option<wire::AdmissionPolicies>>) {
         let (plan, covered) = (watch::Sender::new(None), watch::Sender::new(Covered::default()));
         let admission = Admission {
             client: self.client.clone(),
-            namespace: self.config.member.namespace.clone(),
             covered: covered.clone(),
+            told: policies,
             metrics: self.metrics.clone(),
         };
         self.spawn("admission", admission.run(plan.subscribe()));
@@ -216,8 +221,13 @@ impl Agent {
     }
 
     fn spawn_stream(&self, refused: Arc<Notify>, facts: wire::MemberFacts, ready: ReadyHandle) {
+        let prover = Prover {
+            client: self.client.clone(),
+            namespace: self.config.member.namespace.clone(),
+        };
         let stream = Stream {
             client: self.client.clone(),
+            prover,
             identity: self.identity.subscribe(),
             subjects: self.subjects.clone(),
             settings: self.settings.clone(),
@@ -232,6 +242,8 @@ impl Agent {
 
     /// A task that runs until the program ends; its own end is a fault.
     fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
+        // Boxed here: what is spawned is moved through some frames, and some of these are large.
+        let future = Box::pin(future);
         self.tasks.spawn_service(name, async {
             future.await;
             Ok(())

@@ -35,6 +35,7 @@ pub(crate) struct Subjects {
     pub(crate) heartbeats: watch::Receiver<Option<Beat>>,
     pub(crate) tokens: watch::Receiver<Tokens>,
     pub(crate) allowed: watch::Receiver<Option<wire::Allowed>>,
+    pub(crate) policies: watch::Receiver<Option<wire::AdmissionPolicies>>,
 }
 
 /// Where messages of this stream go. Bounded: see `stream`.
@@ -53,6 +54,7 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         heartbeats,
         tokens,
         allowed,
+        policies,
     } = subjects;
     let since = Instant::now();
     tokio::select! {
@@ -62,6 +64,7 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         ended = latest(heartbeats, &outbox, |beat| Said::Heartbeat(beat.told(since))) => ended,
         ended = latest(allowed, &outbox, |allowed| Said::Allowed(allowed.clone())) => ended,
         ended = each_token(tokens, &outbox) => ended,
+        ended = latest(policies, &outbox, |policies| Said::Policies(policies.clone())) => ended,
     }
 }
 

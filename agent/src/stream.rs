@@ -25,6 +25,7 @@ use crate::join::identity::AgentIdentity;
 use crate::member;
 use crate::metrics::Metrics;
 use crate::mint::Wanted;
+use crate::prove::Prover;
 use crate::report::{self, Outbox, Subjects, say};
 use crate::review::{refused, review};
 use crate::settings::{self, Settings, SettingsError};
@@ -35,8 +36,6 @@ const OUTBOX: usize = 64;
 const MAX_REVIEWS: usize = 64;
 /// A hello waits so long for fresh facts of the member: the hub must hear from us also while its API server hangs.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often it is looked whether the member has rotated its token-signing keys.
-const LOOK_AT_KEYS: Duration = Duration::from_mins(1);
 /// Longest wait between two tries.
 const RECONNECT_MAX: Duration = Duration::from_secs(15);
 
@@ -55,8 +54,6 @@ enum SessionError {
     Protocol(#[from] Mismatch),
     #[error("the identity was renewed")]
     Renewed,
-    #[error("the member signs tokens by other keys")]
-    Rotated(String),
 }
 
 impl SessionError {
@@ -69,6 +66,7 @@ impl SessionError {
 /// What sessions are made of.
 pub(crate) struct Stream {
     pub(crate) client: Client,
+    pub(crate) prover: Prover,
     /// None only before the first join, and no stream begins before that.
     pub(crate) identity: watch::Receiver<Option<Arc<AgentIdentity>>>,
     pub(crate) subjects: Subjects,
@@ -93,11 +91,6 @@ impl Stream {
             match error {
                 SessionError::Renewed => {
                     tracing::info!("reconnecting to the hub with the renewed identity");
-                    continue;
-                }
-                SessionError::Rotated(jwks) => {
-                    tracing::info!("reconnecting to the hub to tell it the keys that the member signs tokens by now");
-                    self.facts.jwks = jwks;
                     continue;
                 }
                 _ => {}
@@ -131,12 +124,14 @@ impl Stream {
             "stream to the hub is open"
         );
         self.metrics.hub_connected(true);
+        let nonce = watch::Sender::new(None);
         let (subjects, mut renewed) = (self.subjects.clone(), self.identity.clone());
         tokio::select! {
-            ended = self.listen(updates, &outbox) => ended,
-            _ = report::run(subjects, outbox.clone()) => Err(SessionError::Closed),
+            ended = self.listen(updates, &outbox, &nonce) => ended,
+            // Boxed: a session is large with them.
+            _ = Box::pin(report::run(subjects, outbox.clone())) => Err(SessionError::Closed),
             Ok(()) = renewed.changed() => Err(SessionError::Renewed),
-            jwks = other_keys(&self.client, &self.facts.jwks) => Err(SessionError::Rotated(jwks)),
+            Err(_) = Box::pin(self.prover.run(nonce.subscribe(), &outbox)) => Err(SessionError::Closed),
         }
     }
 
@@ -163,6 +158,7 @@ impl Stream {
         &self,
         mut updates: Streaming<wire::AgentUpdate>,
         outbox: &Outbox,
+        nonce: &watch::Sender<Option<String>>,
     ) -> Result<std::convert::Infallible, SessionError> {
         let mut reviews = FuturesUnordered::new();
         loop {
@@ -180,6 +176,7 @@ impl Stream {
                     Some(Heard::Welcome(welcome)) => {
                         welcomed(welcome.protocol)?;
                     }
+                    Some(Heard::KeyChallenge(challenge)) => drop(nonce.send_replace(Some(challenge.nonce))),
                     // A newer hub may say what this agent does not know.
                     None => tracing::debug!("the hub sent a message of an unknown kind"),
                 },
@@ -235,44 +232,6 @@ impl Stream {
     }
 }
 
-/// Returns once the member publishes other keys than `told`. Only a hello carries them, and until the hub has them its
-/// routers refuse each new token of this cluster.
-async fn other_keys(client: &Client, told: &str) -> String {
-    loop {
-        tokio::time::sleep(LOOK_AT_KEYS).await;
-        match member::jwks(client).await {
-            Ok(jwks) if jwks != told => return jwks,
-            Ok(_) => {}
-            Err(error) => tracing::debug!(error = %Chain(&error), "cannot look whether the member's keys have changed"),
-        }
-    }
-}
-
 fn ended_by(status: Status) -> SessionError {
     SessionError::Hub(Box::new(status))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use serde_json::json;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn rotated_keys_are_noticed_and_an_api_server_that_is_away_is_not_taken_for_one() {
-        let asked = AtomicU32::new(0);
-        let client = crate::testing::answering(move |_, path| {
-            assert_eq!(path, "/openid/v1/jwks");
-            match asked.fetch_add(1, Ordering::Relaxed) {
-                0 => Ok(json!({"keys": ["old"]})),
-                1 => Err(503),
-                _ => Ok(json!({"keys": ["old", "new"]})),
-            }
-        });
-        let told = json!({"keys": ["old"]}).to_string();
-        let found = tokio::time::timeout(Duration::from_mins(5), other_keys(&client, &told)).await;
-        assert_eq!(found, Ok(json!({"keys": ["old", "new"]}).to_string()));
-    }
 }

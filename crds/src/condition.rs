@@ -92,6 +92,8 @@ pub enum ConditionReason {
     Labelling,
     /// The router's stream to the hub has ended.
     StreamEnded,
+    /// The admission policies of the member are not as `portolanctl join` writes them.
+    PoliciesChanged,
 }
 
 impl fmt::Display for ConditionType {

@@ -59,6 +59,12 @@ pub const SECRET_AGENT_IDENTITY: &str = "portolan-agent-identity";
 pub const SECRET_AGENT_BOOTSTRAP: &str = "portolan-agent-bootstrap";
 /// ServiceAccount of the agent on a member.
 pub const SERVICE_ACCOUNT_AGENT: &str = "portolan-agent";
+/// ServiceAccount on a member, without any right, whose tokens prove to the hub which key the member signs by.
+pub const SERVICE_ACCOUNT_PROOF: &str = "portolan-proof";
+/// Audience of such a token: no API server has it, so the token is good for nothing else.
+pub fn proof_audience(nonce: &str) -> String {
+    format!("portolan-proof:{nonce}")
+}
 /// ServiceAccount that gateway routers act from on a member, in [`ROUTERS_NAMESPACE`].
 pub const SERVICE_ACCOUNT_ROUTER: &str = "portolan-router";
 /// `namespace/name` of the ServiceAccount whose token gateways hold, by which they act as others.
@@ -67,6 +73,8 @@ pub const GATEWAY_ACCOUNT: &str = "portolan-routers/portolan-router";
 pub const POLICY_LABELS: &str = "portolan-labels";
 /// ValidatingAdmissionPolicy (and its binding) on a member that reserves the label keys for the agent.
 pub const POLICY_RESERVED: &str = "portolan-reserved-labels";
+/// ValidatingAdmissionPolicy (and its binding) on a member that holds the agent's writes to the reserved labels.
+pub const POLICY_AGENT_WRITES: &str = "portolan-agent-writes";
 /// Role on a member that names the ServiceAccounts the router may act as.
 pub const ROLE_IMPERSONATE: &str = "portolan-router-impersonate";
 /// ClusterRole on a member that names the users the router may act as.

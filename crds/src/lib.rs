@@ -12,6 +12,7 @@ pub mod duration;
 pub mod labels;
 pub mod ledger;
 pub mod names;
+pub mod policy;
 pub mod router;
 #[cfg(feature = "schema")]
 mod schema;

@@ -203,6 +203,7 @@ impl Enroller {
         let pin = Pin {
             member_uid: member.uid,
             cluster_uid: facts.cluster_uid,
+            // Those that it has proven before stay; others are proven on its stream.
             signing_keys,
             agent_keys: Vec::new(),
             history: MemberHistory::default(),

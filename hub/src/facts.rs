@@ -142,6 +142,10 @@ pub(crate) struct AgentReport {
     pub(crate) restored: Option<Instant>,
     /// It went back, and that is not counted yet.
     pub(crate) owes_restore: bool,
+    /// What is wrong with the member's admission policies; empty: nothing.
+    pub(crate) policies: String,
+    /// Why a signing key of it that was proven is not taken.
+    pub(crate) refused_key: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -83,6 +83,11 @@ pub(crate) fn parse(document: &str) -> Result<Vec<String>, JwksError> {
     Ok(texts)
 }
 
+/// Whether a pin may hold all of these keys.
+pub(crate) fn have_room(keys: &[String]) -> bool {
+    keys.len() <= MAX_KEYS && keys.iter().map(String::len).sum::<usize>() <= MAX_TEXTS_BYTES
+}
+
 /// What tells a key from others (hex of SHA-256 over its numbers), from its JSON text; `None` if it is none.
 pub(crate) fn thumbprint_of(key: &str) -> Option<String> {
     thumbprint(&serde_json::from_str(key).ok()?)

@@ -26,6 +26,7 @@ mod metrics;
 mod peer;
 mod people;
 mod pins;
+mod proof;
 mod routers;
 mod server;
 mod settings;

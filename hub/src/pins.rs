@@ -82,13 +82,17 @@ impl Pins {
         Ok(())
     }
 
-    /// Pins `cluster`, or finds that it is pinned just so, or refuses. The agent's keys follow from `key`.
+    /// Pins `cluster`, or finds that it is pinned just so, or refuses. The agent's keys follow from `key`. Of the signing keys
+    /// that `wanted` publishes those stay that were proven before; new ones come by [`Pins::prove`].
     pub(crate) async fn pin(&self, cluster: &str, wanted: &Pin, key: AgentKey<'_>) -> Result<(), PinError> {
         let change = |before: Option<&Pin>| {
             let agent_keys = agent_keys(cluster, before, key)?;
             let same = before.filter(|before| before.cluster_uid == wanted.cluster_uid);
             Ok(Pin {
                 agent_keys,
+                signing_keys: same
+                    .map(|before| still_published(before, &wanted.signing_keys))
+                    .unwrap_or_default(),
                 history: same.map(|before| before.history).unwrap_or_default(),
                 ..wanted.clone()
             })
@@ -102,6 +106,31 @@ impl Pins {
             let agent_keys = agent_keys(cluster, before, AgentKey::Renewed { presented, issued })?;
             let before = before.cloned().ok_or_else(|| stranger(cluster))?;
             Ok(Pin { agent_keys, ..before })
+        };
+        self.update(cluster, change).await
+    }
+
+    /// Takes a signing key that the member has proven to sign by, beside those it has: of those that are published no longer
+    /// some tokens may be about, so they go only for want of room.
+    pub(crate) async fn prove(&self, cluster: &str, proven: &str, published: &[String]) -> Result<(), PinError> {
+        let change = |before: Option<&Pin>| {
+            let before = before.cloned().ok_or_else(|| stranger(cluster))?;
+            let print = jwks::thumbprint_of(proven);
+            if before
+                .signing_keys
+                .iter()
+                .any(|known| jwks::thumbprint_of(known) == print)
+            {
+                return Ok(before);
+            }
+            let mut signing_keys = before.signing_keys.clone();
+            signing_keys.push(proven.to_owned());
+            if !jwks::have_room(&signing_keys) {
+                signing_keys = still_published(&before, published);
+                signing_keys.push(proven.to_owned());
+            }
+            signing_keys.sort();
+            Ok(Pin { signing_keys, ..before })
         };
         self.update(cluster, change).await
     }
@@ -261,6 +290,13 @@ fn agent_keys(cluster: &str, before: Option<&Pin>, key: AgentKey<'_>) -> Result<
     }
 }
 
+/// The keys of a pin that are still among those published.
+pub(crate) fn still_published(pin: &Pin, published: &[String]) -> Vec<String> {
+    let published: Vec<_> = published.iter().filter_map(|key| jwks::thumbprint_of(key)).collect();
+    let is_published = |key: &&String| jwks::thumbprint_of(key).is_some_and(|print| published.contains(&print));
+    pin.signing_keys.iter().filter(is_published).cloned().collect()
+}
+
 fn stranger(cluster: &str) -> PinError {
     PinError::Stranger(format!(
         "the certificate's key is not the one that the agent of cluster {cluster} enrolled or renewed with last: \
@@ -298,8 +334,8 @@ fn check(cluster: &str, wanted: &Pin, pins: &BTreeMap<String, Pin>) -> Result<()
         let theirs = pin.signing_keys.iter().filter_map(|key| jwks::thumbprint_of(key));
         if theirs.into_iter().any(|print| prints.contains(&print)) {
             return Err(format!(
-                "member.jwks: member {other} publishes the same token-signing key, so tokens would not tell which \
-                 cluster they are from: give the cluster a ServiceAccount signing key of its own"
+                "member {other} signs by the same token-signing key, so tokens would not tell which cluster they are \
+                 from, and it is {other}'s: give the cluster a ServiceAccount signing key of its own"
             ));
         }
     }
@@ -448,8 +484,8 @@ mod tests {
         let cases = [
             ("east", pin("uid-x", "kx"), "pinned to the cluster with UID uid-e"),
             ("north", pin("uid-w", "kn"), "as west"),
-            ("north", pin("uid-n", "kw"), "member west publishes the same"),
-            ("east", pin("uid-e", "kw"), "member west publishes the same"),
+            ("north", pin("uid-n", "kw"), "member west signs by the same"),
+            ("east", pin("uid-e", "kw"), "member west signs by the same"),
         ];
         for (cluster, wanted, text) in cases {
             let refusal = check(cluster, &wanted, &pins).unwrap_err();

@@ -68,7 +68,8 @@ impl World {
     pub async fn start(plan: Plan<'_>) -> anyhow::Result<Self> {
         let testbed = Testbed::start_with(Options {
             clusters: std::iter::once(&HUB)
-                .chain(plan.members)
+                // The hub's cluster may be a member too.
+                .chain(plan.members.iter().filter(|name| **name != HUB))
                 .map(|name| (*name).to_owned())
                 .collect(),
             pods: plan.pods,

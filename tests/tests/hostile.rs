@@ -6,6 +6,8 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "hostile/agent_rights.rs"]
+mod agent_rights;
 #[path = "hostile/answers.rs"]
 mod answers;
 #[path = "hostile/authors.rs"]

@@ -148,7 +148,8 @@ impl IdentitySecret {
         }
     }
 
-    /// Creates or replaces. One agent writes it, so the last one wins and no precondition is needed.
+    /// Replaces what join has made: the agent's RBAC lets it create no Secret; where it runs with more, it does. One agent
+    /// writes it, so the last one wins and no precondition is needed.
     async fn write(&self, data: BTreeMap<&str, String>) -> Result<(), CallError> {
         let data = data
             .into_iter()
@@ -162,15 +163,9 @@ impl IdentitySecret {
             data: Some(data),
             ..KubeSecret::default()
         };
-        match bounded(
-            self.secrets
-                .replace(SECRET_AGENT_IDENTITY, &PostParams::default(), &secret),
-        )
-        .await
-        {
-            Err(error) if error.status() == Some(404) => bounded(self.secrets.create(&PostParams::default(), &secret))
-                .await
-                .map(drop),
+        let params = PostParams::default();
+        match bounded(self.secrets.replace(SECRET_AGENT_IDENTITY, &params, &secret)).await {
+            Err(error) if error.status() == Some(404) => bounded(self.secrets.create(&params, &secret)).await.map(drop),
             outcome => outcome.map(drop),
         }
     }

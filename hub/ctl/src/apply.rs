@@ -74,7 +74,8 @@ pub(crate) fn describe(object: &DynamicObject) -> String {
     }
 }
 
-async fn api_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
+/// Where the object is.
+pub(crate) async fn api_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
     let types = object
         .types
         .as_ref()
@@ -104,6 +105,21 @@ fn is_not_found(error: &anyhow::Error) -> bool {
 /// An error that names the kind if the cluster does not serve it.
 pub(crate) async fn served(client: &Client, object: &DynamicObject) -> anyhow::Result<()> {
     api_of(client, object).await.map(drop)
+}
+
+/// Whether the cluster serves the object's kind.
+pub(crate) async fn is_served(client: &Client, object: &DynamicObject) -> anyhow::Result<bool> {
+    match api_of(client, object).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_not_found(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The object as it is, if it is there.
+pub(crate) async fn get(client: &Client, object: &DynamicObject) -> anyhow::Result<Option<DynamicObject>> {
+    let found = api_of(client, object).await?.get_opt(&object.name_any()).await;
+    found.with_context(|| format!("cannot read {}", describe(object)))
 }
 
 /// Whether the object is there. A kind that the cluster does not serve has no objects.

@@ -198,6 +198,9 @@ pub(crate) struct JoinArgs {
     /// hub's --label-kinds name; repeatable
     #[arg(long = "label-kind", value_name = "RESOURCE.GROUP")]
     pub(crate) label_kinds: Vec<String>,
+    /// Prefix of the shard labels, as the hub has it [default: the one that the member's policies have, else the usual one]
+    #[arg(long, env = "PORTOLAN_LABEL_PREFIX", value_name = "PREFIX/")]
+    pub(crate) label_prefix: Option<String>,
     /// How long the bootstrap token is good for
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     pub(crate) token_ttl: Duration,
@@ -427,6 +430,9 @@ pub(crate) struct DevUpArgs {
     /// ClusterRole that the user of explicit.kubeconfig, portolan:dev, gets in every member
     #[arg(long, value_name = "CLUSTERROLE", default_value = "cluster-admin")]
     pub(crate) user_role: String,
+    /// Prefix of the shard labels, also the hub's
+    #[arg(long, env = "PORTOLAN_LABEL_PREFIX", hide = true)]
+    pub(crate) label_prefix: Option<String>,
     /// How long to wait until all is ready; what the agents have to label comes on top, as long as it becomes less
     #[arg(long, default_value = "120s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,

@@ -1,6 +1,6 @@
 //! `portolanctl join`: both halves of a registration that one person can do, who holds both kubeconfigs.
 //!
-//! In the member: namespace, ServiceAccounts, RBAC, and the Secret its agent starts from. On the hub: the MemberCluster
+//! In the member: namespace, ServiceAccounts, RBAC, admission policies, and the Secret its agent starts from. On the hub: the MemberCluster
 //! and a bootstrap token. Neither kubeconfig is kept.
 
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ use crate::connect::{Cluster, connect};
 use crate::grant::{Grants, WRITES_OF_OTHERS};
 use crate::hub_ca;
 use crate::label_kinds::LabelKinds;
+use crate::policies::Policies;
 
 const MEMBER_RBAC: &str = include_str!("../../../deploy/member/rbac.yaml");
 
@@ -36,6 +37,7 @@ pub(crate) struct Join<'a> {
     pub(crate) token_ttl: Duration,
     pub(crate) grants: &'a Grants,
     pub(crate) label_kinds: &'a LabelKinds,
+    pub(crate) label_prefix: Option<&'a str>,
 }
 
 pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
@@ -52,6 +54,7 @@ pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
         token_ttl: args.token_ttl,
         grants: &grants,
         label_kinds: &label_kinds,
+        label_prefix: args.label_prefix.as_deref(),
     };
     join.run(&hub, &member).await?;
     println!(
@@ -84,9 +87,15 @@ impl Join<'_> {
         let spec = self.spec(member)?;
         self.check_identity(hub, member).await?;
         let hub_ca = hub_ca::awaited(&hub.client).await?;
-        apply::apply(&member.client, &member_rbac()?).await?;
+        let rbac = member_rbac()?;
+        apply::apply(&member.client, &rbac).await?;
         self.grants.install(&member.client).await?;
         self.label_kinds.install(&member.client).await?;
+        let policies = Policies {
+            rbac: &rbac,
+            prefix: self.label_prefix,
+        };
+        policies.install(&member.client).await?;
         self.register(&hub.client, &spec).await?;
         let token = bootstrap::create(&hub.client, &Subject::Agent(self.name), self.token_ttl).await?;
         self.leave_bootstrap(&member.client, &token, &hub_ca).await
@@ -363,6 +372,7 @@ mod tests {
             token_ttl: Duration::from_mins(1),
             grants,
             label_kinds,
+            label_prefix: None,
         }
     }
 

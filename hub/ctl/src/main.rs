@@ -25,6 +25,7 @@ mod kubeconfig;
 mod label_kinds;
 mod ledger;
 mod person;
+mod policies;
 mod router;
 mod sentence;
 mod strict;

@@ -127,6 +127,8 @@ impl AgentReport {
                 allowed.users.sort();
                 replace(&mut self.allowed, allowed)
             }
+            Report::Policies(policies) => status(&mut self.policies, policies.fault),
+            Report::Key(refused) => status(&mut self.refused_key, refused),
             Report::Disconnected => {
                 self.connected = false;
                 Change::Status
@@ -235,6 +237,15 @@ fn replace<T: PartialEq>(slot: &mut Option<T>, value: T) -> Change {
     }
     *slot = Some(value);
     Change::Compile
+}
+
+/// A word that routers have no use for.
+fn status<T: PartialEq>(slot: &mut T, value: T) -> Change {
+    if *slot == value {
+        return Change::Nothing;
+    }
+    *slot = value;
+    Change::Status
 }
 
 /// Applies a delta; the first one makes the subject known, also when it is empty.

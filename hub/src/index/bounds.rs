@@ -65,13 +65,17 @@ pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, O
                 max: MAX_TOKEN_BYTES,
             });
         }
-        Report::Heartbeat(..) | Report::Token(_) | Report::Disconnected => {}
+        Report::Heartbeat(..) | Report::Token(_) | Report::Policies(_) | Report::Key(_) | Report::Disconnected => {}
     }
     Ok(match report {
         Report::Heartbeat(mut beat, at) => {
             cut(&mut beat.message);
             cut(&mut beat.kubernetes_version);
             Report::Heartbeat(beat, at)
+        }
+        Report::Policies(mut policies) => {
+            cut(&mut policies.fault);
+            Report::Policies(policies)
         }
         report => report,
     })

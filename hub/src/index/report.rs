@@ -12,5 +12,8 @@ pub(crate) enum Report {
     Callers(v1::CallerDelta),
     Token(v1::MemberToken),
     Allowed(v1::Allowed),
+    Policies(v1::AdmissionPolicies),
+    /// Why a signing key is not taken; none: it is.
+    Key(Option<String>),
     Disconnected,
 }

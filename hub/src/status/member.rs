@@ -15,7 +15,7 @@ use portolan_wire::v1::resource::Body;
 use super::finding::{set, whole_seconds};
 use super::{Routers, Sources};
 use crate::compile::{Ref, World, some_of};
-use crate::facts::{AgentReport, Facts, MemberObject, Token};
+use crate::facts::{AgentReport, Facts, MemberObject, Pin, Token};
 
 /// Three heartbeats of five seconds that did not come.
 const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
@@ -44,7 +44,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         accepted(member),
         joined(facts, cluster, agent),
         available(&status, agent, now, refused_target(cluster, routers)),
-        credentials(agent, who_acts_in(world, cluster), now),
+        credentials((facts.joined(cluster).map(|(_, pin)| pin), agent), who_acts_in(world, cluster), now),
         labels(agent, facts.silent.contains(cluster), unconfirmed),
     ];
     if facts.withdrawn(cluster).is_some() {
@@ -237,8 +237,15 @@ fn who_acts_in<'a>(world: &'a World, cluster: &str) -> &'a [v1::RouterRef] {
     routers.map_or(&[], |routers| &routers.routers)
 }
 
-fn credentials(agent: Option<&AgentReport>, routers: &[v1::RouterRef], now: Timestamp) -> Finding {
+fn credentials(
+    (pin, agent): (Option<&Pin>, Option<&AgentReport>),
+    routers: &[v1::RouterRef],
+    now: Timestamp,
+) -> Finding {
     const TYPE: ConditionType = ConditionType::CredentialsReady;
+    if let Some(refused) = agent.and_then(|agent| agent.refused_key.as_ref()) {
+        return Finding::fails(TYPE, ConditionReason::DuplicateCluster, refused);
+    }
     let Some(agent) = agent else {
         let message = "the agent has minted no token since the hub started";
         return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
@@ -256,6 +263,11 @@ fn credentials(agent: Option<&AgentReport>, routers: &[v1::RouterRef], now: Time
     if let Some(names) = of(&|token| token.is_none()) {
         let message = format!("the agent has minted no token for router {names} since the hub started");
         return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
+    }
+    if pin.is_some_and(|pin| pin.signing_keys.is_empty()) {
+        let message = "the routers have a token, and do not know callers of this cluster yet: its agent has not proven a \
+                       token-signing key (ServiceAccount portolan-system/portolan-proof, made by portolanctl join)";
+        return Finding::fails(TYPE, ConditionReason::WaitingForAgent, message);
     }
     if routers.is_empty() {
         return Finding::holds(TYPE, "no router has enrolled that may act here");
@@ -294,6 +306,10 @@ fn labels(agent: Option<&AgentReport>, silent: bool, unconfirmed: &[String]) -> 
     };
     let missing = coverage.iter().filter(|(_, coverage)| !coverage.complete);
     let missing: Vec<_> = missing.map(|(kind, _)| kind.to_string()).collect();
+    let policies = agent.map_or("", |agent| &agent.policies);
+    if !policies.is_empty() {
+        return Finding::fails(TYPE, ConditionReason::PoliciesChanged, policies);
+    }
     if coverage.is_empty() {
         let message = "the agent is finding out which kinds there are";
         Finding::fails(TYPE, ConditionReason::Labelling, message)
@@ -315,7 +331,7 @@ mod tests {
     use portolan_crds::GroupResource;
 
     use super::*;
-    use crate::facts::{MemberHistory, Pin};
+    use crate::facts::MemberHistory;
 
     #[test]
     fn a_member_that_is_not_accepted_any_more_was_withdrawn() {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -27,11 +27,15 @@ use crate::index::{Index, OutOfBounds, Report};
 use crate::jwks;
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
-use crate::pins::{AgentKey, Pins};
-use crate::standing::{not_pinned, pin_or_note, standing};
+use crate::pins::{AgentKey, PinError, Pins, still_published};
+use crate::proof::{Nonce, proven};
+use crate::standing::{for_log, not_pinned, pin_or_note, standing};
 
 /// Two restores of one member are counted at least this far apart, as each makes its callers list anew.
 const BETWEEN_RESTORES: Duration = Duration::from_mins(5);
+
+/// An agent shows a key when it connects and when its member signs by another: far less often.
+const BETWEEN_PROOFS: Duration = Duration::from_millis(500);
 
 /// The service. Clones share everything.
 #[derive(Clone)]
@@ -71,9 +75,10 @@ impl AgentControl for AgentService {
         tracing::info!(cluster, remote = %peer.remote, version = hello.version, "agent connected");
         let (outbound, stream) = mpsc::channel(OUTBOUND);
         // The channel is empty, and its other end is here.
-        let _ = outbound.try_send(Ok(v1::AgentUpdate {
-            kind: Some(Told::Welcome(welcome)),
-        }));
+        let nonce = Nonce::new();
+        for kind in [Told::Welcome(welcome), Told::KeyChallenge(nonce.challenge())] {
+            let _ = outbound.try_send(Ok(v1::AgentUpdate { kind: Some(kind) }));
+        }
         let session = AgentSession {
             service: self.clone(),
             cluster,
@@ -81,6 +86,8 @@ impl AgentControl for AgentService {
             outbound,
             reviews: BTreeMap::new(),
             next_review: 1,
+            nonce,
+            proved: None,
         };
         let token = self.tasks.token();
         self.tasks.spawn("agent-session", async move {
@@ -91,12 +98,12 @@ impl AgentControl for AgentService {
 }
 
 impl AgentService {
-    /// Accepted, pinned, and the cluster that was pinned; keys that were rotated are pinned anew.
+    /// Accepted, pinned, and the cluster that was pinned; keys that are published no longer are forgotten.
     async fn check_standing(&self, cluster: &str, key: &str, hello: &v1::AgentHello) -> Result<(), Status> {
         let pin = standing(&self.index, cluster)?;
         // An agent that cannot reach its API server may not know its keys; then the pinned ones stay.
         let signing_keys = match jwks::parse(&hello.jwks) {
-            Ok(keys) => keys,
+            Ok(published) => still_published(&pin, &published),
             Err(_) if hello.jwks.is_empty() => pin.signing_keys.clone(),
             Err(error) => return Err(Status::invalid_argument(error.to_string())),
         };
@@ -123,6 +130,9 @@ struct AgentSession {
     /// Questions that the agent has not answered. Bounded by their queue: one is removed before the next is asked.
     reviews: BTreeMap<u64, oneshot::Sender<v1::TokenReviewed>>,
     next_review: u64,
+    nonce: Nonce,
+    /// When the agent showed a key last.
+    proved: Option<Instant>,
 }
 
 impl AgentSession {
@@ -155,7 +165,10 @@ impl AgentSession {
                         if let Some(Said::Heartbeat(beat)) = &message.kind {
                             self.note_version(beat.resource_version, beat.fell_from).await?;
                         }
-                        self.hear(message)?;
+                        match message.kind {
+                            Some(Said::SigningKeys(keys)) => self.prove(&keys).await?,
+                            kind => self.hear(kind)?,
+                        }
                     }
                     None => return Err(Status::cancelled("the agent closed the stream")),
                 },
@@ -251,14 +264,40 @@ impl AgentSession {
         .await
     }
 
-    fn hear(&mut self, message: v1::AgentMessage) -> Result<(), Status> {
-        let report = match message.kind {
+    /// Takes the key that signed the proof. One that cannot be taken is dropped by itself: what the agent says of other
+    /// matters counts all the same.
+    async fn prove(&mut self, keys: &v1::SigningKeys) -> Result<(), Status> {
+        let before = self.proved.replace(Instant::now());
+        if before.is_some_and(|before| before.elapsed() < BETWEEN_PROOFS) {
+            return Err(Status::resource_exhausted("signing keys are shown too often"));
+        }
+        let (service, cluster) = (&self.service, &self.cluster);
+        let refused = match proven(keys, &self.nonce) {
+            Ok((key, published)) => match service.pins.prove(cluster, &key, &published).await {
+                Ok(()) => None,
+                Err(PinError::Refused(reason)) => Some(reason),
+                Err(error) => return Err(not_pinned(cluster, &error)),
+            },
+            Err(error) => Some(format!(
+                "the agent's proof of a token-signing key does not hold: {error}"
+            )),
+        };
+        if let Some(reason) = &refused {
+            tracing::warn!(cluster, reason = for_log(reason), "a token-signing key is not taken");
+        }
+        let reported = service.index.report(cluster, self.epoch, Report::Key(refused));
+        reported.map_err(|error| beyond(cluster, &error))
+    }
+
+    fn hear(&mut self, said: Option<Said>) -> Result<(), Status> {
+        let report = match said {
             Some(Said::Heartbeat(beat)) => Report::Heartbeat(beat, Timestamp::now()),
             Some(Said::Namespaces(delta)) => Report::Namespaces(delta),
             Some(Said::Coverage(delta)) => Report::Coverage(delta),
             Some(Said::Callers(delta)) => Report::Callers(delta),
             Some(Said::MemberToken(token)) => Report::Token(token),
             Some(Said::Allowed(allowed)) => Report::Allowed(allowed),
+            Some(Said::Policies(policies)) => Report::Policies(policies),
             Some(Said::TokenReviewed(reviewed)) => {
                 if let Some(answer) = self.reviews.remove(&reviewed.id) {
                     let _ = answer.send(reviewed);
@@ -266,8 +305,8 @@ impl AgentSession {
                 return Ok(());
             }
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
-            // Of a later release of this protocol.
-            None => return Ok(()),
+            // Taken before; or of a later release of this protocol.
+            Some(Said::SigningKeys(_)) | None => return Ok(()),
         };
         let reported = self.service.index.report(&self.cluster, self.epoch, report);
         reported.map_err(|error| beyond(&self.cluster, &error))

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::compile::Ref;
-use crate::testing::{Received, TestAgent, TestHub, facts_of, hello_of, key_and_csr, router_ref};
+use crate::testing::{Received, Signer, TestAgent, TestHub, facts_of, hello_of, key_and_csr, router_ref};
 
 mod agents;
 mod bounds;
@@ -174,6 +174,9 @@ async fn what_agents_report_reaches_routers_and_only_differences_do() {
         panic!("the revision first")
     };
     assert_eq!(welcome.protocol, portolan_wire::protocol::PROTOCOL);
+    let AgentTold::KeyChallenge(_) = agent.hear().await.unwrap() else {
+        panic!("then a nonce")
+    };
     let AgentTold::Config(config) = agent.hear().await.unwrap() else {
         panic!("then the config")
     };

@@ -28,6 +28,8 @@ use crate::shared::Shared;
 
 /// The bootstrap token that is good at first.
 pub(crate) const TOKEN: &str = "abc123.0123456789abcdef";
+/// What keys are proven over.
+pub(crate) const NONCE: &str = "nonce-of-the-stream";
 /// The cluster that it is good for.
 pub(crate) const CLUSTER: &str = "east";
 
@@ -45,6 +47,8 @@ pub(crate) struct Told {
     pub(crate) reviewed: Vec<wire::TokenReviewed>,
     pub(crate) enrolments: Vec<wire::EnrollRequest>,
     pub(crate) renewals: usize,
+    pub(crate) policies: Option<String>,
+    pub(crate) keys: Vec<wire::SigningKeys>,
 }
 
 pub(crate) struct Hub {
@@ -249,6 +253,12 @@ impl AgentControl for Service {
         let (mut config, mut asks, told) = (self.config.subscribe(), self.asks.subscribe(), self.told.clone());
         let mut epoch = self.epoch.subscribe();
         config.mark_changed();
+        let challenge = wire::KeyChallenge {
+            nonce: NONCE.to_owned(),
+        };
+        let _ = updates.try_send(Ok(wire::AgentUpdate {
+            kind: Some(Heard::KeyChallenge(challenge)),
+        }));
         let session = async move {
             loop {
                 let update = tokio::select! {
@@ -299,6 +309,8 @@ impl Told {
             }
             Said::MemberToken(token) => self.tokens.push(token),
             Said::Allowed(allowed) => self.allowed = Some(allowed),
+            Said::Policies(policies) => self.policies = Some(policies.fault),
+            Said::SigningKeys(keys) => self.keys.push(keys),
             Said::TokenReviewed(reviewed) => self.reviewed.push(reviewed),
         }
     }

@@ -13,7 +13,7 @@ use portolan_wire::v1::enroll_request::Proof;
 use serde_json::json;
 
 use crate::DAY;
-use crate::hub::TOKEN;
+use crate::hub::{NONCE, TOKEN};
 use crate::scene::{self, Scene, config};
 
 #[tokio::test]
@@ -93,6 +93,14 @@ async fn tells_what_its_cluster_is(scene: &Scene) {
         hello.kubernetes_version
     );
     let told = &scene.hub.told;
+    eventually("its key is shown", || async { told.read(|told| !told.keys.is_empty()) }).await;
+    told.read(|told| {
+        let shown = &told.keys[0];
+        let claims: serde_json::Value = claims_of(&shown.proof);
+        assert_eq!(claims["aud"], json!([format!("portolan-proof:{NONCE}")]));
+        assert_eq!(claims["sub"], "system:serviceaccount:portolan-system:portolan-proof");
+        assert!(shown.jwks.contains("\"keys\"") && told.keys.len() == 1);
+    });
     let first = told.read(|told| told.heartbeats.len());
     eventually("heartbeats come", || async {
         told.read(|told| told.heartbeats.len() > first + 1)
@@ -105,6 +113,12 @@ async fn tells_what_its_cluster_is(scene: &Scene) {
             "{beat:?}"
         );
     });
+}
+
+fn claims_of(token: &str) -> serde_json::Value {
+    use base64::Engine as _;
+    let claims = base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap());
+    serde_json::from_slice(&claims.unwrap()).unwrap()
 }
 
 async fn tells_namespaces_as_they_change(scene: &Scene) {

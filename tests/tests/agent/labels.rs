@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use portolan_agent::app::Bound;
+use portolan_crds::GroupResource;
 use portolan_testbed::eventually;
 use serde_json::json;
 
@@ -28,7 +29,7 @@ async fn labels_repairs_and_takes_back() {
     drift_is_repaired(&scene).await;
     what_is_deleted_stays_deleted(&scene).await;
     kinds_come_and_go(&scene).await;
-    policies_are_put_back(&scene).await;
+    policies_that_are_gone_or_changed_are_told(&scene).await;
     agent.drain.now().await.into_result().unwrap();
     a_restart_patches_only_what_is_wrong(&scene).await;
     uninstall_leaves_nothing(&scene).await;
@@ -242,6 +243,10 @@ async fn kinds_come_and_go(scene: &Scene) {
     let apply = ["apply", "-f", widget.path().to_str().unwrap()];
     eventually("a widget can be made", || scene.kubectl(&apply)).await;
     scene.kubectl(&kinds).await.unwrap();
+    scene
+        .policies(&[GroupResource::new("demo.example.com", "widgets")])
+        .await
+        .unwrap();
     let binding = [
         "create",
         "clusterrolebinding",
@@ -263,48 +268,48 @@ async fn kinds_come_and_go(scene: &Scene) {
     .await;
 }
 
-async fn policies_are_put_back(scene: &Scene) {
+async fn policies_that_are_gone_or_changed_are_told(scene: &Scene) {
     let told = &scene.hub.told;
-    scene
-        .kubectl(&[
-            "delete",
-            "mutatingadmissionpolicy,mutatingadmissionpolicybinding",
-            "portolan-labels",
-        ])
-        .await
-        .unwrap();
+    let fault = || told.read(|told| told.policies.clone().unwrap_or_default());
+    eventually("nothing is wrong", || async {
+        told.read(|told| told.policies.as_deref() == Some(""))
+    })
+    .await;
+    let gone = [
+        "delete",
+        "mutatingadmissionpolicy,mutatingadmissionpolicybinding",
+        "portolan-labels",
+    ];
+    scene.kubectl(&gone).await.unwrap();
     eventually("coverage says so", || async {
         told.read(|told| !told.covered("configmaps").2)
     })
     .await;
+    eventually("and which policy is gone, and what to do", || async {
+        let fault = fault();
+        fault.contains("MutatingAdmissionPolicy portolan-labels is missing: run portolanctl join again")
+    })
+    .await;
+    scene.policies(&[]).await.unwrap();
     eventually("they are back", || async {
-        told.read(|told| told.covered("configmaps").2)
+        told.read(|told| told.covered("configmaps").2) && fault().is_empty()
     })
     .await;
     assert_eq!(ours(create(scene, "ns-b", "after").await.labels()), "16 ns-b true");
-    let count = "{.spec.matchConditions[*].name}";
-    let found = [
-        "get",
-        "validatingadmissionpolicy",
-        "portolan-reserved-labels",
-        "-o",
-        &format!("jsonpath={count}"),
-    ];
-    scene
-        .kubectl(&[
-            "patch",
-            "validatingadmissionpolicy",
-            "portolan-reserved-labels",
-            "--type=merge",
-            "-p",
-            r#"{"spec":{"matchConditions":[{"name":"never","expression":"false"}]}}"#,
-        ])
-        .await
-        .unwrap();
-    eventually("a policy that was edited is as it was", || async {
-        scene.kubectl(&found).await.is_ok_and(|names| names == "not-the-agent")
-    })
-    .await;
+    let never = r#"{"spec":{"matchConditions":[{"name":"never","expression":"false"}]}}"#;
+    for name in ["portolan-reserved-labels", "portolan-agent-writes"] {
+        let patch = ["patch", "validatingadmissionpolicy", name, "--type=merge", "-p", never];
+        scene.kubectl(&patch).await.unwrap();
+        eventually("one that was edited is told", || async {
+            let fault = fault();
+            fault.contains(name) && fault.contains("spec.matchConditions")
+        })
+        .await;
+        let delete = ["delete", "validatingadmissionpolicy", name];
+        scene.kubectl(&delete).await.unwrap();
+        scene.policies(&[]).await.unwrap();
+        eventually("and that it is as it was", || async { fault().is_empty() }).await;
+    }
 }
 
 async fn a_restart_patches_only_what_is_wrong(scene: &Scene) {

@@ -13,6 +13,8 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt as _};
 use portolan_agent::app::{Bound, build};
 use portolan_agent::args::{AgentArgs, Config, UninstallConfig};
+use portolan_crds::policy::{Policy, PolicyInput};
+use portolan_crds::{GroupResource, LabelKeys};
 use portolan_runtime::{Telemetry, TelemetryArgs, telemetry, tls};
 use portolan_testbed::{Cluster, Options, Testbed, kubectl};
 use portolan_wire::v1 as wire;
@@ -87,6 +89,7 @@ impl Scene {
         scene
             .kubectl(&["apply", "-f", &repository("deploy/member/rbac.yaml")])
             .await?;
+        scene.policies(&[]).await?;
         let token = scene
             .member()
             .issue_token("portolan-system", "portolan-agent", &[], None)
@@ -112,6 +115,26 @@ impl Scene {
             text(&output.stderr)
         );
         Ok(text(&output.stdout))
+    }
+
+    /// The policies as `portolanctl join` writes them, with `--label-kind` for more kinds.
+    pub(crate) async fn policies(&self, more: &[GroupResource]) -> anyhow::Result<()> {
+        let input = PolicyInput {
+            keys: LabelKeys::default(),
+            kinds: more
+                .iter()
+                .cloned()
+                .chain([GroupResource::new("", "configmaps")])
+                .collect(),
+        };
+        for manifest in Policy::ALL.into_iter().flat_map(|policy| policy.manifests(&input)) {
+            let file = tempfile::NamedTempFile::new()?;
+            std::fs::write(file.path(), manifest.to_string())?;
+            let file = file.path().to_str().context("a path in UTF-8")?;
+            self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", file])
+                .await?;
+        }
+        Ok(())
     }
 
     /// What `portolanctl join` leaves in the member.

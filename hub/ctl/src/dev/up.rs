@@ -30,6 +30,7 @@ use crate::join::{Join, member_rbac};
 use crate::kubeconfig::{self, ExplicitViews, TokenConfig};
 use crate::label_kinds::{self, LabelKinds};
 use crate::person;
+use crate::policies;
 use crate::strict;
 
 const DEV_TTL: Duration = Duration::from_hours(7 * 24);
@@ -234,6 +235,7 @@ impl Up {
             token_ttl: TOKEN_TTL,
             grants: &grants,
             label_kinds: &self.label_kinds,
+            label_prefix: self.args.label_prefix.as_deref(),
         };
         join.run(&self.hub, member).await
     }
@@ -248,6 +250,7 @@ impl Up {
             rbac("ClusterRole", label_kinds::ROLE, None),
             rbac("ClusterRoleBinding", label_kinds::ROLE, None),
         ];
+        manifests.extend(policies::references());
         for placeholder in &self.placeholders {
             manifests.push(rbac("Role", labels::ROLE_IMPERSONATE, Some(&placeholder.namespace)));
             manifests.push(rbac(
@@ -409,12 +412,12 @@ fn dev_user_on_hub() -> anyhow::Result<Vec<DynamicObject>> {
     let group = "rbac.authorization.k8s.io";
     objects(vec![
         json!({
-            "apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "portolan-dev"},
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "portolan-dev-on-hub"},
             "rules": [{"apiGroups": [labels::GROUP], "resources": ["memberclusters"], "verbs": ["proxy"]}],
         }),
         json!({
-            "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "portolan-dev"},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "portolan-dev"},
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "portolan-dev-on-hub"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "portolan-dev-on-hub"},
             "subjects": [{"apiGroup": group, "kind": "User", "name": DEV_USER}],
         }),
     ])

@@ -25,6 +25,9 @@ async fn an_agent_that_is_let_in_before_the_world_knows_it_stays() {
     let AgentTold::Welcome(_) = agent.hear().await.unwrap() else {
         panic!("the revision first")
     };
+    let AgentTold::KeyChallenge(_) = agent.hear().await.unwrap() else {
+        panic!("then a nonce")
+    };
     let AgentTold::Config(_) = agent.hear().await.unwrap() else {
         panic!("then the config")
     };
@@ -110,29 +113,92 @@ async fn of_a_pin_without_a_key_the_first_agent_seen_is_the_one() {
     assert_eq!(status.code(), Code::PermissionDenied);
 }
 
+/// Of an agent's stream.
+async fn nonce_of(agent: &mut TestAgent) -> String {
+    loop {
+        if let AgentTold::KeyChallenge(challenge) = agent.hear().await.unwrap() {
+            return challenge.nonce;
+        }
+    }
+}
+
+async fn show(agent: &TestAgent, published: &[&Signer], proof: String) {
+    let keys: Vec<_> = published.iter().map(|signer| signer.jwk()).collect();
+    let jwks = format!(r#"{{"keys":[{}]}}"#, keys.join(","));
+    agent.say(AgentSaid::SigningKeys(v1::SigningKeys { jwks, proof })).await;
+}
+
+async fn has_keys(hub: &TestHub, cluster: &str, keys: &[&Signer]) {
+    let prints = |texts: &[String]| -> std::collections::BTreeSet<_> {
+        texts.iter().filter_map(|key| crate::jwks::thumbprint_of(key)).collect()
+    };
+    let wanted = prints(&keys.iter().map(|signer| signer.jwk()).collect::<Vec<_>>());
+    hub.until("the keys are pinned", |hub| {
+        let pinned = hub.index.read(|facts| prints(&facts.pins[cluster].signing_keys));
+        (pinned == wanted).then_some(())
+    })
+    .await;
+}
+
+async fn key_is_refused(hub: &TestHub, cluster: &str, why: &str) {
+    hub.until("the key is refused", |hub| {
+        let refused = hub.index.read(|facts| facts.agents[cluster].refused_key.clone());
+        refused.is_some_and(|refused| refused.contains(why)).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn rotated_keys_are_pinned_and_stolen_ones_are_not() {
+async fn a_key_is_whose_that_signs_by_it_and_not_whose_that_publishes_it_first() {
     let hub = TestHub::start().await;
-    let _east = hub.join("east").await;
-    let _west = hub.join("west").await;
-    let rotated = v1::AgentHello {
-        jwks: facts_of("east-2").jwks,
+    let (key, next) = (Signer::new("a"), Signer::new("next"));
+    let (mut east, mut west) = (hub.join("east").await, hub.join("west").await);
+    let (of_east, of_west) = (nonce_of(&mut east).await, nonce_of(&mut west).await);
+    show(&east, &[&key, &next], key.proof(&of_east)).await;
+    has_keys(&hub, "east", &[&key]).await;
+
+    // West publishes what east will sign by, and has nothing that this key has signed for its own stream.
+    show(&west, &[&next], next.proof(&of_east)).await;
+    key_is_refused(&hub, "west", "not a token of ServiceAccount").await;
+    has_keys(&hub, "west", &[]).await;
+    report(&west, &["pod-of-west"]).await;
+    hub.until("west is heard all the same", |hub| {
+        let heard = hub.index.read(|facts| facts.agents["west"].callers.is_some());
+        heard.then_some(())
+    })
+    .await;
+
+    tokio::time::sleep(std::time::Duration::from_millis(550)).await;
+    show(&east, &[&key, &next], next.proof(&of_east)).await;
+    has_keys(&hub, "east", &[&key, &next]).await;
+    // A clone of east really signs by it: that key alone is dropped.
+    show(&west, &[&next], next.proof(&of_west)).await;
+    key_is_refused(&hub, "west", "member east signs by the same").await;
+    tokio::time::sleep(std::time::Duration::from_millis(550)).await;
+    let own = Signer::new("own");
+    show(&west, &[&next, &own], own.proof(&of_west)).await;
+    has_keys(&hub, "west", &[&own]).await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_published_no_longer_is_forgotten_with_the_next_stream() {
+    let hub = TestHub::start().await;
+    let (old, new) = (Signer::new("old"), Signer::new("new"));
+    let mut east = hub.join("east").await;
+    let nonce = nonce_of(&mut east).await;
+    show(&east, &[&old], old.proof(&nonce)).await;
+    has_keys(&hub, "east", &[&old]).await;
+    let hello = |keys: &[&Signer]| v1::AgentHello {
+        jwks: format!(
+            r#"{{"keys":[{}]}}"#,
+            keys.iter().map(|key| key.jwk()).collect::<Vec<_>>().join(",")
+        ),
         ..hello_of("east")
     };
-    let _rotated = hub.agent("east", rotated).await.unwrap();
-    let pinned = hub.index.read(|facts| facts.pins["east"].signing_keys.clone());
-    assert_eq!(pinned, crate::jwks::parse(&facts_of("east-2").jwks).unwrap());
-    let stolen = v1::AgentHello {
-        jwks: facts_of("west").jwks,
-        ..hello_of("east")
-    };
-    let status = hub.agent("east", stolen).await.err().unwrap();
-    assert_eq!(status.code(), Code::PermissionDenied);
-    assert!(
-        status.message().contains("member west publishes"),
-        "{}",
-        status.message()
-    );
+    let _both = hub.agent("east", hello(&[&old, &new])).await.unwrap();
+    has_keys(&hub, "east", &[&old]).await;
+    let _one = hub.agent("east", hello(&[&new])).await.unwrap();
+    has_keys(&hub, "east", &[]).await;
 }
 
 fn beat(resource_version: u64) -> AgentSaid {

@@ -1496,7 +1496,7 @@ pub mod router_control_server {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentMessage {
-    #[prost(oneof = "agent_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "agent_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12")]
     pub kind: ::core::option::Option<agent_message::Kind>,
 }
 /// Nested message and enum types in `AgentMessage`.
@@ -1519,6 +1519,10 @@ pub mod agent_message {
         TokenReviewed(super::TokenReviewed),
         #[prost(message, tag = "8")]
         Allowed(super::Allowed),
+        #[prost(message, tag = "11")]
+        Policies(super::AdmissionPolicies),
+        #[prost(message, tag = "12")]
+        SigningKeys(super::SigningKeys),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1538,6 +1542,7 @@ pub struct AgentHello {
     pub cluster_uid: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub kubernetes_version: ::prost::alloc::string::String,
+    /// Only keys that this cluster has proven (SigningKeys) count; those it publishes no longer are forgotten.
     #[prost(string, tag = "6")]
     pub jwks: ::prost::alloc::string::String,
 }
@@ -1681,6 +1686,24 @@ pub struct Allowed {
     #[prost(string, repeated, tag = "2")]
     pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
+/// What is wrong with the admission policies that portolanctl join writes in the member, and what to do about it; empty:
+/// nothing. Replaces the last report.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdmissionPolicies {
+    #[prost(string, tag = "1")]
+    pub fault: ::prost::alloc::string::String,
+}
+/// A key by which the member signs the tokens of its ServiceAccounts.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SigningKeys {
+    /// Its /openid/v1/jwks document now.
+    #[prost(string, tag = "1")]
+    pub jwks: ::prost::alloc::string::String,
+    /// A token of ServiceAccount portolan-system/portolan-proof for the audience "portolan-proof:<nonce>", the nonce being that
+    /// of this stream's KeyChallenge. The one key that signed it is proven; the others of the document are not.
+    #[prost(string, tag = "2")]
+    pub proof: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TokenReviewed {
     #[prost(uint64, tag = "1")]
@@ -1700,7 +1723,7 @@ pub struct TokenReviewed {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentUpdate {
-    #[prost(oneof = "agent_update::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "agent_update::Kind", tags = "1, 2, 3, 6")]
     pub kind: ::core::option::Option<agent_update::Kind>,
 }
 /// Nested message and enum types in `AgentUpdate`.
@@ -1713,7 +1736,15 @@ pub mod agent_update {
         ReviewToken(super::ReviewToken),
         #[prost(message, tag = "3")]
         Welcome(super::Welcome),
+        #[prost(message, tag = "6")]
+        KeyChallenge(super::KeyChallenge),
     }
+}
+/// Once on each stream. Answered by SigningKeys, then and whenever the member signs by another key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeyChallenge {
+    #[prost(string, tag = "1")]
+    pub nonce: ::prost::alloc::string::String,
 }
 /// Whole, not a delta: replaces the last one.
 #[derive(Clone, PartialEq, ::prost::Message)]
