@@ -127,8 +127,8 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
 fn subjects() -> (Subjects, Senders) {
     let (heartbeats, tokens, allowed, policies) = (
         watch::Sender::new(None),
-        watch::Sender::new(None),
         watch::Sender::new(Tokens::new()),
+        watch::Sender::new(None),
         watch::Sender::new(None),
     );
     let subjects = Subjects {

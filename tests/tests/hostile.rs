@@ -26,10 +26,10 @@ mod network;
 mod people;
 #[path = "hostile/readings.rs"]
 mod readings;
-#[path = "hostile/withdrawn.rs"]
-mod withdrawn;
 #[path = "hostile/stolen_router.rs"]
 mod stolen_router;
+#[path = "hostile/withdrawn.rs"]
+mod withdrawn;
 
 use kube::api::{Api, Patch, PatchParams};
 use portolan_crds::MemberCluster;

@@ -44,7 +44,11 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         accepted(member),
         joined(facts, cluster, agent),
         available(&status, agent, now, refused_target(cluster, routers)),
-        credentials((facts.joined(cluster).map(|(_, pin)| pin), agent), who_acts_in(world, cluster), now),
+        credentials(
+            (facts.joined(cluster).map(|(_, pin)| pin), agent),
+            who_acts_in(world, cluster),
+            now,
+        ),
         labels(agent, facts.silent.contains(cluster), unconfirmed),
     ];
     if facts.withdrawn(cluster).is_some() {

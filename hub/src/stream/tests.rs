@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::compile::Ref;
-use crate::testing::{Received, Signer, TestAgent, TestHub, facts_of, hello_of, key_and_csr, router_ref};
+use crate::testing::{Received, Signer, TestAgent, TestHub, hello_of, key_and_csr, router_ref};
 
 mod agents;
 mod bounds;

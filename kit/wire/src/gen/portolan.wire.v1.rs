@@ -51,7 +51,7 @@ pub struct MemberFacts {
     /// UID of the kube-system Namespace.
     #[prost(string, tag = "1")]
     pub cluster_uid: ::prost::alloc::string::String,
-    /// The member's ServiceAccount issuer keys: its /openid/v1/jwks document.
+    /// The member's ServiceAccount issuer keys: its /openid/v1/jwks document. Pinned once proven (SigningKeys).
     #[prost(string, tag = "2")]
     pub jwks: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
@@ -178,8 +178,8 @@ pub mod enrollment_client {
         /// Exchanges a proof for a client certificate of the hub CA. Safe to repeat with the same key: a bootstrap token is
         /// spent on the first public key it sees, so a lost answer can be asked for again, and no other key is ever served.
         /// Errors: UNAUTHENTICATED (unknown, malformed or expired proof), PERMISSION_DENIED (spent on another key, or for a router
-        /// that was forgotten since, or a clusterUID or signing key that belongs to another member), INVALID_ARGUMENT (bad CSR or
-        /// facts), RESOURCE_EXHAUSTED (there are too many routers).
+        /// that was forgotten since, or a clusterUID that belongs to another member), INVALID_ARGUMENT (bad CSR or facts),
+        /// RESOURCE_EXHAUSTED (there are too many routers).
         pub async fn enroll(
             &mut self,
             request: impl tonic::IntoRequest<super::EnrollRequest>,
@@ -242,8 +242,8 @@ pub mod enrollment_server {
         /// Exchanges a proof for a client certificate of the hub CA. Safe to repeat with the same key: a bootstrap token is
         /// spent on the first public key it sees, so a lost answer can be asked for again, and no other key is ever served.
         /// Errors: UNAUTHENTICATED (unknown, malformed or expired proof), PERMISSION_DENIED (spent on another key, or for a router
-        /// that was forgotten since, or a clusterUID or signing key that belongs to another member), INVALID_ARGUMENT (bad CSR or
-        /// facts), RESOURCE_EXHAUSTED (there are too many routers).
+        /// that was forgotten since, or a clusterUID that belongs to another member), INVALID_ARGUMENT (bad CSR or facts),
+        /// RESOURCE_EXHAUSTED (there are too many routers).
         async fn enroll(
             &self,
             request: tonic::Request<super::EnrollRequest>,
