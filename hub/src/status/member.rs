@@ -273,17 +273,17 @@ fn credentials(
                        token-signing key (ServiceAccount portolan-system/portolan-proof, made by portolanctl join)";
         return Finding::fails(TYPE, ConditionReason::WaitingForAgent, message);
     }
-    if routers.is_empty() {
-        return Finding::holds(TYPE, "no router has enrolled that may act here");
-    }
     let nobody = |allowed: &v1::Allowed| allowed.service_accounts.is_empty() && allowed.users.is_empty();
     if agent.allowed.as_ref().is_some_and(nobody) {
-        let message = "the routers have their tokens, but this cluster lets them act as nobody: run portolanctl allow";
+        let message = "this cluster lets routers act as nobody: run portolanctl allow";
         let reason = ConditionReason::NothingAllowed;
         return Finding {
             reason,
             ..Finding::holds(TYPE, message)
         };
+    }
+    if routers.is_empty() {
+        return Finding::holds(TYPE, "no router has enrolled that may act here");
     }
     Finding::holds(TYPE, "each router has its token")
 }

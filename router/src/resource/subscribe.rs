@@ -45,6 +45,16 @@ enum SessionError {
     Renewed,
 }
 
+impl SessionError {
+    /// What the hub says if it takes this router for nobody, or for one that was forgotten.
+    fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Status(status) if status.code() == tonic::Code::PermissionDenied => Some(status.message()),
+            _ => None,
+        }
+    }
+}
+
 /// The client. One per process; the only one who swaps snapshots.
 pub(crate) struct Subscriber {
     link: HubLink,
@@ -105,6 +115,11 @@ impl Subscriber {
             if matches!(error, SessionError::Renewed) {
                 tracing::info!("reconnecting to the hub with the renewed identity");
                 continue;
+            }
+            if let Some(refusal) = error.refusal() {
+                // Its tokens are taken back, or about to be: clients are better off at another router.
+                self.ready
+                    .not_ready(format!("the hub, which refuses this router: {refusal}"));
             }
             let serving = self.state.generation();
             tracing::warn!(hub = self.link.address(), %error, serving, "the hub's stream ended, serving the last state");

@@ -6,13 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Method;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams};
+use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_runtime::tls::{Identity as TlsIdentity, IdentityStore, TrustStore};
 use portolan_runtime::{Secret, pki};
 use portolan_testbed::eventually;
+use portolan_tests::daemon::Daemon;
 use portolan_tests::door::{Door, json as json_request};
 use portolan_tests::programs::{admin_get, argument};
 use portolan_tests::shard::federated;
-use portolan_tests::world::{HUB, Plan, World};
+use portolan_tests::world::{HUB, Plan, PodSpec, World};
 use portolan_tests::{ctl, routers};
 use portolan_wire::client::HubLink;
 use portolan_wire::protocol::PROTOCOL;
@@ -130,14 +134,12 @@ fn is_refused(what: &str, outcome: Result<(), Status>) {
     );
 }
 
-#[tokio::test]
-async fn a_stolen_router_is_shut_out_within_seconds_and_the_other_serves_on() {
-    let world = start().await;
-    let door = world.listed_door("alpha", PATH).await.unwrap();
+/// Starts a second router; returns when its caller is served there.
+#[expect(clippy::print_stdout, reason = "figures of docs/security.md")]
+async fn second_router(world: &World, door: &Door, env: &[(&str, &str)]) -> Daemon {
     let started = Instant::now();
-    let second = routers::start(&world, "second", &routers::hub_of(&world).unwrap(), &[])
-        .await
-        .unwrap();
+    let hub = routers::hub_of(world).unwrap();
+    let second = routers::start(world, "second", &hub, env).await.unwrap();
     second.ready().await;
     let mut other = door.clone();
     second.bind().clone_into(&mut other.address);
@@ -147,66 +149,89 @@ async fn a_stolen_router_is_shut_out_within_seconds_and_the_other_serves_on() {
     })
     .await;
     println!("a new router serves {:?} after its start", started.elapsed());
+    second
+}
 
-    let stolen = Stolen::copy(&world, "second").await;
-    let direct = world.direct_door("east").await.unwrap();
-    let east = direct
-        .with_token(world.cluster("east").ca_pem(), Some(&stolen.member_token))
-        .unwrap();
-    let (code, user) = stolen.asks_member(&east).await;
-    assert_eq!(
-        (code, user.as_str()),
-        (201, "system:serviceaccount:portolan-routers:portolan-router")
-    );
+/// Forgets the second router, and waits until nobody takes it any more.
+#[expect(clippy::print_stdout, reason = "figures of docs/security.md")]
+async fn forget(world: &World, stolen: &Stolen, east: &Door) {
     let kubeconfig = argument(world.cluster(HUB).direct_kubeconfig_path());
     let listed = ctl::ok(&["get", "routers", "--hub-kubeconfig", &kubeconfig])
         .await
         .unwrap();
     assert!(listed.contains("second") && listed.contains("everything"), "{listed}");
-
-    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let mut probe = probe(door, stop.clone(), asked.clone());
     let forgotten = Instant::now();
-    let words = ctl::ok(&["router", "forget", "second", "--hub-kubeconfig", &kubeconfig])
-        .await
-        .unwrap();
-    assert!(words.contains("within 15 seconds"), "{words}");
+    let words = ctl::ok(&["router", "forget", "second", "--hub-kubeconfig", &kubeconfig]).await;
+    assert!(words.unwrap().contains("within 15 seconds"));
     eventually("its stream ends", || async {
-        (is_connected(&world, "second").await == Some(false)).then_some(())
+        (is_connected(world, "second").await == Some(false)).then_some(())
     })
     .await;
     let ended = forgotten.elapsed();
     is_refused("a renewal", stolen.renews().await);
     is_refused("a stream", stolen.opens_a_stream().await);
     eventually("the member does not know the token any more", || async {
-        (stolen.asks_member(&east).await.0 == 401).then_some(())
+        (stolen.asks_member(east).await.0 == 401).then_some(())
     })
     .await;
     let revoked = forgotten.elapsed();
-    println!(
-        "of a router that is forgotten the stream ended within {ended:?}, its token in a member within {revoked:?}"
-    );
+    println!("of a forgotten router the stream ended within {ended:?}, its token in a member within {revoked:?}");
     assert!(ended < ENDED_WITHIN, "{ended:?}");
     assert!(revoked < REVOKED_WITHIN, "{revoked:?}");
-    let log = second.log().unwrap();
-    assert!(
-        log.contains("router second was forgotten"),
-        "the router is told why: {log}"
-    );
+}
 
+#[tokio::test]
+async fn a_stolen_router_is_shut_out_within_seconds_and_the_other_serves_on() {
+    let world = start().await;
+    let door = world.listed_door("alpha", PATH).await.unwrap();
+    let second = second_router(&world, &door, &[]).await;
+    let stolen = Stolen::copy(&world, "second").await;
+    let direct = world.direct_door("east").await.unwrap();
+    let token = Some(stolen.member_token.as_str());
+    let east = direct.with_token(world.cluster("east").ca_pem(), token).unwrap();
+    let router = "system:serviceaccount:portolan-routers:portolan-router";
+    assert_eq!(stolen.asks_member(&east).await, (201, router.to_owned()));
+
+    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut probe = probe(door.clone(), stop.clone(), asked.clone());
+    forget(&world, &stolen, &east).await;
     stop.store(true, Ordering::Relaxed);
     let wrong = probe.join_next().await.unwrap().unwrap();
     let asked = asked.load(Ordering::Relaxed);
     assert!(asked > 10, "{asked}");
     assert_eq!(wrong, Vec::<String>::new(), "of {asked}");
+    let log = second.log().unwrap();
+    assert!(log.contains("router second was forgotten"), "it is told why: {log}");
+    let ready = admin_get(second.admin(), "/readyz").await.unwrap_err().to_string();
+    assert!(
+        ready.contains("503") && ready.contains("refuses this router"),
+        "{ready}"
+    );
     drop(second);
 
     // The name may serve again, by a new token and an empty folder; the copy stays what it is.
     std::fs::remove_dir_all(routers::state_dir(&world, "second")).unwrap();
-    let again = routers::start(&world, "second", &routers::hub_of(&world).unwrap(), &[])
-        .await
-        .unwrap();
-    again.ready().await;
+    let (pod, uid) = ("router-0", pod_of_hub(&world, "router-0").await);
+    let _again = second_router(&world, &door, &[("POD_NAME", pod), ("POD_UID", &uid)]).await;
     assert!(stolen.renews().await.is_err() && stolen.opens_a_stream().await.is_err());
     assert_eq!(stolen.asks_member(&east).await.0, 401);
+
+    // Kubernetes deletes with the Pod what it owns.
+    let pods = Api::<Pod>::namespaced(world.cluster(HUB).client().await.unwrap(), SYSTEM_NAMESPACE);
+    pods.delete(pod, &DeleteParams::default()).await.unwrap();
+    eventually("it is forgotten with its Pod", || async {
+        (is_connected(&world, "second").await == Some(false)).then_some(())
+    })
+    .await;
+}
+
+/// A Pod in the hub's own namespace, as a router's would be; returns its uid.
+async fn pod_of_hub(world: &World, name: &str) -> String {
+    let pod = PodSpec {
+        namespace: SYSTEM_NAMESPACE,
+        name,
+        service_account: "router",
+        labels: json!({}),
+    };
+    world.pod(HUB, pod).await.unwrap()
 }

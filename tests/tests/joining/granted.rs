@@ -10,7 +10,7 @@ use portolan_tests::world::create_namespace;
 use crate::{Ground, ground, words};
 
 const AGENT: &str = "--as=system:serviceaccount:portolan-system:portolan-agent";
-const ROUTER: &str = "--as=system:serviceaccount:portolan-system:portolan-router";
+const ROUTER: &str = "--as=system:serviceaccount:portolan-routers:portolan-router";
 
 async fn may(kubectl: &Kubectl, who: &str, what: &str) -> bool {
     let mut arguments = vec!["auth", "can-i", who];
@@ -43,7 +43,9 @@ async fn the_agent_cannot_escalate() {
         "patch namespaces",
         "watch configmaps -A",
         "create tokenreviews.authentication.k8s.io",
-        "create serviceaccounts/portolan-router --subresource=token -n portolan-system",
+        "create serviceaccounts/portolan-router --subresource=token -n portolan-routers",
+        "create secrets -n portolan-routers",
+        "delete secrets -n portolan-routers",
         "update secrets/portolan-agent-identity -n portolan-system",
         "get --subresource= namespaces/kube-system",
     ] {
@@ -62,6 +64,10 @@ async fn the_agent_cannot_escalate() {
         "get secrets -A",
         "list secrets -A",
         "get secrets/portolan-ca -n portolan-system",
+        "delete secrets -n portolan-system",
+        "patch secrets -n portolan-routers",
+        "create secrets -n default",
+        "create serviceaccounts/default --subresource=token -n portolan-routers",
         "create serviceaccounts/portolan-agent --subresource=token -n portolan-system",
         "create serviceaccounts/default --subresource=token -n kube-system",
         "impersonate users",
