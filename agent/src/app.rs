@@ -58,6 +58,7 @@ struct Senders {
     tokens: watch::Sender<Tokens>,
     allowed: watch::Sender<Option<wire::Allowed>>,
     policies: watch::Sender<Option<wire::AdmissionPolicies>>,
+    excess: watch::Sender<Option<wire::CallerExcess>>,
 }
 
 /// What every task needs.
@@ -125,9 +126,10 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
 }
 
 fn subjects() -> (Subjects, Senders) {
-    let (heartbeats, tokens, allowed, policies) = (
+    let (heartbeats, tokens, allowed, policies, excess) = (
         watch::Sender::new(None),
         watch::Sender::new(Tokens::new()),
+        watch::Sender::new(None),
         watch::Sender::new(None),
         watch::Sender::new(None),
     );
@@ -139,12 +141,14 @@ fn subjects() -> (Subjects, Senders) {
         tokens: tokens.subscribe(),
         allowed: allowed.subscribe(),
         policies: policies.subscribe(),
+        excess: excess.subscribe(),
     };
     let senders = Senders {
         heartbeats,
         tokens,
         allowed,
         policies,
+        excess,
     };
     (subjects, senders)
 }
@@ -194,7 +198,8 @@ impl Agent {
         self.spawn("mint", mint.run(self.tasks.clone(), self.routers.subscribe()));
         let inventory = namespaces::run(client.clone(), self.subjects.namespaces.clone(), metrics.clone());
         self.spawn("namespaces", inventory);
-        let callers = Callers::new(client.clone(), self.subjects.callers.clone(), metrics.clone());
+        let callers = self.subjects.callers.clone();
+        let callers = Callers::new(client.clone(), callers, senders.excess, metrics.clone());
         self.spawn("callers", callers.run(self.tasks.clone(), self.settings.subscribe()));
     }
 

@@ -1,7 +1,9 @@
 //! Caller facts: which Pods of this member the hub's ShardingConfigs select, by one watch per selector.
 //!
 //! Of a Pod only the facts are decoded and kept. A Pod that two selectors match is one fact; it is gone when the last
-//! of them loses it. Callers: `app` runs it, `report` sends.
+//! of them loses it. Pods that have ended call nobody and are not told. Of a selector that matches too many the oldest are
+//! told, and that it does: whoever may create Pods in one namespace must not keep the callers of others from being known.
+//! Callers: `app` runs it, `report` sends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use portolan_runtime::Tasks;
-use portolan_wire::v1::CallerFact;
+use portolan_wire::v1::{CallerExcess, CallerFact, ExcessSelector};
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -24,6 +26,13 @@ use crate::facts::{FactMap, FactStore};
 use crate::member::watch_config;
 use crate::metrics::{Metrics, Watched};
 use crate::settings::{CallerSelector, Settings};
+
+/// Pods of one selector that are told.
+const MOST_OF_SELECTOR: usize = 500;
+/// Pods of all selectors that are told: what the hub takes of one member.
+const MOST_OF_ALL: usize = 5_000;
+/// Pods in these phases run nothing any more.
+const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
 /// Pods by uid.
 pub(crate) type CallerFacts = FactStore<String, CallerFact>;
@@ -52,16 +61,23 @@ pub(crate) struct Callers {
     pub(crate) client: Client,
     pub(crate) facts: Arc<CallerFacts>,
     pub(crate) metrics: Metrics,
+    pub(crate) excess: watch::Sender<Option<CallerExcess>>,
     // A mutex: every watch writes its own entry and the union is made from all; never held across an await.
     seen: Arc<Mutex<FactsBySelector>>,
 }
 
 impl Callers {
-    pub(crate) fn new(client: Client, facts: Arc<CallerFacts>, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        facts: Arc<CallerFacts>,
+        excess: watch::Sender<Option<CallerExcess>>,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             client,
             facts,
             metrics,
+            excess,
             seen: Arc::default(),
         }
     }
@@ -140,23 +156,67 @@ impl Callers {
     fn publish(&self) {
         // Held over the replacement: two watches that publish at once must not end with the older union.
         let seen = self.seen.lock();
-        if let Some(union) = union(&seen) {
+        if let Some((union, excess)) = union(&seen) {
             self.facts.replace(union);
+            self.excess.send_if_modified(|told| {
+                let changed = told.as_ref() != Some(&excess);
+                if changed && !excess.selectors.is_empty() {
+                    tracing::warn!(selectors = ?excess.selectors, "selectors match more Pods than are told: the oldest are");
+                }
+                *told = Some(excess);
+                changed
+            });
         }
     }
 }
 
-/// All Pods that any selector sees; `None` while one has not listed yet.
-fn union(seen: &FactsBySelector) -> Option<FactMap<String, CallerFact>> {
-    let mut union = FactMap::new();
-    for facts in seen.values() {
-        union.extend(facts.as_ref()?.iter().map(|(uid, fact)| (uid.clone(), fact.clone())));
+/// All Pods that any selector sees, as far as they are told; `None` while one has not listed yet.
+fn union(seen: &FactsBySelector) -> Option<(FactMap<String, CallerFact>, CallerExcess)> {
+    let counts = seen.values().map(|facts| facts.as_ref().map(FactMap::len));
+    let most = most_of_each(&counts.collect::<Option<Vec<_>>>()?);
+    let (mut union, mut excess) = (FactMap::new(), CallerExcess::default());
+    for (selector, facts) in seen {
+        let facts = facts.as_ref()?;
+        if facts.len() <= most {
+            union.extend(facts.iter().map(|(uid, fact)| (uid.clone(), fact.clone())));
+            continue;
+        }
+        let mut oldest: Vec<_> = facts.iter().collect();
+        oldest.sort_by_key(|(uid, fact)| (fact.created_unix_seconds, *uid));
+        union.extend(
+            oldest
+                .into_iter()
+                .take(most)
+                .map(|(uid, fact)| (uid.clone(), fact.clone())),
+        );
+        excess.selectors.push(ExcessSelector {
+            namespace: selector.namespace.clone(),
+            selector: selector.selector.clone(),
+            matched: facts.len() as u64,
+            told: most as u64,
+        });
     }
-    Some(union)
+    Some((union, excess))
+}
+
+/// How many of each selector may be told: those with few Pods lose none while others have more.
+fn most_of_each(counts: &[usize]) -> usize {
+    let told = |most: usize| counts.iter().map(|count| (*count).min(most)).sum::<usize>();
+    let mut fits = (0..=MOST_OF_SELECTOR).rev().filter(|most| told(*most) <= MOST_OF_ALL);
+    fits.next().unwrap_or_default()
 }
 
 fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
     let uid = pod.uid().unwrap_or_default();
+    let phase = pod
+        .status
+        .as_ref()
+        .map(|status| status.phase.clone())
+        .unwrap_or_default();
+    if ENDED.contains(&phase.as_str()) {
+        facts.remove(&uid);
+        return;
+    }
     facts.insert(
         uid.clone(),
         Arc::new(CallerFact {
@@ -164,7 +224,7 @@ fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
             pod: pod.name_any(),
             uid,
             service_account: pod.spec.service_account,
-            phase: pod.status.map(|status| status.phase).unwrap_or_default(),
+            phase,
             created_unix_seconds: pod.metadata.creation_timestamp.map(|created| created.0.as_second()),
             labels: pod.metadata.labels.unwrap_or_default().into_iter().collect(),
         }),
@@ -210,14 +270,65 @@ mod tests {
 
     #[test]
     fn a_pod_goes_when_the_last_selector_loses_it() {
+        let told = |seen: &FactsBySelector| union(seen).map(|(union, _)| union);
         let mut seen = FactsBySelector::from([(selector("a=1"), Some(pod("u1"))), (selector("b=2"), None)]);
-        assert_eq!(union(&seen), None, "one list is not through");
+        assert_eq!(told(&seen), None, "one list is not through");
         seen.insert(selector("b=2"), Some(pod("u1")));
-        assert_eq!(union(&seen).unwrap().len(), 1);
+        assert_eq!(told(&seen).unwrap().len(), 1);
         seen.insert(selector("a=1"), Some(FactMap::new()));
-        assert_eq!(union(&seen).unwrap().len(), 1);
+        assert_eq!(told(&seen).unwrap().len(), 1);
         seen.insert(selector("b=2"), Some(FactMap::new()));
-        assert_eq!(union(&seen), Some(FactMap::new()));
-        assert_eq!(union(&FactsBySelector::new()), Some(FactMap::new()));
+        assert_eq!(told(&seen), Some(FactMap::new()));
+        assert_eq!(told(&FactsBySelector::new()), Some(FactMap::new()));
+    }
+
+    #[test]
+    fn who_makes_thousands_of_pods_is_cut_and_others_are_not() {
+        let fact = |at: usize| CallerFact {
+            created_unix_seconds: i64::try_from(at).ok(),
+            ..CallerFact::default()
+        };
+        let pods = |prefix: &str, count: usize| {
+            let pods = (0..count).map(|at| (format!("{prefix}-{at}"), Arc::new(fact(count - at))));
+            Some(pods.collect::<FactMap<_, _>>())
+        };
+        let mut seen = FactsBySelector::from([
+            (selector("app=flood"), pods("flood", 5_001)),
+            (selector("app=few"), pods("few", 3)),
+        ]);
+        let (told, excess) = union(&seen).unwrap();
+        assert_eq!(told.len(), MOST_OF_SELECTOR + 3);
+        assert!(
+            told.contains_key("flood-5000") && !told.contains_key("flood-0"),
+            "the oldest"
+        );
+        let ExcessSelector {
+            selector: cut,
+            matched,
+            told: kept,
+            ..
+        } = &excess.selectors[0];
+        assert_eq!(
+            (excess.selectors.len(), cut.as_str(), *matched, *kept),
+            (1, "app=flood", 5_001, 500)
+        );
+        for shard in 0..40 {
+            seen.insert(selector(&format!("app=s{shard}")), pods(&format!("s{shard}"), 200));
+        }
+        let (told, excess) = union(&seen).unwrap();
+        assert!((4_900..=MOST_OF_ALL).contains(&told.len()), "{}", told.len());
+        assert!((0..3).all(|at| told.contains_key(&format!("few-{at}"))));
+        assert_eq!(excess.selectors.len(), 41, "all that have more than their part");
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_calls_nobody() {
+        let mut facts = pod("u1");
+        let ended = serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator-0", "namespace": "ops", "uid": "u1"},
+            "spec": {}, "status": {"phase": "Succeeded"}
+        });
+        insert(&mut facts, serde_json::from_value(ended).unwrap());
+        assert!(facts.is_empty());
     }
 }

@@ -52,12 +52,11 @@ impl Prover {
         loop {
             match self.look(&nonce, &mut shown).await {
                 Ok(Some(keys)) => say(outbox, Said::SigningKeys(keys)).await?,
-                Ok(None) => {}
                 Err(error) if !failed => {
                     failed = true;
                     tracing::warn!(error = %Chain(&error), "cannot show the hub by which key this member signs tokens");
                 }
-                Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -36,6 +36,7 @@ pub(crate) struct Subjects {
     pub(crate) tokens: watch::Receiver<Tokens>,
     pub(crate) allowed: watch::Receiver<Option<wire::Allowed>>,
     pub(crate) policies: watch::Receiver<Option<wire::AdmissionPolicies>>,
+    pub(crate) excess: watch::Receiver<Option<wire::CallerExcess>>,
 }
 
 /// Where messages of this stream go. Bounded: see `stream`.
@@ -55,6 +56,7 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         tokens,
         allowed,
         policies,
+        excess,
     } = subjects;
     let since = Instant::now();
     tokio::select! {
@@ -65,6 +67,7 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         ended = latest(allowed, &outbox, |allowed| Said::Allowed(allowed.clone())) => ended,
         ended = each_token(tokens, &outbox) => ended,
         ended = latest(policies, &outbox, |policies| Said::Policies(policies.clone())) => ended,
+        ended = latest(excess, &outbox, |excess| Said::CallerExcess(excess.clone())) => ended,
     }
 }
 

@@ -88,12 +88,9 @@ impl Stream {
         loop {
             let Err(error) = self.session().await;
             self.metrics.hub_connected(false);
-            match error {
-                SessionError::Renewed => {
-                    tracing::info!("reconnecting to the hub with the renewed identity");
-                    continue;
-                }
-                _ => {}
+            if let SessionError::Renewed = error {
+                tracing::info!("reconnecting to the hub with the renewed identity");
+                continue;
             }
             self.ready.not_ready("a stream to the hub");
             tracing::warn!(error = %Chain(&error), "no stream to the hub");

@@ -58,6 +58,8 @@ pub enum ConditionReason {
     Rejected,
     /// No caller is there.
     NoCallers,
+    /// The selector matches more Pods than agents tell: the oldest are served, the others are not known.
+    TooManyCallers,
     /// Other shards select some of the same Pods: routers refuse the requests of those.
     CallersInSeveralShards,
     /// Another shard owns some of the same pairs.

@@ -363,6 +363,8 @@ mod tests {
         );
     }
 
+    type Change = fn(&mut Value);
+
     #[test]
     fn what_somebody_changed_is_named_and_what_is_filled_in_is_not() {
         let wanted = policy(Policy::Labels);
@@ -370,7 +372,6 @@ mod tests {
         found["metadata"]["generation"] = json!(3);
         found["spec"]["matchConstraints"]["namespaceSelector"] = json!({});
         assert_eq!(difference(&wanted, &found), None);
-        type Change = fn(&mut Value);
         let changes: [(Change, &str); 4] = [
             (|spec| spec["failurePolicy"] = json!("Fail"), "spec.failurePolicy"),
             (|spec| spec["matchConditions"] = json!([]), "spec.matchConditions"),

@@ -30,6 +30,7 @@ mod tests;
 mod wanted;
 
 pub(crate) use arbitrate::{Verdict, some_of};
+pub(crate) use callers::caller_selector;
 pub(crate) use ledger::{Ledger, Released};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use scope::Scope;

@@ -142,6 +142,8 @@ pub(crate) struct AgentReport {
     pub(crate) restored: Option<Instant>,
     /// It went back, and that is not counted yet.
     pub(crate) owes_restore: bool,
+    /// Selectors that match more Pods than are told.
+    pub(crate) excess: Vec<v1::ExcessSelector>,
     /// What is wrong with the member's admission policies; empty: nothing.
     pub(crate) policies: String,
     /// Why a signing key of it that was proven is not taken.

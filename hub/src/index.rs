@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use portolan_crds::ConditionReason;
 use tokio::sync::watch;
 
@@ -18,12 +18,14 @@ use crate::facts::{Facts, Pin};
 mod agents;
 mod bounds;
 mod objects;
+mod pace;
 mod report;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use bounds::OutOfBounds;
 pub(crate) use objects::{member_from, router_from, shard_from};
+use pace::Paces;
 pub(crate) use report::Report;
 
 /// Between two looks at how long agents have said nothing.
@@ -49,6 +51,8 @@ pub(crate) struct Index {
     // Watches: readers skip what they missed, and nothing queues.
     compile: watch::Sender<u64>,
     status: watch::Sender<u64>,
+    // A mutex: held for one look at one entry.
+    paces: Mutex<Paces>,
 }
 
 impl Default for Index {
@@ -57,6 +61,7 @@ impl Default for Index {
             facts: RwLock::default(),
             compile: watch::Sender::new(0),
             status: watch::Sender::new(0),
+            paces: Mutex::default(),
         }
     }
 }
@@ -100,14 +105,28 @@ impl Index {
             }
             looked = now;
             self.write(|facts| facts.age_coverage(now, since));
+            self.settle(now);
+        }
+    }
+
+    /// Wakes the compiler for changes that came too often.
+    fn settle(&self, now: Instant) {
+        if self.paces.lock().settle(now) {
+            self.compile.send_modify(|count| *count += 1);
         }
     }
 
     /// Reports of one agent stream, as long as no later stream of the cluster has replaced it. What is beyond the bounds of
     /// one agent is refused, and changes nothing.
     pub(crate) fn report(&self, cluster: &str, epoch: u64, report: Report) -> Result<(), OutOfBounds> {
+        self.report_at(cluster, epoch, report, Instant::now())
+    }
+
+    /// What agents change too often is compiled a moment later.
+    fn report_at(&self, cluster: &str, epoch: u64, report: Report, now: Instant) -> Result<(), OutOfBounds> {
         let mut refusal = None;
         self.write(|facts| match facts.apply_report(cluster, epoch, report) {
+            Ok(Change::Compile) if !self.paces.lock().take(cluster, now) => Change::Status,
             Ok(change) => change,
             Err(error) => {
                 refusal = Some(error);

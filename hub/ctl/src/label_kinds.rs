@@ -84,7 +84,7 @@ impl LabelKinds {
         let rule = |(group, resources): (String, BTreeSet<String>)| PolicyRule {
             api_groups: Some(vec![group]),
             resources: Some(resources.into_iter().collect()),
-            verbs: ["get", "list", "watch", "patch"].map(str::to_owned).to_vec(),
+            verbs: ["list", "watch", "patch"].map(str::to_owned).to_vec(),
             ..Default::default()
         };
         all.0.into_iter().map(rule).collect()
@@ -136,6 +136,6 @@ mod tests {
         let rules = parse("endpoints").unwrap().rules(&before);
         assert_eq!(rules.len(), 1);
         assert_eq!(rules[0].resources.as_ref().unwrap(), &["endpoints", "secrets"]);
-        assert_eq!(rules[0].verbs, ["get", "list", "watch", "patch"]);
+        assert_eq!(rules[0].verbs, ["list", "watch", "patch"]);
     }
 }

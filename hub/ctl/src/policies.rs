@@ -124,7 +124,7 @@ async fn put(member: &Client, mut object: DynamicObject) -> anyhow::Result<()> {
             Ok(_) => return Ok(()),
             // Somebody wrote, made or deleted it since it was read.
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) && others < WRITES_OF_OTHERS => {
-                others += 1
+                others += 1;
             }
             Err(error) => return Err(error).with_context(|| format!("cannot write {}", apply::describe(&object))),
         }

@@ -122,6 +122,6 @@ pub(super) fn runs_in(accepted: &Accepted, cluster: &str) -> bool {
 }
 
 /// Which Pods are callers; `None` for a spec without selector, which has none.
-pub(super) fn caller_selector(accepted: &Accepted) -> Option<Selector> {
+pub(crate) fn caller_selector(accepted: &Accepted) -> Option<Selector> {
     Selector::from_label_selector(accepted.spec.selector.as_ref()?).ok()
 }

@@ -127,6 +127,7 @@ impl AgentReport {
                 allowed.users.sort();
                 replace(&mut self.allowed, allowed)
             }
+            Report::Excess(excess) => status(&mut self.excess, excess.selectors),
             Report::Policies(policies) => status(&mut self.policies, policies.fault),
             Report::Key(refused) => status(&mut self.refused_key, refused),
             Report::Disconnected => {

@@ -58,6 +58,12 @@ pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, O
         Report::Namespaces(delta) => namespaces(known, delta)?,
         Report::Coverage(delta) => coverage(known, delta)?,
         Report::Callers(delta) => callers(known, delta)?,
+        Report::Excess(excess) if excess.encoded_len() > MAX_ALLOWED_BYTES => {
+            return Err(OutOfBounds::TooMuch {
+                subject: "selectors with too many callers",
+                max: MAX_ALLOWED_BYTES,
+            });
+        }
         Report::Allowed(allowed) => whom(allowed)?,
         Report::Token(token) if token.token.len() > MAX_TOKEN_BYTES => {
             return Err(OutOfBounds::TooMuch {
@@ -65,7 +71,12 @@ pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, O
                 max: MAX_TOKEN_BYTES,
             });
         }
-        Report::Heartbeat(..) | Report::Token(_) | Report::Policies(_) | Report::Key(_) | Report::Disconnected => {}
+        Report::Heartbeat(..)
+        | Report::Token(_)
+        | Report::Excess(_)
+        | Report::Policies(_)
+        | Report::Key(_)
+        | Report::Disconnected => {}
     }
     Ok(match report {
         Report::Heartbeat(mut beat, at) => {

@@ -13,6 +13,7 @@ pub(crate) enum Report {
     Token(v1::MemberToken),
     Allowed(v1::Allowed),
     Policies(v1::AdmissionPolicies),
+    Excess(v1::CallerExcess),
     /// Why a signing key is not taken; none: it is.
     Key(Option<String>),
     Disconnected,

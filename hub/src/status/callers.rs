@@ -13,12 +13,13 @@ use portolan_crds::{
 };
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1::resource::Body;
-use portolan_wire::v1::{CallerView, ResourceKind};
+use portolan_wire::v1::{CallerView, ExcessSelector, ResourceKind};
 
-use super::Routers;
 use super::finding::nothing_in_force;
+use super::{Routers, Sources};
 use crate::acks::RouterState;
-use crate::compile::{Ref, World, some_of};
+use crate::compile::{Accepted, Ref, World, caller_selector, some_of};
+use crate::facts::Facts;
 
 const TYPE: ConditionType = ConditionType::Distributed;
 
@@ -187,13 +188,33 @@ fn shared(world: &World, name: &ShardName) -> Option<String> {
     })
 }
 
-pub(super) fn distributed(world: &World, name: &ShardName, callers: &CallersStatus, routers: &Routers) -> Finding {
+/// Where the shard's selector matches more Pods than the agent tells.
+fn too_many(facts: &Facts, name: &ShardName, accepted: &Accepted) -> Option<String> {
+    let selector = caller_selector(accepted)?.to_string();
+    let of_shard = |excess: &&ExcessSelector| excess.namespace == name.namespace() && excess.selector == selector;
+    facts.agents.iter().find_map(|(cluster, agent)| {
+        let excess = agent.excess.iter().find(of_shard)?;
+        Some(format!(
+            "spec.selector matches {} Pods in {cluster}, and only the {} oldest are known to routers: narrow it, or delete Pods",
+            excess.matched, excess.told
+        ))
+    })
+}
+
+pub(super) fn distributed(sources: Sources<'_>, name: &ShardName, callers: &CallersStatus) -> Finding {
+    let Sources {
+        facts, world, routers, ..
+    } = sources;
     let Some(accepted) = world.state.accepted.get(name) else {
         return nothing_in_force(TYPE);
     };
     if let Some(shared) = shared(world, name) {
         let message = format!("{}; {shared}", progress(callers));
         return Finding::fails(TYPE, ConditionReason::CallersInSeveralShards, message);
+    }
+    if let Some(excess) = too_many(facts, name, accepted) {
+        let message = format!("{}; {excess}", progress(callers));
+        return Finding::fails(TYPE, ConditionReason::TooManyCallers, message);
     }
     let silent = silent_homes(world, &accepted.spec);
     let mut found = served(callers, connected(routers, name).count(), &silent);
@@ -343,14 +364,49 @@ mod tests {
 
     /// What the shard tells while one router holds these versions.
     fn told(world: &World, name: &str, held: &[(&str, &str)]) -> (CallersStatus, Finding) {
+        told_with(&Facts::default(), world, name, held)
+    }
+
+    fn told_with(facts: &Facts, world: &World, name: &str, held: &[(&str, &str)]) -> (CallersStatus, Finding) {
         let acks = Acks::default();
         acks.connected("gateway", RouterState::new(1, holding(held)));
         acks.read(|routers| {
             let name = shard_name(name);
             let callers = callers(world, &name, routers);
-            let found = distributed(world, &name, &callers, routers);
+            let sources = Sources {
+                facts,
+                world,
+                routers,
+                now: jiff::Timestamp::UNIX_EPOCH,
+            };
+            let found = distributed(sources, &name, &callers);
             (callers, found)
         })
+    }
+
+    #[test]
+    fn a_shard_whose_selector_matches_too_many_pods_is_told_and_others_are_not() {
+        let mut world = world(&[("p", &["a"]), ("q", &["b"])]);
+        let labels = serde_json::json!({"selector": {"matchLabels": {"app": "flood"}}});
+        let accepted = world.state.accepted.get_mut(&shard_name("a")).unwrap();
+        accepted.spec = Arc::new(serde_json::from_value(labels).unwrap());
+        let mut facts = Facts::default();
+        let excess = ExcessSelector {
+            namespace: "ops".to_owned(),
+            selector: "app=flood".to_owned(),
+            matched: 5_001,
+            told: 500,
+        };
+        facts.agents.entry("east".to_owned()).or_default().excess = vec![excess];
+        let found = |shard| told_with(&facts, &world, shard, &[("p", "2"), ("q", "2")]).1;
+        let flooded = found("a");
+        assert_eq!(flooded.reason, ConditionReason::TooManyCallers);
+        assert!(
+            flooded.message.contains("matches 5001 Pods in east"),
+            "{}",
+            flooded.message
+        );
+        assert_ne!(found("b").reason, ConditionReason::TooManyCallers);
     }
 
     #[test]

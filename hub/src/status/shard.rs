@@ -39,7 +39,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
     let callers = callers::callers(world, name, routers);
     let findings = [
         is_accepted(verdict, accepted.is_some()),
-        callers::distributed(world, name, &callers, routers),
+        callers::distributed(sources, name, &callers),
         complete(verdict, accepted.is_some()),
         disjoint(verdict),
         resolved(sources.facts, verdict, accepted.is_some()),

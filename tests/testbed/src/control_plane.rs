@@ -126,7 +126,14 @@ impl ControlPlane {
             ("kubelet-client-certificate", file("kubelet-client.crt")),
             ("kubelet-client-key", file("kubelet-client.key")),
         ];
-        self.spawn("kube-apiserver", &flags, &self.apiserver_args)
+        // Files of one cluster among flags that are given for all.
+        let folder = self.folder.display().to_string();
+        let more: Vec<String> = self
+            .apiserver_args
+            .iter()
+            .map(|flag| flag.replace("{folder}", &folder))
+            .collect();
+        self.spawn("kube-apiserver", &flags, &more)
     }
 
     pub(crate) fn controller_manager(&self) -> Result<Process> {

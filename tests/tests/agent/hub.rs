@@ -310,6 +310,7 @@ impl Told {
             Said::MemberToken(token) => self.tokens.push(token),
             Said::Allowed(allowed) => self.allowed = Some(allowed),
             Said::Policies(policies) => self.policies = Some(policies.fault),
+            Said::CallerExcess(_) => {}
             Said::SigningKeys(keys) => self.keys.push(keys),
             Said::TokenReviewed(reviewed) => self.reviewed.push(reviewed),
         }

@@ -1496,7 +1496,7 @@ pub mod router_control_server {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentMessage {
-    #[prost(oneof = "agent_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12")]
+    #[prost(oneof = "agent_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13")]
     pub kind: ::core::option::Option<agent_message::Kind>,
 }
 /// Nested message and enum types in `AgentMessage`.
@@ -1523,6 +1523,8 @@ pub mod agent_message {
         Policies(super::AdmissionPolicies),
         #[prost(message, tag = "12")]
         SigningKeys(super::SigningKeys),
+        #[prost(message, tag = "13")]
+        CallerExcess(super::CallerExcess),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1637,7 +1639,25 @@ pub struct CallerDelta {
     #[prost(string, repeated, tag = "3")]
     pub removed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// A Pod that some CallerSelector matches.
+/// Selectors that match more Pods than are told: the oldest of each are. Replaces the last report.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CallerExcess {
+    #[prost(message, repeated, tag = "1")]
+    pub selectors: ::prost::alloc::vec::Vec<ExcessSelector>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExcessSelector {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// As the agent was given it, in canonical form.
+    #[prost(string, tag = "2")]
+    pub selector: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub matched: u64,
+    #[prost(uint64, tag = "4")]
+    pub told: u64,
+}
+/// A Pod that some CallerSelector matches and that has not ended.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CallerFact {
     #[prost(string, tag = "1")]

@@ -1,0 +1,253 @@
+//! The rights that `deploy/` gives against what the programs ask: by the audit logs of real API servers. A rule that nobody
+//! uses is a rule too much, and a request that is refused a rule too few.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "also in functions that only tests call"
+)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use portolan_testbed::eventually;
+use portolan_tests::shard::federated;
+use portolan_tests::world::{HUB, Plan, World};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+/// Of the three programs alone, and of watches from their beginning on.
+const AUDIT: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  users:
+  - system:serviceaccount:portolan-system:portolan-hub
+  - system:serviceaccount:portolan-system:portolan-agent
+  - system:serviceaccount:portolan-system:portolan-router
+";
+
+/// Rights that a short run does not use, and when they are: program, verb, resource (`*`: of any), why.
+const SELDOM: [(&str, &str, &str, &str); 8] = [
+    (
+        "agent",
+        "patch",
+        "*",
+        "one code labels all kinds, and this run has old objects of some",
+    ),
+    (
+        "agent",
+        "create",
+        "tokenreviews",
+        "a router in the member enrols by its Pod's token",
+    ),
+    ("agent", "get", "/version", "once a minute"),
+    (
+        "router",
+        "create",
+        "subjectaccessreviews",
+        "a caller impersonates somebody, or a person uses the explicit view",
+    ),
+    (
+        "router",
+        "create",
+        "tokenreviews",
+        "a caller's token is reviewed where its Pod runs",
+    ),
+    ("hub", "delete", "configmaps", "a member's part of the ledger shrinks"),
+    (
+        "hub",
+        "create",
+        "subjectaccessreviews",
+        "a person uses the explicit view",
+    ),
+    (
+        "hub",
+        "patch",
+        "shardingconfigs",
+        "the finalizer of a shard that came without one",
+    ),
+];
+
+/// What is tried although nobody has to allow it: the hub makes its namespace where it may.
+const TRIED: [&str; 1] = ["hub: create /api/v1/namespaces"];
+
+/// Kinds that are labelled in this run.
+const LABELLED: [&str; 2] = ["configmaps", "namespaces"];
+
+/// One right, or one use of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    program: String,
+    verb: String,
+    group: String,
+    /// With its subresource; a path for what is no resource.
+    resource: String,
+    /// The only object that it is for; of a use: the object.
+    name: Option<String>,
+}
+
+impl Right {
+    fn is_used_by(&self, used: &Self) -> bool {
+        let same = |right: &Self| {
+            (&right.program, &right.verb, &right.group, &right.resource)
+                == (&used.program, &used.verb, &used.group, &used.resource)
+        };
+        same(self) && (self.name.is_none() || self.name == used.name)
+    }
+
+    fn is_seldom(&self) -> bool {
+        SELDOM.iter().any(|(program, verb, resource, _)| {
+            let any = *resource == "*" && !LABELLED.contains(&self.resource.as_str());
+            self.program == *program && self.verb == *verb && (any || self.resource == *resource)
+        })
+    }
+}
+
+fn repository(path: &str) -> String {
+    let root =
+        option_env!("PORTOLAN_REPOSITORY").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), Into::into);
+    std::fs::read_to_string(root.join(path)).unwrap()
+}
+
+/// What the roles of a manifest give, one by one.
+fn given(manifest: &str) -> Vec<Right> {
+    let text = repository(manifest);
+    let documents = serde_yaml_ng::Deserializer::from_str(&text).map(|document| Value::deserialize(document).unwrap());
+    let roles =
+        documents.filter(|object| ["Role", "ClusterRole"].contains(&object["kind"].as_str().unwrap_or_default()));
+    let mut rights = Vec::new();
+    for role in roles {
+        let program = role["metadata"]["name"]
+            .as_str()
+            .unwrap()
+            .trim_start_matches("portolan-")
+            .to_owned();
+        let rules: Vec<PolicyRule> = serde_json::from_value(role["rules"].clone()).unwrap();
+        for rule in rules {
+            rights.extend(each(&program, &rule));
+        }
+    }
+    rights
+}
+
+fn each(program: &str, rule: &PolicyRule) -> Vec<Right> {
+    let groups = rule.api_groups.clone().unwrap_or_else(|| vec![String::new()]);
+    let resources = rule.resources.iter().chain(&rule.non_resource_urls).flatten();
+    let names: Vec<_> = match &rule.resource_names {
+        Some(names) => names.iter().cloned().map(Some).collect(),
+        None => vec![None],
+    };
+    let mut rights = Vec::new();
+    for resource in resources {
+        for (group, verb) in groups
+            .iter()
+            .flat_map(|group| rule.verbs.iter().map(move |verb| (group, verb)))
+        {
+            rights.extend(names.iter().map(|name| Right {
+                program: program.to_owned(),
+                verb: verb.clone(),
+                group: group.clone(),
+                resource: resource.clone(),
+                name: name.clone(),
+            }));
+        }
+    }
+    rights
+}
+
+/// What the programs have asked so far, and what of it was forbidden.
+fn asked(world: &World) -> (BTreeSet<Right>, BTreeSet<String>) {
+    let (mut used, mut forbidden) = (BTreeSet::new(), BTreeSet::new());
+    for cluster in [HUB, "east"] {
+        let log = std::fs::read_to_string(world.cluster(cluster).dir().join("audit.log")).unwrap_or_default();
+        // The last line may be under way.
+        for event in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let user = event["user"]["username"].as_str().unwrap_or_default();
+            let Some(program) = user.strip_prefix("system:serviceaccount:portolan-system:portolan-") else {
+                continue;
+            };
+            let (verb, object) = (event["verb"].as_str().unwrap_or_default(), &event["objectRef"]);
+            let word = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+            let path = event["requestURI"].as_str().unwrap_or_default();
+            let resource = match (object["resource"].as_str(), object["subresource"].as_str()) {
+                (Some(resource), Some(sub)) => format!("{resource}/{sub}"),
+                (Some(resource), None) => resource.to_owned(),
+                _ => path.split('?').next().unwrap_or_default().to_owned(),
+            };
+            if event["annotations"]["authorization.k8s.io/decision"] == "forbid" {
+                let path = path.split('?').next().unwrap_or_default();
+                forbidden.insert(format!("{program}: {verb} {path}"));
+            }
+            used.insert(Right {
+                program: program.to_owned(),
+                verb: verb.to_owned(),
+                group: word("apiGroup"),
+                resource,
+                name: Some(word("name")).filter(|name| !name.is_empty()),
+            });
+        }
+    }
+    (used, forbidden)
+}
+
+#[tokio::test]
+async fn every_right_is_used_and_none_is_missing() {
+    let policy = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(policy.path(), AUDIT).unwrap();
+    let manifests = federated("alpha", "east", &[("east", &["old"])]);
+    let world = World::start(Plan {
+        members: &["east"],
+        namespaces: &["east/old"],
+        manifests: &manifests,
+        apiserver_args: vec![
+            format!("--audit-policy-file={}", policy.path().display()),
+            "--audit-log-path={folder}/audit.log".to_owned(),
+        ],
+        ..Plan::default()
+    })
+    .await
+    .unwrap();
+    // A request of a caller, and objects that come and go.
+    let door = world
+        .listed_door("alpha", "/api/v1/namespaces/old/configmaps")
+        .await
+        .unwrap();
+    drop(door);
+    let east = world.cluster("east").client().await.unwrap();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}});
+    Api::<ConfigMap>::namespaced(east, "old")
+        .patch("new", &PatchParams::apply("test"), &Patch::Apply(map))
+        .await
+        .unwrap();
+
+    let rights: Vec<_> = ["deploy/hub/rbac.yaml", "deploy/member/rbac.yaml"]
+        .into_iter()
+        .flat_map(given)
+        .collect();
+    assert!(rights.len() > 50, "{}", rights.len());
+    let unused = || {
+        let (used, _) = asked(&world);
+        let unused = rights
+            .iter()
+            .filter(|right| !right.is_seldom() && !used.iter().any(|used| right.is_used_by(used)));
+        unused.map(|right| format!("{right:?}")).collect::<Vec<_>>()
+    };
+    eventually("every right is used", || async {
+        let unused = unused();
+        if unused.is_empty() {
+            Ok(())
+        } else {
+            Err(unused.join("\n"))
+        }
+    })
+    .await;
+    let (_, mut forbidden) = asked(&world);
+    forbidden.retain(|request| !TRIED.contains(&request.as_str()));
+    assert!(forbidden.is_empty(), "{forbidden:#?}");
+}
