@@ -85,7 +85,13 @@ mod tests {
     #[test]
     fn system_namespaces_are_left_alone() {
         let labelling = Labelling::default();
-        for namespace in ["kube-system", "kube-public", "kube-node-lease", "portolan-system"] {
+        for namespace in [
+            "kube-system",
+            "kube-public",
+            "kube-node-lease",
+            "portolan-system",
+            "portolan-routers",
+        ] {
             assert_eq!(labelling.wanted(namespace), None);
             assert!(labelling.is_met(namespace, None), "{namespace}");
         }

@@ -336,8 +336,8 @@ pub struct ClusterEntry {
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
     pub selector: Option<LabelSelector>,
     /// Exact names of namespaces, beside those that namespaceSelector chooses. Absent, with no namespaceSelector either:
-    /// every namespace but the system ones (kube-system, kube-public, kube-node-lease, portolan-system), which must be named
-    /// here to be owned.
+    /// every namespace but the system ones (kube-system, kube-public, kube-node-lease, portolan-system, portolan-routers),
+    /// which must be named here to be owned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(
         length(min = 1, max = 1024), inner(length(min = 1, max = 63), regex(pattern = DNS_LABEL)),

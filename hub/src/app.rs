@@ -22,7 +22,7 @@ use crate::acks::Acks;
 use crate::admin;
 use crate::args::Config;
 use crate::bootstrap::Tokens;
-use crate::ca;
+use crate::ca::{self, Authorities};
 use crate::compile::State;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
@@ -116,16 +116,16 @@ impl Parts {
     /// the hub stops.
     async fn start(self, listener: TcpListener, asked: TcpListener, serving: ReadyHandle) -> anyhow::Result<()> {
         let facts_ready = self.start_watches();
-        let ca = Arc::new(self.load_ca().await);
-        let identity = self.serving_identity(&ca)?;
+        let ca = Arc::new(Authorities::new(self.load_ca().await)?);
+        let identity = self.serving_identity(ca.root())?;
         self.serve_webhook(asked, identity.clone())?;
         self.spawn(
             "people",
-            Signer::new(self.client.clone(), ca.clone()).run(self.watching.clone()),
+            Signer::new(self.client.clone(), ca.of_people().clone()).run(self.watching.clone()),
         );
         let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
         self.load_pins(&pins).await;
-        let trust = TrustStore::from_pem(ca.pem())?;
+        let trust = TrustStore::from_pem(ca.root().pem())?;
         let tls = tls::server_config(identity, ClientAuth::Optional(trust), tls::ALPN_GRPC)?;
         facts_ready.wait_ready().await;
         let (ledger, stored) = self.open_ledger().await?;
@@ -224,7 +224,7 @@ impl Parts {
         Ok(())
     }
 
-    fn services(&self, ca: Arc<CertificateAuthority>, pins: Pins) -> Services {
+    fn services(&self, ca: Arc<Authorities>, pins: Pins) -> Services {
         let sessions = Arc::<AgentSessions>::default();
         let vouched = Vouched::new(self.index.clone(), self.config.routers_of.iter().cloned());
         let (client, namespace) = (self.client.clone(), &self.config.namespace);

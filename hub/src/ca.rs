@@ -12,8 +12,9 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error as KubeError};
 use portolan_crds::labels::{CONFIG_MAP_CA, SECRET_CA};
 use portolan_runtime::pki::{CertificateAuthority, PkiError};
-use portolan_runtime::tls::{Identity, IdentityStore, TlsError};
+use portolan_runtime::tls::{Identity as TlsIdentity, IdentityStore, TlsError};
 use portolan_runtime::{Secret, Tasks};
+use portolan_wire::identity::Identity;
 use thiserror::Error;
 
 use crate::pins::CONFIG_MAP_PINS;
@@ -62,10 +63,56 @@ pub(crate) enum CaError {
         #[source]
         source: PkiError,
     },
+    #[error("cannot make the CAs for agents, routers and people")]
+    Intermediate(#[source] PkiError),
     #[error("cannot make the serving certificate")]
     Serving(#[from] PkiError),
     #[error("cannot use the serving certificate")]
     Tls(#[from] TlsError),
+}
+
+/// The hub's CA, and one below it for each kind of identity: made anew at each start, known to nobody else, good for one kind
+/// of name only ([`Identity::of_certificate`]). Whoever signs for people could not name a program if it wanted to.
+pub(crate) struct Authorities {
+    root: Arc<CertificateAuthority>,
+    /// For agents, routers and people, in the order of [`Identity::ISSUERS`]; the hub's own where that is of an age when it
+    /// had none below it.
+    kinds: [Arc<CertificateAuthority>; 3],
+}
+
+impl Authorities {
+    pub(crate) fn new(root: CertificateAuthority) -> Result<Self, CaError> {
+        let root = Arc::new(root);
+        let below = |name: &str| {
+            let made = root.intermediate(name).map_err(CaError::Intermediate)?;
+            Ok::<_, CaError>(made.map_or_else(|| root.clone(), Arc::new))
+        };
+        let [agents, routers, people] = Identity::ISSUERS;
+        Ok(Self {
+            kinds: [below(agents)?, below(routers)?, below(people)?],
+            root,
+        })
+    }
+
+    /// What programs and people verify each other by.
+    pub(crate) fn root(&self) -> &Arc<CertificateAuthority> {
+        &self.root
+    }
+
+    /// Who issues for this kind of identity.
+    pub(crate) fn of(&self, identity: &Identity) -> &Arc<CertificateAuthority> {
+        let [agents, routers, people] = &self.kinds;
+        match identity {
+            Identity::Agent(_) => agents,
+            Identity::Router(_) => routers,
+            Identity::Person { .. } => people,
+        }
+    }
+
+    /// Who issues for people.
+    pub(crate) fn of_people(&self) -> &Arc<CertificateAuthority> {
+        &self.kinds[2]
+    }
 }
 
 /// Reads the CA, or makes it. Two hubs that start at once agree: the loser of the create reads the winner's.
@@ -193,10 +240,10 @@ fn from_secret(secret: &KubeSecret, namespace: &str) -> Result<CertificateAuthor
 }
 
 /// Issues the serving certificate for `hosts`.
-pub(crate) fn serving_identity(ca: &CertificateAuthority, hosts: &[String]) -> Result<Identity, CaError> {
+pub(crate) fn serving_identity(ca: &CertificateAuthority, hosts: &[String]) -> Result<TlsIdentity, CaError> {
     let hosts: Vec<_> = hosts.iter().map(String::as_str).collect();
     let issued = ca.issue_server("portolan-hub", &hosts, SERVING_TTL)?;
-    Ok(Identity::from_pem(&issued.cert_pem, &issued.key_pem)?)
+    Ok(TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem)?)
 }
 
 /// Renews the serving certificate for ever; connections that are open keep theirs.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use portolan_crds::RouterPod;
 use portolan_crds::labels::{ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER};
 use portolan_runtime::Secret;
-use portolan_runtime::pki::{CertificateAuthority, LeafSpec, PkiError, Usage, subject_of};
+use portolan_runtime::pki::{LeafSpec, PkiError, Usage, subject_of};
 use portolan_wire::identity::Identity;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::bootstrap::{Proof, Subject, TokenError, Tokens};
+use crate::ca::Authorities;
 use crate::facts::{MemberHistory, MemberObject, Pin};
 use crate::index::Index;
 use crate::jwks;
@@ -55,7 +56,7 @@ const ROUTER_AUDIENCE: &str = "portolan";
 
 /// The service.
 pub(crate) struct Enroller {
-    pub(crate) ca: Arc<CertificateAuthority>,
+    pub(crate) ca: Arc<Authorities>,
     pub(crate) index: Arc<Index>,
     pub(crate) tokens: Tokens,
     pub(crate) pins: Pins,
@@ -306,7 +307,8 @@ impl Enroller {
             ttl: IDENTITY_TTL,
             usage,
         };
-        let certificate_pem = self.ca.sign_csr(&csr.der, &leaf).map_err(|error| match error {
+        let ca = self.ca.of(names.identity);
+        let certificate_pem = ca.sign_csr(&csr.der, &leaf).map_err(|error| match error {
             PkiError::Csr(_) | PkiError::CsrTooLarge(_) | PkiError::Name { .. } => {
                 Status::invalid_argument(format!("csr: {error}"))
             }
@@ -318,7 +320,7 @@ impl Enroller {
         let not_after = not_after(&certificate_pem).unwrap_or_default();
         Ok(v1::Issued {
             certificate_pem,
-            ca_pem: self.ca.pem().to_owned(),
+            ca_pem: self.ca.root().pem().to_owned(),
             not_after_unix_seconds: not_after,
         })
     }

@@ -63,8 +63,12 @@ impl Peer {
                 "a client certificate of the hub CA is needed: enrol first",
             ));
         };
-        Identity::from_subject(&subject.common_name, &subject.organizations).ok_or_else(|| {
-            Status::permission_denied(format!("certificate subject {:?} is no identity", subject.common_name))
+        let identity = Identity::of_certificate(&subject.issuer, &subject.common_name, &subject.organizations);
+        identity.ok_or_else(|| {
+            let (name, issuer) = (&subject.common_name, &subject.issuer);
+            Status::permission_denied(format!(
+                "certificate subject {name:?}, issued by {issuer:?}, is no identity"
+            ))
         })
     }
 }

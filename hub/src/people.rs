@@ -293,8 +293,9 @@ mod tests {
         assert_eq!(step(&other), Step::Nothing);
     }
 
-    #[test]
-    fn a_certificate_lasts_a_day_and_never_more_than_a_week() {
+    // A client wants a runtime.
+    #[tokio::test]
+    async fn a_certificate_lasts_a_day_and_never_more_than_a_week() {
         let ca = Arc::new(CertificateAuthority::generate("hub CA").unwrap());
         let client = crate::testing::scripted_api(crate::testing::Objects::default());
         let signer = Signer::new(client, ca);

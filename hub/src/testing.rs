@@ -35,7 +35,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::access::AccessReviewer;
 use crate::acks::Acks;
 use crate::bootstrap::{Tokens, key_hash};
-use crate::ca;
+use crate::ca::{self, Authorities};
 use crate::compile::State;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
@@ -64,7 +64,7 @@ pub(crate) const CA_BUNDLE: &str =
 
 /// The running hub.
 pub(crate) struct TestHub {
-    pub(crate) ca: Arc<CertificateAuthority>,
+    pub(crate) ca: Arc<Authorities>,
     pub(crate) index: Arc<Index>,
     pub(crate) acks: Arc<Acks>,
     pub(crate) worlds: watch::Sender<Option<Published>>,
@@ -93,7 +93,8 @@ impl TestHub {
         let objects = Objects::default();
         let faults = SharedFaults::default();
         let client = faulty_api(objects.clone(), faults.clone());
-        let ca = Arc::new(CertificateAuthority::generate("test CA").unwrap());
+        let ca = CertificateAuthority::generate("test CA").unwrap();
+        let ca = Arc::new(Authorities::new(ca).unwrap());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let hub = Self {
             ca: ca.clone(),
@@ -115,8 +116,8 @@ impl TestHub {
             hub.objects.lock().insert(router_path(router), new_router(router));
         }
         tell_routers(&hub.objects, &hub.index);
-        let serving = IdentityStore::new(ca::serving_identity(&ca, &["127.0.0.1".to_owned()]).unwrap());
-        let trust = TrustStore::from_pem(ca.pem()).unwrap();
+        let serving = IdentityStore::new(ca::serving_identity(ca.root(), &["127.0.0.1".to_owned()]).unwrap());
+        let trust = TrustStore::from_pem(ca.root().pem()).unwrap();
         let tls = tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_GRPC).unwrap();
         let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
         hub.tasks.spawn_critical("grpc", serve);
@@ -222,7 +223,7 @@ impl TestHub {
             ttl: Duration::from_hours(1),
             usage: Usage::Client,
         };
-        self.ca.issue(&leaf).unwrap()
+        self.ca.of(identity).issue(&leaf).unwrap()
     }
 
     /// Keeps the object of a router as if it had enrolled with this certificate, and tells the index.
@@ -270,7 +271,7 @@ impl TestHub {
     }
 
     fn channel_with(&self, store: Option<Arc<IdentityStore>>) -> Channel {
-        let trust = TrustStore::from_pem(self.ca.pem()).unwrap();
+        let trust = TrustStore::from_pem(self.ca.root().pem()).unwrap();
         let link = HubLink::new(&self.address, trust, store.unwrap_or_else(IdentityStore::empty));
         link.unwrap().channel()
     }

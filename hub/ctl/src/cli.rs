@@ -386,7 +386,7 @@ pub(crate) struct WatchStateArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DevCommand {
     /// Start hub, agents and one gateway router; wait until all is ready; write kubeconfigs
-    Up(DevUpArgs),
+    Up(Box<DevUpArgs>),
     /// Show what runs and whether it is well
     Status(DevStatusArgs),
     /// Start programs of the fleet anew, at the ports that they have

@@ -1,7 +1,7 @@
 //! Who gets which certificate, over the real port.
 
 use portolan_runtime::Secret;
-use portolan_runtime::pki::subject_of;
+use portolan_runtime::pki::{CertificateAuthority, Issued, LeafSpec, Usage, subject_of};
 use portolan_wire::identity::Identity;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
@@ -35,7 +35,7 @@ async fn a_token_serves_one_key_again_and_again() {
     for _ in 0..2 {
         let issued = issued(hub.enroll(request.clone()).await.unwrap());
         assert_eq!(identity_of(&issued), Some(Identity::Agent("east".into())));
-        assert_eq!(issued.ca_pem, hub.ca.pem());
+        assert_eq!(issued.ca_pem, hub.ca.root().pem());
         assert!(issued.not_after_unix_seconds > jiff::Timestamp::now().as_second());
     }
     let other_key = enroll_request(token, &key_and_csr().1, Some(facts_of("east")));
@@ -410,6 +410,39 @@ fn hello() -> v1::RouterHello {
         protocol: portolan_wire::protocol::PROTOCOL,
         ..v1::RouterHello::default()
     }
+}
+
+#[tokio::test]
+async fn who_signs_for_people_names_no_program() {
+    let hub = TestHub::start().await;
+    let forged = |ca: &CertificateAuthority| {
+        let leaf = LeafSpec {
+            common_name: "portolan:router:gateway".to_owned(),
+            organization: Some("portolan:routers".to_owned()),
+            hosts: Vec::new(),
+            uris: Subscription::Everything.to_uris(),
+            ttl: std::time::Duration::from_hours(1),
+            usage: Usage::Client,
+        };
+        let Issued { cert_pem, key_pem } = ca.issue(&leaf).unwrap();
+        let issued = v1::Issued {
+            certificate_pem: cert_pem,
+            ..v1::Issued::default()
+        };
+        EnrollmentClient::new(hub.channel_as(&issued, &key_pem))
+    };
+    let request = || v1::RenewRequest { csr: key_and_csr().1 };
+    let status = forged(hub.ca.of_people()).renew(request()).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert!(status.message().contains("is no identity"), "{}", status.message());
+    // Who signs for routers does name one; its key is not the one that enrolled.
+    let router = Identity::Router("gateway".to_owned());
+    let status = forged(hub.ca.of(&router)).renew(request()).await.unwrap_err();
+    assert!(
+        status.message().contains("enrolled or renewed with last"),
+        "{}",
+        status.message()
+    );
 }
 
 /// Answers the next review as the member's agent would.

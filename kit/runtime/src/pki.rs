@@ -123,6 +123,8 @@ pub struct Subject {
     pub common_name: String,
     /// Organizations (O) of the subject.
     pub organizations: Vec<String>,
+    /// Common name (CN) of the CA that issued it; empty if there is none.
+    pub issuer: String,
     /// DNS names and IP addresses among the alternative names.
     pub hosts: Vec<String>,
     /// URIs among the alternative names.
@@ -138,6 +140,8 @@ pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     cert_pem: String,
     subject: Subject,
+    /// No CA may stand between it and a leaf.
+    leaves_only: bool,
 }
 
 impl std::fmt::Debug for CertificateAuthority {
@@ -149,17 +153,29 @@ impl std::fmt::Debug for CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// A new self-signed CA (P-256) that may sign leaves only, valid for [`CA_TTL`].
+    /// A new self-signed CA (P-256) that may sign leaves and [intermediates](Self::intermediate), valid for [`CA_TTL`].
     pub fn generate(common_name: &str) -> Result<Self, PkiError> {
         let key = new_key()?;
-        let mut params = params(common_name, None);
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        complete(&mut params, SystemTime::now() + CA_TTL);
+        let params = ca_params(common_name, 1, SystemTime::now() + CA_TTL);
         let certificate = params
             .self_signed(&key)
             .map_err(generating("sign the CA certificate"))?;
         Self::from_parts(certificate.pem(), certificate.der(), key)
+    }
+
+    /// A new CA below this one that may sign leaves only, for as long as this one is valid; `None` where this one may not have
+    /// any below it.
+    pub fn intermediate(&self, common_name: &str) -> Result<Option<Self>, PkiError> {
+        if self.leaves_only {
+            return Ok(None);
+        }
+        let key = new_key()?;
+        let mut params = ca_params(common_name, 0, self.subject.not_after);
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(generating("sign an intermediate CA"))?;
+        Self::from_parts(self.chain(&certificate.pem()), certificate.der(), key).map(Some)
     }
 
     /// A CA made before, or one of the user's. The first certificate must be the CA's and the key must fit it.
@@ -186,12 +202,15 @@ impl CertificateAuthority {
                 return Err(PkiError::CaSubject(kind));
             }
         }
+        let constraints = certificate.basic_constraints().ok().flatten();
+        let leaves_only = constraints.is_some_and(|found| found.value.path_len_constraint == Some(0));
         let subject = subject_of(der)?;
         let issuer = Issuer::from_ca_cert_der(der, key).map_err(generating("read the CA certificate"))?;
         Ok(Self {
             issuer,
             cert_pem,
             subject,
+            leaves_only,
         })
     }
 
@@ -357,6 +376,10 @@ pub fn subject_of(cert_der: &[u8]) -> Result<Subject, PkiError> {
             .next()
             .unwrap_or_default(),
         organizations: texts(&mut certificate.subject().iter_organization()),
+        issuer: texts(&mut certificate.issuer().iter_common_name())
+            .into_iter()
+            .next()
+            .unwrap_or_default(),
         hosts: Vec::new(),
         uris: Vec::new(),
         not_before: time_of(certificate.validity().not_before.timestamp()),
@@ -406,6 +429,14 @@ fn params(common_name: &str, organization: Option<&str>) -> CertificateParams {
     if let Some(name) = organization {
         params.distinguished_name.push(DnType::OrganizationName, name);
     }
+    params
+}
+
+fn ca_params(common_name: &str, cas_below: u8, not_after: SystemTime) -> CertificateParams {
+    let mut params = params(common_name, None);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(cas_below));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    complete(&mut params, not_after);
     params
 }
 

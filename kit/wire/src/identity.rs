@@ -10,6 +10,11 @@ const ROUTER_GROUP: &str = "portolan:routers";
 const AGENT_PREFIX: &str = "portolan:agent:";
 const ROUTER_PREFIX: &str = "portolan:router:";
 
+/// Common names of the CAs below the hub's own, each for one kind of identity.
+const AGENT_ISSUER: &str = "portolan agents";
+const ROUTER_ISSUER: &str = "portolan routers";
+const PERSON_ISSUER: &str = "portolan people";
+
 /// The owner of a certificate of the hub CA.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Identity {
@@ -27,6 +32,26 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// Common names of the CAs that issue one kind of identity each: for agents, routers and people.
+    pub const ISSUERS: [&str; 3] = [AGENT_ISSUER, ROUTER_ISSUER, PERSON_ISSUER];
+
+    /// Common name of the CA that issues for this kind of identity, and for no other.
+    pub fn issuer(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => AGENT_ISSUER,
+            Self::Router(_) => ROUTER_ISSUER,
+            Self::Person { .. } => PERSON_ISSUER,
+        }
+    }
+
+    /// Reads a verified certificate: its issuer's common name, and its subject. What a CA for people calls an agent is
+    /// nobody. The hub's own CA may name everybody: an old one has none below it.
+    pub fn of_certificate(issuer: &str, common_name: &str, organizations: &[String]) -> Option<Self> {
+        let identity = Self::from_subject(common_name, organizations)?;
+        let of_another_kind = Self::ISSUERS.contains(&issuer) && issuer != identity.issuer();
+        (!of_another_kind).then_some(identity)
+    }
+
     /// Reads a subject. A program's name without its group, or its group without the name, is nobody: `None`.
     pub fn from_subject(common_name: &str, organizations: &[String]) -> Option<Self> {
         let in_group = |group: &str| organizations.iter().any(|o| o == group);
@@ -87,6 +112,26 @@ mod tests {
         ] {
             let read = Identity::from_subject(&identity.common_name(), &identity.organizations());
             assert_eq!(read, Some(identity));
+        }
+    }
+
+    #[test]
+    fn a_ca_of_one_kind_names_no_other() {
+        let group = |identity: &Identity| identity.organizations();
+        let all = [
+            Identity::Agent("east".into()),
+            Identity::Router("gateway".into()),
+            Identity::Person {
+                user: "ada".into(),
+                groups: Vec::new(),
+            },
+        ];
+        for identity in &all {
+            for issuer in Identity::ISSUERS.into_iter().chain(["portolan hub CA"]) {
+                let read = Identity::of_certificate(issuer, &identity.common_name(), &group(identity));
+                let may = issuer == identity.issuer() || issuer == "portolan hub CA";
+                assert_eq!(read.as_ref(), may.then_some(identity), "{issuer}: {identity}");
+            }
         }
     }
 

@@ -49,7 +49,7 @@ impl PeerIdentity {
     /// From the chain that a client presented, leaf first. `None` if its subject is nobody.
     pub(crate) fn from_certificates(chain: &[CertificateDer<'_>]) -> Option<Self> {
         let subject = pki::subject_of(chain.first()?).ok()?;
-        let identity = Identity::from_subject(&subject.common_name, &subject.organizations)?;
+        let identity = Identity::of_certificate(&subject.issuer, &subject.common_name, &subject.organizations)?;
         Some(Self {
             identity,
             not_after: subject.not_after,

@@ -122,22 +122,6 @@ async fn a_member_is_named_by_who_may_shard_it() {
     ];
     assert_eq!(ada.ok(&names).await.unwrap(), "east", "nothing half applied");
 
-    // Callers may use the explicit view of what a shard has; whoever widens it must have it.
-    let explicit = [
-        "patch",
-        "shardingconfig",
-        "alpha",
-        "-n",
-        "operators",
-        "--type=merge",
-        "-p",
-    ];
-    let patch =
-        async |kubectl: &Kubectl, patch: &str| kubectl.run(&[&explicit[..], &[patch]].concat(), "").await.unwrap();
-    let refused = patch(&ada, r#"{"spec":{"unavailable":"PartialStart"}}"#).await;
-    assert!(!refused.ok && refused.stderr.contains("\"west\""), "{}", refused.stderr);
-    let labelled = patch(&ada, r#"{"metadata":{"annotations":{"seen":"yes"}}}"#).await;
-    assert!(labelled.ok, "what claims nothing passes: {}", labelled.stderr);
     // The hub's finalizer and status are written past it.
     let look = ["get", "shardingconfig", "own", "-n", "operators", "-o"];
     let look = [
@@ -154,6 +138,29 @@ async fn a_member_is_named_by_who_may_shard_it() {
     ada.ok(&["delete", "shardingconfig", "own", "-n", "operators", "--wait=false"])
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn who_widens_a_shard_must_have_what_it_has() {
+    let world = world().await;
+    let _up = HUB_RUNS.read().await;
+    let ada = world.direct(HUB).with(ADA);
+    // Callers may use the explicit view of what a shard has; whoever widens it must have it.
+    let explicit = [
+        "patch",
+        "shardingconfig",
+        "alpha",
+        "-n",
+        "operators",
+        "--type=merge",
+        "-p",
+    ];
+    let patch =
+        async |kubectl: &Kubectl, patch: &str| kubectl.run(&[&explicit[..], &[patch]].concat(), "").await.unwrap();
+    let refused = patch(&ada, r#"{"spec":{"unavailable":"PartialStart"}}"#).await;
+    assert!(!refused.ok && refused.stderr.contains("\"west\""), "{}", refused.stderr);
+    let labelled = patch(&ada, r#"{"metadata":{"annotations":{"seen":"yes"}}}"#).await;
+    assert!(labelled.ok, "what claims nothing passes: {}", labelled.stderr);
 }
 
 #[tokio::test]

@@ -39,7 +39,8 @@ async fn a_restart_takes_nothing_from_routers() {
     drop((router, agent));
 
     scene.hub.stop().await.unwrap();
-    // While the hub is away the shard is edited for the worse.
+    // While the hub is away the shard is edited for the worse, by somebody who may switch the question off.
+    scene.unasked().await;
     scene.shard("shard", shard_spec("mars", &["ns-a"])).await;
     scene.hub.start_again().await.unwrap();
     scene.hub.ready().await;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
-use portolan_crds::labels::LabelKeys;
+use portolan_crds::labels::{LabelKeys, WEBHOOK_AUTHORS};
 use portolan_crds::{Bucketing, MemberCluster, ShardingConfig};
 use portolan_runtime::pki::{self, CertificateAuthority};
 use portolan_runtime::tls::{self, IdentityStore, TrustStore};
@@ -91,6 +92,17 @@ impl Scene {
         ctl::ok(&install).await.map(drop)
     }
 
+    /// From now on ShardingConfigs are written without the hub's leave.
+    pub(crate) async fn unasked(&self) {
+        let webhooks = Api::<ValidatingWebhookConfiguration>::all(self.client().await);
+        let params = DeleteParams::default();
+        webhooks.delete(WEBHOOK_AUTHORS, &params).await.unwrap();
+        eventually("the webhook is gone", || async {
+            webhooks.get_opt(WEBHOOK_AUTHORS).await.ok()?.is_none().then_some(())
+        })
+        .await;
+    }
+
     /// A second hub beside the first.
     pub(crate) async fn another_hub(&self) -> anyhow::Result<Daemon> {
         let launch = Launch {
@@ -116,7 +128,10 @@ impl Scene {
 
     /// Creates or changes a ShardingConfig in namespace ops of the hub.
     pub(crate) async fn shard(&self, name: &str, spec: Value) {
-        hub_cluster::put_shard(&self.client().await, name, spec).await.unwrap();
+        let client = self.client().await;
+        // The API server hears of webhooks that come and go a moment later.
+        let put = || hub_cluster::put_shard(&client, name, spec.clone());
+        eventually("the ShardingConfig is written", put).await;
     }
 
     /// Waits until a condition of a MemberCluster has this status and reason; returns its message.

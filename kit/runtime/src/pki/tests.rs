@@ -118,6 +118,22 @@ fn a_stored_key_asks_again_with_the_same_public_key() {
 }
 
 #[test]
+fn a_ca_below_signs_leaves_that_chain_to_the_root_and_no_more() {
+    let root = CertificateAuthority::generate("root").unwrap();
+    let below = root.intermediate("below").unwrap().unwrap();
+    assert!(below.intermediate("deeper").unwrap().is_none());
+    let issued = below.issue_client("ada", None, HOUR).unwrap();
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(issued.cert_pem.as_bytes())
+        .map(|der| subject_of(&der.unwrap()).unwrap())
+        .collect();
+    let names: Vec<_> = chain
+        .iter()
+        .map(|one| (one.common_name.as_str(), one.issuer.as_str()))
+        .collect();
+    assert_eq!(names, [("ada", "below"), ("below", "root"), ("root", "root")]);
+}
+
+#[test]
 fn a_request_says_whom_it_wants_to_be() {
     let key = new_private_key().unwrap();
     let asked = named_request(&key, "ada", Some("sre")).unwrap();

@@ -240,3 +240,33 @@ async fn one_request_asks_a_member_a_few_questions_at_a_time() {
     access.check(&act_as("ada", &groups)).await.unwrap();
     assert_eq!(members.most.load(Ordering::SeqCst), AT_ONCE);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_ends_when_its_right_is_taken_away() {
+    let question = ProxyQuestion {
+        user: "ada".to_owned(),
+        groups: Vec::new(),
+        cluster: "east".to_owned(),
+    };
+    let decided = |access: &Access, allowed| {
+        let reason = String::new();
+        access
+            .people
+            .put(question.clone(), Decision { allowed, reason }, Duration::ZERO);
+    };
+    let (access, _) = access(&[]);
+    decided(&access, true);
+    let began = tokio::time::Instant::now();
+    let mut running = Box::pin(access.revoked(question.clone()));
+    // The hub is away, and its last word was yes.
+    assert!(tokio::time::timeout(HUB_AWAY / 2, &mut running).await.is_err());
+    decided(&access, false);
+    let taken = tokio::time::Instant::now();
+    assert!(matches!(running.await, Fault::Forbidden(text) if text.contains("proxy")));
+    assert!(taken.elapsed() < Duration::from_mins(1));
+
+    decided(&access, true);
+    let fault = access.revoked(question.clone()).await;
+    assert!(matches!(fault, Fault::Unavailable { .. }), "{fault}");
+    assert!(began.elapsed() > HUB_AWAY, "as long as it may begin anew");
+}

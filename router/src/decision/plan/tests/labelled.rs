@@ -59,7 +59,7 @@ fn system_namespaces_are_kept_by_name() {
     let why = world.plan(&world.pod(), "GET /api/v1/pods", &[]).why().join("\n");
     for words in [
         "kube-system is a system namespace, which agents do not label",
-        "left out: kube-public, kube-node-lease, portolan-system, which",
+        "left out: kube-public, kube-node-lease, portolan-system, portolan-routers, which",
     ] {
         assert!(why.contains(words), "{why}");
     }

@@ -135,6 +135,23 @@ async fn a_websocket_may_carry_its_token_among_its_protocols() {
     );
 }
 
+#[test]
+fn a_ca_for_programs_names_no_person() {
+    let root = CertificateAuthority::generate("hub").unwrap();
+    for (issuer, known) in [
+        ("portolan people", true),
+        ("portolan routers", false),
+        ("portolan agents", false),
+    ] {
+        let authority = root.intermediate(issuer).unwrap().unwrap();
+        let issued = authority.issue_client("ada", None, Duration::from_hours(1)).unwrap();
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(issued.cert_pem.as_bytes())
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(PeerIdentity::from_certificates(&chain).is_some(), known, "{issuer}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn certificates_of_people_count_and_those_of_programs_do_not() {
     let authority = CertificateAuthority::generate("hub").unwrap();
