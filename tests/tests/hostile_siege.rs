@@ -51,6 +51,7 @@ const CRD: &str = include_str!("../../examples/greeting-crd.yaml");
 const ONE: &str = "/api/v1/namespaces/s-one/configmaps";
 const TWO: &str = "/api/v1/namespaces/s-two/configmaps";
 
+#[expect(clippy::disallowed_methods, reason = "a setting of this test alone")]
 fn lasts() -> Duration {
     let said = std::env::var("PORTOLAN_SIEGE_SECONDS").ok();
     said.map_or(SHORT, |seconds| Duration::from_secs(seconds.parse().unwrap()))

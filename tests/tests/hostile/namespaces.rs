@@ -63,6 +63,7 @@ async fn a_watch_shows_nothing_of_namespaces_that_it_does_not_ask_for() {
 }
 
 /// As `all`, of Services, also of lists.
+#[expect(clippy::unnecessary_wraps, reason = "what a lie is made of")]
 fn all_services(uri: &Uri) -> Option<Told> {
     let query = uri.query().unwrap_or_default();
     let asked = query.split('&').filter(|word| !word.starts_with("labelSelector="));
