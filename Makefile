@@ -7,11 +7,11 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites hostile soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites hostile h2spec soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e hostile soak-clients soak-clients-all: TARGETS := --bins --tests
+test e2e hostile h2spec soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -29,7 +29,7 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo hostile soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo hostile h2spec soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -97,6 +97,10 @@ fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list a
 		cargo fuzz run --fuzz-dir tests/fuzz --sanitizer none --features libfuzzer fuzz_$$target $(PROFILE_DIR)/fuzz/$$target tests/fuzz/corpus/$$target -- \
 			-max_total_time=$(or $(FUZZ_SECONDS),60) -artifact_prefix=$(PROFILE_DIR)/fuzz/$$target- -print_final_stats=1; \
 	done
+
+h2spec: testbed ## HTTP/2 by the letter: every test of h2spec, on a path that reads bodies
+	cd tests/h2spec && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/h2spec" github.com/summerwind/h2spec/cmd/h2spec
+	$(CARGO) test $(ALL) --test hostile -- --ignored --nocapture h2spec
 
 soak: tools ## random histories of merged watches for SOAK seconds (600); a failing seed is printed
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test --locked -p portolan-merge --test watch -- --nocapture

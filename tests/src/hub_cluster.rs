@@ -1,15 +1,19 @@
 //! What stands in a hub cluster before the first request, written as `portolanctl` and people would, and the agent's end of
 //! its stream. For tests of the hub's program alone, and for the benchmark of what it tells routers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret as KubeSecret};
 use kube::Client;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
-use portolan_crds::labels::SYSTEM_NAMESPACE;
+use parking_lot::Mutex;
+use portolan_crds::labels::{SERVICE_ACCOUNT_PROOF, SYSTEM_NAMESPACE, proof_audience};
 use portolan_crds::{MemberCluster, ShardingConfig};
 use portolan_runtime::Secret;
 use portolan_runtime::pki::{self, CertificateAuthority, LeafSpec, Usage};
@@ -22,6 +26,7 @@ use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::agent_message::Kind;
 use portolan_wire::v1::enroll_response::Outcome;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -141,11 +146,41 @@ pub async fn put_shard(client: &Client, name: &str, spec: Value) -> anyhow::Resu
     Ok(())
 }
 
+/// By which the member of this name signs tokens, as long as the process lives.
+fn key_of(cluster: &str) -> EncodingKey {
+    static KEYS: Mutex<BTreeMap<String, EncodingKey>> = Mutex::new(BTreeMap::new());
+    let new_key = || {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key of a curve that is supported");
+        EncodingKey::from_ec_der(&key.serialize_der())
+    };
+    KEYS.lock().entry(cluster.to_owned()).or_insert_with(new_key).clone()
+}
+
+fn jwk_of(cluster: &str) -> Jwk {
+    let mut jwk = Jwk::from_encoding_key(&key_of(cluster), Algorithm::ES256).expect("a key of P-256");
+    jwk.common.key_id = Some(cluster.to_owned());
+    jwk
+}
+
+/// What the member's agent shows of its key on the stream of this nonce.
+fn proof_of(cluster: &str, nonce: &str) -> v1::SigningKeys {
+    let header = Header {
+        kid: Some(cluster.to_owned()),
+        ..Header::new(Algorithm::ES256)
+    };
+    let account = format!("system:serviceaccount:{SYSTEM_NAMESPACE}:{SERVICE_ACCOUNT_PROOF}");
+    let claims = json!({"sub": account, "aud": [proof_audience(nonce)]});
+    v1::SigningKeys {
+        jwks: facts_of(cluster).jwks,
+        proof: jsonwebtoken::encode(&header, &claims, &key_of(cluster)).expect("a key that signs"),
+    }
+}
+
 /// What a member cluster of this name pins at join.
 pub fn facts_of(cluster: &str) -> v1::MemberFacts {
     v1::MemberFacts {
         cluster_uid: format!("uid-of-{cluster}"),
-        jwks: json!({"keys": [{"kty": "RSA", "kid": "k", "n": cluster, "e": "AQAB"}]}).to_string(),
+        jwks: json!({"keys": [jwk_of(cluster)]}).to_string(),
         kubernetes_version: "v1.36.3".to_owned(),
     }
 }
@@ -203,7 +238,7 @@ impl Agent {
         Ok(Self {
             tasks: vec![
                 beat_on(outbox.clone()),
-                mint_on(updates, outbox.clone(), token.to_owned()),
+                answer_on(updates, outbox.clone(), cluster.to_owned(), token.to_owned()),
             ],
             outbox,
         })
@@ -222,15 +257,22 @@ impl Drop for Agent {
 }
 
 #[expect(clippy::disallowed_methods, reason = "ends with the agent that it is a part of")]
-fn mint_on(
+fn answer_on(
     mut updates: Streaming<v1::AgentUpdate>,
     outbox: mpsc::Sender<v1::AgentMessage>,
+    cluster: String,
     token: String,
 ) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         while let Ok(Some(update)) = updates.message().await {
-            let Some(v1::agent_update::Kind::Config(config)) = update.kind else {
-                continue;
+            let config = match update.kind {
+                Some(v1::agent_update::Kind::Config(config)) => config,
+                Some(v1::agent_update::Kind::KeyChallenge(asked)) => {
+                    let shown = proof_of(&cluster, &asked.nonce);
+                    let _ = outbox.send(message(Kind::SigningKeys(shown))).await;
+                    continue;
+                }
+                _ => continue,
             };
             for router in config.routers.unwrap_or_default().routers {
                 let minted = v1::MemberToken {

@@ -18,6 +18,8 @@ mod breakers;
 mod deletes;
 #[path = "hostile/front.rs"]
 mod front;
+#[path = "hostile/h2spec.rs"]
+mod h2spec;
 #[path = "hostile/namespaces.rs"]
 mod namespaces;
 #[path = "hostile/network.rs"]

@@ -21,6 +21,8 @@ mod peer;
 mod probe;
 #[path = "hostile_siege/tenant.rs"]
 mod tenant;
+#[path = "hostile_siege/unread.rs"]
+mod unread;
 #[path = "hostile_siege/usage.rs"]
 mod usage;
 
@@ -161,12 +163,15 @@ async fn two_tenants_notice_nothing_of_a_siege() {
     );
     let bad = world.listed_door("bad", "/api/v1/configmaps").await.unwrap();
     let nobody = world.token_door(None).await.unwrap();
+    let router = world.fleet.process("router").unwrap();
+    println!("one by one on the router:");
+    floods::one_by_one(&nobody, router.pid).await;
+    unread::held(&bad, router.pid).await;
     let _operator = operator(&world);
     lies(&front);
     let quiet = Arc::new(AtomicBool::new(false));
     let mut work = JoinSet::new();
     work.spawn(greetings(one.clone(), quiet.clone()));
-    let router = world.fleet.process("router").unwrap();
     let before = Usage::of(router.pid).unwrap();
     let probes = [Probe::start(one, ONE), Probe::start(two, TWO)];
 

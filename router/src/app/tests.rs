@@ -133,7 +133,7 @@ where
 {
     let asking = async {
         let (mut send, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-        let mut request = Request::get(path).header("host", "portolan");
+        let mut request = Request::get(path).header("host", "localhost");
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }

@@ -15,6 +15,8 @@ pub(crate) type Secrets = BTreeMap<String, String>;
 
 /// Shortest part that is looked for.
 const LENGTH: usize = 24;
+/// How each key of curve P-256 begins in PKCS #8.
+const PKCS8_OF_P256: &str = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg";
 
 /// What files of the fleet and Secrets of the clusters hold now.
 pub(crate) async fn kept(ground: &Ground) -> Secrets {
@@ -80,12 +82,31 @@ pub(crate) fn of_text(secrets: &mut Secrets, name: &str, text: &str) {
             secrets.insert(format!("{name}: bootstrap token {id}"), half.to_owned());
         }
     }
-    let mut within = false;
+    let mut within = None;
     for line in text.lines() {
-        within = (within || line.contains("PRIVATE KEY-----")) && !line.starts_with("-----END");
-        if within && !line.starts_with('-') && line.len() > LENGTH {
-            secrets.insert(format!("{name}: private key, {}…", &line[..4]), middle(line));
+        if line.contains("PRIVATE KEY-----") {
+            within = line.starts_with("-----BEGIN").then(Vec::new);
+            continue;
         }
+        let Some(key) = within.as_mut().filter(|_| line.len() > LENGTH) else {
+            continue;
+        };
+        key.push(line);
+        if let Some(part) = secret_of(key) {
+            secrets.insert(format!("{name}: private key, {}…", &line[..4]), part);
+        }
+    }
+}
+
+/// What the last line of a private key adds that is no public key: certificates hold that.
+fn secret_of(lines: &[&str]) -> Option<String> {
+    let of_p256 = lines[0].starts_with(PKCS8_OF_P256);
+    match lines {
+        // The end of the secret number, of 32 bytes from the 37th on.
+        [_, second] if of_p256 => Some(second[..LENGTH].to_owned()),
+        _ if of_p256 => None,
+        [.., last] => Some(middle(last)),
+        [] => None,
     }
 }
 

@@ -10,10 +10,14 @@ use portolan_tests::door::Door;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::tenant::Attacks;
+use crate::usage::Usage;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Longest that one connection goes on: who is not cut off begins anew.
 const ONE: Duration = Duration::from_secs(2);
+
+/// Of memory, that one flood may cost.
+const FLOOD_MIB: f64 = 32.0;
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -23,11 +27,11 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-pub(crate) fn attacks(all: &mut Attacks, door: &Door, stop: &Arc<AtomicBool>) {
-    let mut flood = |what, wave: fn(u32) -> Vec<u8>| all.spawn(flooded(what, door.clone(), stop.clone(), wave));
-    flood("pings", |_| frame(PING, 0, 0, &[7; 8]).repeat(100));
-    flood("settings", |_| frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]).repeat(100));
-    flood("rapid resets", |wave| {
+/// Each flood by name, and its waves on one connection, one after the other.
+const FLOODS: [(&str, fn(u32) -> Vec<u8>); 5] = [
+    ("pings", |_| frame(PING, 0, 0, &[7; 8]).repeat(100)),
+    ("settings", |_| frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]).repeat(100)),
+    ("rapid resets", |wave| {
         let stream = |at| 2 * (wave * 50 + at) + 1;
         let reset = |at| {
             [
@@ -36,22 +40,46 @@ pub(crate) fn attacks(all: &mut Attacks, door: &Door, stop: &Arc<AtomicBool>) {
             ]
         };
         (0..50).flat_map(reset).flatten().collect()
-    });
-    flood("continuations", |wave| {
+    }),
+    ("continuations", |wave| {
         let more = frame(CONTINUATION, 0, 1, &literal("x-more", &"m".repeat(100)).repeat(100));
         if wave == 0 {
             [frame(HEADERS, END_STREAM, 1, &head()), more].concat()
         } else {
             more
         }
-    });
-    flood("heads that unfold", |wave| {
+    }),
+    ("heads that unfold", |wave| {
         let stream = 2 * wave + 1;
         // One long header into the table of the connection, then a thousand references of one byte to it.
         let block = [head(), indexed("x-bomb", &"b".repeat(3000)), vec![0xbe; 1000]].concat();
         frame(HEADERS, END_HEADERS | END_STREAM, stream, &block)
-    });
+    }),
+];
+
+pub(crate) fn attacks(all: &mut Attacks, door: &Door, stop: &Arc<AtomicBool>) {
+    for (what, wave) in FLOODS {
+        all.spawn(flooded(what, door.clone(), stop.clone(), wave));
+    }
     all.spawn(silent(door.clone(), stop.clone()));
+}
+
+/// Each flood by itself on eight connections: what the router took for it.
+pub(crate) async fn one_by_one(door: &Door, router: i32) {
+    for (what, wave) in FLOODS {
+        let (stop, mut all) = (Arc::new(AtomicBool::new(false)), Attacks::new());
+        let before = Usage::of(router).unwrap();
+        for _ in 0..8 {
+            all.spawn(flooded(what, door.clone(), stop.clone(), wave));
+        }
+        tokio::time::sleep(ONE).await;
+        let used = Usage::of(router).unwrap().since(&before);
+        stop.store(true, Ordering::Relaxed);
+        let waves: usize = all.join_all().await.iter().map(|(_, times)| times).sum();
+        println!("  {what}, 8 connections, {} s: {waves} waves; {used}", ONE.as_secs());
+        assert!(waves > 0, "{what} was never tried");
+        assert!(used.resident_mib < FLOOD_MIB, "{what}: {used}");
+    }
 }
 
 /// A frame of HTTP/2.
@@ -62,7 +90,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// GET https / of nobody, all from the static table but for the authority.
 fn head() -> Vec<u8> {
-    [&[0x82, 0x87, 0x84, 0x41, 1, b'a'][..]].concat()
+    vec![0x82, 0x87, 0x84, 0x41, 1, b'a']
 }
 
 /// A header that is not put into the table.

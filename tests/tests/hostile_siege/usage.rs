@@ -13,7 +13,7 @@ pub(crate) struct Usage {
     cpu_seconds: f64,
     /// The most that was resident so far.
     peak_mib: f64,
-    resident_mib: f64,
+    pub(crate) resident_mib: f64,
 }
 
 impl Usage {

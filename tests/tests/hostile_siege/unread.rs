@@ -1,0 +1,73 @@
+//! Answers that nobody reads: what each of them holds in the router, and that it is bounded.
+
+use std::time::Duration;
+
+use http::Method;
+use portolan_tests::door::{Door, Line, request};
+use serde_json::json;
+
+use crate::usage::Usage;
+
+const PATH: &str = "/api/v1/namespaces/s-bad/configmaps";
+/// Answers at a time, and on each connection.
+const MANY: usize = 200;
+const EACH: usize = 20;
+/// That one answer may hold: the windows of its member's stream and of its client's, and what stands between them.
+const BOUND_KIB: f64 = 1024.0;
+
+/// Fills the namespace with more than any window holds.
+pub(crate) async fn fill(door: &Door) {
+    for at in 0..6 {
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": format!("large-{at}")},
+            "data": {"text": "x".repeat(900 << 10)},
+        });
+        let made = door.post(PATH, &object).await.unwrap();
+        assert_eq!(made.status, 201, "{}", made.message());
+    }
+}
+
+/// Opens lists, then watches, and reads none of them.
+pub(crate) async fn held(door: &Door, router: i32) {
+    fill(door).await;
+    for (what, query) in [("lists", ""), ("watches", "?watch=true")] {
+        let before = Usage::of(router).unwrap();
+        let (mut lines, mut answers): (Vec<Line>, Vec<_>) = (Vec::new(), Vec::new());
+        for _ in 0..MANY / EACH {
+            let line = door.open().await.unwrap();
+            for _ in 0..EACH {
+                let get = request(Method::GET, &format!("{PATH}{query}"), &[], &[]).unwrap();
+                let asked = tokio::time::timeout(Duration::from_secs(10), line.send(get));
+                if let Ok(Ok(answer)) = asked.await {
+                    answers.push(answer);
+                }
+            }
+            lines.push(line);
+        }
+        let used = settled(router).await.since(&before);
+        let opened = u32::try_from(answers.len()).unwrap();
+        let each = used.resident_mib * 1024.0 / f64::from(opened.max(1));
+        println!("  {opened} {what} that nobody reads: {used}, {each:.0} KiB each");
+        assert!(
+            answers
+                .iter()
+                .all(|answer| answer.status() == 200 || answer.status() == 429)
+        );
+        assert!(opened > 0 && each < BOUND_KIB, "{what}: {each:.0} KiB each");
+    }
+}
+
+/// Once the router takes no more.
+async fn settled(router: i32) -> Usage {
+    let mut last = Usage::of(router).unwrap();
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = Usage::of(router).unwrap();
+        if now.since(&last).resident_mib < 0.5 {
+            return now;
+        }
+        last = now;
+    }
+}
