@@ -59,6 +59,8 @@ pub const SECRET_AGENT_IDENTITY: &str = "portolan-agent-identity";
 pub const SECRET_AGENT_BOOTSTRAP: &str = "portolan-agent-bootstrap";
 /// ServiceAccount of the agent on a member.
 pub const SERVICE_ACCOUNT_AGENT: &str = "portolan-agent";
+/// Audience of tokens for a hub's routers, of callers and of routers that enrol, unless its `--audience` is another.
+pub const DEFAULT_AUDIENCE: &str = "portolan";
 /// ServiceAccount on a member, without any right, whose tokens prove to the hub which key the member signs by.
 pub const SERVICE_ACCOUNT_PROOF: &str = "portolan-proof";
 /// Audience of such a token: no API server has it, so the token is good for nothing else.

@@ -237,6 +237,7 @@ impl Parts {
                 pins: pins.clone(),
                 agents: sessions.clone(),
                 vouched,
+                audience: self.config.audience.clone(),
                 routers: enrolled.clone(),
                 metrics: self.metrics.clone(),
                 permits: Arc::new(Semaphore::new(MAX_ENROLMENTS)),

@@ -62,6 +62,11 @@ pub struct Args {
     #[arg(long, env = "PORTOLAN_ROUTERS_OF", value_name = "CLUSTER", value_delimiter = ',')]
     pub routers_of: Vec<String>,
 
+    /// Audience of the tokens that routers inside a member enrol with. Of hubs that have members in common each needs one of
+    /// its own, and its routers the same (--audience): a token for one is good for nothing at the other
+    #[arg(long, env = "PORTOLAN_AUDIENCE", default_value = labels::DEFAULT_AUDIENCE)]
+    pub audience: String,
+
     /// File to write the bound addresses to, as JSON, once they are bound
     #[arg(long, env = "PORTOLAN_ADDRESSES_FILE", value_name = "FILE")]
     pub addresses_file: Option<PathBuf>,
@@ -93,6 +98,7 @@ pub struct Config {
     pub(crate) advertise: Vec<String>,
     pub(crate) namespace: String,
     pub(crate) routers_of: Vec<String>,
+    pub(crate) audience: String,
     pub(crate) settings: Settings,
     pub(crate) addresses_file: Option<PathBuf>,
 }
@@ -114,6 +120,9 @@ impl TryFrom<Args> for Config {
         if !portolan_crds::names::is_dns_label(&args.namespace) {
             faults.push(format!("--namespace: {:?} is no namespace", args.namespace));
         }
+        if args.audience.is_empty() {
+            faults.push("--audience is empty".to_owned());
+        }
         let (Ok(bucketing), Ok(keys), Ok(label_kinds), true) = (bucketing, keys, kinds, faults.is_empty()) else {
             anyhow::bail!("{}", faults.join("; "));
         };
@@ -131,6 +140,7 @@ impl TryFrom<Args> for Config {
                 .collect(),
             namespace: args.namespace,
             routers_of: args.routers_of,
+            audience: args.audience,
             settings: Settings {
                 keys,
                 bucketing,

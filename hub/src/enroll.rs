@@ -51,8 +51,6 @@ const IDENTITY_TTL: Duration = Duration::from_hours(7 * 24);
 const PENDING_RETRY_SECONDS: u32 = 2;
 /// How long an answer is held back for the acceptance to come; well below what callers wait for an answer.
 const ACCEPT_WAIT: Duration = Duration::from_secs(5);
-/// Audience of the tokens that routers inside a member enrol with.
-const ROUTER_AUDIENCE: &str = "portolan";
 
 /// The service.
 pub(crate) struct Enroller {
@@ -62,6 +60,8 @@ pub(crate) struct Enroller {
     pub(crate) pins: Pins,
     pub(crate) agents: Arc<AgentSessions>,
     pub(crate) vouched: Vouched,
+    /// Of the tokens that routers inside a member enrol with.
+    pub(crate) audience: String,
     pub(crate) routers: Routers,
     pub(crate) metrics: Metrics,
     /// A semaphore: whoever can reach the port can ask, and each question costs the API server a read.
@@ -246,18 +246,16 @@ impl Enroller {
     /// A router inside a member: the member's own agent says whose token it is.
     async fn enroll_bound(&self, bound: v1::BoundToken, csr: &Csr) -> Result<v1::Issued, Status> {
         self.vouched.check_member(&bound.cluster)?;
-        let review = self.agents.review(
-            &bound.cluster,
-            Secret::new(bound.token),
-            vec![ROUTER_AUDIENCE.to_owned()],
-        );
+        let review = self
+            .agents
+            .review(&bound.cluster, Secret::new(bound.token), vec![self.audience.clone()]);
         let review = review
             .await
             .map_err(|error| Status::unavailable(format!("boundToken: {error}")))?;
         if !review.authenticated {
             return Err(Status::unauthenticated(format!(
-                "boundToken.token: cluster {} does not know this token (audience {ROUTER_AUDIENCE}): {}",
-                bound.cluster, review.error
+                "boundToken.token: cluster {} does not know this token (audience {}): {}",
+                bound.cluster, self.audience, review.error
             )));
         }
         let wanted = format!("system:serviceaccount:{ROUTERS_NAMESPACE}:{SERVICE_ACCOUNT_ROUTER}");
@@ -268,9 +266,10 @@ impl Enroller {
             )));
         }
         let Some(name) = Vouched::name(&bound.cluster, &review.pod) else {
-            return Err(Status::permission_denied(
-                "boundToken.token: is bound to no Pod: project it into the router's Pod with audience portolan",
-            ));
+            return Err(Status::permission_denied(format!(
+                "boundToken.token: is bound to no Pod: project it into the router's Pod with audience {}",
+                self.audience
+            )));
         };
         let pod = RouterPod {
             cluster: Some(bound.cluster),

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{ApiResource, DynamicObject};
 use parking_lot::Mutex;
-use portolan_crds::MemberCluster;
+use portolan_crds::{MemberCluster, labels};
 use portolan_runtime::pki::{self, CertificateAuthority, Issued, LeafSpec, Usage};
 use portolan_runtime::tls::{self, ClientAuth, Identity as TlsIdentity, IdentityStore, TrustStore};
 use portolan_runtime::{Secret, Tasks};
@@ -144,6 +144,7 @@ impl TestHub {
                 pins: pins.clone(),
                 agents: self.sessions.clone(),
                 vouched,
+                audience: labels::DEFAULT_AUDIENCE.to_owned(),
                 routers: routers.clone(),
                 metrics: Metrics::default(),
                 permits: self.enrolments.clone(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use portolan_crds::duration::parse_duration;
+use portolan_crds::labels;
 use portolan_crds::names::is_dns_label;
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
@@ -95,8 +96,8 @@ struct HubArgs {
 
 #[derive(Debug, Clone, clap::Args)]
 struct IdentityArgs {
-    /// Audience that callers' tokens must be for.
-    #[arg(long, env = "PORTOLAN_AUDIENCE", default_value = "portolan")]
+    /// Audience that callers' tokens must be for: the one that the hub has (--audience).
+    #[arg(long, env = "PORTOLAN_AUDIENCE", default_value = labels::DEFAULT_AUDIENCE)]
     audience: String,
     /// Take tokens for the API server's own audience too: such a token works at the member directly as well.
     #[arg(long, env = "PORTOLAN_ACCEPT_API_AUDIENCE")]

@@ -435,7 +435,8 @@ impl RouterSession {
         }
     }
 
-    /// Asks the hub's API server, beside the session, about members where this router could act upon the answer.
+    /// Asks the hub's API server, beside the session. A gateway asks about every name, so that who may not use a member is
+    /// not told whether it is there; others about members where they could act upon the answer.
     fn review(&self, review: v1::AccessReview) {
         let refused = |reason: &str| {
             Told::AccessDecision(v1::AccessDecision {
@@ -444,7 +445,8 @@ impl RouterSession {
                 reason: reason.to_owned(),
             })
         };
-        if !self.told_of()(&Ref::gateway_credential(&review.cluster)) {
+        let everywhere = self.subscription == Subscription::Everything;
+        if !everywhere && !self.told_of()(&Ref::gateway_credential(&review.cluster)) {
             return self.answer(refused("this router is not told of that member"));
         }
         let Ok(permit) = self.reviews.clone().try_acquire_owned() else {

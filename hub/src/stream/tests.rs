@@ -362,12 +362,18 @@ async fn access_is_decided_by_the_hub() {
     let hub = TestHub::start().await;
     let _agents = two_shards(&hub).await;
     let mut router = hub.router("gateway", Vec::new()).await;
-    for (id, user) in [(1, "ada"), (2, "eve")] {
+    // Of a member that there is none of, too: an answer must not tell.
+    for (id, user, cluster) in [
+        (1, "ada", "east"),
+        (2, "eve", "east"),
+        (3, "ada", "nowhere"),
+        (4, "eve", "nowhere"),
+    ] {
         let review = v1::AccessReview {
             id,
             user: user.into(),
             groups: vec![],
-            cluster: "east".into(),
+            cluster: cluster.into(),
         };
         router.say(RouterSaid::AccessReview(review)).await;
         let decision = loop {

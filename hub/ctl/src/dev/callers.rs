@@ -17,7 +17,7 @@ use crate::dev::token::TokenSource;
 use crate::kubeconfig::TokenConfig;
 
 /// Audience of caller tokens: what routers ask the member's TokenReview for.
-const AUDIENCE: &str = "portolan";
+const AUDIENCE: &str = portolan_crds::labels::DEFAULT_AUDIENCE;
 /// No scheduler has this name, so no node ever runs the Pod.
 const NO_SCHEDULER: &str = "portolan.dev/none";
 
