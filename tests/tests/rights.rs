@@ -29,7 +29,7 @@ rules:
   users:
   - system:serviceaccount:portolan-system:portolan-hub
   - system:serviceaccount:portolan-system:portolan-agent
-  - system:serviceaccount:portolan-system:portolan-router
+  - system:serviceaccount:portolan-routers:portolan-router
 ";
 
 /// Rights that a short run does not use, and when they are: program, verb, resource (`*`: of any), why.
@@ -169,7 +169,10 @@ fn asked(world: &World) -> (BTreeSet<Right>, BTreeSet<String>) {
         // The last line may be under way.
         for event in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
             let user = event["user"]["username"].as_str().unwrap_or_default();
-            let Some(program) = user.strip_prefix("system:serviceaccount:portolan-system:portolan-") else {
+            let Some((_, program)) = user
+                .split_once(":portolan-system:portolan-")
+                .or_else(|| user.split_once(":portolan-routers:portolan-"))
+            else {
                 continue;
             };
             let (verb, object) = (event["verb"].as_str().unwrap_or_default(), &event["objectRef"]);

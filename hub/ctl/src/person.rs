@@ -10,7 +10,7 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels::SIGNER_PERSON;
 use portolan_runtime::pki;
@@ -46,8 +46,11 @@ pub(crate) async fn certify(hub: &Client, user: &str, ttl: Duration) -> anyhow::
     if made.spec.username.as_deref() != Some(user) {
         approve(&requests, made, user).await?;
     }
+    let certificate_pem = signed(&requests, &name, user).await?;
+    // Of no use any more. Who may not delete it leaves it to the cluster, which does within an hour.
+    let _ = requests.delete(&name, &DeleteParams::default()).await;
     Ok(Person {
-        certificate_pem: signed(&requests, &name, user).await?,
+        certificate_pem,
         key_pem,
         ca_pem,
     })

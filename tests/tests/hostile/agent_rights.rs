@@ -13,8 +13,11 @@ use portolan_tests::programs::argument;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, Shared, World};
 use serde_json::{Value, json};
+use tokio::sync::RwLock;
 
 static WORLD: Shared = Shared::const_new();
+/// Written by who takes a policy away.
+static POLICIES: RwLock<()> = RwLock::const_new(());
 const PREFIX: &str = "ctrlmesh.kusionstack.io/";
 const SYSTEM: &str = "portolan-system";
 
@@ -69,6 +72,8 @@ async fn deployment(world: &World, namespace: &str) {
 #[tokio::test]
 async fn it_changes_reserved_labels_and_nothing_else() {
     let world = world().await;
+    let _there = POLICIES.read().await;
+    let _there = POLICIES.read().await;
     let thief = thief(world).await;
     let merge = |value: Value| Patch::Merge(value);
     let params = PatchParams::default();
@@ -124,6 +129,8 @@ async fn it_changes_reserved_labels_and_nothing_else() {
 #[tokio::test]
 async fn nobody_else_changes_reserved_labels() {
     let world = world().await;
+    let _there = POLICIES.read().await;
+    let _there = POLICIES.read().await;
     let admin = world.cluster(HUB).client().await.unwrap();
     let namespaces = Api::<Namespace>::all(admin);
     eventually("the namespace is labelled", || async {
@@ -215,6 +222,8 @@ async fn the_agent_of_the_hubs_own_cluster_is_not_the_hub() {
 #[tokio::test]
 async fn a_policy_that_is_missing_is_told_and_join_brings_it_back() {
     let world = world().await;
+    let _alone = POLICIES.write().await;
+    let _alone = POLICIES.write().await;
     let admin = world.cluster(HUB).client().await.unwrap();
     let members = Api::<MemberCluster>::all(admin);
     let until = async |status: &str, words: &str| {

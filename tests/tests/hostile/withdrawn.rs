@@ -67,7 +67,7 @@ async fn a_withdrawn_member_is_cut_off_and_its_shard_goes_on() {
     let list = door.get(MAPS, &[]).await.unwrap();
     assert_eq!(list.status, 200, "{}", list.message());
     assert!(
-        list.header("warning").contains("gone was withdrawn"),
+        list.header("warning").contains("of member cluster gone") && list.header("warning").contains("withdrawn"),
         "{}",
         list.header("warning")
     );

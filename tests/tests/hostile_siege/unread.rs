@@ -12,8 +12,8 @@ const PATH: &str = "/api/v1/namespaces/s-bad/configmaps";
 /// Answers at a time, and on each connection.
 const MANY: usize = 200;
 const EACH: usize = 20;
-/// That one answer may hold: the windows of its member's stream and of its client's, and what stands between them.
-const BOUND_KIB: f64 = 1024.0;
+/// That one answer may hold: the window of its member's stream, 400 KiB for its client, and the object under way.
+const BOUND_KIB: f64 = 3072.0;
 
 /// Fills the namespace with more than any window holds.
 pub(crate) async fn fill(door: &Door) {

@@ -38,7 +38,7 @@ async fn explain_prints_plan_and_reason() {
             &["leader-election", "greeting-operator---alpha", "east"],
         ),
         ("get", "/clusters/west/version", &["explicit-view", "west"]),
-        ("get", "/clusters/none/version", &["unknown-cluster", "404"]),
+        ("get", "/clusters/none/version", &["no-explicit-view", "403"]),
     ] {
         let said = ctl(world, &["explain", verb, path, caller, "--dir", &dir]).await;
         for word in words {
