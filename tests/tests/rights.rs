@@ -33,7 +33,7 @@ rules:
 ";
 
 /// Rights that a short run does not use, and when they are: program, verb, resource (`*`: of any), why.
-const SELDOM: [(&str, &str, &str, &str); 8] = [
+const SELDOM: [(&str, &str, &str, &str); 15] = [
     (
         "agent",
         "patch",
@@ -68,10 +68,22 @@ const SELDOM: [(&str, &str, &str, &str); 8] = [
     ),
     (
         "hub",
+        "update",
+        "certificatesigningrequests/approval",
+        "a person asks for a certificate of its own name",
+    ),
+    ("hub", "approve", "signers", "what the API server asks of who approves"),
+    ("hub", "sign", "signers", "what the API server asks of who signs"),
+    ("hub", "update", "routers", "a router renews its certificate"),
+    ("hub", "delete", "routers", "a router enrols by another's name"),
+    ("hub", "get", "pods", "a router enrols that runs in the hub's namespace"),
+    (
+        "hub",
         "patch",
         "shardingconfigs",
         "the finalizer of a shard that came without one",
     ),
+    ("hub", "get", "shardingconfigs", "the same"),
 ];
 
 /// What is tried although nobody has to allow it: the hub makes its namespace where it may.

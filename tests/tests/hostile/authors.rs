@@ -130,9 +130,8 @@ async fn a_member_is_named_by_who_may_shard_it() {
     ]
     .concat();
     eventually("the hub writes what is its own", || async {
-        ada.ok(&look)
-            .await
-            .is_ok_and(|said| said == "ctrlmesh.kusionstack.io/shard True")
+        let said = ada.ok(&look).await.unwrap();
+        (said == "ctrlmesh.kusionstack.io/shard True").then_some(()).ok_or(said)
     })
     .await;
     ada.ok(&["delete", "shardingconfig", "own", "-n", "operators", "--wait=false"])

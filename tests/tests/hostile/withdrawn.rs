@@ -23,7 +23,7 @@ async fn accept(world: &World, accept: bool) {
 }
 
 async fn resolved(world: &World) -> String {
-    let shards = Api::<ShardingConfig>::namespaced(world.cluster(HUB).client().await.unwrap(), "default");
+    let shards = Api::<ShardingConfig>::namespaced(world.cluster(HUB).client().await.unwrap(), "operators");
     let status = shards.get("delta").await.unwrap().status.unwrap_or_default();
     let mut conditions = status.conditions.into_iter();
     let resolved = conditions.find(|condition| condition.type_ == "NamespacesResolved");
