@@ -113,29 +113,30 @@ fn operator(world: &World) -> Child {
         .unwrap()
 }
 
-/// Makes Greetings one after the other, each when the one before is ready: what the operator does goes on.
+/// Makes Greetings one after the other, each when the one before is applied: what the operator does goes on.
 async fn greetings(door: Door, stop: Arc<AtomicBool>) -> usize {
     let path = "/apis/example.com/v1/namespaces/s-one/greetings";
-    let mut ready = 0;
+    let mut applied = 0;
     while !stop.load(Ordering::Relaxed) {
-        let name = format!("g-{ready}");
+        let name = format!("g-{applied}");
         let greeting = json!({
             "apiVersion": "example.com/v1",
             "kind": "Greeting",
             "metadata": {"name": name},
-            "spec": {"greeting": "hello", "names": ["siege"]},
+            "spec": {"message": "hello", "replicas": 0},
         });
         let made = door.post(path, &greeting).await.unwrap();
         assert_eq!(made.status, 201, "{}", made.message());
-        eventually(&format!("{name} is ready"), || async {
+        eventually(&format!("{name} is applied"), || async {
             let one = door.get(&format!("{path}/{name}"), &[]).await.unwrap().json();
             let all = one["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            (!all.is_empty() && all.iter().all(|condition| condition["status"] == "True")).then_some(())
+            let mut found = all.iter().filter(|condition| condition["type"] == "Applied");
+            found.any(|condition| condition["status"] == "True").then_some(())
         })
         .await;
-        ready += 1;
+        applied += 1;
     }
-    ready
+    applied
 }
 
 /// All attacks at once, until they are told to stop. `door`: of the tenant.
@@ -183,15 +184,15 @@ async fn two_tenants_notice_nothing_of_a_siege() {
     stop.store(true, Ordering::Relaxed);
     ended(attacks).await;
     quiet.store(true, Ordering::Relaxed);
-    let ready = work.join_next().await.unwrap().unwrap();
-    println!("router: {}; {ready} Greetings made ready", used.since(&before));
+    let applied = work.join_next().await.unwrap().unwrap();
+    println!("router: {}; {applied} Greetings applied", used.since(&before));
     for (tenant, probe) in ["one", "two"].into_iter().zip(probes) {
         let seen = probe.end().await;
         println!("tenant {tenant}: {seen}");
         assert_eq!(seen.failures, Vec::<String>::new(), "tenant {tenant}");
         assert!(seen.answered > 10, "tenant {tenant}: {seen}");
     }
-    assert!(ready > 0, "the operator did nothing");
+    assert!(applied > 0, "the operator did nothing");
     beside(&world).await;
 }
 

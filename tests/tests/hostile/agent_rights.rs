@@ -73,7 +73,6 @@ async fn deployment(world: &World, namespace: &str) {
 async fn it_changes_reserved_labels_and_nothing_else() {
     let world = world().await;
     let _there = POLICIES.read().await;
-    let _there = POLICIES.read().await;
     let thief = thief(world).await;
     let merge = |value: Value| Patch::Merge(value);
     let params = PatchParams::default();
@@ -129,7 +128,6 @@ async fn it_changes_reserved_labels_and_nothing_else() {
 #[tokio::test]
 async fn nobody_else_changes_reserved_labels() {
     let world = world().await;
-    let _there = POLICIES.read().await;
     let _there = POLICIES.read().await;
     let admin = world.cluster(HUB).client().await.unwrap();
     let namespaces = Api::<Namespace>::all(admin);
@@ -222,7 +220,6 @@ async fn the_agent_of_the_hubs_own_cluster_is_not_the_hub() {
 #[tokio::test]
 async fn a_policy_that_is_missing_is_told_and_join_brings_it_back() {
     let world = world().await;
-    let _alone = POLICIES.write().await;
     let _alone = POLICIES.write().await;
     let admin = world.cluster(HUB).client().await.unwrap();
     let members = Api::<MemberCluster>::all(admin);

@@ -29,10 +29,10 @@ pub(crate) async fn fill(door: &Door) {
     }
 }
 
-/// Opens lists, then watches, and reads none of them.
+/// Opens watches, then lists, and reads none of them.
 pub(crate) async fn held(door: &Door, router: i32) {
     fill(door).await;
-    for (what, query) in [("lists", ""), ("watches", "?watch=true")] {
+    for (what, query) in [("watches", "?watch=true"), ("lists", "")] {
         let before = Usage::of(router).unwrap();
         let (mut lines, mut answers): (Vec<Line>, Vec<_>) = (Vec::new(), Vec::new());
         for _ in 0..MANY / EACH {
