@@ -1,6 +1,7 @@
 //! The server span of a request, and what the stages put on it.
 //!
-//! Attribute names are OpenTelemetry's where it has one. The span of what is long ends with the answer's head: spans are
+//! Attribute names are OpenTelemetry's where it has one. The span is called by what was asked, `list greetings.example.com`, or
+//! by its method alone where that is no resource. The span of what is long ends with the answer's head: spans are
 //! exported when they end, and a watch may last for hours. Caller: `edge`.
 
 use http::{HeaderMap, Request, StatusCode};
@@ -25,6 +26,7 @@ pub(super) fn received(headers: &HeaderMap, sampling: Option<f64>) -> Context {
 pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
     let span = tracing::info_span!(
         "request",
+        otel.name = request.method().as_str(),
         otel.kind = "server",
         otel.status_code = field::Empty,
         otel.status_description = field::Empty,
@@ -56,7 +58,9 @@ pub(super) fn classified(request: &ApiRequest) {
     }
     span.record("verb", request.verb.as_str());
     if let Some(resource) = &request.resource {
-        span.record("resource", resource.kind());
+        let kind = resource.kind();
+        span.record("otel.name", format!("{} {kind}", request.verb.as_str()));
+        span.record("resource", kind);
     }
 }
 

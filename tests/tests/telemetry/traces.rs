@@ -30,13 +30,18 @@ async fn request(ground: &Ground, trace: &str, legs: usize) -> (Span, Value) {
         let answer = ground.jaeger.trace(trace).await?;
         let requests: Vec<Span> = roots(&answer)
             .into_iter()
-            .filter(|span| span.name == "request")
+            .filter(|span| span.tag("span.kind") == Some("server"))
             .collect();
         let [request] = &requests[..] else {
             anyhow::bail!("not one request: {answer}");
         };
         anyhow::ensure!(
-            request.children.iter().filter(|span| span.name == "leg").count() == legs,
+            request
+                .children
+                .iter()
+                .filter(|span| span.tag("span.kind") == Some("client"))
+                .count()
+                == legs,
             "{answer}"
         );
         Ok((request.clone(), answer))
@@ -77,17 +82,25 @@ async fn a_request_is_one_tree() {
         request.tags
     );
     let spans = answer["data"][0]["spans"].as_array().unwrap();
-    let root = spans.iter().find(|span| span["operationName"] == "request").unwrap();
+    let root = spans
+        .iter()
+        .find(|span| span["operationName"] == "get configmaps")
+        .unwrap();
     assert_eq!(
         root["references"][0]["spanID"], PARENT,
         "the caller's span is its parent"
     );
 
-    let leg = request.children.iter().find(|span| span.name == "leg").unwrap();
+    let leg = request
+        .children
+        .iter()
+        .find(|span| span.name == "west get configmaps")
+        .unwrap();
     assert_eq!(leg.service, "portolan-router");
     let wanted = [
         ("span.kind", "client"),
         ("cluster", "west"),
+        ("peer.service", "west"),
         ("class", "unary"),
         ("http.response.status_code", "200"),
     ];

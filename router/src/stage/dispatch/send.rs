@@ -17,7 +17,7 @@ use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::resource::breaker::{Change, Outcome, Pass, Refused, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
-use crate::value::classify::Verb;
+use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::traffic::TrafficClass;
 
@@ -51,18 +51,31 @@ pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Respo
 
 pub(super) fn leg_span(run: &Run, head: &Parts) -> Span {
     let forward = &run.leg.forward;
-    tracing::info_span!(
+    let span = tracing::info_span!(
         "leg",
+        otel.name = field::Empty,
         otel.kind = "client",
         otel.status_code = field::Empty,
         otel.status_description = field::Empty,
         http.request.method = head.method.as_str(),
         http.response.status_code = field::Empty,
+        peer.service = &*forward.target.cluster,
         cluster = &*forward.target.cluster,
         class = forward.traffic.class.as_str(),
         breaker = field::Empty,
         attempts = field::Empty,
-    )
+    );
+    if !span.is_disabled() {
+        let asked = &run.leg.asked;
+        let what = asked.resource.as_ref().map(ResourceRequest::kind);
+        let words = [
+            Some(&*forward.target.cluster),
+            Some(asked.verb.as_str()),
+            what.as_deref(),
+        ];
+        span.record("otel.name", words.into_iter().flatten().collect::<Vec<_>>().join(" "));
+    }
+    span
 }
 
 pub(super) fn inject(span: &Span, received: &Context, head: &mut Parts) {
