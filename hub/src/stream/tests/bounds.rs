@@ -52,7 +52,8 @@ async fn access_is_asked_about_members_that_the_router_may_act_in() {
         ("shard:ops/a", "east", true),
         ("shard:ops/a", "mars", false),
         ("caller:mars/ops/pod-q", "mars", false),
-        ("everything", "invented", false),
+        // Whether it is there is not told to who may not use it, and ada may use all.
+        ("everything", "invented", true),
     ] {
         let mut router = hub.subscriber(&subscription(&[scope]), &[]).await.unwrap();
         let review = v1::AccessReview {
