@@ -26,6 +26,7 @@ mod unread;
 #[path = "hostile_siege/usage.rs"]
 mod usage;
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -108,6 +109,8 @@ fn operator(world: &World) -> Child {
     let kubeconfig = world.fleet.merged_kubeconfig("one");
     Command::new(program("greeting-operator").unwrap())
         .env("KUBECONFIG", kubeconfig)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
         .unwrap()

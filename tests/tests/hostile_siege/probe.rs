@@ -55,7 +55,12 @@ impl Probe {
 
 impl Seen {
     async fn round(&mut self, line: &Line, path: &str) {
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"round": self.waited.len().to_string()}});
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "probe"},
+            "data": {"round": self.waited.len().to_string()},
+        });
         let get = |path: &str| request(Method::GET, path, &[], &[]).unwrap();
         let apply = [("content-type", "application/apply-patch+yaml")];
         let own = format!("{path}/probe?fieldManager=probe");
