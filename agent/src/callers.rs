@@ -170,13 +170,23 @@ impl Callers {
     }
 }
 
-/// All Pods that any selector sees, as far as they are told; `None` while one has not listed yet.
+/// All Pods that any selector sees, as far as they are told; `None` while one has not listed yet. Shared by namespaces first:
+/// who writes many ShardingConfigs in one takes nothing from others.
 fn union(seen: &FactsBySelector) -> Option<(FactMap<String, CallerFact>, CallerExcess)> {
-    let counts = seen.values().map(|facts| facts.as_ref().map(FactMap::len));
-    let most = most_of_each(&counts.collect::<Option<Vec<_>>>()?);
+    let mut counts = BTreeMap::<&str, Vec<usize>>::new();
+    for (selector, facts) in seen {
+        let count = facts.as_ref()?.len();
+        counts.entry(&selector.namespace).or_default().push(count);
+    }
+    let told = |counts: &Vec<usize>| counts.iter().map(|count| (*count).min(MOST_OF_SELECTOR)).sum();
+    let share = most_of_each(&counts.values().map(told).collect::<Vec<_>>(), MOST_OF_ALL, MOST_OF_ALL);
+    let most: BTreeMap<_, _> = counts
+        .into_iter()
+        .map(|(namespace, counts)| (namespace, most_of_each(&counts, share, MOST_OF_SELECTOR)))
+        .collect();
     let (mut union, mut excess) = (FactMap::new(), CallerExcess::default());
     for (selector, facts) in seen {
-        let facts = facts.as_ref()?;
+        let (facts, most) = (facts.as_ref()?, most[&*selector.namespace]);
         if facts.len() <= most {
             union.extend(facts.iter().map(|(uid, fact)| (uid.clone(), fact.clone())));
             continue;
@@ -199,11 +209,12 @@ fn union(seen: &FactsBySelector) -> Option<(FactMap<String, CallerFact>, CallerE
     Some((union, excess))
 }
 
-/// How many of each selector may be told: those with few Pods lose none while others have more.
-fn most_of_each(counts: &[usize]) -> usize {
+/// How many of each may be told of `all` together, `cap` at most: those with few lose none while others have more.
+fn most_of_each(counts: &[usize], all: usize, cap: usize) -> usize {
     let told = |most: usize| counts.iter().map(|count| (*count).min(most)).sum::<usize>();
-    let mut fits = (0..=MOST_OF_SELECTOR).rev().filter(|most| told(*most) <= MOST_OF_ALL);
-    fits.next().unwrap_or_default()
+    // It grows with `most`: the last that fits.
+    let sizes: Vec<usize> = (0..=cap).collect();
+    sizes.partition_point(|most| told(*most) <= all).saturating_sub(1)
 }
 
 fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
@@ -249,8 +260,12 @@ mod tests {
     }
 
     fn selector(text: &str) -> CallerSelector {
+        selector_in("ops", text)
+    }
+
+    fn selector_in(namespace: &str, text: &str) -> CallerSelector {
         CallerSelector {
-            namespace: "ops".into(),
+            namespace: namespace.into(),
             selector: text.into(),
         }
     }
@@ -319,6 +334,12 @@ mod tests {
         assert!((4_900..=MOST_OF_ALL).contains(&told.len()), "{}", told.len());
         assert!((0..3).all(|at| told.contains_key(&format!("few-{at}"))));
         assert_eq!(excess.selectors.len(), 41, "all that have more than their part");
+        // Another namespace has its own part, however many selectors there are here.
+        seen.insert(selector_in("others", "app=mine"), pods("mine", 400));
+        let (told, excess) = union(&seen).unwrap();
+        assert!(told.len() <= MOST_OF_ALL, "{}", told.len());
+        assert!((0..400).all(|at| told.contains_key(&format!("mine-{at}"))));
+        assert!(excess.selectors.iter().all(|cut| cut.namespace == "ops"));
     }
 
     #[test]

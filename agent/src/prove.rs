@@ -27,6 +27,8 @@ use crate::report::{Ended, Outbox, say};
 
 /// How often it is looked whether the member signs by another key: callers' new tokens are unknown for so long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// After so many looks, ten minutes, all are shown again.
+const SHOW_AGAIN: u32 = 120;
 /// The shortest life that TokenRequests give.
 const PROOF_SECONDS: i64 = 600;
 
@@ -48,8 +50,13 @@ impl Prover {
             Err(_) => return Err(Ended),
         };
         let mut shown = BTreeSet::new();
-        let mut failed = false;
+        let (mut failed, mut looks) = (false, 0);
         loop {
+            // The hub may have refused it for a reason that is gone.
+            if looks == SHOW_AGAIN {
+                (looks, shown) = (0, BTreeSet::new());
+            }
+            looks += 1;
             match self.look(&nonce, &mut shown).await {
                 Ok(Some(keys)) => say(outbox, Said::SigningKeys(keys)).await?,
                 Err(error) if !failed => {
@@ -69,7 +76,9 @@ impl Prover {
             return Ok(None);
         }
         let proof = self.sign(nonce).await?;
-        let Some(key) = signer_of(&proof).filter(|key| !shown.contains(key)) else {
+        // Of several API servers one may sign by what another does not publish yet.
+        let signer = signer_of(&proof).filter(|key| !shown.contains(key) && key_ids(&jwks).contains(key));
+        let Some(key) = signer else {
             return Ok(None);
         };
         tracing::info!(key, "showing the hub the key that this member signs tokens by");

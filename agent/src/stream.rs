@@ -87,6 +87,8 @@ impl Stream {
         let mut backoff = Backoff::new(Duration::from_millis(200), RECONNECT_MAX);
         loop {
             let Err(error) = self.session().await;
+            // Who the routers are is the hub's to say: what is not told any more takes no token back.
+            self.routers.send_replace(None);
             self.metrics.hub_connected(false);
             if let SessionError::Renewed = error {
                 tracing::info!("reconnecting to the hub with the renewed identity");

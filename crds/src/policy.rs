@@ -169,6 +169,12 @@ fn holding(keys: &LabelKeys) -> Value {
                 "operations": ["UPDATE"],
                 "resources": ["*/*"],
                 "scope": "*",
+            }, {
+                "apiGroups": [""],
+                "apiVersions": ["*"],
+                "operations": ["CREATE"],
+                "resources": ["secrets"],
+                "scope": "*",
             }],
         },
         "matchConditions": [
@@ -182,19 +188,29 @@ fn holding(keys: &LabelKeys) -> Value {
             variable("old", "has(oldObject.metadata.labels) ? oldObject.metadata.labels : {}"),
         ],
         "validations": [
-            refused(SAME_OBJECT, "portolan-agent may change the reserved labels of an object and nothing else of it"),
-            refused(SAME_METADATA, "portolan-agent may change the reserved labels of an object and nothing else of its metadata"),
-            refused(SAME_LABELS, "portolan-agent may change the reserved labels of an object and no others"),
+            refused(EMPTY_SECRET, "portolan-agent makes Secrets that hold nothing, for tokens to be bound to"),
+            refused(&changed(SAME_OBJECT), "portolan-agent may change the reserved labels of an object and nothing else of it"),
+            refused(&changed(SAME_METADATA), "portolan-agent may change the reserved labels of an object and nothing else of its metadata"),
+            refused(&changed(SAME_LABELS), "portolan-agent may change the reserved labels of an object and no others"),
             refused(
-                &format!(
+                &changed(&format!(
                     "!has(request.namespace) || !(request.namespace in [{}])",
                     system.join(", ")
-                ),
+                )),
                 "portolan-agent labels nothing in system namespaces",
             ),
         ],
     })
 }
+
+/// Of a write that changes an object, not of one that makes it.
+fn changed(expression: &str) -> String {
+    format!("oldObject == null || ({expression})")
+}
+
+/// Not one that an API server would put a token into that never ends.
+const EMPTY_SECRET: &str = "oldObject != null \
+    || (object.type == \"Opaque\" && (!has(object.data) || object.data.size() == 0))";
 
 const SAME_OBJECT: &str = "object.all(k, k == \"metadata\" || (k in oldObject && object[k] == oldObject[k])) \
     && oldObject.all(k, k in object)";

@@ -69,9 +69,14 @@ pub(crate) async fn review(reviewer: &AccessReviewer, write: &Write) -> Result<(
     if may(reviewer, question(&write.user_info, None)).await? {
         return Ok(());
     }
+    // What is taken out as well: it was given by somebody who may shard it.
+    let before = ShardingConfigSpec::deserialize(&write.old_object["spec"]).ok();
     let mut fields = BTreeMap::<Option<String>, String>::new();
-    for Claim { field, cluster } in spec.claims() {
-        fields.entry(cluster.map(str::to_owned)).or_insert(field);
+    for (spec, was) in [(Some(&spec), ""), (before.as_ref(), " (before this write)")] {
+        for Claim { field, cluster } in spec.into_iter().flat_map(ShardingConfigSpec::claims) {
+            let cluster = cluster.map(str::to_owned);
+            fields.entry(cluster).or_insert_with(|| format!("{field}{was}"));
+        }
     }
     let asked = fields.into_iter().map(|(cluster, field)| {
         let question = question(&write.user_info, cluster.as_deref());

@@ -123,12 +123,16 @@ impl Signer {
             Step::Fail(why) => add(status, "Failed", "NotForAPerson", why),
             Step::Sign(asked) => {
                 let user = asked.common_name.clone();
-                let signed = self.sign(request, asked).map_err(|source| PersonError::Sign {
-                    name: name.clone(),
-                    source,
-                })?;
-                status.certificate = Some(ByteString(signed.into_bytes()));
-                tracing::info!(user, request = name, "signed a certificate for a person");
+                match self.sign(request, asked) {
+                    Ok(signed) => {
+                        status.certificate = Some(ByteString(signed.into_bytes()));
+                        tracing::info!(user, request = name, "signed a certificate for a person");
+                    }
+                    Err(error @ (PkiError::Csr(_) | PkiError::CsrTooLarge(_) | PkiError::Name { .. })) => {
+                        add(status, "Failed", "NotForAPerson", error.to_string());
+                    }
+                    Err(source) => return Err(PersonError::Sign { name, source }),
+                }
             }
         }
         self.api

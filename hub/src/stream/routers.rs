@@ -88,16 +88,17 @@ impl RouterControl for RouterService {
             kind: Some(Told::Welcome(welcome)),
         }));
         let session = RouterSession::begin(self, enrolled, hello, subscription, outbound).await?;
+        // From here on: whoever waits no longer, and drops this, must not leave a stream behind that nobody has.
+        let left = DisconnectGuard {
+            acks: self.acks.clone(),
+            router: session.router.clone(),
+            epoch: session.epoch,
+        };
         self.routers.seen(&session.enrolled).await;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
             let stream = session.service.metrics.stream(Program::Router);
-            let left = DisconnectGuard {
-                acks: session.service.acks.clone(),
-                router: session.router.clone(),
-                epoch: session.epoch,
-            };
             let ended = token.run_until_cancelled(session.run(inbound)).await;
             if let Some(Err(error)) = ended {
                 tracing::info!(router = left.router, %error, "router disconnected");

@@ -59,7 +59,7 @@ pub(super) fn classified(request: &ApiRequest) {
     span.record("verb", request.verb.as_str());
     if let Some(resource) = &request.resource {
         let kind = resource.kind();
-        span.record("otel.name", format!("{} {kind}", request.verb.as_str()));
+        telemetry::rename(&span, format!("{} {kind}", request.verb.as_str()));
         span.record("resource", kind);
     }
 }

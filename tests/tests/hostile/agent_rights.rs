@@ -170,6 +170,21 @@ async fn it_writes_no_policy_and_reads_no_secret() {
             is_refused(name, api.delete(name, &kube::api::DeleteParams::default()).await);
         }
     }
+    let routers = Api::<Secret>::namespaced(thief.clone(), "portolan-routers");
+    for (what, object) in [
+        (
+            "a token that never ends",
+            json!({"type": "kubernetes.io/service-account-token", "metadata": {
+                "name": "evil", "annotations": {"kubernetes.io/service-account.name": "portolan-router"}}}),
+        ),
+        (
+            "a Secret with something in it",
+            json!({"metadata": {"name": "evil"}, "stringData": {"a": "b"}}),
+        ),
+    ] {
+        let secret = serde_json::from_value(object).unwrap();
+        is_refused(what, routers.create(&PostParams::default(), &secret).await);
+    }
     let secrets = Api::<Secret>::namespaced(thief.clone(), SYSTEM);
     is_refused("the CA", secrets.get("portolan-ca").await);
     is_refused("Secrets", secrets.list(&ListParams::default()).await);

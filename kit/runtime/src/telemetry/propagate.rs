@@ -47,6 +47,11 @@ pub fn context_of(span: &Span, received: &Context) -> Context {
     }
 }
 
+/// Calls `span` something better than it was called when it began; recording `otel.name` does nothing by then.
+pub fn rename(span: &Span, name: String) {
+    span.context().span().update_name(name);
+}
+
 /// Makes `span` a child of `received`. To be called before the span is entered.
 pub fn set_parent(span: &Span, received: Context) {
     // It fails without span layer, or for a span that has begun; the trace is then cut here, no more.
