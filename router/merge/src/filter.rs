@@ -115,9 +115,13 @@ impl NamespaceFilter {
         reached && self.labels.as_ref().is_none_or(|labels| labels.fits(namespace))
     }
 
-    /// Whether an object is the caller's. Of namespaces the name is asked for, of all other objects the namespace.
+    /// Whether an object is the caller's. Of namespaces the name is asked for, of all other objects the namespace. A Namespace
+    /// that says to be in one is none: reading may have stopped there, before the name was said again.
     pub fn admits_object(&self, meta: &ObjectMeta<'_>) -> bool {
-        self.admits(if self.by_name { &meta.name } else { &meta.namespace })
+        if self.by_name {
+            return meta.namespace.is_empty() && self.admits(&meta.name);
+        }
+        self.admits(&meta.namespace)
     }
 
     /// Whether an object of this namespace and name is the caller's.

@@ -114,20 +114,22 @@ impl Call<'_> {
                 self.discover(&wanted, request, admitted).await
             }
             Plan::Local(local) => Ok(Served::local(self.local(local, &request.asked))),
-            Plan::Refuse(fault) => Err(self.may_know(&request, planned.rule).await.err().unwrap_or(fault)),
+            Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => {
+                let _held = self.admit((Life::Unary, false), &request, body).await?;
+                Err(self.may_know(&request).await.err().unwrap_or(fault))
+            }
+            Plan::Refuse(fault) => Err(fault),
         }
     }
 
     /// That there is no member of a name is told to people who might use it.
-    async fn may_know(&self, request: &Identified, rule: Rule) -> Result<(), Fault> {
-        let View::Explicit(cluster) = &request.asked.view else {
-            return Ok(());
-        };
-        if rule != Rule::UnknownCluster {
-            return Ok(());
+    async fn may_know(&self, request: &Identified) -> Result<(), Fault> {
+        match (&request.asked.view, &request.caller) {
+            (View::Explicit(cluster), Caller::Person { user, groups }) => {
+                self.edge.preflight.access.may_know((user, groups), cluster).await
+            }
+            _ => Ok(()),
         }
-        let check = plan::explicit::of_hub(&request.caller, cluster);
-        self.edge.preflight.allowed(check.as_slice()).await
     }
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use portolan_crds::names::is_dns_label;
 
 pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
 use self::kept::Kept;
@@ -117,6 +118,28 @@ impl Access {
         }
     }
 
+    /// Whether a person might use a member of this name if there were one. Not kept: the name is the client's invention, and
+    /// answers about members must not make room for it.
+    pub(crate) async fn may_know(&self, (user, groups): (&str, &[String]), cluster: &str) -> Result<(), Fault> {
+        let question = ProxyQuestion {
+            user: user.to_owned(),
+            groups: groups.to_vec(),
+            cluster: cluster.to_owned(),
+        };
+        let asked = if is_dns_label(cluster) {
+            self.hub.ask(question.clone(), HUB_ANSWERS_WITHIN).await
+        } else {
+            Ok(Decision {
+                allowed: false,
+                reason: String::new(),
+            })
+        };
+        match asked {
+            Ok(decision) => proxy_outcome(&question, &decision),
+            Err(_) => Err(hub_is_away(&question)),
+        }
+    }
+
     async fn may_proxy(&self, question: ProxyQuestion, fresh: impl Fn(&Decision) -> Duration) -> Result<(), Fault> {
         if let Some(decision) = self.people.get(&question, fresh) {
             return proxy_outcome(&question, &decision);
@@ -127,14 +150,7 @@ impl Access {
         }
         match self.people.get(&question, |_| HUB_AWAY) {
             Some(decision) => proxy_outcome(&question, &decision),
-            None => Err(Fault::Unavailable {
-                message: format!(
-                    "the hub cannot be asked whether {} may use member {}: it is away",
-                    question.user, question.cluster
-                ),
-                cluster: None,
-                sent: false,
-            }),
+            None => Err(hub_is_away(&question)),
         }
     }
 
@@ -205,6 +221,17 @@ impl Access {
             allowed: status.allowed,
             reason: status.reason.unwrap_or_default(),
         })
+    }
+}
+
+fn hub_is_away(question: &ProxyQuestion) -> Fault {
+    Fault::Unavailable {
+        message: format!(
+            "the hub cannot be asked whether {} may use member {}: it is away",
+            question.user, question.cluster
+        ),
+        cluster: None,
+        sent: false,
     }
 }
 

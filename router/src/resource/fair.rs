@@ -72,7 +72,7 @@ impl FairPermits {
         let mut state = self.state.lock();
         let known = state.tenants.get(tenant);
         let (held, waits) = known.map_or((0, false), |known| (known.held, !known.waiting.is_empty()));
-        if waits || !state.may_take(held, units) {
+        if waits || !state.may_take(held, units) || state.is_awaited(held) {
             return None;
         }
         state.free -= units;
@@ -153,15 +153,25 @@ impl State {
         self.free >= units + kept
     }
 
+    /// Whether somebody waits who holds no more, and needs more than there is: small pieces would pass it for ever.
+    fn is_awaited(&self, held: usize) -> bool {
+        self.waiters > 0
+            && self.tenants.values().any(|known| {
+                let first = known.waiting.front();
+                known.held <= held && first.is_some_and(|first| first.units > self.free)
+            })
+    }
+
     /// Takes the next waiter out of its queue, with its units taken. Who holds least is first, and is not overtaken while it
-    /// needs more than there is.
+    /// needs more than there is; while only what is kept for others keeps it back, others go on.
     fn next_turn(&mut self) -> Option<(Arc<str>, Waiter)> {
         if self.waiters == 0 {
             return None;
         }
         let waiting = self.tenants.iter().filter_map(|(tenant, known)| {
             let first = known.waiting.front()?;
-            Some(((known.held, first.number), first.units, tenant))
+            let kept_back = self.free >= first.units && !self.may_take(known.held, first.units);
+            (!kept_back).then_some(((known.held, first.number), first.units, tenant))
         });
         let ((held, _), units, tenant) = waiting.min()?;
         if !self.may_take(held, units) {
@@ -265,6 +275,43 @@ mod tests {
         drop((held, own, more, third, first));
         let state = permits.state.lock();
         assert_eq!((state.free, state.tenants.len(), state.waiters), (16, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn small_pieces_do_not_pass_a_large_one_for_ever() {
+        let permits = FairPermits::new(80);
+        let [large, small, other] = ["large", "small", "other"].map(name);
+        let held = permits.try_take(&other, 50).unwrap();
+        let mut waits = Box::pin(permits.take(&large, 40));
+        assert!(poll!(&mut waits).is_pending());
+        assert!(
+            permits.try_take(&small, 1).is_none(),
+            "it holds no less, and comes later"
+        );
+        drop(held);
+        assert!(matches!(poll!(&mut waits), Poll::Ready(Some(_))));
+        assert!(permits.try_take(&small, 1).is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_for_others_keeps_back_only_whom_it_must() {
+        let permits = FairPermits::new(256);
+        let [less, more] = ["less", "more"].map(name);
+        let held = (
+            permits.try_take(&less, 30),
+            permits.try_take(&more, 31),
+            permits.try_take(&name("rest"), 163),
+        );
+        // An eighth is 32: both would be over it, and 32 of 32 free are kept, but for the last.
+        let mut large = Box::pin(permits.take(&less, 8));
+        assert!(poll!(&mut large).is_pending());
+        let mut within = Box::pin(permits.take(&more, 1));
+        assert!(
+            matches!(poll!(&mut within), Poll::Ready(Some(_))),
+            "it stays below its eighth"
+        );
+        drop(held);
+        assert!(matches!(poll!(&mut large), Poll::Ready(Some(_))));
     }
 
     #[tokio::test]

@@ -248,7 +248,7 @@ impl Admit {
             return Ok(place);
         }
         let waited = self.wait(caller, admission, self.shared.requests.take(tenant, 1));
-        waited.await?.map(Place::Fair).ok_or(Bound::Time)
+        waited.await?.ok_or(Bound::Time)
     }
 
     async fn caller_permit(
@@ -273,7 +273,7 @@ impl Admit {
         admission: &Admission<'_>,
         waiting: impl Future<Output = Option<T>>,
     ) -> Result<Option<T>, Bound> {
-        let _queued = self.shared.queue(caller, admission.bytes)?;
+        let _queued = self.shared.queue(&admission.caller.tenant(), caller, admission.bytes)?;
         let waited = tokio::time::timeout_at(admission.deadline, waiting).await;
         waited.map_err(|_| Bound::Time)
     }

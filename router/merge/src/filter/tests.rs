@@ -149,3 +149,16 @@ fn what_one_share_has_beyond_another_is_named_where_it_can_be() {
     assert_eq!(only(&[]).field_selector("a"), "metadata.namespace=a");
     assert_eq!(only(&[]).of_names().field_selector("a"), "metadata.name=a");
 }
+
+#[test]
+fn a_namespace_that_says_to_be_in_one_is_none() {
+    let own = NamespaceFilter::only(names(&["own"])).of_names();
+    let read = |object: &str| own.admits_object(&crate::object_meta::json_item(object.as_bytes()).unwrap());
+    assert!(read(r#"{"metadata":{"name":"own","uid":"u","resourceVersion":"1"}}"#));
+    assert!(!read(
+        r#"{"metadata":{"name":"own","namespace":"x","uid":"u","resourceVersion":"1","name":"kube-system"}}"#
+    ));
+    assert!(!read(
+        r#"{"metadata":{"name":"own","uid":"u","resourceVersion":"1","name":"kube-system"}}"#
+    ));
+}

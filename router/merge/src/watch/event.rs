@@ -85,21 +85,24 @@ impl<'a> Event<'a> {
         };
         if event_type != EventType::Error {
             let body = frame.get(event.object.clone()).unwrap_or_default();
-            event.meta = meta(format, body).ok_or(WatchFault::NotAnEvent)?;
+            event.meta = meta(format, body, event_type).ok_or(WatchFault::NotAnEvent)?;
             event.version = event.meta.resource_version.parse().map_err(|_| WatchFault::NoVersion)?;
         }
         Ok(Some(event))
     }
 }
 
-fn meta(format: WatchFormat, object: &[u8]) -> Option<ObjectMeta<'_>> {
+fn meta(format: WatchFormat, object: &[u8], event_type: EventType) -> Option<ObjectMeta<'_>> {
     match format {
         WatchFormat::Json => object_meta::json(object),
         WatchFormat::Protobuf => object_meta::protobuf(object),
         WatchFormat::Table => {
             let table = object_meta::json(object)?;
-            let Some(row) = row_object(object) else {
-                return Some(table);
+            let row = match row_object(object) {
+                Some(row) => row,
+                None if event_type == EventType::Bookmark => return Some(table),
+                // Rows that nobody has looked at would reach the client.
+                None => return None,
             };
             let row = object_meta::json(row)?;
             Some(ObjectMeta {
@@ -117,6 +120,7 @@ fn meta(format: WatchFormat, object: &[u8]) -> Option<ObjectMeta<'_>> {
     }
 }
 
+/// Of the one row that an event has.
 fn row_object(table: &[u8]) -> Option<&[u8]> {
     #[derive(Deserialize)]
     struct Table<'a> {
@@ -129,7 +133,8 @@ fn row_object(table: &[u8]) -> Option<&[u8]> {
         object: &'a RawValue,
     }
     let table: Table<'_> = serde_json::from_slice(table).ok()?;
-    Some(table.rows.first()?.object.get().as_bytes())
+    let [row] = &table.rows[..] else { return None };
+    Some(row.object.get().as_bytes())
 }
 
 /// `{"type":"ADDED","object":{…}}`, so that the rest of the object need not be walked to find its end.

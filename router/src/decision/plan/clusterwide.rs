@@ -74,6 +74,9 @@ impl Merged<'_> {
                 )),
             });
         }
+        // Without the primary nothing of cluster scope is written.
+        self.route
+            .whatever_state(&self.shard.primary_cluster, Rewrite::default())?;
         let clusters: Vec<&str> = self.holders().collect();
         let plan: Plan = match clusters.as_slice() {
             [] => return Err(self.without_members()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::Limits;
 use super::body::{CONNECTION_WINDOW, STREAM_WINDOW};
@@ -54,25 +54,19 @@ pub(crate) struct CallerBounds {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) requests: FairPermits,
-    /// A semaphore: no shard can have many.
-    leases: Arc<Semaphore>,
+    leases: FairPermits,
     streams: FairPermits,
     pub(super) bytes: FairPermits,
     /// Requests that wait. Full, whoever need not wait is served on.
-    queue: Semaphore,
+    queue: FairPermits,
 }
 
 /// A place among all requests, or all streams. Held, not looked at.
-#[derive(Debug)]
-#[expect(dead_code, reason = "given back when dropped")]
-pub(super) enum Place {
-    Fair(FairPermit),
-    Lease(OwnedSemaphorePermit),
-}
+pub(super) type Place = FairPermit;
 
 /// A request that waits: counted, with the bytes that it leaves unread.
 pub(super) struct Queued<'a> {
-    _place: tokio::sync::SemaphorePermit<'a>,
+    _place: FairPermit,
     caller: &'a CallerBounds,
     bytes: usize,
 }
@@ -114,33 +108,34 @@ impl CallerBounds {
 
 impl Shared {
     pub(super) fn new(limits: Limits) -> Self {
-        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         Self {
             requests: FairPermits::new(limits.requests),
-            leases: semaphore(LEASE_RESERVE),
+            leases: FairPermits::new(LEASE_RESERVE),
             streams: FairPermits::new(limits.streams),
             bytes: FairPermits::new(ALL_BYTES),
-            queue: Semaphore::new(limits.requests.min(Semaphore::MAX_PERMITS)),
+            queue: FairPermits::new(limits.requests),
         }
     }
 
     /// One of all requests, without waiting. Full, a Lease has the reserve.
     pub(super) fn try_request(&self, tenant: &Arc<str>, lease: bool) -> Option<Place> {
-        let free = self.requests.try_take(tenant, 1).map(Place::Fair);
-        free.or_else(|| {
-            let reserve = lease.then(|| self.leases.clone().try_acquire_owned());
-            reserve?.ok().map(Place::Lease)
-        })
+        let free = self.requests.try_take(tenant, 1);
+        free.or_else(|| lease.then(|| self.leases.try_take(tenant, 1)).flatten())
     }
 
     /// A stream may go on for hours: nobody waits for its end.
     pub(super) fn stream(&self, tenant: &Arc<str>) -> Result<Place, Bound> {
-        self.streams.try_take(tenant, 1).map(Place::Fair).ok_or(Bound::Streams)
+        self.streams.try_take(tenant, 1).ok_or(Bound::Streams)
     }
 
     /// A place among those who wait, with a body of so many bytes.
-    pub(super) fn queue<'a>(&'a self, caller: &'a CallerBounds, bytes: u32) -> Result<Queued<'a>, Bound> {
-        let place = self.queue.try_acquire().map_err(|_| Bound::Queue)?;
+    pub(super) fn queue<'a>(
+        &self,
+        tenant: &Arc<str>,
+        caller: &'a CallerBounds,
+        bytes: u32,
+    ) -> Result<Queued<'a>, Bound> {
+        let place = self.queue.try_take(tenant, 1).ok_or(Bound::Queue)?;
         let bytes = bytes.min(STREAM_WINDOW) as usize;
         // Counted before they are judged, and given back by the drop if that is too much.
         let waiting = caller.waiting.fetch_add(1, Ordering::Relaxed);

@@ -175,11 +175,16 @@ async fn requests_that_wait_are_bounded_over_all_callers() {
     for user in ["ada", "grace", "joan", "mary", "rosa"] {
         held.push(ask(&admit, user, PODS, Life::Unary, 32 << 20).await.unwrap());
     }
-    let mut waiting: Vec<_> = ["ada", "ada", "grace", "grace", "joan", "joan", "mary", "mary"]
+    // The last place is kept for who has none.
+    let mut waiting: Vec<_> = ["ada", "ada", "grace", "grace", "joan", "joan", "mary"]
         .into_iter()
         .map(|user| Box::pin(ask(&admit, user, PODS, Life::Unary, 1)))
         .collect();
     assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
+    let mut last = Box::pin(ask(&admit, "rosa", PODS, Life::Unary, 1));
+    let refused = ask(&admit, "mary", PODS, Life::Unary, 1).now_or_never();
+    assert_eq!(refused.unwrap().unwrap_err(), Bound::Queue);
+    assert!((&mut last).now_or_never().is_none(), "it waits");
     let refused = ask(&admit, "rosa", PODS, Life::Unary, 1).now_or_never();
     assert_eq!(refused.unwrap().unwrap_err(), Bound::Queue);
 }

@@ -69,3 +69,18 @@ fn rows_without_objects_are_merged_by_them_all_the_same() {
     assert_eq!(event["object"]["rows"], json!([{"cells": ["a", "m0"]}]));
     assert_eq!(merge.leg_state(0).slot, crate::cursor::Slot::At(2));
 }
+
+#[test]
+fn an_event_has_one_row_and_that_says_what_it_is() {
+    let mut merge = merge(WatchFormat::Table, &[Start::At(1)]);
+    let mut out = Output::default();
+    let good = row(2, None, r#"["a"]"#);
+    let two = good.replace("\"rows\":[", "\"rows\":[{\"cells\":[\"b\"],\"object\":{\"kind\":\"PartialObjectMetadata\",\
+        \"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{\"name\":\"q\",\"namespace\":\"other\",\"uid\":\"v\",\"resourceVersion\":\"2\"}}},");
+    let rows = good.find("\"rows\":[").unwrap();
+    let bare = format!("{}\"rows\":[{{\"cells\":[\"b\"]}}]}}}}\n", &good[..rows]);
+    for bad in [two, bare] {
+        let error = merge.push(0, bad.clone().into(), &mut out).unwrap_err();
+        assert_eq!(error.fault, WatchFault::NotAnEvent, "{bad}");
+    }
+}

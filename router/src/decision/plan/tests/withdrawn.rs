@@ -55,6 +55,7 @@ fn nothing_is_made_in_another_member_than_the_primary() {
         ("GET /apis/example.com/v1/ports/p", "cluster-scoped → west"),
         ("PATCH /apis/example.com/v1/ports/p", "withdrawn ✗ 403"),
         ("POST /apis/example.com/v1/ports", "withdrawn ✗ 403"),
+        ("DELETE /apis/example.com/v1/ports", "withdrawn ✗ 403"),
     ]);
     let world = without(&["east", "west"]);
     world.check(&[
