@@ -27,8 +27,11 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// Each flood by name, and its waves on one connection, one after the other.
-const FLOODS: [(&str, fn(u32) -> Vec<u8>); 5] = [
+/// What is sent at a time on one connection, by number.
+type Wave = fn(u32) -> Vec<u8>;
+
+/// Each flood by name, and its waves, one after the other.
+const FLOODS: [(&str, Wave); 5] = [
     ("pings", |_| frame(PING, 0, 0, &[7; 8]).repeat(100)),
     ("settings", |_| frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]).repeat(100)),
     ("rapid resets", |wave| {
@@ -123,12 +126,7 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 /// Waves of frames, and nothing that comes back is read, until the server ends the connection.
-async fn flooded(
-    what: &'static str,
-    door: Door,
-    stop: Arc<AtomicBool>,
-    wave: fn(u32) -> Vec<u8>,
-) -> (&'static str, usize) {
+async fn flooded(what: &'static str, door: Door, stop: Arc<AtomicBool>, wave: Wave) -> (&'static str, usize) {
     let mut times = 0;
     while !stop.load(Ordering::Relaxed) {
         let one = async {
