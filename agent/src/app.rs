@@ -16,7 +16,7 @@ use portolan_runtime::program::{self, Drain};
 use portolan_runtime::{Readiness, ReadyHandle, Tasks, Telemetry};
 use portolan_wire::client::{enroll_until_done, keep_enrolled};
 use portolan_wire::v1 as wire;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::admin::State;
 use crate::admission::{Admission, Covered};
@@ -163,7 +163,7 @@ impl Agent {
         ready.not_ready("a stream to the hub");
         // What the hello says.
         let facts = until_ok("read the facts of this cluster", || member::facts(&self.client)).await;
-        self.spawn_stream(joiner.refused.clone(), facts, ready);
+        self.spawn_stream(&joiner, facts, ready);
         keep_enrolled(&joiner).await;
         Ok(())
     }
@@ -181,6 +181,7 @@ impl Agent {
             secret: IdentitySecret::new(self.client.clone(), namespace),
             current: self.identity.clone(),
             refused: Arc::default(),
+            news: Arc::default(),
         }
     }
 
@@ -225,7 +226,7 @@ impl Agent {
         self.spawn("sweeper", sweeper.run(self.settings.subscribe()));
     }
 
-    fn spawn_stream(&self, refused: Arc<Notify>, facts: wire::MemberFacts, ready: ReadyHandle) {
+    fn spawn_stream(&self, joiner: &Joiner, facts: wire::MemberFacts, ready: ReadyHandle) {
         let prover = Prover {
             client: self.client.clone(),
             namespace: self.config.member.namespace.clone(),
@@ -237,7 +238,8 @@ impl Agent {
             subjects: self.subjects.clone(),
             settings: self.settings.clone(),
             routers: self.routers.clone(),
-            refused,
+            refused: joiner.refused.clone(),
+            news: joiner.news.clone(),
             facts,
             ready,
             metrics: self.metrics.clone(),

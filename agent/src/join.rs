@@ -15,7 +15,8 @@ use portolan_runtime::files::FileError;
 use portolan_runtime::pki::{self, PkiError};
 use portolan_runtime::tls::{Identity, IdentityStore, TrustStore};
 use portolan_runtime::{Chain, Secret};
-use portolan_wire::client::{About, Answer, Applicant, Applied, EnrollError, HubLink, LinkError};
+use portolan_wire::client::{About, Answer, Applicant, Applied, CaNews, EnrollError, HubLink, LinkError};
+use portolan_wire::v1::Trust;
 use portolan_wire::v1::enroll_request::Proof;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
@@ -69,6 +70,8 @@ pub(crate) struct Joiner {
     pub(crate) current: watch::Sender<Option<Arc<AgentIdentity>>>,
     /// Told by the stream when the hub would not take the identity. A Notify: once is as good as often.
     pub(crate) refused: Arc<Notify>,
+    /// What the hub says of its CAs, by the stream.
+    pub(crate) news: Arc<CaNews>,
 }
 
 impl Applicant for Joiner {
@@ -122,6 +125,21 @@ impl Applicant for Joiner {
     async fn refused(&self) {
         self.refused.notified().await;
     }
+
+    async fn told(&self) -> Trust {
+        self.news.take().await
+    }
+
+    /// The stream comes back by it.
+    async fn trust(&self, ca_pem: &str) -> Result<(), JoinError> {
+        let current = self.current.borrow().clone().expect("who has a stream has joined");
+        let Some(next) = current.trusting(ca_pem)? else {
+            return Ok(());
+        };
+        self.secret.store(&next).await?;
+        self.current.send_replace(Some(Arc::new(next)));
+        Ok(())
+    }
 }
 
 impl Joiner {
@@ -165,12 +183,11 @@ impl Joiner {
     }
 }
 
-/// Why a stored identity is not to be used any more.
+/// Why a stored identity is not to be used any more. The bootstrap's CA says nothing of it: that is the hub's of the day of the
+/// join, and the identity's is what the hub has said since.
 fn rejoin_reason(identity: &AgentIdentity, bootstrap: Option<&Bootstrap>, now: SystemTime) -> Option<&'static str> {
     if identity.certificate.not_after() <= now {
         Some("the stored identity has expired")
-    } else if bootstrap.is_some_and(|bootstrap| !bootstrap.is_of_ca(&identity.ca_pem)) {
-        Some("the bootstrap is for a hub with another CA")
     } else if bootstrap.is_some_and(|bootstrap| bootstrap.hash() != identity.origin.bootstrap) {
         Some("this cluster was joined again")
     } else {
@@ -197,12 +214,12 @@ mod tests {
         let same = bootstrap(&mine.ca_pem, "abc123.first");
         mine.origin = same.origin();
         let again = bootstrap(&mine.ca_pem, "abc123.second");
-        let elsewhere = bootstrap("another CA", "abc123.first");
+        let since = bootstrap("the CA before", "abc123.first");
         let reason = |bootstrap, now| rejoin_reason(&mine, bootstrap, now).unwrap_or("none");
         assert_eq!(reason(None, now), "none");
         assert_eq!(reason(Some(&same), now), "none");
         assert!(reason(Some(&again), now).contains("joined again"));
-        assert!(reason(Some(&elsewhere), now).contains("another CA"));
+        assert_eq!(reason(Some(&since), now), "none", "the hub's CA was rotated");
         assert!(reason(None, now + Duration::from_hours(2)).contains("expired"));
     }
 

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
 use portolan_runtime::{Backoff, Chain, ReadyHandle};
-use portolan_wire::client::{LinkError, OPEN_TIMEOUT};
+use portolan_wire::client::{CaNews, LinkError, OPEN_TIMEOUT};
 use portolan_wire::protocol::{Mismatch, Spoken, welcomed};
 use portolan_wire::v1 as wire;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
@@ -75,6 +75,8 @@ pub(crate) struct Stream {
     pub(crate) routers: watch::Sender<Wanted>,
     /// Told when the hub would not take the identity: `join` looks for another one then.
     pub(crate) refused: Arc<Notify>,
+    /// What the hub says of its CAs is for `join`, too.
+    pub(crate) news: Arc<CaNews>,
     /// The member's facts as they were last read: a hello must be possible while its API server is down.
     pub(crate) facts: wire::MemberFacts,
     pub(crate) ready: ReadyHandle,
@@ -107,9 +109,10 @@ impl Stream {
         let identity = self.identity.borrow_and_update().clone();
         let identity = identity.expect("a stream begins after the first join");
         self.metrics.identity_until(identity.certificate.not_after());
-        let channel = identity.link()?.channel();
+        let link = identity.link()?;
+        let channel = link.channel();
         let (outbox, queue) = mpsc::channel(OUTBOX);
-        let hello = self.hello().await;
+        let hello = self.hello(link.trust().fingerprint()).await;
         let _ = say(&outbox, Said::Hello(hello)).await;
         let mut client = AgentControlClient::new(channel);
         let opened = tokio::time::timeout(OPEN_TIMEOUT, client.connect(ReceiverStream::new(queue))).await;
@@ -135,7 +138,7 @@ impl Stream {
     }
 
     /// The member's facts as of now if it answers, else as they were.
-    async fn hello(&mut self) -> wire::AgentHello {
+    async fn hello(&mut self, trusts: String) -> wire::AgentHello {
         let fresh = tokio::time::timeout(HELLO_TIMEOUT, member::facts(&self.client)).await;
         if let Ok(Ok(facts)) = fresh {
             self.facts = facts;
@@ -150,6 +153,7 @@ impl Stream {
             cluster_uid: self.facts.cluster_uid.clone(),
             kubernetes_version: self.facts.kubernetes_version.clone(),
             jwks: self.facts.jwks.clone(),
+            trusts,
         }
     }
 
@@ -176,6 +180,7 @@ impl Stream {
                         welcomed(welcome.protocol)?;
                     }
                     Some(Heard::KeyChallenge(challenge)) => drop(nonce.send_replace(Some(challenge.nonce))),
+                    Some(Heard::Trust(trust)) => self.news.put(trust),
                     // A newer hub may say what this agent does not know.
                     None => tracing::debug!("the hub sent a message of an unknown kind"),
                 },

@@ -41,6 +41,8 @@ pub fn system_namespace(namespace: &str) -> bool {
 pub const SECRET_CA: &str = "portolan-ca";
 /// ConfigMap on the hub: the certificate of that CA (`ca.crt`), for who must verify the hub and may not sign.
 pub const CONFIG_MAP_CA: &str = "portolan-ca";
+/// ConfigMap on the hub: how far a rotation of that CA is ([`crate::rotation`]).
+pub const CONFIG_MAP_CA_ROTATION: &str = "portolan-ca-rotation";
 /// Service of the hub cluster that leads to the hub's program.
 pub const SERVICE_HUB: &str = "portolan-hub";
 /// ValidatingWebhookConfiguration on the hub: who may write which ShardingConfigs.

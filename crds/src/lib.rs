@@ -13,6 +13,7 @@ pub mod labels;
 pub mod ledger;
 pub mod names;
 pub mod policy;
+pub mod rotation;
 pub mod router;
 #[cfg(feature = "schema")]
 mod schema;

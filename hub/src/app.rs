@@ -9,9 +9,8 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use portolan_runtime::admin::{AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
-use portolan_runtime::pki::CertificateAuthority;
 use portolan_runtime::program::{self, Drain};
-use portolan_runtime::tls::{self, ClientAuth, IdentityStore, TrustStore};
+use portolan_runtime::tls::{self, ClientAuth, IdentityStore};
 use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -22,7 +21,7 @@ use crate::acks::Acks;
 use crate::admin;
 use crate::args::Config;
 use crate::bootstrap::Tokens;
-use crate::ca::{self, Authorities};
+use crate::ca::{self, Authorities, Roots};
 use crate::compile::State;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
@@ -32,6 +31,7 @@ use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::people::Signer;
 use crate::pins::Pins;
+use crate::rotation::Rotation;
 use crate::routers::Routers;
 use crate::server::{self, Services};
 use crate::status::StatusWriter;
@@ -116,17 +116,17 @@ impl Parts {
     /// the hub stops.
     async fn start(self, listener: TcpListener, asked: TcpListener, serving: ReadyHandle) -> anyhow::Result<()> {
         let facts_ready = self.start_watches();
-        let ca = Arc::new(Authorities::new(self.load_ca().await)?);
-        let identity = self.serving_identity(ca.root())?;
+        let ca = Arc::new(Authorities::new(&self.load_ca().await)?);
+        self.publish_ca(&ca).await;
+        let identity = self.serving_identity(&ca)?;
         self.serve_webhook(asked, identity.clone())?;
         self.spawn(
             "people",
-            Signer::new(self.client.clone(), ca.of_people().clone()).run(self.watching.clone()),
+            Signer::new(self.client.clone(), ca.clone()).run(self.watching.clone()),
         );
         let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
         self.load_pins(&pins).await;
-        let trust = TrustStore::from_pem(ca.root().pem())?;
-        let tls = tls::server_config(identity, ClientAuth::Optional(trust), tls::ALPN_GRPC)?;
+        let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
         facts_ready.wait_ready().await;
         let (ledger, stored) = self.open_ledger().await?;
         let distributor = Distributor {
@@ -154,6 +154,9 @@ impl Parts {
             finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
         );
         self.spawn("versions", pins.clone().keep_versions());
+        let (client, namespace) = (self.client.clone(), &self.config.namespace);
+        let rotation = Rotation::new(client, namespace, self.index.clone(), ca.clone());
+        self.spawn("ca-rotation", rotation.run());
         self.spawn("coverage-age", self.index.clone().age_coverage());
         let services = self.services(ca, pins);
         serving.ready();
@@ -175,14 +178,19 @@ impl Parts {
         facts_ready
     }
 
-    async fn load_ca(&self) -> CertificateAuthority {
+    async fn load_ca(&self) -> Roots {
         let ready = self.readiness.task("ca");
         let load = || ca::load_or_create(&self.client, &self.config.namespace);
-        let ca = retry("load or make the hub CA", &ready, load).await;
-        let publish = || ca::publish(&self.client, &self.config.namespace, ca.pem());
+        let roots = retry("load or make the hub CA", &ready, load).await;
+        ready.ready();
+        roots
+    }
+
+    async fn publish_ca(&self, ca: &Authorities) {
+        let (ready, current) = (self.readiness.task("ca-published"), ca.current());
+        let publish = || ca::publish(&self.client, &self.config.namespace, current.bundle());
         retry("publish the certificate of the hub CA", &ready, publish).await;
         ready.ready();
-        ca
     }
 
     async fn load_pins(&self, pins: &Pins) {
@@ -207,9 +215,9 @@ impl Parts {
         Ok(opened)
     }
 
-    fn serving_identity(&self, ca: &Arc<CertificateAuthority>) -> anyhow::Result<Arc<IdentityStore>> {
+    fn serving_identity(&self, ca: &Arc<Authorities>) -> anyhow::Result<Arc<IdentityStore>> {
         let hosts = self.config.serving_hosts();
-        let identity = IdentityStore::new(ca::serving_identity(ca, &hosts)?);
+        let identity = IdentityStore::new(ca::serving_identity(ca.current().root(), &hosts)?);
         let renewal = ca::keep_serving_identity(ca.clone(), hosts, identity.clone(), self.tasks.clone());
         self.tasks.spawn("serving-certificate", renewal);
         Ok(identity)
@@ -231,7 +239,7 @@ impl Parts {
         let enrolled = Routers::new(client, namespace, self.index.clone(), vouched.clone());
         Services {
             enrollment: Enroller {
-                ca,
+                ca: ca.clone(),
                 index: self.index.clone(),
                 tokens: Tokens::new(self.client.clone(), &self.config.namespace),
                 pins: pins.clone(),
@@ -247,6 +255,7 @@ impl Parts {
                 acks: self.acks.clone(),
                 access: AccessReviewer::new(self.client.clone()),
                 routers: enrolled,
+                ca: ca.clone(),
                 metrics: self.metrics.clone(),
                 tasks: self.tasks.clone(),
             },
@@ -255,6 +264,7 @@ impl Parts {
                 worlds: self.worlds.subscribe(),
                 sessions,
                 pins,
+                ca,
                 metrics: self.metrics.clone(),
                 tasks: self.tasks.clone(),
             },

@@ -1,31 +1,38 @@
-//! The hub's certificate authority: made once, kept in a Secret, and the hub's own serving certificate from it.
+//! The hub's certificate authority: made once, kept in a Secret (`stored`), replaced by another while both are trusted, and the
+//! hub's own serving certificate from it.
 //!
-//! Not here: who may have which identity (`enroll`). Caller: `app`.
+//! Not here: who may have which identity (`enroll`), when a step of a rotation is due (`rotation`). Caller: `app`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret as KubeSecret};
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error as KubeError};
 use portolan_crds::labels::{CONFIG_MAP_CA, SECRET_CA};
+use portolan_runtime::Tasks;
 use portolan_runtime::pki::{CertificateAuthority, PkiError};
-use portolan_runtime::tls::{Identity as TlsIdentity, IdentityStore, TlsError};
-use portolan_runtime::{Secret, Tasks};
+use portolan_runtime::tls::{Identity as TlsIdentity, IdentityStore, TlsError, TrustStore};
 use portolan_wire::identity::Identity;
 use thiserror::Error;
+use tokio::sync::watch;
 
 use crate::pins::CONFIG_MAP_PINS;
+
+mod holders;
+mod stored;
+
+use self::holders::Holders;
+pub(crate) use self::holders::{Holder, Waits};
+#[cfg(test)]
+pub(crate) use self::stored::secret_of;
+pub(crate) use self::stored::{Phase, Roots, Step, StepError, advance};
 
 /// Common name of the CA.
 const COMMON_NAME: &str = "portolan hub CA";
 /// Life of the serving certificate; renewed at half of it.
 const SERVING_TTL: Duration = Duration::from_hours(30 * 24);
-/// Keys of a `kubernetes.io/tls` Secret.
-const CERTIFICATE: &str = "tls.crt";
-const KEY: &str = "tls.key";
 /// Key of the ConfigMap with the CA's certificate.
 const CA_CERTIFICATE: &str = "ca.crt";
 
@@ -67,36 +74,73 @@ pub(crate) enum CaError {
     Intermediate(#[source] PkiError),
     #[error("cannot make the serving certificate")]
     Serving(#[from] PkiError),
-    #[error("cannot use the serving certificate")]
+    #[error("cannot use the certificate")]
     Tls(#[from] TlsError),
 }
 
-/// The hub's CA, and one below it for each kind of identity: made anew at each start, known to nobody else, good for one kind
-/// of name only ([`Identity::of_certificate`]). Whoever signs for people could not name a program if it wanted to.
+/// The hub's CAs, as they are now. While one replaces the other, both are trusted, and one issues.
 pub(crate) struct Authorities {
+    current: watch::Sender<Arc<Current>>,
+    trust: Arc<TrustStore>,
+    holders: Holders,
+}
+
+/// The CA that issues, and one below it for each kind of identity: made anew at each start, known to nobody else, good for one
+/// kind of name only ([`Identity::of_certificate`]). Whoever signs for people could not name a program if it wanted to.
+pub(crate) struct Current {
     root: Arc<CertificateAuthority>,
     /// For agents, routers and people, in the order of [`Identity::ISSUERS`]; the hub's own where that is of an age when it
     /// had none below it.
     kinds: [Arc<CertificateAuthority>; 3],
+    phase: Phase,
+    /// All that are trusted, PEM.
+    bundle: String,
+    fingerprint: String,
+    /// The same for verification, and the one that issues alone.
+    trust: Arc<TrustStore>,
+    issuer: Arc<TrustStore>,
 }
 
-impl Authorities {
-    pub(crate) fn new(root: CertificateAuthority) -> Result<Self, CaError> {
-        let root = Arc::new(root);
+impl Current {
+    fn new(roots: &Roots, before: Option<&Self>) -> Result<Self, CaError> {
+        let root = roots.issuing.clone();
         let below = |name: &str| {
             let made = root.intermediate(name).map_err(CaError::Intermediate)?;
             Ok::<_, CaError>(made.map_or_else(|| root.clone(), Arc::new))
         };
-        let [agents, routers, people] = Identity::ISSUERS;
+        let same = before.filter(|before| before.root.pem() == root.pem());
+        let kinds = if let Some(before) = same {
+            before.kinds.clone()
+        } else {
+            let [agents, routers, people] = Identity::ISSUERS;
+            [below(agents)?, below(routers)?, below(people)?]
+        };
+        let bundle = roots.bundle();
+        let trust = TrustStore::from_pem(&bundle)?;
         Ok(Self {
-            kinds: [below(agents)?, below(routers)?, below(people)?],
+            kinds,
+            phase: roots.phase(),
+            fingerprint: trust.fingerprint(),
+            issuer: TrustStore::from_pem(root.pem())?,
             root,
+            bundle,
+            trust,
         })
     }
 
-    /// What programs and people verify each other by.
+    /// What the hub itself shows, and what is below it is issued by.
     pub(crate) fn root(&self) -> &Arc<CertificateAuthority> {
         &self.root
+    }
+
+    /// What programs and people verify each other by, PEM.
+    pub(crate) fn bundle(&self) -> &str {
+        &self.bundle
+    }
+
+    /// How far a rotation is.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// Who issues for this kind of identity.
@@ -115,8 +159,37 @@ impl Authorities {
     }
 }
 
+impl Authorities {
+    pub(crate) fn new(roots: &Roots) -> Result<Self, CaError> {
+        let current = Arc::new(Current::new(roots, None)?);
+        Ok(Self {
+            trust: TrustStore::from_pem(&current.bundle)?,
+            current: watch::Sender::new(current),
+            holders: Holders::default(),
+        })
+    }
+
+    /// Takes these from now on: clients are verified by them, and programs are told.
+    pub(crate) fn apply(&self, roots: &Roots) -> Result<(), CaError> {
+        let current = Current::new(roots, Some(&self.current()))?;
+        self.trust.set_pem(&current.bundle)?;
+        self.current.send_replace(Arc::new(current));
+        Ok(())
+    }
+
+    /// As they are now.
+    pub(crate) fn current(&self) -> Arc<Current> {
+        self.current.borrow().clone()
+    }
+
+    /// What the hub verifies its clients by; follows changes.
+    pub(crate) fn trust(&self) -> &Arc<TrustStore> {
+        &self.trust
+    }
+}
+
 /// Reads the CA, or makes it. Two hubs that start at once agree: the loser of the create reads the winner's.
-pub(crate) async fn load_or_create(client: &Client, namespace: &str) -> Result<CertificateAuthority, CaError> {
+pub(crate) async fn load_or_create(client: &Client, namespace: &str) -> Result<Roots, CaError> {
     let secrets = Api::<KubeSecret>::namespaced(client.clone(), namespace);
     let failed = |action| {
         move |source| CaError::Kube {
@@ -126,18 +199,18 @@ pub(crate) async fn load_or_create(client: &Client, namespace: &str) -> Result<C
         }
     };
     if let Some(secret) = secrets.get_opt(SECRET_CA).await.map_err(failed("get"))? {
-        return from_secret(&secret, namespace);
+        return stored::read(&secret, namespace);
     }
     check_nobody_joined(client, namespace).await?;
     ensure_namespace(client, namespace).await;
     let ca = CertificateAuthority::generate(COMMON_NAME)?;
-    match secrets.create(&PostParams::default(), &to_secret(&ca)).await {
-        Ok(_) => {
+    match secrets.create(&PostParams::default(), &stored::secret_of(&ca)).await {
+        Ok(secret) => {
             tracing::info!(secret = SECRET_CA, namespace, "made a new CA");
-            Ok(ca)
+            stored::read(&secret, namespace)
         }
         Err(KubeError::Api(status)) if status.is_already_exists() => {
-            from_secret(&secrets.get(SECRET_CA).await.map_err(failed("get"))?, namespace)
+            stored::read(&secrets.get(SECRET_CA).await.map_err(failed("get"))?, namespace)
         }
         Err(error) => Err(failed("create")(error)),
     }
@@ -208,37 +281,6 @@ async fn ensure_namespace(client: &Client, name: &str) {
     }
 }
 
-fn to_secret(ca: &CertificateAuthority) -> KubeSecret {
-    let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
-    KubeSecret {
-        metadata: ObjectMeta {
-            name: Some(SECRET_CA.to_owned()),
-            ..ObjectMeta::default()
-        },
-        type_: Some("kubernetes.io/tls".to_owned()),
-        data: Some(BTreeMap::from([
-            (CERTIFICATE.to_owned(), bytes(ca.pem())),
-            (KEY.to_owned(), bytes(ca.key_pem().expose())),
-        ])),
-        ..KubeSecret::default()
-    }
-}
-
-fn from_secret(secret: &KubeSecret, namespace: &str) -> Result<CertificateAuthority, CaError> {
-    let text = |key: &'static str| {
-        let bytes = secret.data.as_ref().and_then(|data| data.get(key));
-        let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
-        text.ok_or_else(|| CaError::Incomplete {
-            namespace: namespace.to_owned(),
-            key,
-        })
-    };
-    CertificateAuthority::from_pem(&text(CERTIFICATE)?, &Secret::new(text(KEY)?)).map_err(|source| CaError::Unusable {
-        namespace: namespace.to_owned(),
-        source,
-    })
-}
-
 /// Issues the serving certificate for `hosts`.
 pub(crate) fn serving_identity(ca: &CertificateAuthority, hosts: &[String]) -> Result<TlsIdentity, CaError> {
     let hosts: Vec<_> = hosts.iter().map(String::as_str).collect();
@@ -248,12 +290,13 @@ pub(crate) fn serving_identity(ca: &CertificateAuthority, hosts: &[String]) -> R
 
 /// Renews the serving certificate for ever; connections that are open keep theirs.
 pub(crate) async fn keep_serving_identity(
-    ca: Arc<CertificateAuthority>,
+    ca: Arc<Authorities>,
     hosts: Vec<String>,
     store: Arc<IdentityStore>,
     tasks: Tasks,
 ) {
     let token = tasks.token();
+    let mut changes = ca.current.subscribe();
     loop {
         let left = store.load().map(|identity| {
             identity
@@ -263,10 +306,12 @@ pub(crate) async fn keep_serving_identity(
         });
         // Half of what is left, so that a failed attempt has time for more; an hour at least between attempts.
         let wait = (left.unwrap_or_default() / 2).max(Duration::from_hours(1));
-        if token.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+        // By another CA at once. The sender is in `ca`, so this fails only when nobody is served any more.
+        let due = tokio::time::timeout(wait, changes.changed());
+        if token.run_until_cancelled(due).await.is_none() {
             return;
         }
-        match serving_identity(&ca, &hosts) {
+        match serving_identity(ca.current().root(), &hosts) {
             Ok(identity) => store.set(identity),
             Err(error) => tracing::error!(%error, "the serving certificate is not renewed"),
         }
@@ -288,8 +333,9 @@ mod tests {
         let client = scripted_api(objects.clone());
         let made = load_or_create(&client, "n").await.unwrap();
         let again = load_or_create(&client, "n").await.unwrap();
-        assert_eq!(made.pem(), again.pem());
-        for pem in [made.pem(), "another", made.pem()] {
+        let made = made.bundle();
+        assert_eq!(made, again.bundle());
+        for pem in [made.as_str(), "another", made.as_str()] {
             publish(&client, "n", pem).await.unwrap();
             let map = objects.lock()["/api/v1/namespaces/n/configmaps/portolan-ca"].clone();
             assert_eq!(map["data"], json!({"ca.crt": pem}));
@@ -297,7 +343,7 @@ mod tests {
 
         let pins = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "portolan-pins"}, "data": {"east": "{}"}});
         objects.lock().insert(PINS.to_owned(), pins);
-        assert_eq!(load_or_create(&client, "n").await.unwrap().pem(), made.pem());
+        assert_eq!(load_or_create(&client, "n").await.unwrap().bundle(), made);
         objects.lock().remove(SECRET);
         let error = load_or_create(&client, "n").await.err().unwrap().to_string();
         assert!(
@@ -307,6 +353,6 @@ mod tests {
         assert!(!objects.lock().contains_key(SECRET));
 
         objects.lock().remove(PINS);
-        assert_ne!(load_or_create(&client, "n").await.unwrap().pem(), made.pem());
+        assert_ne!(load_or_create(&client, "n").await.unwrap().bundle(), made);
     }
 }

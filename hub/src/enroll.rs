@@ -306,20 +306,23 @@ impl Enroller {
             ttl: IDENTITY_TTL,
             usage,
         };
-        let ca = self.ca.of(names.identity);
-        let certificate_pem = ca.sign_csr(&csr.der, &leaf).map_err(|error| match error {
-            PkiError::Csr(_) | PkiError::CsrTooLarge(_) | PkiError::Name { .. } => {
-                Status::invalid_argument(format!("csr: {error}"))
-            }
-            error => {
-                tracing::error!(%error, "cannot issue a certificate");
-                Status::internal("the hub cannot issue certificates, see its log")
-            }
-        })?;
+        let ca = self.ca.current();
+        let certificate_pem = ca
+            .of(names.identity)
+            .sign_csr(&csr.der, &leaf)
+            .map_err(|error| match error {
+                PkiError::Csr(_) | PkiError::CsrTooLarge(_) | PkiError::Name { .. } => {
+                    Status::invalid_argument(format!("csr: {error}"))
+                }
+                error => {
+                    tracing::error!(%error, "cannot issue a certificate");
+                    Status::internal("the hub cannot issue certificates, see its log")
+                }
+            })?;
         let not_after = not_after(&certificate_pem).unwrap_or_default();
         Ok(v1::Issued {
             certificate_pem,
-            ca_pem: self.ca.root().pem().to_owned(),
+            ca_pem: ca.bundle().to_owned(),
             not_after_unix_seconds: not_after,
         })
     }

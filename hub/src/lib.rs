@@ -27,6 +27,7 @@ mod peer;
 mod people;
 mod pins;
 mod proof;
+mod rotation;
 mod routers;
 mod server;
 mod settings;

@@ -18,8 +18,8 @@ pub(crate) struct Peer {
     pub(crate) remote: SocketAddr,
     /// What the client certificate says, which chains to the hub's CA.
     pub(crate) subject: Option<Subject>,
-    /// The client certificate itself.
-    pub(crate) certificate: Option<CertificateDer<'static>>,
+    /// The client certificate itself, and those that it was shown with.
+    pub(crate) chain: Vec<CertificateDer<'static>>,
 }
 
 impl Peer {
@@ -28,18 +28,18 @@ impl Peer {
         let connection = request.extensions().get::<TlsConnectInfo<TcpConnectInfo>>();
         let remote = connection.and_then(|connection| connection.get_ref().remote_addr());
         let chain = connection.and_then(TlsConnectInfo::peer_certs);
-        let certificate = chain.and_then(|chain| chain.first().cloned());
+        let chain = chain.map(|chain| chain.to_vec()).unwrap_or_default();
         Ok(Self {
             remote: remote.ok_or_else(|| Status::internal("connection without a peer"))?,
             // The handshake verified it; an unreadable one is nobody.
-            subject: certificate.as_ref().and_then(|der| subject_of(der).ok()),
-            certificate,
+            subject: chain.first().and_then(|der| subject_of(der).ok()),
+            chain,
         })
     }
 
     /// Hash of the client certificate's key, as pins and bootstrap tokens know it.
     pub(crate) fn key_hash(&self) -> Result<String, Status> {
-        let certificate = self.certificate.as_deref();
+        let certificate = self.chain.first();
         let certificate = certificate.and_then(|der| X509Certificate::from_der(der).ok());
         let (_, certificate) =
             certificate.ok_or_else(|| Status::unauthenticated("a client certificate of the hub CA is needed"))?;

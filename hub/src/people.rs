@@ -19,9 +19,11 @@ use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels::SIGNER_PERSON;
-use portolan_runtime::pki::{self, CertificateAuthority, LeafSpec, PkiError, Requested, Usage};
+use portolan_runtime::pki::{self, LeafSpec, PkiError, Requested, Usage};
 use portolan_wire::identity::Identity;
 use thiserror::Error;
+
+use crate::ca::Authorities;
 
 /// Life of a certificate whose request does not say.
 const DEFAULT_TTL: Duration = Duration::from_hours(24);
@@ -53,7 +55,7 @@ enum PersonError {
 /// Signs for people.
 pub(crate) struct Signer {
     api: Api<CertificateSigningRequest>,
-    ca: Arc<CertificateAuthority>,
+    ca: Arc<Authorities>,
 }
 
 /// What is to be done with a request.
@@ -69,7 +71,7 @@ enum Step {
 }
 
 impl Signer {
-    pub(crate) fn new(client: Client, ca: Arc<CertificateAuthority>) -> Self {
+    pub(crate) fn new(client: Client, ca: Arc<Authorities>) -> Self {
         Self {
             api: Api::all(client),
             ca,
@@ -155,7 +157,7 @@ impl Signer {
             ttl: seconds.map_or(DEFAULT_TTL, Duration::from_secs).min(MAX_TTL),
             usage: Usage::Client,
         };
-        self.ca.sign_csr(&asked.der, &leaf)
+        self.ca.current().of_people().sign_csr(&asked.der, &leaf)
     }
 }
 
@@ -300,7 +302,7 @@ mod tests {
     // A client wants a runtime.
     #[tokio::test]
     async fn a_certificate_lasts_a_day_and_never_more_than_a_week() {
-        let ca = Arc::new(CertificateAuthority::generate("hub CA").unwrap());
+        let ca = Arc::new(crate::testing::authorities());
         let client = crate::testing::scripted_api(crate::testing::Objects::default());
         let signer = Signer::new(client, ca);
         for (asked, hours) in [(None, 24), (Some(3600), 1), (Some(i32::MAX), 7 * 24), (Some(-1), 24)] {

@@ -35,7 +35,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::access::AccessReviewer;
 use crate::acks::Acks;
 use crate::bootstrap::{Tokens, key_hash};
-use crate::ca::{self, Authorities};
+use crate::ca::{self, Authorities, Roots};
 use crate::compile::State;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
@@ -81,6 +81,14 @@ pub(crate) struct TestHub {
     tasks: Tasks,
 }
 
+/// Of a CA that was just made.
+pub(crate) fn authorities() -> Authorities {
+    Authorities::new(&Roots::alone(
+        CertificateAuthority::generate("portolan hub CA").unwrap(),
+    ))
+    .unwrap()
+}
+
 impl Drop for TestHub {
     fn drop(&mut self) {
         self.tasks.cancel();
@@ -93,8 +101,7 @@ impl TestHub {
         let objects = Objects::default();
         let faults = SharedFaults::default();
         let client = faulty_api(objects.clone(), faults.clone());
-        let ca = CertificateAuthority::generate("test CA").unwrap();
-        let ca = Arc::new(Authorities::new(ca).unwrap());
+        let ca = Arc::new(authorities());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let hub = Self {
             ca: ca.clone(),
@@ -116,9 +123,9 @@ impl TestHub {
             hub.objects.lock().insert(router_path(router), new_router(router));
         }
         tell_routers(&hub.objects, &hub.index);
-        let serving = IdentityStore::new(ca::serving_identity(ca.root(), &["127.0.0.1".to_owned()]).unwrap());
-        let trust = TrustStore::from_pem(ca.root().pem()).unwrap();
-        let tls = tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_GRPC).unwrap();
+        let hosts = ["127.0.0.1".to_owned()];
+        let serving = IdentityStore::new(ca::serving_identity(ca.current().root(), &hosts).unwrap());
+        let tls = tls::server_config(serving, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC).unwrap();
         let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
         hub.tasks.spawn_critical("grpc", serve);
         let watch = watch_routers(hub.objects.clone(), hub.index.clone());
@@ -154,6 +161,7 @@ impl TestHub {
                 acks: self.acks.clone(),
                 access: AccessReviewer::new(client.clone()),
                 routers,
+                ca: self.ca.clone(),
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),
             },
@@ -162,6 +170,7 @@ impl TestHub {
                 worlds: self.worlds.subscribe(),
                 sessions: self.sessions.clone(),
                 pins,
+                ca: self.ca.clone(),
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),
             },
@@ -224,7 +233,7 @@ impl TestHub {
             ttl: Duration::from_hours(1),
             usage: Usage::Client,
         };
-        self.ca.of(identity).issue(&leaf).unwrap()
+        self.ca.current().of(identity).issue(&leaf).unwrap()
     }
 
     /// Keeps the object of a router as if it had enrolled with this certificate, and tells the index.
@@ -272,7 +281,7 @@ impl TestHub {
     }
 
     fn channel_with(&self, store: Option<Arc<IdentityStore>>) -> Channel {
-        let trust = TrustStore::from_pem(self.ca.root().pem()).unwrap();
+        let trust = TrustStore::from_pem(self.ca.current().bundle()).unwrap();
         let link = HubLink::new(&self.address, trust, store.unwrap_or_else(IdentityStore::empty));
         link.unwrap().channel()
     }

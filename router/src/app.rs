@@ -12,7 +12,7 @@ use portolan_runtime::metrics::Registry;
 use portolan_runtime::program::{self, Drain};
 use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
 use portolan_runtime::{Readiness, Tasks, Telemetry};
-use portolan_wire::client::HubLink;
+use portolan_wire::client::{CaNews, HubLink};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
@@ -22,7 +22,7 @@ use crate::args::Config;
 use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
-use crate::resource::enroll::Enroller;
+use crate::resource::enroll::{Enroller, HubCa};
 use crate::resource::routing::{RoutingCollector, RoutingStore};
 use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
 use crate::stage::admit::metrics::AdmitMetrics;
@@ -174,10 +174,18 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     let hub = &parts.config.hub;
     let link = HubLink::new(&hub.endpoint, parts.hub_ca.clone(), parts.identity.clone())?;
     let ready = parts.readiness.task("identity");
-    let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready).in_pod(hub.pod.clone());
+    let (news, ca) = (
+        Arc::<CaNews>::default(),
+        HubCa::new(CaFile(hub.ca.clone()), &hub.state_dir, parts.hub_ca.clone()),
+    );
+    ca.recall();
+    let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready)
+        .in_pod(hub.pod.clone())
+        .trusting(news.clone(), ca);
     let state = HubState::new(parts.routing.clone(), &hub.state_dir).held_to_format_1(hub.held_to_format_1);
     let ready = parts.readiness.task("snapshot");
-    let mut subscriber = Subscriber::new(link, state, parts.reviews.clone(), parts.metrics.hub.clone(), ready);
+    let mut subscriber =
+        Subscriber::new(link, state, parts.reviews.clone(), parts.metrics.hub.clone(), ready).telling(news);
     let known = enroller.load();
     if known {
         parts.routing.alone.begin_after_another();

@@ -14,6 +14,8 @@ mod answers;
 mod authors;
 #[path = "hostile/breakers.rs"]
 mod breakers;
+#[path = "hostile/ca_rotate.rs"]
+mod ca_rotate;
 #[path = "hostile/deletes.rs"]
 mod deletes;
 #[path = "hostile/front.rs"]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::{Api, Client};
 use portolan_crds::labels::SECRET_AGENT_BOOTSTRAP;
+use portolan_runtime::tls::TrustStore;
 use portolan_runtime::{Secret, files, hex};
 use sha2::{Digest, Sha256};
 
@@ -70,8 +71,12 @@ impl Bootstrap {
         hex(Sha256::digest(self.token.expose()))
     }
 
+    /// Whether it is for a hub that has a CA of these.
     pub(super) fn is_of_ca(&self, ca_pem: &str) -> bool {
-        self.ca_pem.trim_end() == ca_pem.trim_end()
+        let read = |pem: &str| TrustStore::from_pem(pem).ok();
+        let ours = read(&self.ca_pem);
+        ours.zip(read(ca_pem))
+            .is_some_and(|(ours, theirs)| ours.shares(&theirs))
     }
 }
 

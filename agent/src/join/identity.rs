@@ -62,8 +62,8 @@ pub(crate) enum StoredIdentity {
 }
 
 impl AgentIdentity {
-    /// Reads whose the certificate is. `ca_pem` is the CA that is pinned from now on: an answer of a hub cannot replace
-    /// what verified it.
+    /// Reads whose the certificate is. `ca_pem` is what is trusted from now on, until a hub that it verifies says otherwise on
+    /// the agent's stream.
     pub(crate) fn new(certificate: tls::Identity, ca_pem: &str, origin: Origin) -> Result<Self, IdentityError> {
         let subject = certificate.subject();
         let Some(Identity::Agent(cluster)) = Identity::from_subject(&subject.common_name, &subject.organizations)
@@ -76,6 +76,17 @@ impl AgentIdentity {
             ca_pem: ca_pem.to_owned(),
             origin,
         })
+    }
+
+    /// The same with other CAs; `None` if it trusts just these already.
+    pub(crate) fn trusting(&self, ca_pem: &str) -> Result<Option<Self>, IdentityError> {
+        let fingerprint = |pem: &str| TrustStore::from_pem(pem).map(|trust| trust.fingerprint());
+        let next = Self {
+            ca_pem: ca_pem.to_owned(),
+            ..self.clone()
+        };
+        let same = fingerprint(ca_pem)? == fingerprint(&self.ca_pem)?;
+        Ok((!same).then_some(next))
     }
 
     /// The way to the hub that issued it, by this identity.

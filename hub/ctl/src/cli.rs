@@ -11,6 +11,10 @@ use portolan_crds::names::check_dns_label;
 use portolan_wire::subscription::CallerPod;
 use serde::Serialize;
 
+mod ca;
+
+pub(crate) use self::ca::{CaCommand, RotateArgs};
+
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///
 /// Installed as `kubectl-portolan` on the PATH it is also `kubectl portolan`.
@@ -39,6 +43,11 @@ pub(crate) enum Command {
     Router {
         #[command(subcommand)]
         command: RouterCommand,
+    },
+    /// Show the hub's CA, or replace it by another without an outage
+    Ca {
+        #[command(subcommand)]
+        command: CaCommand,
     },
     /// Show who has which namespace as the hub keeps it, or take it over where that is lost
     Ledger {

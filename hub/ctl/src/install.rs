@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::definitions::definitions;
+use portolan_crds::labels::WEBHOOK_AUTHORS;
 use serde_json::json;
 
 use crate::apply::{self, MANAGER};
@@ -76,6 +78,18 @@ pub(crate) fn authors(url: Option<&str>, ca_pem: Option<&str>) -> anyhow::Result
         client["caBundle"] = json!(STANDARD.encode(pem));
     }
     Ok(objects)
+}
+
+/// Has the API server trust these CAs where it asks the hub, wherever that is; false if it does not ask it.
+pub(crate) async fn trust(client: &Client, ca_pem: &str) -> anyhow::Result<bool> {
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let present = webhooks.get_opt(WEBHOOK_AUTHORS).await;
+    let present = present.with_context(|| format!("cannot read ValidatingWebhookConfiguration {WEBHOOK_AUTHORS}"))?;
+    let Some(first) = present.and_then(|present| present.webhooks?.into_iter().next()) else {
+        return Ok(false);
+    };
+    apply::apply(client, &authors(first.client_config.url.as_deref(), Some(ca_pem))?).await?;
+    Ok(true)
 }
 
 async fn wait_established(crds: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {

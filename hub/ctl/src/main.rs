@@ -10,6 +10,7 @@
 mod admin;
 mod apply;
 mod bootstrap;
+mod ca;
 mod cli;
 mod connect;
 mod dev;
@@ -34,7 +35,7 @@ mod watch_state;
 
 use clap::Parser;
 
-use crate::cli::{Cli, Command, DevCommand, RouterCommand};
+use crate::cli::{CaCommand, Cli, Command, DevCommand, RouterCommand};
 use crate::dev::request::Request;
 
 #[tokio::main]
@@ -59,6 +60,10 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Get(args) => get::run(&args).await,
         Command::Router { command } => match command {
             RouterCommand::Forget(args) => forget::run(&args).await,
+        },
+        Command::Ca { command } => match command {
+            CaCommand::Show(args) => ca::show(&args).await,
+            CaCommand::Rotate(args) => ca::rotate(&args).await,
         },
         Command::Ledger { command } => ledger::run(&command).await,
         Command::Explain(args) => explain::run(&args).await,

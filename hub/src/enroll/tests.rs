@@ -35,7 +35,7 @@ async fn a_token_serves_one_key_again_and_again() {
     for _ in 0..2 {
         let issued = issued(hub.enroll(request.clone()).await.unwrap());
         assert_eq!(identity_of(&issued), Some(Identity::Agent("east".into())));
-        assert_eq!(issued.ca_pem, hub.ca.root().pem());
+        assert_eq!(issued.ca_pem, hub.ca.current().bundle());
         assert!(issued.not_after_unix_seconds > jiff::Timestamp::now().as_second());
     }
     let other_key = enroll_request(token, &key_and_csr().1, Some(facts_of("east")));
@@ -432,12 +432,12 @@ async fn who_signs_for_people_names_no_program() {
         EnrollmentClient::new(hub.channel_as(&issued, &key_pem))
     };
     let request = || v1::RenewRequest { csr: key_and_csr().1 };
-    let status = forged(hub.ca.of_people()).renew(request()).await.unwrap_err();
+    let status = forged(hub.ca.current().of_people()).renew(request()).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied);
     assert!(status.message().contains("is no identity"), "{}", status.message());
     // Who signs for routers does name one; its key is not the one that enrolled.
     let router = Identity::Router("gateway".to_owned());
-    let status = forged(hub.ca.of(&router)).renew(request()).await.unwrap_err();
+    let status = forged(hub.ca.current().of(&router)).renew(request()).await.unwrap_err();
     assert!(
         status.message().contains("enrolled or renewed with last"),
         "{}",

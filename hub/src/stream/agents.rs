@@ -21,6 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::reviews::{AgentSessions, Question, Registered};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
+use crate::ca::{Authorities, Holder};
 use crate::distribute::Worlds;
 use crate::facts::Pin;
 use crate::index::{Index, OutOfBounds, Report};
@@ -44,6 +45,7 @@ pub(crate) struct AgentService {
     pub(crate) worlds: Worlds,
     pub(crate) sessions: Arc<AgentSessions>,
     pub(crate) pins: Pins,
+    pub(crate) ca: Arc<Authorities>,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
 }
@@ -79,8 +81,10 @@ impl AgentControl for AgentService {
         for kind in [Told::Welcome(welcome), Told::KeyChallenge(nonce.challenge())] {
             let _ = outbound.try_send(Ok(v1::AgentUpdate { kind: Some(kind) }));
         }
+        let identity = Identity::Agent(cluster.clone());
         let session = AgentSession {
             service: self.clone(),
+            holder: self.ca.holder(&identity, epoch, peer.chain, hello.trusts),
             cluster,
             epoch,
             outbound,
@@ -124,6 +128,7 @@ impl AgentService {
 
 struct AgentSession {
     service: AgentService,
+    holder: Holder,
     cluster: String,
     epoch: u64,
     outbound: Outbound<v1::AgentUpdate>,
@@ -184,6 +189,7 @@ impl AgentSession {
                         configured = Some(config);
                     }
                 }
+                trust = self.holder.next() => self.send(Told::Trust(trust?)).await?,
                 Some(question) = registered.questions.recv() => self.ask(question).await?,
                 () = registered.replaced.cancelled() => {
                     return Err(Status::aborted("another agent of this cluster has connected"));

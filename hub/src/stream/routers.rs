@@ -27,6 +27,7 @@ use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
 use crate::acks::{Acks, LedgerPosition, Reported, RouterState};
+use crate::ca::{Authorities, Holder};
 use crate::compile::{Ref, Scope, World};
 use crate::distribute::{Published, Worlds, continue_trace};
 use crate::metrics::{Answer, Metrics, Program};
@@ -52,6 +53,7 @@ pub(crate) struct RouterService {
     pub(crate) acks: Arc<Acks>,
     pub(crate) access: AccessReviewer,
     pub(crate) routers: Routers,
+    pub(crate) ca: Arc<Authorities>,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
 }
@@ -87,6 +89,7 @@ impl RouterControl for RouterService {
         let _ = outbound.try_send(Ok(v1::RouterUpdate {
             kind: Some(Told::Welcome(welcome)),
         }));
+        let (trusts, identity) = (hello.trusts.clone(), Identity::Router(router));
         let session = RouterSession::begin(self, enrolled, hello, subscription, outbound).await?;
         // From here on: whoever waits no longer, and drops this, must not leave a stream behind that nobody has.
         let left = DisconnectGuard {
@@ -94,12 +97,13 @@ impl RouterControl for RouterService {
             router: session.router.clone(),
             epoch: session.epoch,
         };
+        let holder = self.ca.holder(&identity, session.epoch, peer.chain, trusts);
         self.routers.seen(&session.enrolled).await;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
             let stream = session.service.metrics.stream(Program::Router);
-            let ended = token.run_until_cancelled(session.run(inbound)).await;
+            let ended = token.run_until_cancelled(session.run(inbound, holder)).await;
             if let Some(Err(error)) = ended {
                 tracing::info!(router = left.router, %error, "router disconnected");
             }
@@ -231,7 +235,7 @@ impl RouterSession {
         })
     }
 
-    async fn run(mut self, mut inbound: Streaming<v1::RouterMessage>) -> Result<(), Status> {
+    async fn run(mut self, mut inbound: Streaming<v1::RouterMessage>, mut holder: Holder) -> Result<(), Status> {
         let mut worlds = self.service.worlds.clone();
         worlds.mark_changed();
         let mut none = self.service.worlds.clone();
@@ -266,6 +270,13 @@ impl RouterSession {
                         self.caught_up().await?;
                     }
                 }
+                trust = holder.next() => match trust {
+                    Ok(trust) => {
+                        let kind = Some(Told::Trust(trust));
+                        send(&self.outbound, "router", v1::RouterUpdate { kind }).await?;
+                    }
+                    Err(status) => return Err(end(&self.outbound, status).await),
+                },
                 () = changed_or_later(&mut others) => self.tell_alone().await?,
                 status = &mut forgotten => return Err(end(&self.outbound, status).await),
                 () = async { drop(none.wait_for(Option::is_none).await) } => {

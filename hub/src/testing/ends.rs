@@ -62,7 +62,8 @@ impl TestRouter {
                 | v1::router_update::Kind::Welcome(_)
                 | v1::router_update::Kind::CaughtUp(_)
                 | v1::router_update::Kind::Alone(_)
-                | v1::router_update::Kind::LastAnswers(_) => {}
+                | v1::router_update::Kind::LastAnswers(_)
+                | v1::router_update::Kind::Trust(_) => {}
             }
         }
     }

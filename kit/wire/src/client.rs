@@ -7,7 +7,9 @@
 mod applicant;
 mod enroll;
 mod link;
+mod news;
 
 pub use applicant::{Applicant, Applied, enroll_until_done, keep_enrolled};
 pub use enroll::{About, Answer, EnrollError};
 pub use link::{HubLink, LinkError, OPEN_TIMEOUT, host_of};
+pub use news::CaNews;

@@ -11,10 +11,14 @@ use portolan_runtime::files::{self, FileError};
 use portolan_runtime::pki::{self, PkiError};
 use portolan_runtime::tls::{Identity, TlsError};
 use portolan_runtime::{Chain, ReadyHandle, Secret};
-use portolan_wire::client::{About, Answer, Applicant, Applied, EnrollError, HubLink, keep_enrolled};
+use portolan_wire::client::{About, Answer, Applicant, Applied, CaNews, EnrollError, HubLink, keep_enrolled};
 use portolan_wire::v1::enroll_request::Proof as WireProof;
-use portolan_wire::v1::{BoundToken, RouterPod};
+use portolan_wire::v1::{BoundToken, RouterPod, Trust};
 use thiserror::Error;
+
+mod trust;
+
+pub(crate) use self::trust::HubCa;
 
 /// Certificate chain and key in one file, so that one rename replaces both.
 const IDENTITY_FILE: &str = "identity.pem";
@@ -57,6 +61,8 @@ pub(crate) struct Enroller {
     link: HubLink,
     proof: Option<Proof>,
     pod: Option<RouterPod>,
+    /// What the hub says of its CAs, by the stream, and where it is kept.
+    ca: Option<(Arc<CaNews>, HubCa)>,
     state_dir: PathBuf,
     ready: ReadyHandle,
 }
@@ -68,6 +74,7 @@ impl Enroller {
             link,
             proof,
             pod: None,
+            ca: None,
             state_dir,
             ready,
         }
@@ -76,6 +83,12 @@ impl Enroller {
     /// The Pod that this router runs in.
     pub(crate) fn in_pod(mut self, pod: Option<RouterPod>) -> Self {
         self.pod = pod;
+        self
+    }
+
+    /// Trusts what the hub says of its CAs.
+    pub(crate) fn trusting(mut self, news: Arc<CaNews>, ca: HubCa) -> Self {
+        self.ca = Some((news, ca));
         self
     }
 
@@ -178,6 +191,21 @@ impl Applicant for Enroller {
 
     async fn renew(&self) -> Result<(), IdentityError> {
         Ok(self.store(self.link.renew().await?)?)
+    }
+
+    async fn told(&self) -> Trust {
+        match &self.ca {
+            Some((news, _)) => news.take().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The stream comes back by it.
+    async fn trust(&self, ca_pem: &str) -> Result<(), IdentityError> {
+        if let Some((_, ca)) = &self.ca {
+            ca.replace(ca_pem)?;
+        }
+        Ok(())
     }
 
     /// Only before the first identity: a router that cannot renew its own still serves.

@@ -11,10 +11,11 @@ mod session;
 
 use std::convert::Infallible;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_runtime::{Backoff, ReadyHandle, Tasks};
-use portolan_wire::client::HubLink;
+use portolan_wire::client::{CaNews, HubLink};
 use portolan_wire::protocol::Mismatch;
 use thiserror::Error;
 
@@ -41,7 +42,7 @@ enum SessionError {
     Slow(&'static str),
     #[error("a release is not acknowledged, as a restart would undo it: {0}")]
     Unsaved(String),
-    #[error("the identity was renewed")]
+    #[error("the identity was renewed, or other CAs are trusted")]
     Renewed,
 }
 
@@ -62,6 +63,8 @@ pub(crate) struct Subscriber {
     reviews: HubReviews,
     metrics: HubMetrics,
     ready: ReadyHandle,
+    /// What the hub says of its CAs is for `enroll`.
+    news: Arc<CaNews>,
 }
 
 impl Subscriber {
@@ -78,7 +81,14 @@ impl Subscriber {
             reviews,
             metrics,
             ready,
+            news: Arc::default(),
         }
+    }
+
+    /// Tells there what the hub says of its CAs.
+    pub(crate) fn telling(mut self, news: Arc<CaNews>) -> Self {
+        self.news = news;
+        self
     }
 
     /// Serves what the state file kept, before anything is asked of the hub; false if it kept nothing. Blocking.
@@ -113,7 +123,7 @@ impl Subscriber {
             self.metrics.disconnected();
             self.state.lost_hub();
             if matches!(error, SessionError::Renewed) {
-                tracing::info!("reconnecting to the hub with the renewed identity");
+                tracing::info!("reconnecting to the hub with the renewed identity or trust");
                 continue;
             }
             if let Some(refusal) = error.refusal() {
@@ -140,7 +150,7 @@ impl Subscriber {
     }
 
     async fn session(&mut self) -> Result<Infallible, SessionError> {
-        let mut session = Session::open(&self.link, &self.state).await?;
+        let mut session = Session::open(&self.link, &self.state, self.news.clone()).await?;
         self.metrics.connected();
         tracing::info!(hub = self.link.address(), "connected to the hub");
         let carrier = self.reviews.carry();

@@ -3,6 +3,7 @@
 //! The verifiers delegate to webpki's over the bundle of the moment; nothing is weakened. Callers: `tls` configs
 //! read on each handshake; `reload` and enrolment (in memory) write.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,18 +17,26 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 use super::{TlsError, provider};
+use crate::hex::hex;
 
 /// A CA bundle. Never empty: an empty one would trust nobody without saying why.
 pub struct TrustStore {
     // ArcSwap: each handshake reads it, and must not wait for a writer.
     current: ArcSwap<Trust>,
+    // A watch: those who hold connections tell the other side what they trust. Counts changes.
+    changes: watch::Sender<u64>,
     pub(super) rejected: Counter,
 }
 
 struct Trust {
     pem: String,
+    fingerprint: String,
+    /// SHA-256 of each certificate.
+    digests: BTreeSet<[u8; 32]>,
     as_client: Arc<WebPkiServerVerifier>,
     as_server: Arc<dyn ClientCertVerifier>,
 }
@@ -43,14 +52,45 @@ impl TrustStore {
     pub fn from_pem(pem: &str) -> Result<Arc<Self>, TlsError> {
         Ok(Arc::new(Self {
             current: ArcSwap::from_pointee(Trust::from_pem(pem)?),
+            changes: watch::Sender::new(0),
             rejected: Counter::default(),
         }))
     }
 
     /// Replaces the bundle for handshakes from now on. An error leaves the old one.
     pub fn set_pem(&self, pem: &str) -> Result<(), TlsError> {
-        self.current.store(Arc::new(Trust::from_pem(pem)?));
+        let trust = Trust::from_pem(pem)?;
+        let changed = trust.fingerprint != self.fingerprint();
+        self.current.store(Arc::new(trust));
+        if changed {
+            self.changes.send_modify(|count| *count += 1);
+        }
         Ok(())
+    }
+
+    /// Changes whenever other certificates are trusted than before.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Tells one set of certificates from another, however they are written: SHA-256 in hex of their SHA-256, sorted.
+    pub fn fingerprint(&self) -> String {
+        self.current.load().fingerprint.clone()
+    }
+
+    /// Whether both trust a certificate.
+    pub fn shares(&self, other: &Self) -> bool {
+        !self.current.load().digests.is_disjoint(&other.current.load().digests)
+    }
+
+    /// Whether a client's chain (leaf first) leads to the bundle now.
+    pub fn verifies_client(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some((leaf, above)) = chain.split_first() else {
+            return false;
+        };
+        let trust = self.current.load();
+        let verified = trust.as_server.verify_client_cert(leaf, above, UnixTime::now());
+        verified.is_ok()
     }
 
     /// The trusted certificates, PEM.
@@ -78,8 +118,10 @@ impl TrustStore {
 impl Trust {
     fn from_pem(pem: &str) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
+        let mut digests = BTreeSet::new();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
             let certificate = certificate.map_err(|error| TlsError::Pem(error.to_string()))?;
+            digests.insert(Sha256::digest(&certificate).into());
             roots.add(certificate).map_err(TlsError::Roots)?;
         }
         if roots.is_empty() {
@@ -90,6 +132,8 @@ impl Trust {
             |error: rustls::server::VerifierBuilderError| TlsError::Config(Error::General(error.to_string()));
         Ok(Self {
             pem: pem.to_owned(),
+            fingerprint: hex(Sha256::digest(digests.iter().flatten().copied().collect::<Vec<_>>())),
+            digests,
             as_client: WebPkiServerVerifier::builder_with_provider(roots.clone(), provider())
                 .build()
                 .map_err(not_possible)?,

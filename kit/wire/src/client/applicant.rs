@@ -9,6 +9,8 @@ use portolan_runtime::backoff::jittered;
 use portolan_runtime::tls::Identity;
 use portolan_runtime::{Backoff, Chain};
 
+use crate::v1::Trust;
+
 /// Waits between two failed renewals: half of a life is left for many.
 const RENEW_RETRY_MIN: Duration = Duration::from_secs(1);
 const RENEW_RETRY_MAX: Duration = Duration::from_mins(1);
@@ -45,6 +47,16 @@ pub trait Applicant: Sync {
 
     /// One try to replace the identity by its own authority, kept before it is used.
     fn renew(&self) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Completes when the hub has said something of its CAs.
+    fn told(&self) -> impl Future<Output = Trust> + Send {
+        std::future::pending()
+    }
+
+    /// One try to trust these CAs (PEM) and no others, kept before it is used.
+    fn trust(&self, _ca_pem: &str) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Is told what a missing identity waits for.
     fn waits_for(&self, _what: String) {}
@@ -105,6 +117,7 @@ pub async fn keep_enrolled(applicant: &impl Applicant) {
                     Ok(Applied::Pending { reason, .. }) => tracing::warn!(reason, "cannot enrol again yet"),
                     Err(error) => tracing::warn!(error = %Chain(&error), "cannot enrol again yet"),
                 },
+                told = applicant.told() => obey(applicant, told).await,
             }
             continue;
         }
@@ -121,6 +134,30 @@ pub async fn keep_enrolled(applicant: &impl Applicant) {
             }
         }
     }
+}
+
+/// Trusts what the hub says, then renews if it says so. Tries until it is done, or until the hub says something else.
+async fn obey(applicant: &impl Applicant, mut told: Trust) {
+    let mut backoff = Backoff::new(RENEW_RETRY_MIN, RENEW_RETRY_MAX);
+    loop {
+        let Err(error) = take_over(applicant, &told).await else {
+            tracing::info!(renewed = told.renew, "the hub's CAs are taken over as it says");
+            return;
+        };
+        tracing::warn!(error = %Chain(&error), "cannot take over the hub's CAs yet");
+        tokio::select! {
+            () = backoff.sleep() => {}
+            newer = applicant.told() => told = newer,
+        }
+    }
+}
+
+async fn take_over<A: Applicant>(applicant: &A, told: &Trust) -> Result<(), A::Error> {
+    applicant.trust(&told.ca_pem).await?;
+    if told.renew {
+        applicant.renew().await?;
+    }
+    Ok(())
 }
 
 /// How long from `now` until half of its life is over; zero if it is.

@@ -44,6 +44,7 @@ pub struct HubLink {
     endpoint: Endpoint,
     server_name: ServerName<'static>,
     tls: Arc<ClientConfig>,
+    trust: Arc<TrustStore>,
     identity: Arc<IdentityStore>,
 }
 
@@ -62,7 +63,8 @@ impl HubLink {
                 .keep_alive_timeout(KEEPALIVE_TIMEOUT)
                 .keep_alive_while_idle(true),
             server_name: ServerName::try_from(host.to_owned()).map_err(|_| refuse())?,
-            tls: tls::client_config(ca, Some(identity.clone()), ALPN_GRPC)?,
+            tls: tls::client_config(ca.clone(), Some(identity.clone()), ALPN_GRPC)?,
+            trust: ca,
             identity,
         })
     }
@@ -70,6 +72,11 @@ impl HubLink {
     /// `host:port`, as given.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The CAs that the hub is verified by in handshakes to come.
+    pub fn trust(&self) -> &Arc<TrustStore> {
+        &self.trust
     }
 
     /// The client certificate offered in handshakes to come.

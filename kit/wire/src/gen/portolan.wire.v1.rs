@@ -5,6 +5,17 @@ pub struct Welcome {
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
 }
+/// What the hub says of its CAs, on the streams of programs whose Hello tells what they trust: when that is something else, and
+/// when the certificate of the stream is to be replaced. The program keeps it, trusts it, and comes back with a new Hello.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Trust {
+    /// All that the program is to trust for the hub and for who has certificates of it, PEM. Replaces what it trusted.
+    #[prost(string, tag = "1")]
+    pub ca_pem: ::prost::alloc::string::String,
+    /// The stream's certificate is not of the CA that the hub issues by: renew it now.
+    #[prost(bool, tag = "2")]
+    pub renew: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnrollRequest {
     /// PKCS#10, DER. Only its public key counts; the subject follows from the proof.
@@ -553,6 +564,9 @@ pub struct RouterHello {
     /// What the router still holds (from before the stream broke, or from its state file), so that only differences are sent.
     #[prost(message, repeated, tag = "4")]
     pub known: ::prost::alloc::vec::Vec<KnownResource>,
+    /// As in AgentHello.
+    #[prost(string, tag = "9")]
+    pub trusts: ::prost::alloc::string::String,
 }
 /// The name is
 /// - the cluster for Target, MemberIdentity and Coverage,
@@ -577,7 +591,7 @@ pub struct KnownResource {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterUpdate {
-    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub kind: ::core::option::Option<router_update::Kind>,
 }
 /// Nested message and enum types in `RouterUpdate`.
@@ -600,6 +614,8 @@ pub mod router_update {
         Alone(super::Alone),
         #[prost(message, tag = "8")]
         LastAnswers(super::LastAnswers),
+        #[prost(message, tag = "9")]
+        Trust(super::Trust),
     }
 }
 /// Split by how often things change and who may see them. A router ignores and acknowledges kinds that it does not know.
@@ -1547,6 +1563,9 @@ pub struct AgentHello {
     /// Only keys that this cluster has proven (SigningKeys) count; those it publishes no longer are forgotten.
     #[prost(string, tag = "6")]
     pub jwks: ::prost::alloc::string::String,
+    /// Which CAs the agent trusts: SHA-256 in hex of their certificates' SHA-256, sorted. Empty: it cannot be told (Trust).
+    #[prost(string, tag = "8")]
+    pub trusts: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
@@ -1743,7 +1762,7 @@ pub struct TokenReviewed {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentUpdate {
-    #[prost(oneof = "agent_update::Kind", tags = "1, 2, 3, 6")]
+    #[prost(oneof = "agent_update::Kind", tags = "1, 2, 3, 6, 7")]
     pub kind: ::core::option::Option<agent_update::Kind>,
 }
 /// Nested message and enum types in `AgentUpdate`.
@@ -1758,6 +1777,8 @@ pub mod agent_update {
         Welcome(super::Welcome),
         #[prost(message, tag = "6")]
         KeyChallenge(super::KeyChallenge),
+        #[prost(message, tag = "7")]
+        Trust(super::Trust),
     }
 }
 /// Once on each stream. Answered by SigningKeys, then and whenever the member signs by another key.

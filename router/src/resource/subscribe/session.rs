@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use portolan_runtime::{ReadyHandle, telemetry};
-use portolan_wire::client::{HubLink, OPEN_TIMEOUT};
+use portolan_wire::client::{CaNews, HubLink, OPEN_TIMEOUT};
 use portolan_wire::protocol::{Spoken, welcomed};
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -45,6 +45,9 @@ pub(super) struct Session {
     updates: Streaming<v1::RouterUpdate>,
     /// Changes when the identity is renewed: the hub must see the new certificate before the old one expires.
     identity: watch::Receiver<u64>,
+    /// Changes when other CAs are trusted: the hub is told by a Hello, on a connection that they verified.
+    trust: watch::Receiver<u64>,
+    news: Arc<CaNews>,
     transaction: Transaction,
     /// Questions to the hub by id, until they are answered.
     pending: HashMap<u64, oneshot::Sender<Decision>>,
@@ -55,9 +58,10 @@ pub(super) struct Session {
 
 impl Session {
     /// Connects and says Hello.
-    pub(super) async fn open(link: &HubLink, state: &HubState) -> Result<Self, SessionError> {
-        let mut identity = link.identity().subscribe();
+    pub(super) async fn open(link: &HubLink, state: &HubState, news: Arc<CaNews>) -> Result<Self, SessionError> {
+        let (mut identity, mut trust) = (link.identity().subscribe(), link.trust().subscribe());
         identity.mark_unchanged();
+        trust.mark_unchanged();
         let mut client = RouterControlClient::new(link.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let (seen_incarnation, seen_view_revision) = state.seen();
@@ -71,6 +75,7 @@ impl Session {
             seen_incarnation,
             seen_view_revision,
             known: state.known(),
+            trusts: link.trust().fingerprint(),
         };
         outbox
             .try_send(message(Out::Hello(hello)))
@@ -81,6 +86,8 @@ impl Session {
             outbox,
             updates,
             identity,
+            trust,
+            news,
             transaction: Transaction::default(),
             pending: HashMap::new(),
             next_id: 0,
@@ -127,6 +134,7 @@ impl Session {
                 }
                 () = state.save_due() => state.save_if_changed().await,
                 _ = self.identity.changed() => return Err(SessionError::Renewed),
+                _ = self.trust.changed() => return Err(SessionError::Renewed),
             }
         }
     }
@@ -156,6 +164,7 @@ impl Session {
                     let _ = waiting.send(answered.map(|one| (one.cluster, one.until_unix_seconds)).collect());
                 }
             }
+            Some(In::Trust(trust)) => self.news.put(trust),
             // The session's own loop reads it.
             Some(In::CaughtUp(_) | In::Alone(_)) => {}
             // Of a newer hub: what this router does not know it was not promised to need.
