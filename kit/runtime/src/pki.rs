@@ -15,14 +15,16 @@ use rcgen::{
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
-use sha2::{Digest, Sha256};
 use thiserror::Error;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::x509::AttributeTypeAndValue;
 
-use crate::hex::hex;
 use crate::secret::Secret;
+
+mod shown;
+
+pub use shown::{Shown, certificates};
 
 /// Life of a CA made here.
 pub const CA_TTL: Duration = Duration::from_hours(10 * 365 * 24);
@@ -372,28 +374,6 @@ pub fn requested(csr_pem: &[u8]) -> Result<Requested, PkiError> {
 
 fn texts(names: &mut dyn Iterator<Item = &AttributeTypeAndValue<'_>>) -> Vec<String> {
     names.filter_map(|name| name.as_str().ok().map(str::to_owned)).collect()
-}
-
-/// A certificate as a person may want to compare it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
-    /// What it says of its owner.
-    pub subject: Subject,
-    /// Of the whole certificate, in hex.
-    pub sha256: String,
-}
-
-/// Reads all certificates of a PEM text. Verifies nothing.
-pub fn certificates(pem: &str) -> Result<Vec<Shown>, PkiError> {
-    let all = CertificateDer::pem_slice_iter(pem.as_bytes());
-    all.map(|der| {
-        let der = der.map_err(|error| PkiError::Certificate(error.to_string()))?;
-        Ok(Shown {
-            subject: subject_of(&der)?,
-            sha256: hex(Sha256::digest(&der)),
-        })
-    })
-    .collect()
 }
 
 /// Reads what a certificate says. Verifies nothing: only for certificates that a handshake accepted, or our own.

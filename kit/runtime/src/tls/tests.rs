@@ -54,6 +54,39 @@ fn common_name(chain: Option<&[rustls_pki_types::CertificateDer<'_>]>) -> Option
     Some(subject_of(chain?.first()?).unwrap().common_name)
 }
 
+/// As while one replaces the other: nothing but their keys tells them apart.
+#[tokio::test]
+async fn of_two_cas_of_one_name_either_is_found() {
+    let [old, new] = [(); 2].map(|()| ca("hub CA"));
+    let bundle = format!("{}\n{}\n", old.pem().trim_end(), new.pem().trim_end());
+    let both = TrustStore::from_pem(&bundle).unwrap();
+    let other_way = TrustStore::from_pem(&format!("{}{}", new.pem(), old.pem())).unwrap();
+    assert_eq!(both.fingerprint(), other_way.fingerprint());
+    assert!(both.shares(&trust(&old)) && both.shares(&trust(&new)) && !trust(&old).shares(&trust(&new)));
+
+    let mut changes = both.subscribe();
+    both.set_pem(&other_way.pem()).unwrap();
+    assert!(!changes.has_changed().unwrap(), "the same certificates");
+    for issuer in [&old, &new] {
+        let routers = issuer.intermediate("portolan routers").unwrap().unwrap();
+        let router = client_identity(&routers, "gateway");
+        let chain: Vec<_> = rustls_pki_types::pem::PemObject::pem_slice_iter(router.cert_pem().as_bytes())
+            .map(Result::unwrap)
+            .collect();
+        assert!(both.verifies_client(&chain) && trust(issuer).verifies_client(&chain));
+        let other = if issuer.pem() == old.pem() { &new } else { &old };
+        assert!(!trust(other).verifies_client(&chain));
+        let server = IdentityStore::new(server_identity(issuer, "hub"));
+        let server = server_config(server, ClientAuth::Required(both.clone()), ALPN_GRPC).unwrap();
+        let client = client_config(both.clone(), Some(IdentityStore::new(router)), ALPN_GRPC).unwrap();
+        shake(&server, &client).await.unwrap();
+    }
+    both.set_pem(new.pem()).unwrap();
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    assert!(!both.verifies_client(&[]));
+}
+
 #[tokio::test]
 async fn mutual_tls_follows_every_store() {
     let (old, new) = (ca("old CA"), ca("new CA"));

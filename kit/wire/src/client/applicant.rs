@@ -112,11 +112,7 @@ pub async fn keep_enrolled(applicant: &impl Applicant) {
         if !wait.is_zero() {
             tokio::select! {
                 () = tokio::time::sleep(jittered(wait.min(LOOK_AGAIN))) => {}
-                () = applicant.refused() => match applicant.apply().await {
-                    Ok(Applied::Enrolled) => {}
-                    Ok(Applied::Pending { reason, .. }) => tracing::warn!(reason, "cannot enrol again yet"),
-                    Err(error) => tracing::warn!(error = %Chain(&error), "cannot enrol again yet"),
-                },
+                () = applicant.refused() => apply_once(applicant).await,
                 told = applicant.told() => obey(applicant, told).await,
             }
             continue;
@@ -136,10 +132,21 @@ pub async fn keep_enrolled(applicant: &impl Applicant) {
     }
 }
 
-/// Trusts what the hub says, then renews if it says so. Tries until it is done, or until the hub says something else.
+/// The hub did not take the identity.
+async fn apply_once(applicant: &impl Applicant) {
+    match applicant.apply().await {
+        Ok(Applied::Enrolled) => {}
+        Ok(Applied::Pending { reason, .. }) => tracing::warn!(reason, "cannot enrol again yet"),
+        Err(error) => tracing::warn!(error = %Chain(&error), "cannot enrol again yet"),
+    }
+}
+
+/// Trusts what the hub says, then renews if it says so. Tries until it is done, the hub says something else, or there is no
+/// identity any more that the hub takes.
 async fn obey(applicant: &impl Applicant, mut told: Trust) {
     let mut backoff = Backoff::new(RENEW_RETRY_MIN, RENEW_RETRY_MAX);
-    loop {
+    let is_good = |identity: Arc<Identity>| identity.not_after() > SystemTime::now();
+    while applicant.identity().is_some_and(is_good) {
         let Err(error) = take_over(applicant, &told).await else {
             tracing::info!(renewed = told.renew, "the hub's CAs are taken over as it says");
             return;
@@ -148,6 +155,7 @@ async fn obey(applicant: &impl Applicant, mut told: Trust) {
         tokio::select! {
             () = backoff.sleep() => {}
             newer = applicant.told() => told = newer,
+            () = applicant.refused() => return apply_once(applicant).await,
         }
     }
 }
@@ -212,6 +220,72 @@ mod tests {
         assert!(tokio::time::timeout(minutes, keep_enrolled(&ahead)).await.is_err());
         let tries = ahead.tries.load(Ordering::Relaxed);
         assert!((2..200).contains(&tries), "{tries}");
+    }
+
+    /// Is told what to trust, and to renew; the first tries of either fail.
+    struct Obedient {
+        identity: Arc<Identity>,
+        news: crate::client::CaNews,
+        /// In order.
+        done: tokio::sync::watch::Sender<Vec<String>>,
+    }
+
+    impl Obedient {
+        /// The first time it fails.
+        fn does(&self, what: &str) -> Result<(), std::io::Error> {
+            let before = self.done.borrow().iter().any(|done| done == what);
+            self.done.send_modify(|done| done.push(what.to_owned()));
+            before.then_some(()).ok_or_else(|| std::io::Error::other("not yet"))
+        }
+    }
+
+    impl Applicant for Obedient {
+        type Error = std::io::Error;
+
+        fn identity(&self) -> Option<Arc<Identity>> {
+            Some(self.identity.clone())
+        }
+
+        async fn apply(&self) -> Result<Applied, Self::Error> {
+            Ok(Applied::Enrolled)
+        }
+
+        async fn renew(&self) -> Result<(), Self::Error> {
+            self.does("renew")
+        }
+
+        async fn told(&self) -> Trust {
+            self.news.take().await
+        }
+
+        async fn trust(&self, ca_pem: &str) -> Result<(), Self::Error> {
+            self.does(ca_pem)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_hub_says_of_its_cas_is_done_in_order_and_tried_again() {
+        let ca = CertificateAuthority::generate("test").unwrap();
+        let issued = ca.issue_client("ada", None, Duration::from_hours(100)).unwrap();
+        let obedient = Obedient {
+            identity: Arc::new(Identity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap()),
+            news: crate::client::CaNews::default(),
+            done: tokio::sync::watch::Sender::default(),
+        };
+        for (ca_pem, renew) in [("not taken", true), ("both", false)] {
+            let ca_pem = ca_pem.to_owned();
+            obedient.news.put(Trust { ca_pem, renew });
+        }
+        let both = tokio::time::timeout(Duration::from_mins(5), keep_enrolled(&obedient)).await;
+        assert!(both.is_err());
+        assert_eq!(*obedient.done.borrow(), ["both", "both"], "the last word counts");
+        obedient.news.put(Trust {
+            ca_pem: "new".to_owned(),
+            renew: true,
+        });
+        let new = tokio::time::timeout(Duration::from_mins(5), keep_enrolled(&obedient)).await;
+        assert!(new.is_err());
+        assert_eq!(obedient.done.borrow()[2..], ["new", "new", "renew", "new", "renew"]);
     }
 
     #[test]
