@@ -43,12 +43,10 @@ impl CaRotation {
 
     /// Writes it.
     pub fn to_data(&self) -> BTreeMap<String, String> {
+        let drop_absent = if self.drop_absent { "true" } else { "" };
         let texts = [
             (WANTED, self.wanted.clone().unwrap_or_default()),
-            (
-                DROP_ABSENT,
-                self.drop_absent.then(|| "true".to_owned()).unwrap_or_default(),
-            ),
+            (DROP_ABSENT, drop_absent.to_owned()),
             (PHASE, self.phase.clone()),
             (WAITING, self.waiting.join("\n")),
             (REFUSED, self.refused.clone().unwrap_or_default()),

@@ -13,15 +13,15 @@ use portolan_crds::labels::{CONFIG_MAP_CA_ROTATION, SYSTEM_NAMESPACE};
 use portolan_crds::rotation::CaRotation;
 use portolan_runtime::pki;
 
-use crate::cli::{HubArgs, RotateArgs};
+use crate::cli::{HubArgs, RotateArgs, StepArgs};
 use crate::connect::connect;
 use crate::{hub_ca, install};
 
 const POLL: Duration = Duration::from_millis(200);
 
 /// A step, in the hub's word for it.
-fn wanted(args: &RotateArgs) -> &'static str {
-    match (args.issue, args.finish, args.abort) {
+fn wanted(step: &StepArgs) -> &'static str {
+    match (step.issue, step.finish, step.abort) {
         (true, _, _) => "issue",
         (_, true, _) => "finish",
         (_, _, true) => "abort",
@@ -31,7 +31,7 @@ fn wanted(args: &RotateArgs) -> &'static str {
 
 pub(crate) async fn rotate(args: &RotateArgs) -> anyhow::Result<()> {
     let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
-    let (step, deadline) = (wanted(args), Instant::now() + args.timeout);
+    let (step, deadline) = (wanted(&args.step), Instant::now() + args.timeout);
     // Of a step before that was interrupted: nothing is issued by a CA that the API server does not trust yet.
     trust_published(&hub.client).await?;
     if step == "issue" || step == "finish" {
@@ -135,10 +135,14 @@ async fn until_nobody_waits(hub: &Client, drop_absent: bool, deadline: Instant) 
             return Ok(());
         }
         if Instant::now() > deadline {
-            let lines = waiting.iter().map(|line| format!("\n  {line}")).collect::<String>();
+            let names = waiting
+                .iter()
+                .map(|line| line.as_str())
+                .collect::<Vec<_>>()
+                .join("\n  ");
             bail!(
-                "this step is not over, it waits for{lines}\nRun it again; agents and routers that are gone for good are left \
-                 behind by --drop-absent"
+                "this step is not over, it waits for\n  {names}\nRun it again; agents and routers that are gone for good are \
+                 left behind by --drop-absent"
             );
         }
         tokio::time::sleep(POLL).await;

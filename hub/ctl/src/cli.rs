@@ -12,8 +12,10 @@ use portolan_wire::subscription::CallerPod;
 use serde::Serialize;
 
 mod ca;
+mod router;
 
-pub(crate) use self::ca::{CaCommand, RotateArgs};
+pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
+pub(crate) use self::router::{ForgetArgs, RouterCommand};
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///
@@ -93,18 +95,6 @@ the usual rules. Selectors need the namespaces that there are: give the members 
 Examples:
   $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig
   $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig --yes";
-
-const FORGET_HELP: &str = "\
-Deletes the Router object on the hub, as kubectl delete rt -n portolan-system NAME does. Its
-streams to the hub end within seconds, its certificate is refused although it is good for days,
-and the agents take its tokens back: members refuse new requests with them within 15 seconds.
-Watches, execs and port-forwards that it has open in members last until they end. The bootstrap
-token that it enrolled with makes no other router. A router that is to serve again enrols anew:
-with a new token from `portolanctl router-token NAME`, and an empty state folder.
-
-Examples:
-  $ portolanctl get routers --hub-kubeconfig hub.kubeconfig
-  $ portolanctl router forget gateway --hub-kubeconfig hub.kubeconfig";
 
 const GET_HELP: &str = "\
 Clusters, shards, callers and routers are the hub's to tell: --hub-kubeconfig FILE, or --dir DIR.
@@ -322,22 +312,6 @@ pub(crate) enum GetWhat {
     Routers,
     /// Kinds that the members of a shard do not all serve alike
     Kinds,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum RouterCommand {
-    /// Refuse a router from now on, and take its tokens in the members back
-    #[command(after_help = FORGET_HELP)]
-    Forget(ForgetArgs),
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ForgetArgs {
-    /// Names of routers, as `get routers` lists them
-    #[arg(value_name = "NAME", required = true)]
-    pub(crate) names: Vec<String>,
-    #[command(flatten)]
-    pub(crate) hub: HubArgs,
 }
 
 #[derive(Debug, Subcommand)]

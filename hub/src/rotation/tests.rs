@@ -12,6 +12,7 @@ use crate::testing::{Objects, TestAgent, TestHub, hello_of, key_and_csr, scripte
 
 const NAMESPACE: &str = "portolan-system";
 const FOLDER: &str = "/api/v1/namespaces/portolan-system";
+const STATE: &str = "/api/v1/namespaces/portolan-system/configmaps/portolan-ca-rotation";
 
 struct Ground {
     hub: TestHub,
@@ -50,22 +51,18 @@ impl Ground {
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "portolan-ca-rotation", "resourceVersion": "1"}, "data": wanted.to_data(),
         });
-        self.objects().lock().insert(self.path(), map);
+        self.objects().lock().insert(STATE.to_owned(), map);
         self.looks().await
     }
 
     async fn looks(&self) -> CaRotation {
         self.rotation.look().await.unwrap();
-        let data = self.objects().lock()[&self.path()]["data"].clone();
+        let data = self.objects().lock()[STATE]["data"].clone();
         CaRotation::from_data(&serde_json::from_value(data).unwrap_or_default())
     }
 
     fn objects(&self) -> &Objects {
         &self.hub.objects
-    }
-
-    fn path(&self) -> String {
-        format!("{FOLDER}/configmaps/portolan-ca-rotation")
     }
 
     fn fingerprint(&self) -> String {

@@ -10,6 +10,7 @@ use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_runtime::tls::{Identity as TlsIdentity, IdentityStore, TrustStore};
 use portolan_runtime::{Secret, pki};
 use portolan_testbed::eventually;
+use portolan_tests::daemon::Daemon;
 use portolan_tests::door::Door;
 use portolan_tests::programs::argument;
 use portolan_tests::shard::federated;
@@ -56,6 +57,11 @@ impl Ground {
     async fn ca(&self, words: &[&str]) -> Result<String, String> {
         let arguments = [&["ca"], words, &["--hub-kubeconfig", &self.hub]].concat();
         ctl::ok(&arguments).await.map_err(|error| format!("{error:#}"))
+    }
+
+    async fn forget(&self, router: &str) {
+        let arguments = ["router", "forget", router, "--hub-kubeconfig", &self.hub];
+        ctl::ok(&arguments).await.unwrap();
     }
 
     /// What everybody is to trust now, as it is published.
@@ -107,6 +113,57 @@ fn probe(doors: watch::Receiver<Door>, stop: Arc<AtomicBool>, asked: Arc<AtomicU
     probe
 }
 
+/// Both are trusted. A second router, away while this step is taken, is waited for by name; then the hub restarts, the router
+/// is back, and the step is run again.
+async fn begins(ground: &Ground) -> (String, Daemon) {
+    let world = &ground.world;
+    let old = ground.bundle().await;
+    let hub_address = routers::hub_of(world).unwrap();
+    let mut second = routers::start(world, "second", &hub_address, &[]).await.unwrap();
+    second.ready().await;
+    second.stop().await.unwrap();
+    let early = ground.ca(&["rotate", "--issue"]).await.unwrap_err();
+    assert!(early.contains("there is no new CA yet"), "{early}");
+    let waits = ground.ca(&["rotate", "--timeout", "5s"]).await.unwrap_err();
+    assert!(waits.contains("router second (is not connected)"), "{waits}");
+    let early = ground.ca(&["rotate", "--issue", "--timeout", "1s"]).await.unwrap_err();
+    assert!(early.contains("router second"), "{early}");
+    let both = ground.bundle().await;
+    assert!(both != old && chain(both.as_bytes()).len() == 2);
+
+    let hub = world.fleet.take_over("hub").await.unwrap();
+    hub.ready().await;
+    assert_eq!(ground.bundle().await, both, "no third CA");
+    second.start_again().await.unwrap();
+    let words = ground.ca(&["rotate"]).await.unwrap();
+    assert!(words.contains("--issue"), "{words}");
+    let shown = ground.ca(&["show"]).await.unwrap();
+    assert!(
+        shown.contains("new, trusted by the hub") && !shown.contains("waits for"),
+        "{shown}"
+    );
+    // It served nobody, and is not needed any more.
+    ground.forget("second").await;
+    drop(second);
+    (both, hub)
+}
+
+/// Agents and routers have certificates of the new CA, which is returned; the hub restarts once more.
+async fn issues(ground: &Ground, old: &str, both: &str, hub: &mut Daemon) -> Arc<TrustStore> {
+    ground.ca(&["rotate", "--issue"]).await.unwrap();
+    hub.kill().await.unwrap();
+    hub.start_again().await.unwrap();
+    hub.ready().await;
+    let new = TrustStore::from_pem(&without(both, old)).unwrap();
+    assert!(
+        new.verifies_client(&ground.agent_chain().await),
+        "the agent has renewed"
+    );
+    let router = ground.router_files();
+    assert!(new.verifies_client(&chain(router.as_bytes())), "and the router");
+    new
+}
+
 #[tokio::test]
 async fn the_ca_is_replaced_under_load_and_what_the_old_one_signed_is_worth_nothing() {
     let ground = Ground::new().await;
@@ -123,83 +180,42 @@ async fn the_ca_is_replaced_under_load_and_what_the_old_one_signed_is_worth_noth
         explicit.with_certificate(ca_pem, &forged.cert_pem, key).unwrap()
     };
     assert_eq!(as_person(&old).get("/version", &[]).await.unwrap().status, 200);
-
     let (doors, first) = watch::channel(ground.door(&old).await);
     let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut probes = probe(first, stop.clone(), asked.clone());
-    let mut open = Watch::open(&doors.borrow().clone(), &format!("{PATH}?{WATCH_LIST}"))
+    let mut open = Watch::open(&ground.door(&old).await, &format!("{PATH}?{WATCH_LIST}"))
         .await
         .unwrap();
     open.begun().await.unwrap();
 
-    // A second router, away while the first step is taken, is waited for by name.
-    let hub_address = routers::hub_of(world).unwrap();
-    let mut second = routers::start(world, "second", &hub_address, &[]).await.unwrap();
-    second.ready().await;
-    second.stop().await.unwrap();
-    let early = ground.ca(&["rotate", "--issue"]).await.unwrap_err();
-    assert!(early.contains("there is no new CA yet"), "{early}");
-    let waits = ground.ca(&["rotate", "--timeout", "5s"]).await.unwrap_err();
-    assert!(waits.contains("router second (is not connected)"), "{waits}");
-    let early = ground.ca(&["rotate", "--issue", "--timeout", "1s"]).await.unwrap_err();
-    assert!(early.contains("router second"), "{early}");
-    let both = ground.bundle().await;
-    assert!(both != old && chain(both.as_bytes()).len() == 2);
-
-    // The hub restarts, the router is back, and the step is run again.
-    let mut hub = world.fleet.take_over("hub").await.unwrap();
-    hub.ready().await;
-    assert_eq!(ground.bundle().await, both, "no third CA");
-    second.start_again().await.unwrap();
-    let words = ground.ca(&["rotate"]).await.unwrap();
-    assert!(words.contains("--issue"), "{words}");
-    let shown = ground.ca(&["show"]).await.unwrap();
-    assert!(
-        shown.contains("new, trusted by the hub") && !shown.contains("waits for"),
-        "{shown}"
-    );
-
+    let (both, mut hub) = begins(&ground).await;
     // Operators and people get both before the second step.
     doors.send_replace(ground.door(&both).await);
-    ground.ca(&["rotate", "--issue"]).await.unwrap();
-    hub.kill().await.unwrap();
-    hub.start_again().await.unwrap();
-    hub.ready().await;
-    let new_trust = TrustStore::from_pem(&without(&both, &old)).unwrap();
-    assert!(
-        new_trust.verifies_client(&ground.agent_chain().await),
-        "the agent has renewed"
+    let new = issues(&ground, &old, &both, &mut hub).await;
+    let by_new = ground.door(&new.pem()).await;
+    assert_eq!(
+        by_new.get(PATH, &[]).await.unwrap().status,
+        200,
+        "which the router shows"
     );
-    assert!(
-        new_trust.verifies_client(&chain(ground.router_files().as_bytes())),
-        "and the router"
-    );
-    let by_new = ground.door(&new_trust.pem()).await;
-    assert_eq!(by_new.get(PATH, &[]).await.unwrap().status, 200, "which shows it");
     assert_eq!(
         as_person(&both).get("/version", &[]).await.unwrap().status,
         200,
         "people keep theirs"
     );
-
     let done = ground.ca(&["rotate", "--finish"]).await.unwrap();
     assert!(done.contains("trusted no more"), "{done}");
-    let new = ground.bundle().await;
-    assert_eq!(
-        TrustStore::from_pem(&new).unwrap().fingerprint(),
-        new_trust.fingerprint()
-    );
+    let left = TrustStore::from_pem(&ground.bundle().await).unwrap();
+    assert_eq!(left.fingerprint(), new.fingerprint());
     doors.send_replace(by_new);
     refused_since(&ground, &stolen_files, &both, &as_person(&both)).await;
 
-    // The API server trusts the hub's answers, and who was told last follows.
+    // The API server trusts the hub's answers.
     let clusters = json!([{"name": "east", "namespaces": ["h-east", "h-more"]}]);
     world.own("alpha", clusters).await.unwrap();
-    let made = world.direct("east");
-    made.ok(&["create", "configmap", "after", "-n", "h-east"])
-        .await
-        .unwrap();
-    assert_eq!(open.sees("h-east/after").await.unwrap(), "ADDED");
+    let made = ["create", "configmap", "after", "-n", "h-east"];
+    world.direct("east").ok(&made).await.unwrap();
+    assert_eq!(open.sees("h-east/after").await.unwrap(), "ADDED", "the watch goes on");
     stop.store(true, Ordering::Relaxed);
     let wrong = probes.join_next().await.unwrap().unwrap();
     let asked = asked.load(Ordering::Relaxed);
