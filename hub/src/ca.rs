@@ -92,6 +92,8 @@ pub(crate) struct Current {
     /// For agents, routers and people, in the order of [`Identity::ISSUERS`]; the hub's own where that is of an age when it
     /// had none below it.
     kinds: [Arc<CertificateAuthority>; 3],
+    /// Its number in the life of this hub.
+    serial: u64,
     phase: Phase,
     /// All that are trusted, PEM.
     bundle: String,
@@ -119,6 +121,7 @@ impl Current {
         let trust = TrustStore::from_pem(&bundle)?;
         Ok(Self {
             kinds,
+            serial: before.map_or(0, |before| before.serial + 1),
             phase: roots.phase(),
             fingerprint: trust.fingerprint(),
             issuer: TrustStore::from_pem(root.pem())?,
@@ -214,6 +217,18 @@ pub(crate) async fn load_or_create(client: &Client, namespace: &str) -> Result<R
         }
         Err(error) => Err(failed("create")(error)),
     }
+}
+
+/// What the Secret holds, if that is not what `current` is.
+pub(crate) async fn changed(client: &Client, namespace: &str, current: &Current) -> Result<Option<Roots>, CaError> {
+    let secrets = Api::<KubeSecret>::namespaced(client.clone(), namespace);
+    let secret = secrets.get(SECRET_CA).await.map_err(|source| CaError::Kube {
+        action: "get",
+        namespace: namespace.to_owned(),
+        source,
+    })?;
+    let roots = stored::read(&secret, namespace)?;
+    Ok((!roots.is_of(current.phase, &current.bundle)).then_some(roots))
 }
 
 /// Writes the CA's certificate where everybody may read it who may read nothing else here.

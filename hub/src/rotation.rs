@@ -74,6 +74,10 @@ impl Rotation {
         if present.is_none() && self.ca.current().phase() == Phase::One {
             return Ok::<_, RotationError>(());
         }
+        // Of two hubs that overlap the other may have gone on.
+        if let Some(roots) = ca::changed(&self.client, &self.namespace, &self.ca.current()).await? {
+            self.ca.apply(&roots)?;
+        }
         let data = present.as_ref().and_then(|map| map.data.clone()).unwrap_or_default();
         let before = CaRotation::from_data(&data);
         let refused = match &before.wanted {
@@ -127,7 +131,7 @@ impl Rotation {
                 return Ok(Some(format!("it waits for {}", waiting.join(", "))));
             }
         }
-        let roots = match ca::advance(&self.client, &self.namespace, step).await {
+        let roots = match ca::advance(&self.client, &self.namespace, (phase, step)).await {
             Ok(roots) => roots,
             Err(StepError::Refused(why)) => return Ok(Some(why)),
             Err(StepError::Ca(error)) => return Err(error),

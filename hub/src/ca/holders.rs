@@ -21,8 +21,10 @@ pub(super) struct Held {
     epoch: u64,
     /// Fingerprint of the CAs that it trusts; empty if it cannot be told.
     trusts: String,
-    /// Whether its certificate is of the CA that issues.
+    /// Whether its certificate is of the CA that issued when it was looked at.
     issued: bool,
+    /// Serial of the CAs that it was looked at by.
+    looked_at: u64,
 }
 
 /// By identity, in the words of its certificate.
@@ -56,6 +58,7 @@ impl Authorities {
                 epoch,
                 trusts,
                 issued: false,
+                looked_at: 0,
             },
             holders: self.holders.clone(),
             changes: self.current.subscribe(),
@@ -75,7 +78,8 @@ impl Authorities {
         } else if held.trusts != current.fingerprint {
             Some(Waits::Trust)
         } else {
-            (!held.issued).then_some(Waits::Certificate)
+            // The session may be busy: what it found before a step says nothing after it.
+            (!held.issued || held.looked_at != current.serial).then_some(Waits::Certificate)
         }
     }
 }
@@ -117,6 +121,7 @@ impl Holder {
             ));
         }
         self.held.issued = current.issuer.verifies_client(&self.chain);
+        self.held.looked_at = current.serial;
         self.holders.lock().insert(self.name.clone(), self.held.clone());
         let is_news = self.held.trusts != current.fingerprint || !self.held.issued;
         Ok((is_news && !self.held.trusts.is_empty()).then(|| v1::Trust {

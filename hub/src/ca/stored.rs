@@ -117,6 +117,11 @@ impl Roots {
         }
     }
 
+    /// Whether these are the CAs of this phase and bundle, in the same places.
+    pub(super) fn is_of(&self, phase: Phase, bundle: &str) -> bool {
+        self.phase() == phase && self.bundle() == bundle
+    }
+
     /// The certificates of all that are trusted, PEM, the one that issues first.
     pub(super) fn bundle(&self) -> String {
         let issuing = self.issuing.pem();
@@ -189,8 +194,8 @@ fn pair(ca: &CertificateAuthority, keys: [&str; 2]) -> BTreeMap<String, ByteStri
     keys.map(ToOwned::to_owned).into_iter().zip(texts).collect()
 }
 
-/// Takes a step, or finds that it was taken.
-pub(crate) async fn advance(client: &Client, namespace: &str, step: Step) -> Result<Roots, StepError> {
+/// Takes a step from where the caller judged it, or finds that it was taken.
+pub(crate) async fn advance(client: &Client, namespace: &str, (from, step): (Phase, Step)) -> Result<Roots, StepError> {
     let secrets = Api::<KubeSecret>::namespaced(client.clone(), namespace);
     let failed = |action| {
         move |source| CaError::Kube {
@@ -202,6 +207,10 @@ pub(crate) async fn advance(client: &Client, namespace: &str, step: Step) -> Res
     let mut lost = None;
     for _ in 0..ATTEMPTS {
         let secret = secrets.get(SECRET_CA).await.map_err(failed("get"))?;
+        if read(&secret, namespace)?.phase() != from {
+            let why = "another hub, or a person, has gone on with the rotation meanwhile: look at it, and ask again";
+            return Err(StepError::Refused(why.to_owned()));
+        }
         let Some(next) = after(&secret, step, namespace)? else {
             return Ok(read(&secret, namespace)?);
         };

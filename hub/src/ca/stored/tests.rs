@@ -8,6 +8,12 @@ use crate::testing::{Objects, faulty_api, scripted_api};
 
 const SECRET: &str = "/api/v1/namespaces/n/secrets/portolan-ca";
 
+/// From where the Secret is.
+async fn advance(client: &Client, namespace: &str, step: Step) -> Result<Roots, StepError> {
+    let from = load_or_create(client, namespace).await.unwrap().phase();
+    super::advance(client, namespace, (from, step)).await
+}
+
 async fn refusal(client: &Client, step: Step) -> String {
     advance(client, "n", step).await.unwrap_err().to_string()
 }
@@ -108,11 +114,25 @@ async fn a_step_whose_answer_is_lost_is_taken_once() {
     let client = faulty_api(objects, faults.clone());
     load_or_create(&client, "n").await.unwrap();
     faults.lock().lost_after = Some(0);
-    assert!(advance(&client, "n", Step::Begin).await.is_err());
+    assert!(super::advance(&client, "n", (Phase::One, Step::Begin)).await.is_err());
     let kept = load_or_create(&client, "n").await.unwrap();
     assert_eq!(kept.phase(), Phase::Both);
     assert_eq!(
         advance(&client, "n", Step::Begin).await.unwrap().bundle(),
         kept.bundle()
     );
+}
+
+#[tokio::test]
+async fn who_judged_another_phase_takes_no_step() {
+    let client = scripted_api(Objects::default());
+    load_or_create(&client, "n").await.unwrap();
+    advance(&client, "n", Step::Begin).await.unwrap();
+    advance(&client, "n", Step::Issue).await.unwrap();
+    // A hub that has not heard of the last step yet, and so did not look who has which certificate.
+    for stale in [Phase::One, Phase::Both] {
+        let refused = super::advance(&client, "n", (stale, Step::Finish)).await.unwrap_err();
+        assert!(refused.to_string().contains("another hub"), "{refused}");
+    }
+    assert_eq!(load_or_create(&client, "n").await.unwrap().phase(), Phase::New);
 }

@@ -152,6 +152,13 @@ async fn obey(applicant: &impl Applicant, mut told: Trust) {
             return;
         };
         tracing::warn!(error = %Chain(&error), "cannot take over the hub's CAs yet");
+        // The identity goes on meanwhile.
+        let due = applicant
+            .identity()
+            .is_some_and(|own| until_half_life(&own, SystemTime::now()).is_zero());
+        if due && let Err(error) = applicant.renew().await {
+            tracing::warn!(error = %Chain(&error), "the certificate could not be renewed, trying again");
+        }
         tokio::select! {
             () = backoff.sleep() => {}
             newer = applicant.told() => told = newer,
