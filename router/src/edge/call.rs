@@ -114,22 +114,18 @@ impl Call<'_> {
                 self.discover(&wanted, request, admitted).await
             }
             Plan::Local(local) => Ok(Served::local(self.local(local, &request.asked))),
-            Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => {
-                let _held = self.admit((Life::Unary, false), &request, body).await?;
-                Err(self.may_know(&request).await.err().unwrap_or(fault))
-            }
+            Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => self.unknown(fault, &request, body).await,
             Plan::Refuse(fault) => Err(fault),
         }
     }
 
     /// That there is no member of a name is told to people who might use it.
-    async fn may_know(&self, request: &Identified) -> Result<(), Fault> {
-        match (&request.asked.view, &request.caller) {
-            (View::Explicit(cluster), Caller::Person { user, groups }) => {
-                self.edge.preflight.access.may_know((user, groups), cluster).await
-            }
-            _ => Ok(()),
+    async fn unknown(&self, fault: Fault, request: &Identified, body: Incoming) -> Result<Served, Fault> {
+        if let (View::Explicit(cluster), Caller::Person { user, groups }) = (&request.asked.view, &request.caller) {
+            let _held = self.admit((Life::Unary, false), request, body).await?;
+            self.edge.preflight.access.may_know((user, groups), cluster).await?;
         }
+        Err(fault)
     }
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
