@@ -249,9 +249,11 @@ pub struct BreakerStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum TrafficClass {
-    /// Requests with one answer.
+    /// Requests with one answer, but for lists.
     #[default]
     Unary,
+    /// Reads of whole collections.
+    List,
     /// Beginnings of watches.
     WatchStart,
     /// exec, attach, port-forward, proxy upgrades.

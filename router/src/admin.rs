@@ -77,7 +77,8 @@ impl Pages {
                 "class": status.class.as_str(),
                 "state": status.report.state.as_str(),
                 "reason": status.report.reason,
-                "transitions": status.report.transitions,
+                "transitions": status.report.transitions.values().sum::<u64>(),
+                "transitionsByReason": status.report.transitions,
                 "refusedCallers": status.callers.iter().map(|(caller, state)| match caller {
                     CallerId::Pod(key) => json!({"cluster": &*key.home_cluster, "podUid": &*key.pod_uid, "state": state.as_str()}),
                     CallerId::Person(user) => json!({"user": user, "state": state.as_str()}),

@@ -29,7 +29,7 @@ use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::Discovery;
 use crate::stage::discovery::DiscoveryMetrics;
-use crate::stage::dispatch::{Dispatcher, OwnRequests};
+use crate::stage::dispatch::{Dispatcher, OwnRequests, Prober};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
@@ -102,6 +102,11 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
     register(&parts, &registry);
     start_admin(admin, &parts, registry, telemetry, tasks);
     start_hub(&parts, tasks)?;
+    let prober = Prober::new(parts.routing.clone());
+    tasks.spawn_service("look-at-members", async move {
+        prober.run().await;
+        Ok(())
+    });
     let ends = Ends {
         accepting: accepting.on(traffic.clone()),
         clients: clients.on(traffic),

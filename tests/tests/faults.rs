@@ -11,6 +11,8 @@
 
 #[path = "faults/away.rs"]
 mod away;
+#[path = "faults/breakers.rs"]
+mod breakers;
 #[path = "faults/drain.rs"]
 mod drain;
 #[path = "faults/member.rs"]

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use portolan_testbed::eventually;
+use portolan_testbed::{Fault, eventually};
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, World};
 use serde::Deserialize as _;
@@ -89,6 +89,8 @@ const SELDOM: [(&str, &str, &str, &str); 16] = [
 
 /// What is tried although nobody has to allow it: the hub makes its namespace where it may.
 const TRIED: [&str; 1] = ["hub: create /api/v1/namespaces"];
+
+const MAPS: &str = "/api/v1/namespaces/old/configmaps";
 
 /// Kinds that are labelled in this run.
 const LABELLED: [&str; 2] = ["configmaps", "namespaces"];
@@ -233,12 +235,11 @@ async fn every_right_is_used_and_none_is_missing() {
     })
     .await
     .unwrap();
-    // A request of a caller, and objects that come and go.
-    let door = world
-        .listed_door("alpha", "/api/v1/namespaces/old/configmaps")
-        .await
-        .unwrap();
-    drop(door);
+    // A request of a caller, one that finds no way to the member, and objects that come and go.
+    let door = world.listed_door("alpha", MAPS).await.unwrap();
+    world.cluster("east").fault(Fault::Reset).await.unwrap();
+    assert_ne!(door.get(MAPS, &[]).await.unwrap().status, 200);
+    world.cluster("east").fault(Fault::None).await.unwrap();
     let east = world.cluster("east").client().await.unwrap();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}});
     Api::<ConfigMap>::namespaced(east, "old")

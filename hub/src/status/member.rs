@@ -123,6 +123,7 @@ fn breaker_status(router: &str, breaker: &v1::BreakerState) -> Option<BreakerSta
         _ => return None,
     };
     let traffic_class = match breaker.traffic_class.as_str() {
+        "list" => TrafficClass::List,
         "watch" => TrafficClass::WatchStart,
         "upgrade" => TrafficClass::Upgrade,
         "token-review" => TrafficClass::TokenReview,

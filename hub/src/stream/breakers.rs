@@ -19,7 +19,7 @@ const MAX_OTHER_LEASES: usize = 16;
 pub(super) fn bounded(report: Vec<v1::BreakerState>, known: impl Fn(&str) -> bool) -> Vec<v1::BreakerState> {
     let mut kept = BTreeMap::new();
     for mut breaker in report {
-        let class = ["watch", "upgrade", "token-review"]
+        let class = ["list", "watch", "upgrade", "token-review"]
             .into_iter()
             .find(|class| breaker.traffic_class == *class);
         let state = ["open", "half-open"].into_iter().find(|state| breaker.state == *state);

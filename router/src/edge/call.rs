@@ -395,7 +395,7 @@ impl Call<'_> {
                 record.class = Some(if fan.watch {
                     TrafficClass::Watch
                 } else {
-                    TrafficClass::Unary
+                    TrafficClass::List
                 });
                 if let [leg] = fan.legs.as_slice() {
                     record.cluster = Some(leg.cluster().clone());

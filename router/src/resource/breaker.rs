@@ -2,8 +2,9 @@
 //! network itself.
 //!
 //! There is one per member cluster and traffic class, so that a member whose watches hang still answers its unary
-//! requests; within it those callers whose own requests alone fail have one for themselves (`askers`). [`Breaker`] is the shared handle that `dispatch` asks and tells; `core` holds the rules. Not here: what
-//! counts as a failure (`dispatch` classifies responses, `upstream` errors), and rate limits.
+//! requests; within it those callers whose own requests alone fail have one for themselves (`askers`). [`Breaker`] is the
+//! shared handle that `dispatch` asks and tells; `core` holds the rules. Not here: what counts as a failure (the table in
+//! `dispatch::outcome`), the router's own look at `/readyz` (`upstream::readyz`), and rate limits.
 
 mod askers;
 mod core;
@@ -11,7 +12,7 @@ mod shared;
 
 use std::time::Duration;
 
-pub(crate) use self::core::{Outcome, State};
+pub(crate) use self::core::{Outcome, Readyz, State, Transition};
 pub(crate) use self::shared::{Breaker, Change, Pass, Refused, Report};
 
 /// Failures in a row that open the breaker.

@@ -146,6 +146,11 @@ impl RoutingStore {
         self.connector.subscribe()
     }
 
+    /// Wakes when there may be reason to look at a member.
+    pub(crate) fn looks(&self) -> watch::Receiver<u64> {
+        self.connector.looks()
+    }
+
     /// A request needed a kind that no member is known to serve: `discovery` is to look again soon.
     pub(crate) fn miss(&self) {
         self.missed.notify_one();

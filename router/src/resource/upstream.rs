@@ -6,11 +6,13 @@
 
 mod body;
 mod connection;
+mod doubt;
 mod endpoint;
 mod exchange;
 mod gather;
 mod last_answer;
 mod pool;
+mod readyz;
 pub(crate) mod retry;
 #[cfg(test)]
 pub(crate) mod scripted;
@@ -35,6 +37,7 @@ pub(crate) use self::gather::{gather, gather_request};
 use self::last_answer::LastAnswer;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};
+use self::readyz::Looks;
 use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
 use crate::resource::bulkhead::{Bulkhead, TARGET_IN_FLIGHT, TARGET_QUEUE};
@@ -97,7 +100,7 @@ pub(crate) struct Upstream {
     /// An error when the target's endpoints or CA cannot be used: every request says so.
     transport: Result<Transport, ConnectError>,
     /// By [`TrafficClass`].
-    breakers: [Arc<Breaker>; 4],
+    breakers: [Arc<Breaker>; 5],
     /// Of unary requests, so that a slow member holds no more of the router than its share.
     pub(crate) bulkhead: Bulkhead,
     pub(crate) retries: RetryBudget,
@@ -105,6 +108,8 @@ pub(crate) struct Upstream {
     last_answer: LastAnswer,
     /// What its last failure was. A mutex: written by failures, read by refusals.
     last_failure: Mutex<Option<Arc<str>>>,
+    /// Whether it is there at all.
+    looks: Looks,
 }
 
 #[derive(Debug)]
@@ -129,6 +134,8 @@ pub(crate) struct Connector {
     tasks: Tasks,
     /// Counts what the hub is to be told: transitions of breakers, changes of the set of members, answers after a pause. A watch: only the latest matters.
     changed: watch::Sender<u64>,
+    /// Counts reasons to look at members. A watch as well.
+    looks: watch::Sender<u64>,
 }
 
 /// All members of one moment.
@@ -161,6 +168,7 @@ impl Connector {
             settings,
             tasks,
             changed: watch::Sender::new(0),
+            looks: watch::Sender::new(0),
         }
     }
 
@@ -187,6 +195,11 @@ impl Connector {
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
+
+    /// Changes when there may be reason to look at a member; see [`Upstream::wants_look`].
+    pub(crate) fn looks(&self) -> watch::Receiver<u64> {
+        self.looks.subscribe()
+    }
 }
 
 impl Upstreams {
@@ -198,6 +211,11 @@ impl Upstreams {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Members whose `/readyz` is to be looked at now.
+    pub(crate) fn to_look_at(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.0.values().filter(|upstream| upstream.wants_look())
     }
 
     /// All breakers there are.
@@ -239,11 +257,12 @@ impl Upstream {
             cluster: target.cluster.clone(),
             target: target.clone(),
             transport: Transport::new(target, connector),
-            breakers: [breaker(), breaker(), breaker(), breaker()],
+            breakers: TrafficClass::ALL.map(|_| breaker()),
             bulkhead: Bulkhead::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
             retries: RetryBudget::default(),
             last_answer: LastAnswer::now(connector.changed.clone()),
             last_failure: Mutex::new(None),
+            looks: Looks::new(connector.looks.clone()),
         }
     }
 
@@ -254,9 +273,10 @@ impl Upstream {
     }
 
     pub(crate) fn breaker(&self, class: TrafficClass) -> &Arc<Breaker> {
-        let [unary, watch, upgrade, review] = &self.breakers;
+        let [unary, list, watch, upgrade, review] = &self.breakers;
         match class {
             TrafficClass::Unary => unary,
+            TrafficClass::List => list,
             TrafficClass::Watch => watch,
             TrafficClass::Upgrade => upgrade,
             TrafficClass::TokenReview => review,
@@ -284,13 +304,13 @@ impl Upstream {
         self.last_answer.at()
     }
 
-    /// A unary request was answered: breakers of rarer traffic need not wait for some of their own to find out.
-    pub(crate) fn answers(&self) {
-        for class in [TrafficClass::Watch, TrafficClass::Upgrade, TrafficClass::TokenReview] {
-            if let Some(transition) = self.breaker(class).recover() {
-                let (from, to) = (transition.from.as_str(), transition.to.as_str());
-                tracing::info!(cluster = %self.cluster, class = class.as_str(), from, to, reason = %transition.why, "breaker changed");
-            }
+    /// A request of this class was answered: breakers of other traffic need not wait for some of their own to find out. Lists
+    /// and single requests that timed out are their own to tell: they come anyway.
+    pub(crate) fn answers(&self, answered: TrafficClass) {
+        for class in TrafficClass::ALL.into_iter().filter(|class| *class != answered) {
+            let rare = !matches!(class, TrafficClass::Unary | TrafficClass::List);
+            let whatever = rare && answered == TrafficClass::Unary;
+            self.changed(class, self.breaker(class).recover(whatever));
         }
     }
 

@@ -9,6 +9,7 @@
 mod acting;
 mod outcome;
 mod own;
+mod probe;
 mod received;
 mod rename;
 mod renamed;
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) use self::own::{DocumentRequest, OwnRequests};
+pub(crate) use self::probe::Prober;
 use self::upgrade::Tunnel;
 use crate::decision::plan::Forward;
 use crate::decision::rewrite;

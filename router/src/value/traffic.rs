@@ -6,8 +6,10 @@ use crate::value::classify::{ApiRequest, Verb};
 /// Kinds of traffic that do not share connections or breakers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum TrafficClass {
-    /// Everything that ends by itself.
+    /// Everything that ends by itself, but for lists.
     Unary,
+    /// Reads of whole collections: a member that cannot manage them may well answer the rest.
+    List,
     /// Watches and followed logs.
     Watch,
     /// Requests that ask for another protocol.
@@ -18,12 +20,13 @@ pub(crate) enum TrafficClass {
 
 impl TrafficClass {
     /// All of them.
-    pub(crate) const ALL: [Self; 4] = [Self::Unary, Self::Watch, Self::Upgrade, Self::TokenReview];
+    pub(crate) const ALL: [Self; 5] = [Self::Unary, Self::List, Self::Watch, Self::Upgrade, Self::TokenReview];
 
     /// As in metrics and breaker reports.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Unary => "unary",
+            Self::List => "list",
             Self::Watch => "watch",
             Self::Upgrade => "upgrade",
             Self::TokenReview => "token-review",
@@ -68,6 +71,7 @@ impl Traffic {
         let class = match request.upgrade {
             Some(_) => TrafficClass::Upgrade,
             None if request.verb == Verb::Watch || follows => TrafficClass::Watch,
+            None if request.verb == Verb::List => TrafficClass::List,
             None => TrafficClass::Unary,
         };
         let effect = match request.verb {
@@ -84,11 +88,7 @@ impl Traffic {
 
     /// One member's part of a list or a watch: a plain stream, whatever protocol the client wants to switch to.
     pub(crate) fn collection(watch: bool) -> Self {
-        let class = if watch {
-            TrafficClass::Watch
-        } else {
-            TrafficClass::Unary
-        };
+        let class = if watch { TrafficClass::Watch } else { TrafficClass::List };
         Self {
             class,
             effect: Effect::Collection,

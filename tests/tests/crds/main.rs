@@ -381,7 +381,7 @@ status:
   tokenExpiry: '2026-01-02T03:04:05Z'
   allowedServiceAccounts: [a/b]
   allowedUsers: [c]
-  breakers: [{router: r, trafficClass: WatchStart, state: HalfOpen, reason: x, since: '2026-01-02T03:04:05Z'}]
+  breakers: [{router: r, trafficClass: List, state: HalfOpen, reason: x, since: '2026-01-02T03:04:05Z'}]
 ";
 
 const WHOLE_ROUTER: &str = r"

@@ -17,13 +17,13 @@ const WEST_MAPS: &str = "/api/v1/namespaces/team-b/configmaps";
 const WEST_WATCH: &str = "/api/v1/namespaces/team-b/configmaps?watch=true&resourceVersion=0";
 
 /// Requests on east that go on while something happens to west.
-struct Neighbour {
+pub(crate) struct Neighbour {
     pulse: Pulse,
     watch: Watcher,
 }
 
 impl Neighbour {
-    async fn start(door: &Door) -> Self {
+    pub(crate) async fn start(door: &Door) -> Self {
         Self {
             watch: Watcher::start(door, "team-a").await.unwrap(),
             pulse: Pulse::start(door.clone(), EAST),
@@ -31,7 +31,7 @@ impl Neighbour {
     }
 
     /// Nothing failed, nothing was slow, and the watch still sees what happens.
-    async fn assert_untouched(mut self, ground: &Ground, marker: &str) {
+    pub(crate) async fn assert_untouched(mut self, ground: &Ground, marker: &str) {
         make(&ground.world, "east", "team-a", marker).await;
         self.watch.sees(marker).await;
         self.pulse.assert_untouched().await;

@@ -37,12 +37,28 @@ pub(crate) enum Outcome {
     Success,
     /// It did not, or what answered was no API server: of this one request, see `askers`.
     Failure,
+    /// It had all of the request and all the time there was: as a failure, but no `/readyz` tells when it is over.
+    TimedOut,
     /// There is no way to it, or the connection broke, pings that were not answered included.
     Unreachable,
     /// The client gave up waiting. Speaks against the member where others see it fail too, and against no caller.
     Slow,
     /// Says nothing: the client went away, the request was shed later, or the member said 429.
     Neutral,
+}
+
+impl Outcome {
+    pub(crate) fn is_failure(self) -> bool {
+        matches!(self, Self::Failure | Self::TimedOut | Self::Unreachable)
+    }
+
+    /// What it is where others see the member fail as well.
+    pub(super) fn of_all(self) -> Self {
+        match self {
+            Self::Slow => Self::TimedOut,
+            other => other,
+        }
+    }
 }
 
 /// A change of state, for metrics, logs and reports.
@@ -58,11 +74,32 @@ pub(crate) struct Transition {
 pub(crate) enum Why {
     Consecutive(u32),
     Ratio { failures: u32, requests: u32 },
+    Unreachable,
     ProbeFailed,
     ProbeSucceeded,
     OpenTimeOver,
+    MemberReady,
+    ReadyzForbidden,
     MemberAnswers,
     AnswersOthers,
+}
+
+impl Why {
+    /// The word in metrics: of a closed set.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Consecutive(_) => "consecutive-failures",
+            Self::Ratio { .. } => "failure-ratio",
+            Self::Unreachable => "unreachable",
+            Self::ProbeFailed => "probe-failed",
+            Self::ProbeSucceeded => "probe-succeeded",
+            Self::OpenTimeOver => "open-time-over",
+            Self::MemberReady => "readyz",
+            Self::ReadyzForbidden => "readyz-forbidden",
+            Self::MemberAnswers => "member-answers",
+            Self::AnswersOthers => "answers-others",
+        }
+    }
 }
 
 impl std::fmt::Display for Why {
@@ -71,13 +108,30 @@ impl std::fmt::Display for Why {
             Self::Consecutive(1) => f.write_str("a failure"),
             Self::Consecutive(failures) => write!(f, "{failures} failures in a row"),
             Self::Ratio { failures, requests } => write!(f, "{failures} of {requests} requests failed"),
+            Self::Unreachable => f.write_str("it answers nobody, and takes no new connection either"),
             Self::ProbeFailed => f.write_str("the probe failed"),
             Self::ProbeSucceeded => f.write_str("the probe succeeded"),
+            Self::OpenTimeOver => f.write_str("the open time is over, one probe is let through"),
+            Self::MemberReady => f.write_str("the member says that it is ready, one probe is let through"),
+            Self::ReadyzForbidden => {
+                f.write_str("the member is there, but its /readyz is not for this router: one probe is let through")
+            }
             Self::MemberAnswers => f.write_str("the open time is over and the member answers other requests"),
             Self::AnswersOthers => f.write_str("the member answers other shards"),
-            Self::OpenTimeOver => f.write_str("the open time is over, one probe is let through"),
         }
     }
+}
+
+/// What the router's own look at a member's `/readyz` found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readyz {
+    Ready,
+    /// 401, 403 or 404: a caller's request must tell.
+    Forbidden,
+    /// An answer of another kind, or none in time, over a connection that came about.
+    NotReady,
+    /// No connection.
+    Unreachable,
 }
 
 /// The right to send one request. Its outcome must be told; a ticket of an earlier state counts for nothing.
@@ -110,6 +164,10 @@ pub(super) struct Core {
     window: Window,
     /// Openings without a quiet time between them.
     openings: u32,
+    /// Open, and what opened it is over when `/readyz` says so.
+    heeds_readyz: bool,
+    /// Half-open because of `/readyz`.
+    by_readyz: bool,
     open_until: Option<Instant>,
     closed_at: Option<Instant>,
     probing: bool,
@@ -126,6 +184,8 @@ impl Core {
             consecutive: 0,
             window: Window::default(),
             openings: 0,
+            heeds_readyz: false,
+            by_readyz: false,
             open_until: None,
             closed_at: None,
             probing: false,
@@ -148,6 +208,7 @@ impl Core {
     pub(super) fn admit(&mut self, now: Instant, lease: bool) -> (Admission, Option<Transition>) {
         let mut transition = None;
         if self.state == State::Open && self.open_until.is_none_or(|until| now >= until) {
+            self.by_readyz = false;
             transition = Some(self.enter(State::HalfOpen, Why::OpenTimeOver));
         }
         let admission = match self.state {
@@ -183,14 +244,47 @@ impl Core {
     }
 
     /// The member answered traffic of another kind. Closes a breaker that only waits for a probe which may never come:
-    /// nobody may want to exec for days.
-    pub(super) fn recover(&mut self, now: Instant) -> Option<Transition> {
+    /// nobody may want to exec for days. `whatever`: also one that is open for time-outs, which are of its own kind.
+    pub(super) fn recover(&mut self, now: Instant, whatever: bool) -> Option<Transition> {
         let waiting = match self.state {
             State::Closed => false,
-            State::Open => !self.lease_probing && self.open_until.is_none_or(|until| now >= until),
-            State::HalfOpen => !self.probing && !self.lease_probing,
+            State::Open => {
+                let over = self.open_until.is_none_or(|until| now >= until);
+                over && !self.lease_probing && (whatever || self.heeds_readyz)
+            }
+            State::HalfOpen => !self.probing && !self.lease_probing && (whatever || self.heeds_readyz),
         };
         waiting.then(|| self.close(now, Why::MemberAnswers))
+    }
+
+    /// Whether `/readyz` may end what it is open for.
+    pub(super) fn wants_readyz(&self) -> bool {
+        self.state == State::Open && self.heeds_readyz
+    }
+
+    /// The member was asked for its `/readyz`: one that is ready, or may not be asked so, is tried by one request. A word
+    /// that the request then shows to be wrong counts for nothing until the open time is over.
+    pub(super) fn readyz(&mut self, found: Readyz) -> Option<Transition> {
+        let why = match found {
+            Readyz::Ready => Why::MemberReady,
+            Readyz::Forbidden => Why::ReadyzForbidden,
+            Readyz::NotReady | Readyz::Unreachable => return None,
+        };
+        self.wants_readyz().then(|| {
+            self.by_readyz = true;
+            self.enter(State::HalfOpen, why)
+        })
+    }
+
+    /// Nothing has come from the member for a while, and no connection of the router's own comes about: opens, whoever
+    /// asked for what. What it is open for already is explained by it.
+    pub(super) fn unreachable(&mut self, now: Instant, jitter: f64) -> Option<Transition> {
+        if self.state == State::Open {
+            self.heeds_readyz = true;
+            return None;
+        }
+        self.by_readyz = false;
+        Some(self.open(now, jitter, Why::Unreachable, true))
     }
 
     /// The member answered a shard that this breaker does not refuse.
@@ -211,11 +305,11 @@ impl Core {
                 self.window.count(now, self.settings.window, false);
                 None
             }
-            Outcome::Failure | Outcome::Unreachable => {
+            Outcome::Failure | Outcome::TimedOut | Outcome::Unreachable => {
                 self.consecutive = self.consecutive.saturating_add(1);
                 self.window.count(now, self.settings.window, true);
                 let why = self.reason_to_open(now)?;
-                Some(self.open(now, jitter, why))
+                Some(self.open(now, jitter, why, outcome != Outcome::TimedOut))
             }
         }
     }
@@ -227,8 +321,10 @@ impl Core {
         }
         match (outcome, self.state) {
             (Outcome::Success, _) => Some(self.close(now, Why::ProbeSucceeded)),
-            (Outcome::Failure | Outcome::Unreachable, State::HalfOpen) => {
-                Some(self.open(now, jitter, Why::ProbeFailed))
+            (Outcome::Failure | Outcome::TimedOut | Outcome::Unreachable, State::HalfOpen) => {
+                // Ready it said, and was not.
+                let heeds = outcome != Outcome::TimedOut && !self.by_readyz;
+                Some(self.open(now, jitter, Why::ProbeFailed, heeds))
             }
             // A lease's probe of an open breaker that failed changes nothing: the open time goes on.
             _ => None,
@@ -246,7 +342,7 @@ impl Core {
         over.then_some(Why::Ratio { failures, requests })
     }
 
-    fn open(&mut self, now: Instant, jitter: f64, why: Why) -> Transition {
+    fn open(&mut self, now: Instant, jitter: f64, why: Why, heeds_readyz: bool) -> Transition {
         // Growth starts over only after the breaker stayed closed for as long as it is ever open.
         let quiet = self
             .closed_at
@@ -258,6 +354,7 @@ impl Core {
         self.openings = (self.openings + 1).min(MAX_GROWTH);
         self.open_until = Some(now + wait);
         self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+        self.heeds_readyz = heeds_readyz;
         self.enter(State::Open, why)
     }
 

@@ -1,5 +1,6 @@
 //! The handle on one breaker that requests share: a lock around the rules, the clock, and what others see of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 
 use super::Settings;
 use super::askers::{Askers, Group, Reach};
-use super::core::{Admission, Core, Outcome, State, Ticket, Transition};
+use super::core::{Admission, Core, Outcome, Readyz, State, Ticket, Transition};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// What metrics, the hub and `/configz` are told of a breaker.
@@ -19,8 +20,8 @@ pub(crate) struct Report {
     /// Why it is in this state; empty until the first transition.
     pub(crate) reason: String,
     pub(crate) since: SystemTime,
-    /// Counts transitions.
-    pub(crate) transitions: u64,
+    /// Counts transitions, by the word for why.
+    pub(crate) transitions: BTreeMap<&'static str, u64>,
 }
 
 /// Refused by an open breaker: nothing was sent.
@@ -68,7 +69,7 @@ impl Breaker {
             state: State::Closed,
             reason: String::new(),
             since: SystemTime::now(),
-            transitions: 0,
+            transitions: BTreeMap::new(),
         };
         Arc::new(Self {
             inner: Mutex::new(Inner {
@@ -137,13 +138,36 @@ impl Breaker {
         }
     }
 
-    /// The member answered other traffic: closes if it only waits for a probe. Costs nothing while closed.
-    pub(crate) fn recover(&self) -> Option<Transition> {
+    /// The member answered other traffic: closes if it only waits for a probe. Costs nothing while closed. `whatever`: see
+    /// [`Core::recover`].
+    pub(crate) fn recover(&self, whatever: bool) -> Option<Transition> {
         if self.closed.load(Ordering::Relaxed) {
             return None;
         }
+        self.change(|core| core.recover(Instant::now(), whatever))
+    }
+
+    /// Whether the member's `/readyz` may end its open time.
+    pub(crate) fn wants_readyz(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed) && self.inner.lock().core.wants_readyz()
+    }
+
+    /// What the member said of itself.
+    pub(crate) fn readyz(&self, found: Readyz) -> Option<Transition> {
+        self.change(|core| core.readyz(found))
+    }
+
+    /// No connection to the member comes about, for nobody.
+    pub(crate) fn unreachable(&self) -> Option<Transition> {
+        self.change(|core| core.unreachable(Instant::now(), rand::random()))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Core) -> Option<Transition>) -> Option<Transition> {
         let mut inner = self.inner.lock();
-        let transition = inner.core.recover(Instant::now());
+        let transition = change(&mut inner.core);
+        if transition.is_some() {
+            inner.sole = None;
+        }
         self.publish(&mut inner, transition.as_ref());
         transition
     }
@@ -164,7 +188,7 @@ impl Breaker {
         let (own, all) = match reach {
             None => (outcome, outcome),
             Some(Reach::Caller) => (outcome, Outcome::Neutral),
-            Some(Reach::Shards | Reach::Sole) => (Outcome::Neutral, Outcome::Failure),
+            Some(Reach::Shards | Reach::Sole) => (Outcome::Neutral, outcome.of_all()),
         };
         let own = inner.tell_own(pass, own, now);
         let sole = pass
@@ -181,7 +205,7 @@ impl Breaker {
             Some(transition) if transition.to == State::Open => inner.sole = sole,
             Some(_) => inner.sole = None,
             // Others see it fail as well.
-            None if matches!(all, Outcome::Failure | Outcome::Unreachable) && inner.sole != sole => inner.sole = None,
+            None if all.is_failure() && inner.sole != sole => inner.sole = None,
             None => {}
         }
         self.publish(&mut inner, transition.as_ref());
@@ -192,12 +216,11 @@ impl Breaker {
     /// Under the lock, so that reports come in the order of the transitions.
     fn publish(&self, inner: &mut Inner, transition: Option<&Transition>) {
         let Some(transition) = transition else { return };
-        inner.report = Report {
-            state: transition.to,
-            reason: transition.why.to_string(),
-            since: SystemTime::now(),
-            transitions: inner.report.transitions + 1,
-        };
+        let report = &mut inner.report;
+        report.state = transition.to;
+        report.reason = transition.why.to_string();
+        report.since = SystemTime::now();
+        *report.transitions.entry(transition.why.word()).or_default() += 1;
         self.closed.store(transition.to == State::Closed, Ordering::Relaxed);
         self.changes.send_modify(|count| *count += 1);
     }
@@ -213,7 +236,7 @@ impl Inner {
     /// How far the failure of a caller's request reaches; `None` for all other outcomes.
     fn reach(&mut self, caller: Option<&Caller>, outcome: Outcome, now: Instant) -> Option<Reach> {
         match outcome {
-            Outcome::Failure | Outcome::Slow => {
+            Outcome::Failure | Outcome::TimedOut | Outcome::Slow => {
                 let reach = |caller| self.askers.failed(caller, now, self.settings.window);
                 Some(caller.map_or(Reach::Shards, reach))
             }
@@ -231,7 +254,7 @@ impl Inner {
             outcome
         };
         let core = match (&ticket, outcome) {
-            (None, Outcome::Failure) => self.askers.own(caller, self.settings, now)?,
+            (None, Outcome::Failure | Outcome::TimedOut) => self.askers.own(caller, self.settings, now)?,
             (None, _) => return None,
             (Some(_), _) => self.askers.known(caller)?,
         };

@@ -26,10 +26,14 @@ fn refused(core: &mut Core, now: Instant, lease: bool) -> bool {
 
 /// A breaker opened by failures in a row at `now`.
 fn opened(now: Instant) -> Core {
+    opened_by(Outcome::Failure, now)
+}
+
+fn opened_by(outcome: Outcome, now: Instant) -> Core {
     let mut core = Core::new(settings());
     for _ in 0..CONSECUTIVE_FAILURES {
         let ticket = pass(&mut core, now, false);
-        core.record(ticket, Outcome::Failure, now, 1.0);
+        core.record(ticket, outcome, now, 1.0);
     }
     assert_eq!(core.state(), State::Open);
     core
@@ -181,15 +185,84 @@ fn leases_have_their_own_probe_and_need_not_wait_out_the_open_time() {
 fn a_breaker_that_waits_for_a_probe_closes_when_the_member_answers_others() {
     let now = Instant::now();
     let mut core = opened(now);
-    assert_eq!(core.recover(now + OPEN_FOR / 2), None, "its time is not over");
-    assert_eq!(core.recover(now + OPEN_FOR).unwrap().to, State::Closed);
-    assert_eq!(core.recover(now + OPEN_FOR), None);
+    assert_eq!(core.recover(now + OPEN_FOR / 2, true), None, "its time is not over");
+    assert_eq!(core.recover(now + OPEN_FOR, false).unwrap().to, State::Closed);
+    assert_eq!(core.recover(now + OPEN_FOR, true), None);
 
     let mut core = opened(now);
     let probe = pass(&mut core, now + OPEN_FOR, false);
-    assert_eq!(core.recover(now + OPEN_FOR), None, "the probe will tell");
+    assert_eq!(core.recover(now + OPEN_FOR, true), None, "the probe will tell");
     core.record(probe, Outcome::Neutral, now + OPEN_FOR, 0.0);
-    assert_eq!(core.recover(now + OPEN_FOR).unwrap().to, State::Closed);
+    assert_eq!(core.recover(now + OPEN_FOR, true).unwrap().to, State::Closed);
+
+    let mut core = opened_by(Outcome::TimedOut, now);
+    assert_eq!(
+        core.recover(now + OPEN_FOR, false),
+        None,
+        "time-outs are its own kind's"
+    );
+    assert_eq!(core.recover(now + OPEN_FOR, true).unwrap().to, State::Closed);
+}
+
+#[test]
+fn a_member_that_is_ready_ends_the_open_time_of_what_failed_and_not_of_what_was_slow() {
+    let now = Instant::now();
+    for outcome in [Outcome::Failure, Outcome::Unreachable] {
+        for (found, why) in [
+            (Readyz::Ready, Some("readyz")),
+            (Readyz::Forbidden, Some("readyz-forbidden")),
+            (Readyz::NotReady, None),
+            (Readyz::Unreachable, None),
+        ] {
+            let mut core = opened_by(outcome, now);
+            assert!(core.wants_readyz());
+            let word = core.readyz(found).map(|transition| transition.why.word());
+            assert_eq!(word, why, "{outcome:?} {found:?}");
+            assert_eq!(refused(&mut core, now, false), why.is_none());
+            assert!(refused(&mut core, now, false), "one request, not two");
+        }
+    }
+    let mut core = opened_by(Outcome::TimedOut, now);
+    assert!(!core.wants_readyz());
+    assert_eq!(core.readyz(Readyz::Ready), None);
+    assert!(refused(&mut core, now, false));
+    assert_eq!(core.unreachable(now, 1.0), None, "open already");
+    assert!(core.wants_readyz(), "but now it is known why nothing came");
+}
+
+#[test]
+fn a_readyz_that_was_wrong_counts_for_nothing_until_the_open_time_is_over() {
+    let now = Instant::now();
+    let mut core = opened(now);
+    core.readyz(Readyz::Ready).unwrap();
+    let probe = pass(&mut core, now, false);
+    core.record(probe, Outcome::Failure, now, 1.0);
+    assert_eq!((core.state(), core.wants_readyz()), (State::Open, false));
+    assert_eq!(core.readyz(Readyz::Ready), None);
+    let over = now + OPEN_FOR * 2;
+    let probe = pass(&mut core, over, false);
+    core.record(probe, Outcome::Failure, over, 1.0);
+    assert!(core.wants_readyz());
+}
+
+#[test]
+fn a_member_that_is_gone_opens_whatever_was_asked() {
+    let now = Instant::now();
+    let mut core = Core::new(settings());
+    let before = pass(&mut core, now, false);
+    assert_eq!(core.unreachable(now, 1.0).unwrap().why.word(), "unreachable");
+    assert!(refused(&mut core, now, false));
+    assert_eq!(
+        core.record(before, Outcome::Success, now, 1.0),
+        None,
+        "of an earlier state"
+    );
+    assert!(core.wants_readyz());
+    core.readyz(Readyz::Ready).unwrap();
+    let probe = pass(&mut core, now, false);
+    assert_eq!(core.unreachable(now, 1.0).unwrap().from, State::HalfOpen);
+    assert_eq!(core.record(probe, Outcome::Success, now, 1.0), None);
+    assert_eq!(core.state(), State::Open);
 }
 
 #[test]
@@ -210,8 +283,8 @@ fn a_dropped_pass_is_neutral_and_reports_follow() {
     assert_eq!(breaker.report().state, State::HalfOpen);
     breaker.admit(None, false).unwrap().record(Outcome::Success);
     assert_eq!(
-        (breaker.report().state, breaker.report().transitions),
-        (State::Closed, 3)
+        (breaker.report().state, breaker.report().transitions.values().sum()),
+        (State::Closed, 3_u64)
     );
     assert_eq!(*changes.borrow(), 3);
 }
@@ -219,59 +292,166 @@ fn a_dropped_pass_is_neutral_and_reports_follow() {
 #[derive(Debug, Clone)]
 enum Step {
     Admit { lease: bool },
-    Record { which: usize, outcome: u8 },
+    Record { which: usize, outcome: Outcome },
+    Readyz(Readyz),
+    Unreachable,
+    Recover { whatever: bool },
+    AnswersOthers,
     Wait { millis: u64 },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let outcome = prop_oneof![
+        Just(Outcome::Success),
+        Just(Outcome::Failure),
+        Just(Outcome::TimedOut),
+        Just(Outcome::Unreachable),
+        Just(Outcome::Slow),
+        Just(Outcome::Neutral),
+    ];
+    let readyz = prop_oneof![
+        Just(Readyz::Ready),
+        Just(Readyz::Forbidden),
+        Just(Readyz::NotReady),
+        Just(Readyz::Unreachable),
+    ];
     let step = prop_oneof![
-        4 => any::<bool>().prop_map(|lease| Step::Admit { lease }),
-        4 => (any::<usize>(), 0_u8..3).prop_map(|(which, outcome)| Step::Record { which, outcome }),
-        1 => (0_u64..20_000).prop_map(|millis| Step::Wait { millis }),
+        8 => any::<bool>().prop_map(|lease| Step::Admit { lease }),
+        8 => (any::<usize>(), outcome).prop_map(|(which, outcome)| Step::Record { which, outcome }),
+        4 => readyz.prop_map(Step::Readyz),
+        1 => Just(Step::Unreachable),
+        1 => any::<bool>().prop_map(|whatever| Step::Recover { whatever }),
+        1 => Just(Step::AnswersOthers),
+        2 => (0_u64..20_000).prop_map(|millis| Step::Wait { millis }),
     ];
     proptest::collection::vec(step, 0..300)
 }
 
-proptest! {
-    /// Whatever happens: never more than one probe of a kind in flight outside of closed, refusals never exceed the
-    /// maximum, and once the open time is over and nothing is in flight, the next request passes.
-    #[test]
-    fn never_stuck_and_never_a_crowd(history in steps(), jitter in 0.0_f64..=1.0) {
-        let mut now = Instant::now();
-        let mut core = Core::new(settings());
-        let mut held: Vec<Ticket> = Vec::new();
-        for step in history {
-            match step {
-                Step::Admit { lease } => {
-                    let before = core.state();
-                    match core.admit(now, lease).0 {
-                        Admission::Pass(ticket) => held.push(ticket),
-                        Admission::Refuse { retry_in } => {
-                            prop_assert!(before != State::Closed);
-                            prop_assert!(retry_in <= MAX_OPEN_FOR);
-                        }
-                    }
-                }
-                Step::Record { which, outcome } if !held.is_empty() => {
-                    let ticket = held.swap_remove(which % held.len());
-                    let outcome = [Outcome::Success, Outcome::Failure, Outcome::Neutral][usize::from(outcome)];
-                    let before = core.state();
-                    let transition = core.record(ticket, outcome, now, jitter);
-                    if outcome == Outcome::Neutral {
-                        prop_assert_eq!(transition, None);
-                    }
-                    if before == State::Open && core.state() == State::Closed {
-                        prop_assert_eq!(outcome, Outcome::Success);
-                    }
-                }
-                Step::Record { .. } => {}
-                Step::Wait { millis } => now += Duration::from_millis(millis),
+/// A breaker with who was let through, by the state that it is in since.
+struct History {
+    now: Instant,
+    core: Core,
+    /// With the number of states before, and whether it is a lease's.
+    held: Vec<(Ticket, u32, bool)>,
+    states: u32,
+    /// When it opened last.
+    opened: Option<Instant>,
+}
+
+impl History {
+    fn entered(&mut self, transition: Option<super::core::Transition>) {
+        if let Some(transition) = transition {
+            assert_ne!(transition.from, transition.to);
+            assert_eq!(transition.to, self.core.state());
+            self.states += 1;
+            if transition.to == State::Open {
+                self.opened = Some(self.now);
             }
         }
-        for ticket in held {
-            core.record(ticket, Outcome::Neutral, now, jitter);
+    }
+
+    fn take(&mut self, step: &Step, jitter: f64) {
+        match step {
+            Step::Admit { lease } => {
+                let before = self.core.state();
+                let (admission, transition) = self.core.admit(self.now, *lease);
+                self.entered(transition);
+                match admission {
+                    Admission::Pass(ticket) => self.held.push((ticket, self.states, *lease)),
+                    Admission::Refuse { retry_in } => {
+                        assert_ne!(before, State::Closed);
+                        assert!(retry_in <= MAX_OPEN_FOR);
+                        let opened = self.opened.unwrap();
+                        assert!(before != State::Open || *lease || self.now < opened + MAX_OPEN_FOR);
+                    }
+                }
+            }
+            Step::Record { which, outcome } if !self.held.is_empty() => {
+                let (ticket, _, _) = self.held.swap_remove(which % self.held.len());
+                let before = self.core.state();
+                let transition = self.core.record(ticket, *outcome, self.now, jitter);
+                assert!(transition.is_none() || !matches!(outcome, Outcome::Neutral | Outcome::Slow));
+                if before != State::Closed && self.core.state() == State::Closed {
+                    assert_eq!(*outcome, Outcome::Success);
+                }
+                self.entered(transition);
+            }
+            Step::Record { .. } => {}
+            Step::Readyz(found) => {
+                let transition = self.core.readyz(*found);
+                assert!(
+                    transition
+                        .as_ref()
+                        .is_none_or(|transition| transition.to == State::HalfOpen)
+                );
+                self.entered(transition);
+            }
+            Step::Unreachable => {
+                let transition = self.core.unreachable(self.now, jitter);
+                assert_eq!(self.core.state(), State::Open);
+                self.entered(transition);
+            }
+            Step::Recover { whatever } => {
+                let transition = self.core.recover(self.now, *whatever);
+                self.entered(transition);
+            }
+            Step::AnswersOthers => {
+                let transition = self.core.answers_others(self.now);
+                self.entered(transition);
+            }
+            Step::Wait { millis } => self.now += Duration::from_millis(*millis),
         }
-        prop_assert!(matches!(core.admit(now + MAX_OPEN_FOR, false).0, Admission::Pass(_)));
+    }
+
+    /// Requests under way that were let through in this state.
+    fn under_way(&self, lease: bool) -> usize {
+        let mine = |(_, state, its): &&(Ticket, u32, bool)| *state == self.states && *its == lease;
+        self.held.iter().filter(mine).count()
+    }
+}
+
+proptest! {
+    /// Whatever happens: outside of closed never more than one request of a kind is under way, none but leases while open;
+    /// refusals never exceed the maximum; an open one always ends, and once nothing is in flight the next request passes.
+    #[test]
+    fn never_stuck_and_never_a_crowd(history in steps(), jitter in 0.0_f64..=1.0) {
+        let now = Instant::now();
+        let mut run = History { now, core: Core::new(settings()), held: Vec::new(), states: 0, opened: None };
+        for step in history {
+            run.take(&step, jitter);
+            let most = match run.core.state() {
+                State::Closed => usize::MAX,
+                State::HalfOpen => 1,
+                State::Open => 0,
+            };
+            prop_assert!(run.under_way(false) <= most, "{step:?}");
+            prop_assert!(run.core.state() == State::Closed || run.under_way(true) <= 1, "{step:?}");
+        }
+        for (ticket, _, _) in run.held {
+            run.core.record(ticket, Outcome::Neutral, run.now, jitter);
+        }
+        let probe = run.core.admit(run.now + MAX_OPEN_FOR, false).0;
+        let Admission::Pass(probe) = probe else { panic!("stuck") };
+        run.core.record(probe, Outcome::Success, run.now + MAX_OPEN_FOR, jitter);
+        prop_assert_eq!(run.core.state(), State::Closed);
+    }
+
+    /// Of one open time, whatever `/readyz` says, two requests at most meet a member that fails them.
+    #[test]
+    fn a_readyz_that_lies_costs_one_request_more(every in 100_u64..3_000) {
+        let mut now = Instant::now();
+        let mut core = opened(now);
+        let (start, mut failed) = (now, 0);
+        while now < start + MAX_OPEN_FOR {
+            now += Duration::from_millis(every);
+            core.readyz(Readyz::Ready);
+            if let Admission::Pass(ticket) = core.admit(now, false).0 {
+                core.record(ticket, Outcome::Failure, now, 1.0);
+                failed += 1;
+            }
+        }
+        // Open times of 5, 10, 20 and 40 s begin in a minute, each of which is followed by two at most.
+        prop_assert!(failed <= 8, "{failed}");
     }
 
     /// While it is open, no ordinary request passes before its time.

@@ -82,9 +82,11 @@ fn breakers(upstreams: &Upstreams, encoder: &mut DescriptorEncoder<'_>) -> fmt::
     let family = encoder.encode_descriptor("breaker_transitions", help, None, MetricType::Counter);
     let mut family = family?;
     for status in &all {
-        let labels: Labels<'_> = vec![("cluster", &*status.cluster), ("class", status.class.as_str())];
-        let value = ConstCounter::new(status.report.transitions);
-        value.encode(family.encode_family(&labels)?)?;
+        for (why, count) in &status.report.transitions {
+            let (cluster, class) = (&*status.cluster, status.class.as_str());
+            let labels: Labels<'_> = vec![("cluster", cluster), ("class", class), ("reason", why)];
+            ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+        }
     }
     Ok(())
 }

@@ -387,6 +387,7 @@ async fn breakers_are_reported_after_hello_and_when_the_members_change() {
         states,
         [
             ("east", "unary", "closed"),
+            ("east", "list", "closed"),
             ("east", "watch", "closed"),
             ("east", "upgrade", "closed"),
             ("east", "token-review", "closed")

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use http::uri::Authority;
 use parking_lot::Mutex;
 use portolan_runtime::tls::{self, TrustStore};
@@ -31,12 +32,21 @@ pub(crate) enum ConnectError {
     Tcp { address: String, reason: String },
     #[error("the TLS handshake with {address} failed: {reason}")]
     Tls { address: String, reason: String },
+    #[error("{address} broke off the TLS handshake: {reason}")]
+    Cut { address: String, reason: String },
     #[error("{address} did not speak HTTP: {reason}")]
     Http { address: String, reason: String },
     #[error("connecting to {address} took longer than {after:?}")]
     Timeout { address: String, after: Duration },
     #[error("the member cluster is being removed from this router")]
     Closed,
+}
+
+impl ConnectError {
+    /// Whether nobody gets through, rather than that what is there is not trusted or not understood.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Self::Tcp { .. } | Self::Cut { .. } | Self::Timeout { .. })
+    }
 }
 
 /// Protocol of a connection, chosen by ALPN.
@@ -121,6 +131,26 @@ impl Dialer {
         Err(failure)
     }
 
+    /// Whichever endpoint connects first, all of them tried at once; an error if none does in the connect time-out.
+    pub(crate) async fn race(&self, protocol: Protocol) -> Result<Dialed, ConnectError> {
+        let attempts = self.endpoints.iter().map(|endpoint| {
+            let attempt = tokio::time::timeout(self.connect_timeout, self.connect(endpoint, protocol));
+            let late = || ConnectError::Timeout {
+                address: endpoint.address(),
+                after: self.connect_timeout,
+            };
+            attempt
+                .map(move |outcome| outcome.unwrap_or_else(|_| Err(late())))
+                .boxed()
+        });
+        let attempts: Vec<_> = attempts.collect();
+        if attempts.is_empty() {
+            return Err(ConnectError::Unusable("there is none".to_owned()));
+        }
+        let (dialed, _) = futures::future::select_ok(attempts).await?;
+        Ok(dialed)
+    }
+
     /// Those that did not just fail first; each part in order of preference.
     fn in_order(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {
         let failed = move |endpoint: &&Endpoint| {
@@ -151,7 +181,13 @@ impl Dialer {
         let mut stream = TlsConnector::from(config.clone())
             .connect(endpoint.server_name.clone(), socket::tuned(tcp))
             .await
-            .map_err(|error| tls(error.to_string()))?;
+            .map_err(|error| match error.get_ref() {
+                Some(inner) if inner.is::<rustls::Error>() => tls(error.to_string()),
+                _ => ConnectError::Cut {
+                    address: endpoint.address(),
+                    reason: error.to_string(),
+                },
+            })?;
         if protocol == Protocol::Http2 {
             if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                 return Err(tls("it does not offer HTTP/2".to_owned()));

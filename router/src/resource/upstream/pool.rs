@@ -38,6 +38,8 @@ struct State {
     connections: Vec<Arc<Connection>>,
     waiters: VecDeque<oneshot::Sender<Result<Slot, ConnectError>>>,
     dialing: usize,
+    /// Counts retirements: dials that began before one are not waited for.
+    era: u64,
     /// Stream cap that the member told last: how many waiters a dial under way will serve.
     cap: usize,
     closed: bool,
@@ -116,6 +118,23 @@ impl Pool {
         }
     }
 
+    /// The way to the member is lost: what waits for a connection is told so, and no request gets one of those that were open
+    /// or under way. Streams that are open run on: the member may be back before they are given up.
+    pub(crate) fn retire(&self, why: &ConnectError) {
+        let (connections, waiters) = {
+            let mut state = self.shared.state.lock();
+            state.era += 1;
+            state.dialing = 0;
+            (state.connections.clone(), std::mem::take(&mut state.waiters))
+        };
+        for waiter in waiters {
+            let _ = waiter.send(Err(why.clone()));
+        }
+        for connection in connections {
+            connection.close();
+        }
+    }
+
     pub(crate) fn size(&self) -> PoolSize {
         let state = self.shared.state.lock();
         PoolSize {
@@ -140,12 +159,13 @@ impl Pool {
         let limit = if state.cap == 0 { 1 } else { MAX_DIALS };
         while state.dialing < limit && state.dialing.saturating_mul(per_dial) < state.waiters.len() {
             state.dialing += 1;
-            self.shared.tasks.spawn("upstream-connection", self.clone().connect());
+            let dial = self.clone().connect(state.era);
+            self.shared.tasks.spawn("upstream-connection", dial);
         }
     }
 
     /// Dials one connection and runs it to its end.
-    async fn connect(self) {
+    async fn connect(self, era: u64) {
         let shared = &self.shared;
         let tuning = shared.tuning;
         let opened = shared
@@ -154,9 +174,9 @@ impl Pool {
             .await;
         let (connection, driver) = match opened {
             Ok(opened) => opened,
-            Err(error) => return self.dial_failed(&error),
+            Err(error) => return self.dial_failed(era, &error),
         };
-        self.add(connection.clone());
+        self.add(era, connection.clone());
         let idle_since = Mutex::new(None);
         let ended = tokio::select! {
             ended = driver.run(&connection, || self.close_if_idle(&connection, &idle_since)) => ended,
@@ -166,9 +186,9 @@ impl Pool {
         self.remove(&connection, ended);
     }
 
-    fn add(&self, connection: Arc<Connection>) {
+    fn add(&self, era: u64, connection: Arc<Connection>) {
         let mut state = self.shared.state.lock();
-        state.dialing -= 1;
+        state.dialed(era);
         state.cap = connection.cap();
         if state.closed {
             connection.cut();
@@ -179,10 +199,12 @@ impl Pool {
         self.serve(&mut state);
     }
 
-    fn dial_failed(&self, error: &ConnectError) {
+    fn dial_failed(&self, era: u64, error: &ConnectError) {
         let waiters = {
             let mut state = self.shared.state.lock();
-            state.dialing -= 1;
+            if !state.dialed(era) {
+                return;
+            }
             // Another dial may still serve them.
             if state.dialing > 0 {
                 VecDeque::new()
@@ -242,6 +264,13 @@ impl Pool {
 }
 
 impl State {
+    /// A dial that began in `era` is over; whether anybody waits for it.
+    fn dialed(&mut self, era: u64) -> bool {
+        let counted = era == self.era;
+        self.dialing -= usize::from(counted);
+        counted
+    }
+
     /// A slot on the connection that has been open longest and has one: young ones run empty and are closed.
     fn take(&mut self) -> Option<Arc<Connection>> {
         self.connections

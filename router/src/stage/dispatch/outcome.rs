@@ -1,5 +1,8 @@
-//! What an answer or an error says of the member's health, and what the client is told of an error. Pure.
+//! What the end of a request says of the member's health, in one table, and what the client is told of an error. Pure.
 
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::Leg;
@@ -9,40 +12,115 @@ use crate::resource::upstream::{Body, BodyError, Broke, UpstreamError};
 use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
+use crate::value::traffic::{Effect, Traffic};
 
+/// Without the head of an answer, with the whole request in the member's hands. API servers answer most requests within one.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// Every API server puts it on every answer; what stands in front of one does not.
 const AUDIT_ID: &str = "audit-id";
 
-/// What the head of an answer says of the member. A 5xx is a failure only if it is not the API server's own: a Status of admission, of a
-/// broken aggregated API or of a Pod behind `proxy` says nothing against the member. 429 is pressure.
-pub(crate) fn classify_response<B>(response: &Response<B>) -> Outcome {
-    let status = response.status();
-    if status == StatusCode::TOO_MANY_REQUESTS {
-        return Outcome::Neutral;
+/// How a request to a member ended.
+pub(super) enum End<'a> {
+    Head(StatusCode, &'a HeaderMap),
+    Error(&'a UpstreamError),
+    /// No answer.
+    Silence(Silence),
+}
+
+/// What a request waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Silence {
+    /// Since it was sent.
+    pub(super) waited: Duration,
+    /// Up to this router's own deadline; else who asked gave up.
+    pub(super) to_the_end: bool,
+    /// The member has all of the request.
+    pub(super) whole: bool,
+    /// It may be silent for as long as nothing happens: followed logs, what is behind `proxy`.
+    pub(super) patient: bool,
+}
+
+/// What was asked, as far as its end must be seen in its light.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kind {
+    /// A program behind `proxy` may have answered.
+    pub(super) proxied: bool,
+    /// A list or a watch: how long it takes is its size.
+    pub(super) collection: bool,
+    /// The client has set a deadline of its own.
+    pub(super) shortened: bool,
+}
+
+impl Kind {
+    /// What the router asks in its own name.
+    pub(super) const OWN: Self = Self {
+        proxied: false,
+        collection: false,
+        shortened: false,
+    };
+
+    pub(super) fn of(leg: &Leg) -> Self {
+        let Traffic { effect, .. } = leg.forward.traffic;
+        Self {
+            proxied: proxies(leg),
+            collection: effect == Effect::Collection,
+            shortened: leg.asked.query.first("timeout").is_some(),
+        }
     }
-    if status.is_server_error() && !is_api_server(response.headers()) {
-        return Outcome::Failure;
+}
+
+/// **The table**: what counts as a failure. Whose it is decides `breaker::askers`. Each row has its line in the test below.
+pub(super) fn judge(kind: Kind, end: &End<'_>) -> Outcome {
+    let outcome = match end {
+        End::Head(status, headers) => of_head(kind, *status, headers),
+        End::Error(error) => of_error(error),
+        End::Silence(silence) => of_silence(kind, *silence),
+    };
+    match outcome {
+        Outcome::Unreachable => outcome,
+        // What a program behind it makes of a request says nothing of the member.
+        _ if kind.proxied => Outcome::Neutral,
+        _ => outcome,
     }
-    Outcome::Success
+}
+
+fn of_head(kind: Kind, status: StatusCode, headers: &HeaderMap) -> Outcome {
+    match status {
+        // Pressure: it is well enough to say so.
+        StatusCode::TOO_MANY_REQUESTS => Outcome::Neutral,
+        _ if !status.is_server_error() => Outcome::Success,
+        // A load balancer without a backend.
+        _ if !is_api_server(headers) => Outcome::Failure,
+        // The API server gave up itself. Of a collection: that there is much of it, or that its cache is behind the version
+        // that was asked for (ResourceVersionTooLarge, which says when to come again). Of the rest: that its storage hangs.
+        StatusCode::GATEWAY_TIMEOUT if kind.collection || kind.shortened || headers.contains_key(RETRY_AFTER) => {
+            Outcome::Neutral
+        }
+        StatusCode::GATEWAY_TIMEOUT => Outcome::Slow,
+        // Its own words: of an admission webhook, an aggregated API, a Pod's kubelet. Storage that fails says the same.
+        _ => Outcome::Success,
+    }
 }
 
 fn is_api_server(headers: &HeaderMap) -> bool {
     headers.contains_key(AUDIT_ID) || Media::of_content(headers).is_some()
 }
 
-/// What an error says of the member: the client's own failing says nothing.
-pub(crate) fn classify_error(error: &UpstreamError) -> Outcome {
+fn of_error(error: &UpstreamError) -> Outcome {
     match error {
+        // No connection, a certificate that is not the member's, no HTTP/2; or a connection that broke, or whose pings are
+        // not answered.
         UpstreamError::Connect { .. }
         | UpstreamError::Lost {
             broke: Broke::Connection,
             ..
         } => Outcome::Unreachable,
+        // The one stream was reset.
         UpstreamError::Lost {
             broke: Broke::Stream, ..
         } => Outcome::Failure,
-        // A break that was counted already; what the request itself brought about; a member that is shutting down one connection of several, whose next dial
-        // tells more; the client's own failing.
+        // A break that was counted already; what the request itself brought about; GOAWAY and refused streams: a member that
+        // shuts down one connection of several, whose next dial tells more; the client's own failing.
         UpstreamError::Lost {
             broke: Broke::Known | Broke::Request,
             ..
@@ -51,6 +129,17 @@ pub(crate) fn classify_error(error: &UpstreamError) -> Outcome {
         | UpstreamError::Withdrawn(_)
         | UpstreamError::Body(_)
         | UpstreamError::Request(_) => Outcome::Neutral,
+    }
+}
+
+fn of_silence(kind: Kind, silence: Silence) -> Outcome {
+    match silence {
+        // It was the client's turn, or there was nothing to say.
+        Silence { whole: false, .. } | Silence { patient: true, .. } => Outcome::Neutral,
+        // A deadline that the client made shorter than what an API server may need is as if it had gone away.
+        Silence { to_the_end: true, .. } if !kind.shortened => Outcome::TimedOut,
+        Silence { waited, .. } if waited >= SILENCE => Outcome::Slow,
+        Silence { .. } => Outcome::Neutral,
     }
 }
 
@@ -94,42 +183,195 @@ pub(super) fn refused_us(leg: &Leg, response: &Response<Body>) -> Option<Fault> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::upstream::ConnectError;
     use crate::value::media::PROTOBUF;
 
-    fn answer(status: u16, headers: &[(&'static str, &'static str)]) -> Response<Body> {
-        let mut response = Response::new(Body::Empty);
-        *response.status_mut() = StatusCode::from_u16(status).unwrap();
-        for (name, value) in headers {
-            response
-                .headers_mut()
-                .insert(*name, http::HeaderValue::from_static(value));
+    const JSON: (&str, &str) = ("content-type", "application/json");
+    const SINGLE: Kind = Kind::OWN;
+    const LIST: Kind = Kind {
+        collection: true,
+        ..Kind::OWN
+    };
+    const SHORTENED: Kind = Kind {
+        shortened: true,
+        ..Kind::OWN
+    };
+    const PROXIED: Kind = Kind {
+        proxied: true,
+        ..Kind::OWN
+    };
+
+    fn head(kind: Kind, status: u16, headers: &[(&'static str, &'static str)]) -> Outcome {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), http::HeaderValue::from_static(value)))
+            .collect();
+        judge(kind, &End::Head(StatusCode::from_u16(status).unwrap(), &headers))
+    }
+
+    fn lost(broke: Broke) -> UpstreamError {
+        UpstreamError::Lost {
+            cluster: "east".into(),
+            reason: "x".to_owned(),
+            broke,
         }
-        response
+    }
+
+    fn connect(source: ConnectError) -> UpstreamError {
+        UpstreamError::Connect {
+            cluster: "east".into(),
+            source,
+        }
+    }
+
+    fn silence(waited: Duration, to_the_end: bool) -> Silence {
+        Silence {
+            waited,
+            to_the_end,
+            whole: true,
+            patient: false,
+        }
     }
 
     #[test]
-    fn only_what_is_no_api_server_fails() {
-        let json = ("content-type", "application/json");
-        for (status, headers, expected) in [
-            (200, vec![], Outcome::Success),
-            (404, vec![json], Outcome::Success),
-            (409, vec![json], Outcome::Success),
-            (429, vec![json], Outcome::Neutral),
-            (500, vec![json], Outcome::Success),
-            (500, vec![("content-type", PROTOBUF)], Outcome::Success),
+    fn what_is_answered() {
+        let (audited, html) = (("audit-id", "1"), ("content-type", "text/html"));
+        let (text, later) = (("content-type", "text/plain"), ("retry-after", "1"));
+        for (row, kind, status, headers, expected) in [
+            ("an answer", SINGLE, 200, vec![], Outcome::Success),
+            ("none such", SINGLE, 404, vec![JSON], Outcome::Success),
+            ("a conflict", SINGLE, 409, vec![JSON], Outcome::Success),
+            ("too old", LIST, 410, vec![JSON], Outcome::Success),
+            ("pressure", SINGLE, 429, vec![JSON], Outcome::Neutral),
+            ("admission fails", SINGLE, 500, vec![JSON], Outcome::Success),
             (
-                503,
-                vec![("content-type", "text/plain"), ("audit-id", "1")],
+                "in protobuf",
+                SINGLE,
+                500,
+                vec![("content-type", PROTOBUF)],
                 Outcome::Success,
             ),
-            (502, vec![("content-type", "text/html")], Outcome::Failure),
-            (503, vec![], Outcome::Failure),
+            (
+                "an aggregated API is away",
+                SINGLE,
+                503,
+                vec![text, audited],
+                Outcome::Success,
+            ),
+            ("a balancer's own", SINGLE, 502, vec![html], Outcome::Failure),
+            ("nobody's", SINGLE, 503, vec![], Outcome::Failure),
+            ("a balancer waits no longer", LIST, 504, vec![html], Outcome::Failure),
+            ("a long list", LIST, 504, vec![JSON, audited], Outcome::Neutral),
+            (
+                "ResourceVersionTooLarge of a list",
+                LIST,
+                504,
+                vec![JSON, audited, later],
+                Outcome::Neutral,
+            ),
+            (
+                "and of an object",
+                SINGLE,
+                504,
+                vec![JSON, audited, later],
+                Outcome::Neutral,
+            ),
+            (
+                "the client's own time-out",
+                SHORTENED,
+                504,
+                vec![JSON, audited],
+                Outcome::Neutral,
+            ),
+            ("storage hangs", SINGLE, 504, vec![JSON, audited], Outcome::Slow),
+            ("behind proxy", PROXIED, 200, vec![], Outcome::Neutral),
+            ("behind proxy, and broken", PROXIED, 503, vec![], Outcome::Neutral),
         ] {
-            assert_eq!(
-                classify_response(&answer(status, &headers)),
-                expected,
-                "{status} {headers:?}"
-            );
+            assert_eq!(head(kind, status, &headers), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn what_breaks() {
+        let address = || "10.0.0.1:6443".to_owned();
+        let reason = || "x".to_owned();
+        let tcp = ConnectError::Tcp {
+            address: address(),
+            reason: reason(),
+        };
+        let tls = ConnectError::Tls {
+            address: address(),
+            reason: "certificate expired".to_owned(),
+        };
+        let cut = ConnectError::Cut {
+            address: address(),
+            reason: reason(),
+        };
+        let late = ConnectError::Timeout {
+            address: address(),
+            after: SILENCE,
+        };
+        let goaway = UpstreamError::Refused {
+            cluster: "east".into(),
+            reason: "GOAWAY".to_owned(),
+        };
+        let too_large = UpstreamError::Body(BodyError::TooLarge { limit: 1 });
+        for (row, kind, error, expected) in [
+            ("no connection", SINGLE, connect(tcp.clone()), Outcome::Unreachable),
+            ("cut while it greets", SINGLE, connect(cut), Outcome::Unreachable),
+            (
+                "TLS: an expired certificate",
+                SINGLE,
+                connect(tls),
+                Outcome::Unreachable,
+            ),
+            ("no answer to SYN", LIST, connect(late), Outcome::Unreachable),
+            ("no way, behind proxy too", PROXIED, connect(tcp), Outcome::Unreachable),
+            (
+                "the connection is reset",
+                SINGLE,
+                lost(Broke::Connection),
+                Outcome::Unreachable,
+            ),
+            ("and was told of", SINGLE, lost(Broke::Known), Outcome::Neutral),
+            ("the stream is reset", SINGLE, lost(Broke::Stream), Outcome::Failure),
+            ("behind proxy", PROXIED, lost(Broke::Stream), Outcome::Neutral),
+            ("for what was asked", SINGLE, lost(Broke::Request), Outcome::Neutral),
+            ("GOAWAY", SINGLE, goaway, Outcome::Neutral),
+            ("the client's body", SINGLE, too_large, Outcome::Neutral),
+        ] {
+            assert_eq!(judge(kind, &End::Error(&error)), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_answered() {
+        let short = SILENCE / 2;
+        let unsent = Silence {
+            whole: false,
+            ..silence(SILENCE, true)
+        };
+        let log = Silence {
+            patient: true,
+            ..silence(SILENCE, true)
+        };
+        for (row, kind, silence, expected) in [
+            ("to the deadline", SINGLE, silence(short, true), Outcome::TimedOut),
+            (
+                "a list to the deadline",
+                LIST,
+                silence(SILENCE, true),
+                Outcome::TimedOut,
+            ),
+            ("to the client's own", SHORTENED, silence(short, true), Outcome::Neutral),
+            ("and that was long", SHORTENED, silence(SILENCE, true), Outcome::Slow),
+            ("the client cancels", SINGLE, silence(short, false), Outcome::Neutral),
+            ("after long", SINGLE, silence(SILENCE, false), Outcome::Slow),
+            ("its own body is not there", SINGLE, unsent, Outcome::Neutral),
+            ("there is nothing to log", SINGLE, log, Outcome::Neutral),
+            ("behind proxy", PROXIED, silence(SILENCE, true), Outcome::Neutral),
+        ] {
+            assert_eq!(judge(kind, &End::Silence(silence)), expected, "{row}");
         }
     }
 }

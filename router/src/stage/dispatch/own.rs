@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
 use http::{Method, Request, Response, Uri};
 
-use super::outcome::{classify_error, classify_response};
+use super::outcome::Kind;
 use super::silence::Waiting;
 use super::{credential, find, full, send};
 use crate::decision::rewrite;
@@ -138,14 +138,12 @@ async fn exchange(
     };
     let pass = upstream.breaker(class).admit(None, false);
     let pass = pass.map_err(|refused| unavailable(send::refusal(upstream, class, &refused)))?;
-    let waiting = Waiting::new(pass, Delivered::whole(), false);
+    let waiting = Waiting::new(pass, Delivered::whole(), Kind::OWN, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
-    let outcome = whole(upstream, allowance.turn == Turn::First, request, allowance.bytes).await;
+    let asking = whole(upstream, allowance.turn == Turn::First, request, allowance.bytes);
+    let outcome = send::suspecting(upstream, asking).await;
     if let Some(pass) = waiting.over() {
-        match &outcome {
-            Ok(answer) => send::tell(upstream, class, pass, classify_response(answer), &answer.status()),
-            Err(error) => send::tell(upstream, class, pass, classify_error(error), error),
-        }
+        send::tell(upstream, class, pass, (Kind::OWN, &outcome));
     }
     outcome.map_err(|error| unavailable(error.to_string()))
 }

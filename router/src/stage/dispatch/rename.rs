@@ -46,7 +46,7 @@ pub(super) async fn rename_response(run: &Run, response: Response<Body>) -> Resu
     if forward.traffic.class == TrafficClass::Watch && response.status() == StatusCode::OK {
         return Ok(Renamed::of(names, response));
     }
-    if forward.traffic.class != TrafficClass::Unary {
+    if !matches!(forward.traffic.class, TrafficClass::Unary | TrafficClass::List) {
         return Ok(response);
     }
     let (head, body) = response.into_parts();

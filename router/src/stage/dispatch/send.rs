@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
 use super::acting;
-use super::outcome::{classify_error, classify_response, fault_of, proxies};
+use super::outcome::{End, Kind, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
@@ -21,6 +21,8 @@ use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::traffic::TrafficClass;
 
+/// Without an answer, and without a connection. A wrong suspicion costs the member one `/readyz`.
+const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 /// Before a retry: long enough for a server that restarts a listener, short enough for who waits.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
@@ -116,7 +118,10 @@ fn is_retryable(error: &UpstreamError) -> bool {
         UpstreamError::Connect { source, .. } => {
             matches!(
                 source,
-                ConnectError::Tcp { .. } | ConnectError::Tls { .. } | ConnectError::Http { .. }
+                ConnectError::Tcp { .. }
+                    | ConnectError::Cut { .. }
+                    | ConnectError::Tls { .. }
+                    | ConnectError::Http { .. }
             )
         }
         UpstreamError::Withdrawn(_) | UpstreamError::Body(_) | UpstreamError::Request(_) => false,
@@ -132,14 +137,10 @@ impl Run {
         pass.map_err(|message| forward.unavailable(message))
     }
 
-    pub(super) fn tell(&self, pass: Pass, outcome: Outcome, why: &dyn std::fmt::Display) {
-        // What a program behind `proxy` makes of a request says nothing of the member.
-        let outcome = match outcome {
-            Outcome::Unreachable => outcome,
-            _ if proxies(&self.leg) => Outcome::Neutral,
-            _ => outcome,
-        };
-        tell(&self.upstream, self.leg.forward.traffic.class, pass, outcome, why);
+    /// Tells the breaker of an answer's head or of an error.
+    pub(super) fn tell(&self, pass: Pass, outcome: &Result<Response<Body>, UpstreamError>) {
+        let class = self.leg.forward.traffic.class;
+        tell(&self.upstream, class, pass, (Kind::of(&self.leg), outcome));
     }
 }
 
@@ -159,30 +160,49 @@ pub(super) fn refusal(upstream: &Upstream, class: TrafficClass, refused: &Refuse
 }
 
 /// Tells the breaker, and everybody else when that changed its state.
-pub(super) fn tell(
+pub(super) fn tell<T>(
     upstream: &Upstream,
     class: TrafficClass,
     pass: Pass,
-    outcome: Outcome,
+    (kind, outcome): (Kind, &Result<Response<T>, UpstreamError>),
+) {
+    match outcome {
+        Ok(response) => {
+            upstream.heard();
+            let judged = judge(kind, &End::Head(response.status(), response.headers()));
+            told(upstream, class, (pass, judged), &response.status());
+        }
+        Err(error) => told(upstream, class, (pass, judge(kind, &End::Error(error))), error),
+    }
+}
+
+/// As [`tell`], of what was judged already.
+pub(super) fn told(
+    upstream: &Upstream,
+    class: TrafficClass,
+    (pass, outcome): (Pass, Outcome),
     why: &dyn std::fmt::Display,
 ) {
     let change = pass.record(outcome);
-    if matches!(outcome, Outcome::Failure | Outcome::Unreachable) {
+    if outcome.is_failure() {
         upstream.failed(why);
     }
-    if outcome == Outcome::Success && class == TrafficClass::Unary {
-        upstream.answers();
+    match outcome {
+        Outcome::Success => upstream.answers(class),
+        Outcome::Unreachable => upstream.suspect(),
+        _ => {}
     }
-    let Some(Change { transition, of_caller }) = change else {
-        return;
-    };
-    let (cluster, class) = (&*upstream.cluster, class.as_str());
-    let (from, to) = (transition.from.as_str(), transition.to.as_str());
-    // An event within the leg's span: the trace of the request that tipped the breaker shows it.
-    if transition.to == State::Open {
-        tracing::warn!(cluster, class, of_caller, from, to, reason = %transition.why, last = %why, "breaker opened");
-    } else {
-        tracing::info!(cluster, class, of_caller, from, to, reason = %transition.why, "breaker changed");
+    match change {
+        // An event within the leg's span: the trace of the request that tipped the breaker shows it.
+        Some(Change {
+            transition,
+            of_caller: false,
+        }) => upstream.changed(class, Some(transition)),
+        Some(Change { transition, .. }) => {
+            let (cluster, class, to) = (&*upstream.cluster, class.as_str(), transition.to.as_str());
+            tracing::info!(cluster, class, to, reason = %transition.why, last = %why, "breaker of one caller changed");
+        }
+        None => {}
     }
 }
 
@@ -195,10 +215,10 @@ async fn attempt_once(
     let watch = run.leg.asked.verb == Verb::Watch;
     // Followed logs and what is behind `proxy` may say nothing until there is something to say.
     let patient = run.leg.deadline.is_none() && !watch;
-    let waiting = Waiting::new(pass, request.body().delivered(), patient);
+    let waiting = Waiting::new(pass, request.body().delivered(), Kind::of(&run.leg), patient);
     let patience = Instant::now() + LONG_HEAD_TIMEOUT;
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
-    let mut sending = std::pin::pin!(deliver(run, request));
+    let mut sending = std::pin::pin!(suspecting(&run.upstream, deliver(run, request)));
     let outcome = match tokio::time::timeout_at(until, sending.as_mut()).await {
         Ok(outcome) => outcome,
         Err(_) if watch || run.leg.deadline == Some(until) => return Err(timed_out(run, Some(waiting))),
@@ -215,12 +235,19 @@ async fn attempt_once(
         }
     };
     if let Some(pass) = waiting.over() {
-        match &outcome {
-            Ok(response) => run.tell(pass, classify_response(response), &response.status()),
-            Err(error) => run.tell(pass, classify_error(error), error),
-        }
+        run.tell(pass, &outcome);
     }
     Ok(outcome.map(|response| limited(run, response)))
+}
+
+/// Awaits what the member is to answer. One that says nothing for a while may not be there: the router looks.
+pub(super) async fn suspecting<T>(upstream: &Upstream, answer: impl Future<Output = T>) -> T {
+    let mut answer = std::pin::pin!(answer);
+    if let Ok(answer) = tokio::time::timeout(SUSPECT_AFTER, answer.as_mut()).await {
+        return answer;
+    }
+    upstream.suspect();
+    answer.await
 }
 
 /// Sends what may still be sent once there is a connection for it. A member carries out a write when it has all of its
@@ -263,9 +290,8 @@ fn limited(run: &Run, mut response: Response<Body>) -> Response<Body> {
 
 fn timed_out(run: &Run, waiting: Option<Waiting>) -> Fault {
     let message = format!("member cluster {} did not answer in time", run.upstream.cluster);
-    let shortened = run.leg.asked.query.first("timeout").is_some();
-    if let Some((pass, outcome)) = waiting.and_then(|waiting| waiting.timed_out(shortened)) {
-        run.tell(pass, outcome, &message);
+    if let Some(silence) = waiting.and_then(Waiting::timed_out) {
+        told(&run.upstream, run.leg.forward.traffic.class, silence, &message);
     }
     if run.leg.asked.verb == Verb::Watch {
         // Nothing can have changed by it, and an informer lists anew after anything but 429.

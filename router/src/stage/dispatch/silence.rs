@@ -3,15 +3,11 @@
 //! Clients often have less patience than this router's deadline. A member that hangs would never fail if only those
 //! requests counted that somebody waited out; nor may it be blamed while a client still keeps back its own body.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
+use super::outcome::{End, Kind, Silence, judge};
 use crate::resource::breaker::{Change, Outcome, Pass, State};
 use crate::resource::upstream::Delivered;
-
-/// Without the head of an answer, with the whole request in its hands. API servers answer most requests within one.
-pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
 /// A request that waits for its member's answer. Dropped, it tells the breaker what the silence means.
 pub(super) struct Waiting {
@@ -19,16 +15,18 @@ pub(super) struct Waiting {
     pass: Option<Pass>,
     delivered: Delivered,
     since: Instant,
-    /// What waits for something to happen in a Pod may be silent for as long as nothing does.
+    kind: Kind,
+    /// See [`Silence::patient`].
     patient: bool,
 }
 
 impl Waiting {
-    pub(super) fn new(pass: Pass, delivered: Delivered, patient: bool) -> Self {
+    pub(super) fn new(pass: Pass, delivered: Delivered, kind: Kind, patient: bool) -> Self {
         Self {
             pass: Some(pass),
             delivered,
             since: Instant::now(),
+            kind,
             patient,
         }
     }
@@ -38,33 +36,26 @@ impl Waiting {
         self.pass.take()
     }
 
-    /// The pass, and what the member's silence up to a deadline says: one that a client made shorter than what an API
-    /// server may need says nothing.
-    pub(super) fn timed_out(mut self, shortened: bool) -> Option<(Pass, Outcome)> {
-        let outcome = if !shortened && self.speaks(Duration::ZERO) {
-            Outcome::Failure
-        } else {
-            self.given_up()
-        };
+    /// The pass, and what the member's silence up to a deadline says.
+    pub(super) fn timed_out(mut self) -> Option<(Pass, Outcome)> {
+        let outcome = self.says(true);
         self.pass.take().map(|pass| (pass, outcome))
     }
 
-    fn given_up(&self) -> Outcome {
-        if self.speaks(SILENCE) {
-            Outcome::Slow
-        } else {
-            Outcome::Neutral
-        }
-    }
-
-    fn speaks(&self, after: Duration) -> bool {
-        !self.patient && self.delivered.is_whole() && self.since.elapsed() >= after
+    fn says(&self, to_the_end: bool) -> Outcome {
+        let silence = Silence {
+            waited: self.since.elapsed(),
+            to_the_end,
+            whole: self.delivered.is_whole(),
+            patient: self.patient,
+        };
+        judge(self.kind, &End::Silence(silence))
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let outcome = self.given_up();
+        let outcome = self.says(false);
         let Some(Change { transition, .. }) = self.pass.take().and_then(|pass| pass.record(outcome)) else {
             return;
         };
@@ -77,6 +68,9 @@ impl Drop for Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::outcome::SILENCE;
     use super::*;
     use crate::resource::breaker::{Breaker, Settings};
 
@@ -86,7 +80,7 @@ mod tests {
             ..Settings::default()
         };
         let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
-        let waiting = Waiting::new(breaker.admit(None, false).unwrap(), delivered, patient);
+        let waiting = Waiting::new(breaker.admit(None, false).unwrap(), delivered, Kind::OWN, patient);
         tokio::time::sleep(wait).await;
         drop(waiting);
         breaker.report().state

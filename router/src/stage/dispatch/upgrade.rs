@@ -22,12 +22,11 @@ use tracing::{Instrument as _, field};
 
 use self::side::Side;
 use super::acting;
-use super::outcome::{classify_error, classify_response, fault_of};
+use super::outcome::{End, Kind, Silence, fault_of, judge};
 use super::received::received;
-use super::send::{inject, leg_span};
+use super::send::{inject, leg_span, suspecting, told};
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;
-use crate::resource::breaker::Outcome;
 use crate::resource::upstream::{Body, Broke, UpstreamError};
 use crate::value::fault::Fault;
 
@@ -77,20 +76,16 @@ pub(super) async fn upgrade(
 
 async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Response<Body>, Fault> {
     let pass = run.pass_breaker()?;
-    let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, ask(run, tasks, request)).await;
+    let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, ask(run, tasks, request))).await;
     let failed = |fault: Fault| {
         tracing::Span::current().record("otel.status_code", "ERROR");
         tracing::Span::current().record("otel.status_description", field::display(&fault));
         fault
     };
     match outcome {
-        Ok(Ok(response)) => {
-            run.tell(pass, classify_response(&response), &response.status());
-            Ok(response)
-        }
-        Ok(Err(error)) => {
-            run.tell(pass, classify_error(&error), &error);
-            Err(failed(fault_of(&run.leg.forward, &error)))
+        Ok(outcome) => {
+            run.tell(pass, &outcome);
+            outcome.map_err(|error| failed(fault_of(&run.leg.forward, &error)))
         }
         Err(_) => {
             let fault = Fault::Timeout {
@@ -101,7 +96,14 @@ async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Re
                 cluster: run.upstream.cluster.to_string(),
                 sent: true,
             };
-            run.tell(pass, Outcome::Failure, &fault);
+            let silence = Silence {
+                waited: LONG_HEAD_TIMEOUT,
+                to_the_end: true,
+                whole: true,
+                patient: false,
+            };
+            let judged = judge(Kind::of(&run.leg), &End::Silence(silence));
+            told(&run.upstream, run.leg.forward.traffic.class, (pass, judged), &fault);
             Err(failed(fault))
         }
     }

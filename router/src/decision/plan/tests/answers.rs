@@ -194,12 +194,12 @@ fn a_cordon_stops_callers_but_not_their_lease() {
 
 #[test]
 fn classes_and_deadlines() {
-    use TrafficClass::{Unary, Upgrade, Watch};
+    use TrafficClass::{List, Unary, Upgrade, Watch};
     let world = World::new(two());
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     let base = "/api/v1/namespaces/ns-a/pods";
     for (request, headers, class, long, read, collection) in [
-        (format!("GET {base}"), &[][..], Unary, false, true, true),
+        (format!("GET {base}"), &[][..], List, false, true, true),
         (format!("GET {base}?watch"), &[], Watch, true, true, true),
         (format!("GET {base}?watch"), &upgrade, Watch, true, true, true),
         (format!("GET {base}/p"), &[], Unary, false, true, false),
