@@ -52,6 +52,15 @@ impl Outcome {
         matches!(self, Self::Failure | Self::TimedOut | Self::Unreachable)
     }
 
+    /// Of a breaker that it opens.
+    fn word(self) -> Word {
+        if self == Self::TimedOut {
+            Word::Ignored
+        } else {
+            Word::Heeded
+        }
+    }
+
     /// What it is where others see the member fail as well.
     pub(super) fn of_all(self) -> Self {
         match self {
@@ -154,6 +163,17 @@ pub(super) enum Admission {
     Refuse { retry_in: Duration },
 }
 
+/// What the member's own word that it is ready is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// It says nothing of what opened the breaker, or was wrong.
+    Ignored,
+    /// What opened the breaker is over when it says so.
+    Heeded,
+    /// It was given: the breaker is half-open because of it.
+    Taken,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Core {
     settings: Settings,
@@ -164,10 +184,8 @@ pub(super) struct Core {
     window: Window,
     /// Openings without a quiet time between them.
     openings: u32,
-    /// Open, and what opened it is over when `/readyz` says so.
-    heeds_readyz: bool,
-    /// Half-open because of `/readyz`.
-    by_readyz: bool,
+    /// Of the present opening.
+    word: Word,
     open_until: Option<Instant>,
     closed_at: Option<Instant>,
     probing: bool,
@@ -184,8 +202,7 @@ impl Core {
             consecutive: 0,
             window: Window::default(),
             openings: 0,
-            heeds_readyz: false,
-            by_readyz: false,
+            word: Word::Ignored,
             open_until: None,
             closed_at: None,
             probing: false,
@@ -208,7 +225,6 @@ impl Core {
     pub(super) fn admit(&mut self, now: Instant, lease: bool) -> (Admission, Option<Transition>) {
         let mut transition = None;
         if self.state == State::Open && self.open_until.is_none_or(|until| now >= until) {
-            self.by_readyz = false;
             transition = Some(self.enter(State::HalfOpen, Why::OpenTimeOver));
         }
         let admission = match self.state {
@@ -250,16 +266,16 @@ impl Core {
             State::Closed => false,
             State::Open => {
                 let over = self.open_until.is_none_or(|until| now >= until);
-                over && !self.lease_probing && (whatever || self.heeds_readyz)
+                over && !self.lease_probing && (whatever || self.word != Word::Ignored)
             }
-            State::HalfOpen => !self.probing && !self.lease_probing && (whatever || self.heeds_readyz),
+            State::HalfOpen => !self.probing && !self.lease_probing && (whatever || self.word != Word::Ignored),
         };
         waiting.then(|| self.close(now, Why::MemberAnswers))
     }
 
     /// Whether `/readyz` may end what it is open for.
     pub(super) fn wants_readyz(&self) -> bool {
-        self.state == State::Open && self.heeds_readyz
+        self.state == State::Open && self.word == Word::Heeded
     }
 
     /// The member was asked for its `/readyz`: one that is ready, or may not be asked so, is tried by one request. A word
@@ -271,7 +287,7 @@ impl Core {
             Readyz::NotReady | Readyz::Unreachable => return None,
         };
         self.wants_readyz().then(|| {
-            self.by_readyz = true;
+            self.word = Word::Taken;
             self.enter(State::HalfOpen, why)
         })
     }
@@ -280,11 +296,10 @@ impl Core {
     /// asked for what. What it is open for already is explained by it.
     pub(super) fn unreachable(&mut self, now: Instant, jitter: f64) -> Option<Transition> {
         if self.state == State::Open {
-            self.heeds_readyz = true;
+            self.word = Word::Heeded;
             return None;
         }
-        self.by_readyz = false;
-        Some(self.open(now, jitter, Why::Unreachable, true))
+        Some(self.open(now, jitter, Why::Unreachable, Word::Heeded))
     }
 
     /// The member answered a shard that this breaker does not refuse.
@@ -309,7 +324,7 @@ impl Core {
                 self.consecutive = self.consecutive.saturating_add(1);
                 self.window.count(now, self.settings.window, true);
                 let why = self.reason_to_open(now)?;
-                Some(self.open(now, jitter, why, outcome != Outcome::TimedOut))
+                Some(self.open(now, jitter, why, outcome.word()))
             }
         }
     }
@@ -323,8 +338,9 @@ impl Core {
             (Outcome::Success, _) => Some(self.close(now, Why::ProbeSucceeded)),
             (Outcome::Failure | Outcome::TimedOut | Outcome::Unreachable, State::HalfOpen) => {
                 // Ready it said, and was not.
-                let heeds = outcome != Outcome::TimedOut && !self.by_readyz;
-                Some(self.open(now, jitter, Why::ProbeFailed, heeds))
+                let was_wrong = self.word == Word::Taken;
+                let word = if was_wrong { Word::Ignored } else { outcome.word() };
+                Some(self.open(now, jitter, Why::ProbeFailed, word))
             }
             // A lease's probe of an open breaker that failed changes nothing: the open time goes on.
             _ => None,
@@ -342,7 +358,7 @@ impl Core {
         over.then_some(Why::Ratio { failures, requests })
     }
 
-    fn open(&mut self, now: Instant, jitter: f64, why: Why, heeds_readyz: bool) -> Transition {
+    fn open(&mut self, now: Instant, jitter: f64, why: Why, word: Word) -> Transition {
         // Growth starts over only after the breaker stayed closed for as long as it is ever open.
         let quiet = self
             .closed_at
@@ -354,7 +370,7 @@ impl Core {
         self.openings = (self.openings + 1).min(MAX_GROWTH);
         self.open_until = Some(now + wait);
         self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
-        self.heeds_readyz = heeds_readyz;
+        self.word = word;
         self.enter(State::Open, why)
     }
 

@@ -140,7 +140,7 @@ async fn exchange(
     let pass = pass.map_err(|refused| unavailable(send::refusal(upstream, class, &refused)))?;
     let waiting = Waiting::new(pass, Delivered::whole(), Kind::OWN, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
-    let asking = whole(upstream, allowance.turn == Turn::First, request, allowance.bytes);
+    let asking = std::pin::pin!(whole(upstream, allowance.turn == Turn::First, request, allowance.bytes));
     let outcome = send::suspecting(upstream, asking).await;
     if let Some(pass) = waiting.over() {
         send::tell(upstream, class, pass, (Kind::OWN, &outcome));

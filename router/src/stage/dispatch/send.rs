@@ -1,5 +1,6 @@
 //! One leg on the wire: breaker, attempts, deadline, and the leg's client span.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -218,8 +219,9 @@ async fn attempt_once(
     let waiting = Waiting::new(pass, request.body().delivered(), Kind::of(&run.leg), patient);
     let patience = Instant::now() + LONG_HEAD_TIMEOUT;
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
-    let mut sending = std::pin::pin!(suspecting(&run.upstream, deliver(run, request)));
-    let outcome = match tokio::time::timeout_at(until, sending.as_mut()).await {
+    let mut sending = std::pin::pin!(deliver(run, request));
+    let suspecting = suspecting(&run.upstream, sending.as_mut());
+    let outcome = match tokio::time::timeout_at(until, suspecting).await {
         Ok(outcome) => outcome,
         Err(_) if watch || run.leg.deadline == Some(until) => return Err(timed_out(run, Some(waiting))),
         Err(_) => {
@@ -241,8 +243,7 @@ async fn attempt_once(
 }
 
 /// Awaits what the member is to answer. One that says nothing for a while may not be there: the router looks.
-pub(super) async fn suspecting<T>(upstream: &Upstream, answer: impl Future<Output = T>) -> T {
-    let mut answer = std::pin::pin!(answer);
+pub(super) async fn suspecting<T>(upstream: &Upstream, mut answer: Pin<&mut impl Future<Output = T>>) -> T {
     if let Ok(answer) = tokio::time::timeout(SUSPECT_AFTER, answer.as_mut()).await {
         return answer;
     }

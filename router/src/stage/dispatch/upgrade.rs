@@ -76,37 +76,34 @@ pub(super) async fn upgrade(
 
 async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Response<Body>, Fault> {
     let pass = run.pass_breaker()?;
-    let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, ask(run, tasks, request))).await;
+    let asking = std::pin::pin!(ask(run, tasks, request));
+    let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, asking)).await;
     let failed = |fault: Fault| {
         tracing::Span::current().record("otel.status_code", "ERROR");
         tracing::Span::current().record("otel.status_description", field::display(&fault));
         fault
     };
-    match outcome {
-        Ok(outcome) => {
-            run.tell(pass, &outcome);
-            outcome.map_err(|error| failed(fault_of(&run.leg.forward, &error)))
-        }
-        Err(_) => {
-            let fault = Fault::Timeout {
-                message: format!(
-                    "member cluster {} did not switch protocols in time",
-                    run.upstream.cluster
-                ),
-                cluster: run.upstream.cluster.to_string(),
-                sent: true,
-            };
-            let silence = Silence {
-                waited: LONG_HEAD_TIMEOUT,
-                to_the_end: true,
-                whole: true,
-                patient: false,
-            };
-            let judged = judge(Kind::of(&run.leg), &End::Silence(silence));
-            told(&run.upstream, run.leg.forward.traffic.class, (pass, judged), &fault);
-            Err(failed(fault))
-        }
+    if let Ok(outcome) = outcome {
+        run.tell(pass, &outcome);
+        return outcome.map_err(|error| failed(fault_of(&run.leg.forward, &error)));
     }
+    let fault = Fault::Timeout {
+        message: format!(
+            "member cluster {} did not switch protocols in time",
+            run.upstream.cluster
+        ),
+        cluster: run.upstream.cluster.to_string(),
+        sent: true,
+    };
+    let silence = Silence {
+        waited: LONG_HEAD_TIMEOUT,
+        to_the_end: true,
+        whole: true,
+        patient: false,
+    };
+    let judged = judge(Kind::of(&run.leg), &End::Silence(silence));
+    told(&run.upstream, run.leg.forward.traffic.class, (pass, judged), &fault);
+    Err(failed(fault))
 }
 
 async fn ask(run: &Run, tasks: &Tasks, mut request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
