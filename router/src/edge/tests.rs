@@ -341,6 +341,32 @@ async fn a_dead_member_opens_its_breaker_and_only_its_own() {
 }
 
 #[tokio::test]
+async fn reads_far_behind_the_members_pace_open_its_breaker_and_writes_do_not() {
+    let backend = Backend::start(100, plain()).await;
+    let mut target = backend.target("east");
+    (target.breaker.window_milliseconds, target.breaker.min_requests) = (200, 4);
+    let router = Router::start([target], Bounds::default()).await;
+    let upstream = router.routing.load().upstreams.get("east").unwrap().clone();
+    for class in TrafficClass::ALL {
+        upstream.breaker(class).learn(Duration::from_nanos(1));
+    }
+    let mut client = router.http2().await;
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        let response = client.send_request(ask("POST", PODS, "{}")).await.unwrap();
+        assert_eq!(response.status(), 200);
+    }
+    assert_eq!(upstream.breaker(TrafficClass::Unary).report().state, State::Closed);
+    while upstream.breaker(TrafficClass::List).report().state == State::Closed {
+        assert!(began.elapsed() < PATIENCE);
+        router.get(PODS).await;
+    }
+    let report = upstream.breaker(TrafficClass::List).report();
+    assert!(report.transitions.contains_key("slower-than-itself"), "{report:?}");
+    assert_eq!(upstream.breaker(TrafficClass::Watch).report().state, State::Closed);
+}
+
+#[tokio::test]
 async fn a_silent_member_costs_its_request_a_504() {
     let bounds = Bounds {
         request_timeout: Duration::from_secs(1),

@@ -8,11 +8,14 @@
 
 mod askers;
 mod core;
+mod pace;
 mod shared;
+mod window;
 
 use std::time::Duration;
 
 pub(crate) use self::core::{Outcome, Readyz, State, Transition};
+pub(crate) use self::pace::Size;
 pub(crate) use self::shared::{Breaker, Change, Pass, Refused, Report};
 
 /// Failures in a row that open the breaker.

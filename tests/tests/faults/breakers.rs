@@ -109,7 +109,6 @@ async fn opens_and_closes(fault: Fault, within: Duration) {
             tokio::time::sleep(PAUSE).await;
         }
     }
-    eprintln!("{fault:?}: open after {opened:?}, back after {:?}", began.elapsed());
     let marker = format!("timed-{fault:?}").to_lowercase();
     neighbour.assert_untouched(&ground, &marker).await;
     drop(callers);

@@ -89,6 +89,11 @@ impl Askers {
         Some(core.admit(now, lease).0)
     }
 
+    /// The caller uses the member, and sees nothing amiss.
+    pub(super) fn used(&mut self, caller: &Caller, now: Instant) {
+        self.seen(shard_of(caller)).used = Some(now);
+    }
+
     /// A request of the caller's failed: how far that reaches.
     pub(super) fn failed(&mut self, caller: &Caller, now: Instant, window: Duration) -> Reach {
         let seen = self.seen(shard_of(caller));

@@ -4,10 +4,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::window::Window;
 use super::{LEASE_PROBE_EVERY, Settings};
 
-/// Parts of the sliding window; a failure is forgotten within a tenth of the window of its due time.
-const SLOTS: usize = 10;
 /// Most doublings of the open time; beyond it the maximum rules anyway.
 const MAX_GROWTH: u32 = 16;
 
@@ -84,6 +83,7 @@ pub(crate) enum Why {
     Consecutive(u32),
     Ratio { failures: u32, requests: u32 },
     Unreachable,
+    Slower { slow: u32, requests: u32 },
     ProbeFailed,
     ProbeSucceeded,
     OpenTimeOver,
@@ -100,6 +100,7 @@ impl Why {
             Self::Consecutive(_) => "consecutive-failures",
             Self::Ratio { .. } => "failure-ratio",
             Self::Unreachable => "unreachable",
+            Self::Slower { .. } => "slower-than-itself",
             Self::ProbeFailed => "probe-failed",
             Self::ProbeSucceeded => "probe-succeeded",
             Self::OpenTimeOver => "open-time-over",
@@ -118,6 +119,12 @@ impl std::fmt::Display for Why {
             Self::Consecutive(failures) => write!(f, "{failures} failures in a row"),
             Self::Ratio { failures, requests } => write!(f, "{failures} of {requests} requests failed"),
             Self::Unreachable => f.write_str("it answers nobody, and takes no new connection either"),
+            Self::Slower { slow, requests } => {
+                write!(
+                    f,
+                    "{slow} of {requests} requests took several times as long as minutes ago"
+                )
+            }
             Self::ProbeFailed => f.write_str("the probe failed"),
             Self::ProbeSucceeded => f.write_str("the probe succeeded"),
             Self::OpenTimeOver => f.write_str("the open time is over, one probe is let through"),
@@ -182,6 +189,10 @@ pub(super) struct Core {
     epoch: u64,
     consecutive: u32,
     window: Window,
+    /// Answers, and those that lag.
+    paces: Window,
+    /// Since when at least half of them do.
+    lags_since: Option<Instant>,
     /// Openings without a quiet time between them.
     openings: u32,
     /// Of the present opening.
@@ -201,6 +212,8 @@ impl Core {
             epoch: 0,
             consecutive: 0,
             window: Window::default(),
+            paces: Window::default(),
+            lags_since: None,
             openings: 0,
             word: Word::Ignored,
             open_until: None,
@@ -302,6 +315,24 @@ impl Core {
         Some(self.open(now, jitter, Why::Unreachable, Word::Heeded))
     }
 
+    /// A request was answered, at the member's own pace or far behind it. Opens when half of them lag, at volume, and go on
+    /// to: a pause is no failure.
+    pub(super) fn paced(&mut self, lags: bool, now: Instant, jitter: f64) -> Option<Transition> {
+        if self.state != State::Closed {
+            return None;
+        }
+        let settings = self.settings;
+        self.paces.count(now, settings.window, lags);
+        let (requests, slow) = self.paces.totals(now, settings.window);
+        if requests < settings.min_requests.max(1) || slow.saturating_mul(2) < requests {
+            self.lags_since = None;
+            return None;
+        }
+        let since = *self.lags_since.get_or_insert(now);
+        let goes_on = now.saturating_duration_since(since) >= settings.window / 2;
+        goes_on.then(|| self.open(now, jitter, Why::Slower { slow, requests }, Word::Ignored))
+    }
+
     /// The member answered a shard that this breaker does not refuse.
     pub(super) fn answers_others(&mut self, now: Instant) -> Option<Transition> {
         (self.state != State::Closed).then(|| self.close(now, Why::AnswersOthers))
@@ -385,6 +416,8 @@ impl Core {
         self.epoch += 1;
         self.consecutive = 0;
         self.window = Window::default();
+        self.paces = Window::default();
+        self.lags_since = None;
         self.probing = false;
         self.lease_probing = false;
         Transition { from, to, why }
@@ -416,52 +449,4 @@ fn open_time(settings: &Settings, growth: u32, jitter: f64) -> Duration {
         .saturating_mul(factor)
         .min(settings.max_open_for.max(settings.open_for));
     grown.mul_f64(0.8 + 0.2 * jitter.clamp(0.0, 1.0))
-}
-
-/// Requests and failures of the last `window`, in [`SLOTS`] parts that are cleared as time passes.
-#[derive(Debug, Clone, Default)]
-struct Window {
-    slots: [(u32, u32); SLOTS],
-    /// Start of the current slot.
-    since: Option<Instant>,
-    current: usize,
-}
-
-impl Window {
-    fn count(&mut self, now: Instant, window: Duration, failed: bool) {
-        self.advance(now, window);
-        let (requests, failures) = &mut self.slots[self.current];
-        *requests = requests.saturating_add(1);
-        *failures = failures.saturating_add(u32::from(failed));
-    }
-
-    fn totals(&mut self, now: Instant, window: Duration) -> (u32, u32) {
-        self.advance(now, window);
-        self.slots.iter().fold((0, 0), |(requests, failures), slot| {
-            (slot.0.saturating_add(requests), slot.1.saturating_add(failures))
-        })
-    }
-
-    fn advance(&mut self, now: Instant, window: Duration) {
-        let width = (window / u32::try_from(SLOTS).unwrap_or(1)).max(Duration::from_millis(1));
-        let since = *self.since.get_or_insert(now);
-        let elapsed = now.saturating_duration_since(since);
-        let steps = elapsed.as_nanos() / width.as_nanos();
-        if steps == 0 {
-            return;
-        }
-        if steps >= SLOTS as u128 {
-            *self = Self {
-                since: Some(now),
-                ..Self::default()
-            };
-            return;
-        }
-        let steps = u32::try_from(steps).unwrap_or(0);
-        for _ in 0..steps {
-            self.current = (self.current + 1) % SLOTS;
-            self.slots[self.current] = (0, 0);
-        }
-        self.since = Some(since + width * steps);
-    }
 }

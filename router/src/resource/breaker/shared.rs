@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::Settings;
 use super::askers::{Askers, Group, Reach};
 use super::core::{Admission, Core, Outcome, Readyz, State, Ticket, Transition};
+use super::pace::{Pace, Size};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// What metrics, the hub and `/configz` are told of a breaker.
@@ -58,6 +59,9 @@ struct Inner {
     core: Core,
     report: Report,
     askers: Askers,
+    pace: Pace,
+    /// Who saw it lag: apart, so that one slow answer makes nobody's failures everybody's.
+    laggers: Askers,
     /// Not closed, and what failed is known of these only: others are let through.
     sole: Option<Group>,
 }
@@ -77,6 +81,8 @@ impl Breaker {
                 core: Core::new(settings),
                 report,
                 askers: Askers::default(),
+                pace: Pace::default(),
+                laggers: Askers::default(),
                 sole: None,
             }),
             closed: AtomicBool::new(true),
@@ -101,6 +107,7 @@ impl Breaker {
             breaker: self.clone(),
             ticket: None,
             own: None,
+            took: None,
             caller: caller.cloned(),
             told: false,
         };
@@ -201,6 +208,11 @@ impl Breaker {
             None if all == Outcome::Success && inner.sole.is_some() => inner.core.answers_others(now),
             None => None,
         };
+        let paced = pass.took.take().filter(|_| all == Outcome::Success);
+        let (transition, sole) = match paced.filter(|_| transition.is_none()) {
+            Some(took) => inner.paced(pass.caller.as_ref(), took, now),
+            None => (transition, sole),
+        };
         match &transition {
             Some(transition) if transition.to == State::Open => inner.sole = sole,
             Some(_) => inner.sole = None,
@@ -226,6 +238,14 @@ impl Breaker {
     }
 }
 
+#[cfg(test)]
+impl Breaker {
+    /// As if all answers of minutes ago had taken so long.
+    pub(crate) fn learn(&self, pace: Duration) {
+        self.inner.lock().pace.learn(pace, Instant::now());
+    }
+}
+
 impl Inner {
     /// Whether what keeps this breaker open concerns another shard alone.
     fn lets_others(&self, caller: Option<&Caller>) -> bool {
@@ -242,6 +262,29 @@ impl Inner {
             }
             Outcome::Success | Outcome::Unreachable | Outcome::Neutral => None,
         }
+    }
+
+    /// An answer that took so long; with what that changed, those who see it if they are one shard alone.
+    fn paced(
+        &mut self,
+        caller: Option<&Caller>,
+        (took, size): (Duration, Size),
+        now: Instant,
+    ) -> (Option<Transition>, Option<Group>) {
+        let Some(lags) = self.pace.took(took, size, now) else {
+            return (None, None);
+        };
+        let reach = match caller {
+            Some(caller) if lags => self.laggers.failed(caller, now, self.settings.window),
+            Some(caller) => {
+                self.laggers.used(caller, now);
+                Reach::Caller
+            }
+            None => Reach::Shards,
+        };
+        let counts = lags && reach != Reach::Caller;
+        let sole = caller.filter(|_| reach == Reach::Sole).map(Group::of);
+        (self.core.paced(counts, now, rand::random()), sole)
     }
 
     fn tell_own(&mut self, pass: &mut Pass, outcome: Outcome, now: Instant) -> Option<Transition> {
@@ -274,11 +317,18 @@ pub(crate) struct Pass {
     ticket: Option<Ticket>,
     /// Of the caller's own, if it has one.
     own: Option<Ticket>,
+    /// Until the head of the answer, if that says something of the member.
+    took: Option<(Duration, Size)>,
     caller: Option<Caller>,
     told: bool,
 }
 
 impl Pass {
+    /// How long the head of its answer took.
+    pub(crate) fn took(&mut self, took: Duration, size: Size) {
+        self.took = Some((took, size));
+    }
+
     /// Tells how the request ended; returns what that changed.
     pub(crate) fn record(mut self, outcome: Outcome) -> Option<Change> {
         self.told = true;

@@ -289,6 +289,36 @@ fn a_dropped_pass_is_neutral_and_reports_follow() {
     assert_eq!(*changes.borrow(), 3);
 }
 
+/// Ten answers a second, of which `lags` says which lag, for 30 s: when it opens.
+fn opens_for_lag(lags: impl Fn(u32) -> bool) -> Option<Duration> {
+    let start = Instant::now();
+    let mut core = Core::new(settings());
+    (0..300).find_map(|number| {
+        let now = start + Duration::from_millis(100) * number;
+        let transition = core.paced(lags(number), now, 1.0)?;
+        assert_eq!(
+            (transition.to, transition.why.word()),
+            (State::Open, "slower-than-itself")
+        );
+        assert!(!core.wants_readyz(), "that it is ready says nothing of its pace");
+        Some(now - start)
+    })
+}
+
+#[test]
+fn a_member_far_behind_its_own_pace_opens_and_one_that_pauses_does_not() {
+    let opened = opens_for_lag(|_| true).unwrap();
+    assert!(opened < Duration::from_secs(30), "{opened:?}");
+    assert!(opens_for_lag(|number| number % 2 == 0).is_some());
+    assert_eq!(opens_for_lag(|number| number % 100 == 0), None);
+    assert_eq!(opens_for_lag(|number| number % 3 == 0), None);
+    assert_eq!(
+        opens_for_lag(|number| (100..140).contains(&number)),
+        None,
+        "a pause of 4 s"
+    );
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Admit { lease: bool },
@@ -297,6 +327,7 @@ enum Step {
     Unreachable,
     Recover { whatever: bool },
     AnswersOthers,
+    Paced { lags: bool },
     Wait { millis: u64 },
 }
 
@@ -322,6 +353,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Unreachable),
         1 => any::<bool>().prop_map(|whatever| Step::Recover { whatever }),
         1 => Just(Step::AnswersOthers),
+        4 => any::<bool>().prop_map(|lags| Step::Paced { lags }),
         2 => (0_u64..20_000).prop_map(|millis| Step::Wait { millis }),
     ];
     proptest::collection::vec(step, 0..300)
@@ -397,6 +429,10 @@ impl History {
             }
             Step::AnswersOthers => {
                 let transition = self.core.answers_others(self.now);
+                self.entered(transition);
+            }
+            Step::Paced { lags } => {
+                let transition = self.core.paced(*lags, self.now, jitter);
                 self.entered(transition);
             }
             Step::Wait { millis } => self.now += Duration::from_millis(*millis),

@@ -142,7 +142,7 @@ async fn exchange(
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
     let asking = std::pin::pin!(whole(upstream, allowance.turn == Turn::First, request, allowance.bytes));
     let outcome = send::suspecting(upstream, asking).await;
-    if let Some(pass) = waiting.over() {
+    if let Some((pass, _)) = waiting.over() {
         send::tell(upstream, class, pass, (Kind::OWN, &outcome));
     }
     outcome.map_err(|error| unavailable(error.to_string()))

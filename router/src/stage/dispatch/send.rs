@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use opentelemetry::Context;
 use portolan_runtime::telemetry;
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use super::outcome::{End, Kind, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
-use crate::resource::breaker::{Change, Outcome, Pass, Refused, State};
+use crate::resource::breaker::{Change, Outcome, Pass, Refused, Size, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::{ResourceRequest, Verb};
@@ -236,10 +237,22 @@ async fn attempt_once(
             return Ok(outcome.map(|response| limited(run, response)));
         }
     };
-    if let Some(pass) = waiting.over() {
+    if let Some((mut pass, took)) = waiting.over() {
+        // Writes take as long as the webhooks of whoever writes; what may be silent has no pace.
+        if let Ok(response) = &outcome
+            && run.leg.forward.traffic.is_read()
+            && !patient
+        {
+            pass.took(took, Size::of(length(response.headers())));
+        }
         run.tell(pass, &outcome);
     }
     Ok(outcome.map(|response| limited(run, response)))
+}
+
+/// Bytes of an answer, if its head tells.
+fn length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Awaits what the member is to answer. One that says nothing for a while may not be there: the router looks.

@@ -3,6 +3,8 @@
 //! Clients often have less patience than this router's deadline. A member that hangs would never fail if only those
 //! requests counted that somebody waited out; nor may it be blamed while a client still keeps back its own body.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::outcome::{End, Kind, Silence, judge};
@@ -31,9 +33,10 @@ impl Waiting {
         }
     }
 
-    /// The pass, to be told of an answer or an error.
-    pub(super) fn over(mut self) -> Option<Pass> {
-        self.pass.take()
+    /// The pass, to be told of an answer or an error, and how long that took.
+    pub(super) fn over(mut self) -> Option<(Pass, Duration)> {
+        let took = self.since.elapsed();
+        self.pass.take().map(|pass| (pass, took))
     }
 
     /// The pass, and what the member's silence up to a deadline says.
@@ -68,8 +71,6 @@ impl Drop for Waiting {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::outcome::SILENCE;
     use super::*;
     use crate::resource::breaker::{Breaker, Settings};

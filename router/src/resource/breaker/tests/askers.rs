@@ -126,3 +126,41 @@ fn what_only_one_shard_knows_keeps_no_other_out() {
     assert!(ask(&agreed, &bob, Outcome::Unreachable));
     assert!(!ask(&agreed, &bob, Outcome::Success), "now it is known of two");
 }
+
+/// A window of requests of these callers, of which those of the first `lagging` take long.
+async fn window_of(callers: &[Caller], lagging: usize) -> Report {
+    let settings = Settings {
+        window: Duration::from_millis(100),
+        min_requests: 4,
+        ..settings()
+    };
+    let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
+    breaker.learn(Duration::from_millis(1));
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end && breaker.report().state == State::Closed {
+        for (index, caller) in callers.iter().enumerate() {
+            let Ok(mut pass) = breaker.admit(Some(caller), false) else {
+                break;
+            };
+            let took = if index < lagging { 20 } else { 1 };
+            pass.took(Duration::from_millis(took), Size::Small);
+            pass.record(Outcome::Success);
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    breaker.report()
+}
+
+#[tokio::test]
+async fn a_slow_member_is_one_that_half_of_the_shards_find_slow() {
+    let callers = [caller("green", "g"), caller("blue", "b"), caller("red", "r")];
+    let report = window_of(&callers, 2).await;
+    assert!(report.reason.contains("several times as long"), "{report:?}");
+    assert_eq!(window_of(&callers, 1).await.state, State::Closed, "one of three");
+    assert_eq!(
+        window_of(&callers[..1], 1).await.state,
+        State::Open,
+        "nobody else is there"
+    );
+    assert_eq!(window_of(&callers, 0).await.state, State::Closed);
+}
