@@ -107,6 +107,7 @@ impl Breaker {
             breaker: self.clone(),
             ticket: None,
             own: None,
+            began: None,
             took: None,
             caller: caller.cloned(),
             told: false,
@@ -128,6 +129,7 @@ impl Breaker {
         }
         let (admission, transition) = inner.core.admit(now, lease);
         self.publish(&mut inner, transition.as_ref());
+        pass.began = transition;
         match admission {
             Admission::Pass(ticket) => {
                 pass.ticket = Some(ticket);
@@ -317,6 +319,8 @@ pub(crate) struct Pass {
     ticket: Option<Ticket>,
     /// Of the caller's own, if it has one.
     own: Option<Ticket>,
+    /// What letting it through changed.
+    began: Option<Transition>,
     /// Until the head of the answer, if that says something of the member.
     took: Option<(Duration, Size)>,
     caller: Option<Caller>,
@@ -324,6 +328,11 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
+    /// What letting it through changed: it may be the one that decides.
+    pub(crate) fn began(&mut self) -> Option<Transition> {
+        self.began.take()
+    }
+
     /// How long the head of its answer took.
     pub(crate) fn took(&mut self, took: Duration, size: Size) {
         self.took = Some((took, size));

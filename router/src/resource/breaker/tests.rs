@@ -279,7 +279,9 @@ fn a_dropped_pass_is_neutral_and_reports_follow() {
         (breaker.report().state, breaker.report().reason.as_str()),
         (State::Open, "a failure")
     );
-    drop(breaker.admit(None, false).unwrap());
+    let mut probe = breaker.admit(None, false).unwrap();
+    assert_eq!(probe.began().unwrap().why.word(), "open-time-over");
+    drop(probe);
     assert_eq!(breaker.report().state, State::HalfOpen);
     breaker.admit(None, false).unwrap().record(Outcome::Success);
     assert_eq!(

@@ -137,7 +137,8 @@ async fn exchange(
         _ => TrafficClass::Unary,
     };
     let pass = upstream.breaker(class).admit(None, false);
-    let pass = pass.map_err(|refused| unavailable(send::refusal(upstream, class, &refused)))?;
+    let mut pass = pass.map_err(|refused| unavailable(send::refusal(upstream, class, &refused)))?;
+    upstream.changed(class, pass.began());
     let waiting = Waiting::new(pass, Delivered::whole(), Kind::OWN, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
     let asking = std::pin::pin!(whole(upstream, allowance.turn == Turn::First, request, allowance.bytes));

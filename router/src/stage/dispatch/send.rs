@@ -136,7 +136,9 @@ impl Run {
         let breaker = self.upstream.breaker(forward.traffic.class);
         let pass = breaker.admit(Some(&self.leg.caller), forward.is_priority());
         let pass = pass.map_err(|refused| refusal(&self.upstream, forward.traffic.class, &refused));
-        pass.map_err(|message| forward.unavailable(message))
+        let mut pass = pass.map_err(|message| forward.unavailable(message))?;
+        self.upstream.changed(forward.traffic.class, pass.began());
+        Ok(pass)
     }
 
     /// Tells the breaker of an answer's head or of an error.
