@@ -14,7 +14,7 @@ mod window;
 
 use std::time::Duration;
 
-pub(crate) use self::core::{Outcome, Readyz, State, Transition};
+pub(crate) use self::core::{Outcome, Probe, Readyz, State, Transition};
 pub(crate) use self::pace::Size;
 pub(crate) use self::shared::{Breaker, Change, Pass, Refused, Report};
 
@@ -33,6 +33,8 @@ pub(crate) const MAX_OPEN_FOR: Duration = Duration::from_mins(1);
 /// An open breaker lets one lease request through this often: client-go renews every 2 s and gives up leadership
 /// after 10 s, so waiting out a long open time would cost leases of a member that is long back.
 pub(crate) const LEASE_PROBE_EVERY: Duration = Duration::from_secs(2);
+/// A probe keeps others of its kind waiting for so long. Most are answered by then, and what hangs may hang by who asked.
+pub(crate) const PROBE_ALONE: Duration = Duration::from_secs(2);
 
 /// Thresholds of one breaker: the defaults, overridden per member by `MemberCluster.spec.breaker`.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -28,16 +28,18 @@ use portolan_runtime::{Secret, Tasks};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::outcome::Kind;
 pub(crate) use self::own::{DocumentRequest, OwnRequests};
 pub(crate) use self::probe::Prober;
 use self::upgrade::Tunnel;
 use crate::decision::plan::Forward;
 use crate::decision::rewrite;
+use crate::resource::breaker::Probe;
 use crate::resource::bulkhead::{Permit, Turn};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Upstream, UpstreamError};
 use crate::stage::replan::Replanner;
-use crate::value::classify::ApiRequest;
+use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
 use crate::value::traffic::TrafficClass;
@@ -159,6 +161,23 @@ impl Leg {
         };
         let replanner = self.replanner.as_ref().filter(|_| !self.forward.traffic.is_read());
         replanner.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
+    }
+
+    /// What it would tell of a member that is tried again.
+    fn probe(&self) -> Probe {
+        let (forward, kind) = (&self.forward, Kind::of(self));
+        if forward.is_priority() {
+            Probe::Lease
+        } else if forward.traffic.is_read() && !kind.proxied && !self.is_patient() {
+            Probe::Telling
+        } else {
+            Probe::Doubtful
+        }
+    }
+
+    /// Whether the member may say nothing until there is something to say: followed logs, and what is behind `proxy`.
+    fn is_patient(&self) -> bool {
+        self.deadline.is_none() && self.asked.verb != Verb::Watch
     }
 
     /// Wakes when [`Self::still`] may say something else.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use portolan_crds::ShardName;
 
 use super::Settings;
-use super::core::{Admission, Core, State};
+use super::core::{Admission, Core, Probe, State};
 use crate::value::snapshot::{Binding, Caller, CallerId};
 
 /// Breakers of single callers in one breaker. A caller beyond them has none: its failures count for nobody.
@@ -79,14 +79,14 @@ fn shard_of(caller: &Caller) -> Option<&ShardName> {
 }
 
 impl Askers {
-    /// Asks the caller's own breaker, if its requests failed before. `lease`: see [`Core::admit`].
-    pub(super) fn admit(&mut self, caller: &Caller, lease: bool, now: Instant) -> Option<Admission> {
+    /// Asks the caller's own breaker, if its requests failed before.
+    pub(super) fn admit(&mut self, caller: &Caller, probe: Probe, now: Instant) -> Option<Admission> {
         self.seen(shard_of(caller)).used = Some(now);
         if self.callers.is_empty() {
             return None;
         }
         let core = self.callers.get_mut(&CallerId::of(caller))?;
-        Some(core.admit(now, lease).0)
+        Some(core.admit(now, probe).0)
     }
 
     /// The caller uses the member, and sees nothing amiss.
@@ -133,17 +133,22 @@ impl Askers {
         self.callers.get_mut(&CallerId::of(caller))
     }
 
+    /// The breaker for all rules: whose own is open beside it would wait longer than all.
+    pub(super) fn forgive(&mut self) {
+        self.callers.clear();
+    }
+
     pub(super) fn configure(&mut self, settings: Settings) {
         for core in self.callers.values_mut() {
             core.configure(settings);
         }
     }
 
-    /// Callers whose own breaker is not closed.
-    pub(super) fn refused(&self) -> Vec<(CallerId, State)> {
+    /// Callers whose own breaker is not closed, but for those that are gone.
+    pub(super) fn refused(&self, now: Instant) -> Vec<(CallerId, State)> {
         let open = |(id, core): (&CallerId, &Core)| {
             let state = core.state();
-            (state != State::Closed).then(|| (id.clone(), state))
+            (state != State::Closed && !core.is_deserted(now)).then(|| (id.clone(), state))
         };
         self.callers.iter().filter_map(open).collect()
     }

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::window::Window;
-use super::{LEASE_PROBE_EVERY, Settings};
+use super::{LEASE_PROBE_EVERY, PROBE_ALONE, Settings};
 
 /// Most doublings of the open time; beyond it the maximum rules anyway.
 const MAX_GROWTH: u32 = 16;
@@ -154,12 +154,19 @@ pub(crate) enum Readyz {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     epoch: u64,
-    probe: Option<Probe>,
+    /// Since when it has its place, if it is a probe.
+    probe: Option<(Probe, Instant)>,
 }
 
+/// What a request would be as a probe. Each kind has one place in a half-open breaker: none keeps another waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Probe {
-    Ordinary,
+pub(crate) enum Probe {
+    /// Answered soon by a member that is well.
+    Telling,
+    /// May be silent, or fail, by who asks: a write waits for its body and its webhooks, a followed log for its Pod, and
+    /// what is behind `proxy` answers for itself.
+    Doubtful,
+    /// A renewal of a leader election.
     Lease,
 }
 
@@ -199,8 +206,8 @@ pub(super) struct Core {
     word: Word,
     open_until: Option<Instant>,
     closed_at: Option<Instant>,
-    probing: bool,
-    lease_probing: bool,
+    /// Since when each kind of probe is under way.
+    probing: [Option<Instant>; 3],
     next_lease_probe: Option<Instant>,
 }
 
@@ -218,8 +225,7 @@ impl Core {
             word: Word::Ignored,
             open_until: None,
             closed_at: None,
-            probing: false,
-            lease_probing: false,
+            probing: [None; 3],
             next_lease_probe: None,
         }
     }
@@ -233,21 +239,17 @@ impl Core {
         self.state
     }
 
-    /// May a request be sent? `lease`: a renewal of a leader election, which nothing else may starve: it has a
-    /// probe of its own when half-open, and one every [`LEASE_PROBE_EVERY`] while open.
-    pub(super) fn admit(&mut self, now: Instant, lease: bool) -> (Admission, Option<Transition>) {
+    /// May a request be sent? A renewal of a leader election may be starved by nothing else: one is let through every
+    /// [`LEASE_PROBE_EVERY`] while open, too.
+    pub(super) fn admit(&mut self, now: Instant, probe: Probe) -> (Admission, Option<Transition>) {
         let mut transition = None;
         if self.state == State::Open && self.open_until.is_none_or(|until| now >= until) {
             transition = Some(self.enter(State::HalfOpen, Why::OpenTimeOver));
         }
         let admission = match self.state {
             State::Closed => self.pass(None),
-            State::HalfOpen if !self.probing && !lease => {
-                self.probing = true;
-                self.pass(Some(Probe::Ordinary))
-            }
-            State::HalfOpen if lease && !self.lease_probing => self.pass_lease(now),
-            State::Open if lease && self.lease_probe_due(now) => self.pass_lease(now),
+            State::HalfOpen if !self.is_probing(probe, now) => self.pass_probe(probe, now),
+            State::Open if probe == Probe::Lease && self.lease_probe_due(now) => self.pass_probe(probe, now),
             State::HalfOpen => Admission::Refuse {
                 retry_in: Duration::from_secs(1),
             },
@@ -272,17 +274,21 @@ impl Core {
         }
     }
 
+    /// A probe of this kind is under way, and not for so long that another may tell more.
+    fn is_probing(&self, probe: Probe, now: Instant) -> bool {
+        self.probing[probe as usize].is_some_and(|since| now.saturating_duration_since(since) < PROBE_ALONE)
+    }
+
     /// The member answered traffic of another kind. Closes a breaker that only waits for a probe which may never come:
     /// nobody may want to exec for days. `whatever`: also one that is open for time-outs, which are of its own kind.
     pub(super) fn recover(&mut self, now: Instant, whatever: bool) -> Option<Transition> {
         let waiting = match self.state {
             State::Closed => false,
-            State::Open => {
-                let over = self.open_until.is_none_or(|until| now >= until);
-                over && !self.lease_probing && (whatever || self.word != Word::Ignored)
-            }
-            State::HalfOpen => !self.probing && !self.lease_probing && (whatever || self.word != Word::Ignored),
+            State::Open => self.open_until.is_none_or(|until| now >= until),
+            State::HalfOpen => true,
         };
+        let told_soon = self.is_probing(Probe::Telling, now) || self.is_probing(Probe::Lease, now);
+        let waiting = waiting && !told_soon && (whatever || self.word != Word::Ignored);
         waiting.then(|| self.close(now, Why::MemberAnswers))
     }
 
@@ -338,9 +344,18 @@ impl Core {
         (self.state != State::Closed).then(|| self.close(now, Why::AnswersOthers))
     }
 
-    /// Whether it knows nothing that a new one would not.
+    /// Whether it knows nothing that a new one would not: nothing failed of late, or nobody came for long after it might have.
     pub(super) fn is_quiet(&mut self, now: Instant) -> bool {
-        self.state == State::Closed && self.window.totals(now, self.settings.window).1 == 0
+        match self.state {
+            State::Closed => self.window.totals(now, self.settings.window).1 == 0,
+            State::Open | State::HalfOpen => self.is_deserted(now),
+        }
+    }
+
+    /// Whether nobody has asked for as long as it is ever open, though it would let a request through.
+    pub(super) fn is_deserted(&self, now: Instant) -> bool {
+        let long_over = |until| now >= until + self.settings.max_open_for;
+        self.state != State::Closed && self.open_until.is_some_and(long_over)
     }
 
     fn record_closed(&mut self, outcome: Outcome, now: Instant, jitter: f64) -> Option<Transition> {
@@ -360,11 +375,15 @@ impl Core {
         }
     }
 
-    fn record_probe(&mut self, probe: Probe, outcome: Outcome, now: Instant, jitter: f64) -> Option<Transition> {
-        match probe {
-            Probe::Ordinary => self.probing = false,
-            Probe::Lease => self.lease_probing = false,
-        }
+    fn record_probe(
+        &mut self,
+        (probe, since): (Probe, Instant),
+        outcome: Outcome,
+        now: Instant,
+        jitter: f64,
+    ) -> Option<Transition> {
+        // The place may be another's by now.
+        self.probing[probe as usize].take_if(|its| *its == since);
         match (outcome, self.state) {
             (Outcome::Success, _) => Some(self.close(now, Why::ProbeSucceeded)),
             (Outcome::Failure | Outcome::TimedOut | Outcome::Unreachable, State::HalfOpen) => {
@@ -418,26 +437,27 @@ impl Core {
         self.window = Window::default();
         self.paces = Window::default();
         self.lags_since = None;
-        self.probing = false;
-        self.lease_probing = false;
+        self.probing = [None; 3];
         Transition { from, to, why }
     }
 
-    fn pass(&self, probe: Option<Probe>) -> Admission {
+    fn pass(&self, probe: Option<(Probe, Instant)>) -> Admission {
         Admission::Pass(Ticket {
             epoch: self.epoch,
             probe,
         })
     }
 
-    fn pass_lease(&mut self, now: Instant) -> Admission {
-        self.lease_probing = true;
-        self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
-        self.pass(Some(Probe::Lease))
+    fn pass_probe(&mut self, probe: Probe, now: Instant) -> Admission {
+        self.probing[probe as usize] = Some(now);
+        if probe == Probe::Lease {
+            self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+        }
+        self.pass(Some((probe, now)))
     }
 
     fn lease_probe_due(&self, now: Instant) -> bool {
-        !self.lease_probing && self.next_lease_probe.is_none_or(|due| now >= due)
+        !self.is_probing(Probe::Lease, now) && self.next_lease_probe.is_none_or(|due| now >= due)
     }
 }
 

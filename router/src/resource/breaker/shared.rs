@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::Settings;
 use super::askers::{Askers, Group, Reach};
-use super::core::{Admission, Core, Outcome, Readyz, State, Ticket, Transition};
+use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Ticket, Transition};
 use super::pace::{Pace, Size};
 use crate::value::snapshot::{Caller, CallerId};
 
@@ -100,7 +100,7 @@ impl Breaker {
 
     /// Asks to send one request of `caller`'s; `None`: of the router's own. The outcome of the pass must be told; dropped
     /// untold, it is neutral.
-    pub(crate) fn admit(self: &Arc<Self>, caller: Option<&Caller>, lease: bool) -> Result<Pass, Refused> {
+    pub(crate) fn admit(self: &Arc<Self>, caller: Option<&Caller>, probe: Probe) -> Result<Pass, Refused> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
         let mut pass = Pass {
@@ -112,7 +112,7 @@ impl Breaker {
             caller: caller.cloned(),
             told: false,
         };
-        match caller.and_then(|caller| inner.askers.admit(caller, lease, now)) {
+        match caller.and_then(|caller| inner.askers.admit(caller, probe, now)) {
             Some(Admission::Pass(ticket)) => pass.own = Some(ticket),
             Some(Admission::Refuse { retry_in }) => {
                 pass.told = true;
@@ -127,7 +127,7 @@ impl Breaker {
         if inner.lets_others(caller) {
             return Ok(pass);
         }
-        let (admission, transition) = inner.core.admit(now, lease);
+        let (admission, transition) = inner.core.admit(now, probe);
         self.publish(&mut inner, transition.as_ref());
         pass.began = transition;
         match admission {
@@ -174,7 +174,11 @@ impl Breaker {
     fn change(&self, change: impl FnOnce(&mut Core) -> Option<Transition>) -> Option<Transition> {
         let mut inner = self.inner.lock();
         let transition = change(&mut inner.core);
-        if transition.is_some() {
+        // Half-open it concerns those whom it did when it was open.
+        if transition
+            .as_ref()
+            .is_some_and(|transition| transition.to != State::HalfOpen)
+        {
             inner.sole = None;
         }
         self.publish(&mut inner, transition.as_ref());
@@ -187,7 +191,7 @@ impl Breaker {
 
     /// Callers that are refused by a breaker of their own.
     pub(crate) fn refused_callers(&self) -> Vec<(CallerId, State)> {
-        self.inner.lock().askers.refused()
+        self.inner.lock().askers.refused(Instant::now())
     }
 
     fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
@@ -197,7 +201,9 @@ impl Breaker {
         let (own, all) = match reach {
             None => (outcome, outcome),
             Some(Reach::Caller) => (outcome, Outcome::Neutral),
-            Some(Reach::Shards | Reach::Sole) => (Outcome::Neutral, outcome.of_all()),
+            // Its own as well: what others are answered, with what they ask for, may keep the one for all closed.
+            Some(Reach::Shards) => (outcome, outcome.of_all()),
+            Some(Reach::Sole) => (Outcome::Neutral, outcome.of_all()),
         };
         let own = inner.tell_own(pass, own, now);
         let sole = pass
@@ -216,7 +222,12 @@ impl Breaker {
             None => (transition, sole),
         };
         match &transition {
-            Some(transition) if transition.to == State::Open => inner.sole = sole,
+            Some(transition) if transition.to == State::Open => {
+                inner.sole = sole;
+                if reach == Some(Reach::Shards) {
+                    inner.askers.forgive();
+                }
+            }
             Some(_) => inner.sole = None,
             // Others see it fail as well.
             None if all.is_failure() && inner.sole != sole => inner.sole = None,
@@ -303,7 +314,7 @@ impl Inner {
             (None, _) => return None,
             (Some(_), _) => self.askers.known(caller)?,
         };
-        let ticket = ticket.or_else(|| match core.admit(now, false).0 {
+        let ticket = ticket.or_else(|| match core.admit(now, Probe::Telling).0 {
             Admission::Pass(ticket) => Some(ticket),
             Admission::Refuse { .. } => None,
         })?;

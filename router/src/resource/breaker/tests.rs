@@ -13,15 +13,15 @@ fn settings() -> Settings {
     Settings::default()
 }
 
-fn pass(core: &mut Core, now: Instant, lease: bool) -> Ticket {
-    match core.admit(now, lease).0 {
+fn pass(core: &mut Core, now: Instant, probe: Probe) -> Ticket {
+    match core.admit(now, probe).0 {
         Admission::Pass(ticket) => ticket,
         Admission::Refuse { .. } => panic!("refused"),
     }
 }
 
-fn refused(core: &mut Core, now: Instant, lease: bool) -> bool {
-    matches!(core.admit(now, lease).0, Admission::Refuse { .. })
+fn refused(core: &mut Core, now: Instant, probe: Probe) -> bool {
+    matches!(core.admit(now, probe).0, Admission::Refuse { .. })
 }
 
 /// A breaker opened by failures in a row at `now`.
@@ -32,7 +32,7 @@ fn opened(now: Instant) -> Core {
 fn opened_by(outcome: Outcome, now: Instant) -> Core {
     let mut core = Core::new(settings());
     for _ in 0..CONSECUTIVE_FAILURES {
-        let ticket = pass(&mut core, now, false);
+        let ticket = pass(&mut core, now, Probe::Telling);
         core.record(ticket, outcome, now, 1.0);
     }
     assert_eq!(core.state(), State::Open);
@@ -45,10 +45,10 @@ fn failures_in_a_row_open_it_and_a_success_between_does_not() {
     let mut core = Core::new(settings());
     for round in 0..4 {
         for _ in 0..CONSECUTIVE_FAILURES - 1 {
-            let ticket = pass(&mut core, now, false);
+            let ticket = pass(&mut core, now, Probe::Telling);
             assert_eq!(core.record(ticket, Outcome::Failure, now, 0.0), None, "round {round}");
         }
-        let ticket = pass(&mut core, now, false);
+        let ticket = pass(&mut core, now, Probe::Telling);
         core.record(ticket, Outcome::Success, now, 0.0);
         if round == 2 {
             break; // three rounds are 12 failures of 15 requests: under the minimum volume
@@ -70,7 +70,7 @@ fn ratio_opens_it_at_volume_only() {
         } else {
             Outcome::Failure
         };
-        let ticket = pass(&mut core, now, false);
+        let ticket = pass(&mut core, now, Probe::Telling);
         transition = core.record(ticket, outcome, now, 0.0);
     }
     let why = transition.unwrap().why.to_string();
@@ -89,7 +89,7 @@ fn window_forgets() {
         } else {
             Outcome::Failure
         };
-        let ticket = pass(&mut core, now, false);
+        let ticket = pass(&mut core, now, Probe::Telling);
         core.record(ticket, outcome, now, 0.0);
     }
     assert_eq!(core.state(), State::Closed);
@@ -100,7 +100,7 @@ fn neutral_outcomes_change_nothing() {
     let now = Instant::now();
     let mut core = Core::new(settings());
     for _ in 0..1000 {
-        let ticket = pass(&mut core, now, false);
+        let ticket = pass(&mut core, now, Probe::Telling);
         assert_eq!(core.record(ticket, Outcome::Neutral, now, 0.0), None);
     }
     assert_eq!(core.state(), State::Closed);
@@ -110,14 +110,51 @@ fn neutral_outcomes_change_nothing() {
 fn half_open_lets_one_probe_decide() {
     let now = Instant::now();
     let mut core = opened(now);
-    assert!(refused(&mut core, now + OPEN_FOR / 2, false));
+    assert!(refused(&mut core, now + OPEN_FOR / 2, Probe::Telling));
     let later = now + OPEN_FOR;
-    let probe = pass(&mut core, later, false);
+    let probe = pass(&mut core, later, Probe::Telling);
     assert_eq!(core.state(), State::HalfOpen);
-    assert!(refused(&mut core, later, false), "a second probe");
+    assert!(refused(&mut core, later, Probe::Telling), "a second probe");
     let transition = core.record(probe, Outcome::Success, later, 0.0).unwrap();
     assert_eq!((transition.from, transition.to), (State::HalfOpen, State::Closed));
-    pass(&mut core, later, false);
+    pass(&mut core, later, Probe::Telling);
+}
+
+#[test]
+fn what_may_hang_by_who_asks_keeps_nobody_from_telling() {
+    let now = Instant::now();
+    let mut core = opened(now);
+    let later = now + OPEN_FOR;
+    let hanging = pass(&mut core, later, Probe::Doubtful);
+    assert!(refused(&mut core, later, Probe::Doubtful), "one at a time");
+    let probe = pass(&mut core, later, Probe::Telling);
+    core.record(probe, Outcome::Success, later, 0.0);
+    assert_eq!(core.state(), State::Closed);
+    assert_eq!(core.record(hanging, Outcome::TimedOut, later, 0.0), None);
+    let mut core = opened(now);
+    pass(&mut core, later, Probe::Doubtful);
+    assert_eq!(core.recover(later, false).unwrap().to, State::Closed, "nor others");
+    let mut core = opened(now);
+    let probe = pass(&mut core, later, Probe::Doubtful);
+    assert_eq!(
+        core.record(probe, Outcome::Success, later, 0.0).unwrap().to,
+        State::Closed
+    );
+}
+
+#[test]
+fn a_probe_that_hangs_is_waited_for_two_seconds() {
+    let now = Instant::now();
+    for kind in [Probe::Telling, Probe::Doubtful, Probe::Lease] {
+        let mut core = opened(now);
+        let (began, next) = (now + OPEN_FOR, now + OPEN_FOR + PROBE_ALONE);
+        let hanging = pass(&mut core, began, kind);
+        assert!(refused(&mut core, next - Duration::from_millis(1), kind));
+        let second = pass(&mut core, next, kind);
+        assert_eq!(core.record(hanging, Outcome::Neutral, next, 0.0), None);
+        assert!(refused(&mut core, next, kind), "its end frees no other's place");
+        core.record(second, Outcome::Success, next, 0.0).unwrap();
+    }
 }
 
 #[test]
@@ -125,9 +162,9 @@ fn a_probe_that_is_given_up_frees_its_place() {
     let now = Instant::now();
     let mut core = opened(now);
     let later = now + OPEN_FOR;
-    let probe = pass(&mut core, later, false);
+    let probe = pass(&mut core, later, Probe::Telling);
     assert_eq!(core.record(probe, Outcome::Neutral, later, 0.0), None);
-    pass(&mut core, later, false);
+    pass(&mut core, later, Probe::Telling);
 }
 
 #[test]
@@ -137,41 +174,48 @@ fn open_time_grows_to_its_maximum_and_starts_over_after_a_quiet_time() {
     for expected in [5, 10, 20, 40, 60, 60] {
         let wait = Duration::from_secs(expected);
         assert!(
-            refused(&mut core, now + wait.saturating_sub(Duration::from_millis(1)), false),
+            refused(
+                &mut core,
+                now + wait.saturating_sub(Duration::from_millis(1)),
+                Probe::Telling
+            ),
             "{wait:?}"
         );
         now += wait;
-        let probe = pass(&mut core, now, false);
+        let probe = pass(&mut core, now, Probe::Telling);
         core.record(probe, Outcome::Failure, now, 1.0);
         assert_eq!(core.state(), State::Open);
     }
     now += MAX_OPEN_FOR;
-    let probe = pass(&mut core, now, false);
+    let probe = pass(&mut core, now, Probe::Telling);
     core.record(probe, Outcome::Success, now, 1.0);
     now += MAX_OPEN_FOR;
     for _ in 0..CONSECUTIVE_FAILURES {
-        let ticket = pass(&mut core, now, false);
+        let ticket = pass(&mut core, now, Probe::Telling);
         core.record(ticket, Outcome::Failure, now, 1.0);
     }
-    pass(&mut core, now + OPEN_FOR, false);
+    pass(&mut core, now + OPEN_FOR, Probe::Telling);
 }
 
 #[test]
 fn leases_have_their_own_probe_and_need_not_wait_out_the_open_time() {
     let now = Instant::now();
     let mut core = opened(now);
-    assert!(refused(&mut core, now + Duration::from_secs(1), true));
-    let probe = pass(&mut core, now + LEASE_PROBE_EVERY, true);
-    assert!(refused(&mut core, now + LEASE_PROBE_EVERY, true), "one at a time");
+    assert!(refused(&mut core, now + Duration::from_secs(1), Probe::Lease));
+    let probe = pass(&mut core, now + LEASE_PROBE_EVERY, Probe::Lease);
+    assert!(
+        refused(&mut core, now + LEASE_PROBE_EVERY, Probe::Lease),
+        "one at a time"
+    );
     assert_eq!(core.record(probe, Outcome::Failure, now + LEASE_PROBE_EVERY, 0.0), None);
     assert_eq!(core.state(), State::Open);
-    let probe = pass(&mut core, now + 2 * LEASE_PROBE_EVERY, true);
+    let probe = pass(&mut core, now + 2 * LEASE_PROBE_EVERY, Probe::Lease);
     core.record(probe, Outcome::Success, now + 2 * LEASE_PROBE_EVERY, 0.0);
     assert_eq!(core.state(), State::Closed);
 
     let mut core = opened(now);
-    let slow = pass(&mut core, now + OPEN_FOR, false);
-    let lease = pass(&mut core, now + OPEN_FOR, true);
+    let slow = pass(&mut core, now + OPEN_FOR, Probe::Telling);
+    let lease = pass(&mut core, now + OPEN_FOR, Probe::Lease);
     core.record(lease, Outcome::Success, now + OPEN_FOR, 0.0);
     assert_eq!(core.state(), State::Closed);
     assert_eq!(
@@ -190,7 +234,7 @@ fn a_breaker_that_waits_for_a_probe_closes_when_the_member_answers_others() {
     assert_eq!(core.recover(now + OPEN_FOR, true), None);
 
     let mut core = opened(now);
-    let probe = pass(&mut core, now + OPEN_FOR, false);
+    let probe = pass(&mut core, now + OPEN_FOR, Probe::Telling);
     assert_eq!(core.recover(now + OPEN_FOR, true), None, "the probe will tell");
     core.record(probe, Outcome::Neutral, now + OPEN_FOR, 0.0);
     assert_eq!(core.recover(now + OPEN_FOR, true).unwrap().to, State::Closed);
@@ -218,14 +262,14 @@ fn a_member_that_is_ready_ends_the_open_time_of_what_failed_and_not_of_what_was_
             assert!(core.wants_readyz());
             let word = core.readyz(found).map(|transition| transition.why.word());
             assert_eq!(word, why, "{outcome:?} {found:?}");
-            assert_eq!(refused(&mut core, now, false), why.is_none());
-            assert!(refused(&mut core, now, false), "one request, not two");
+            assert_eq!(refused(&mut core, now, Probe::Telling), why.is_none());
+            assert!(refused(&mut core, now, Probe::Telling), "one request, not two");
         }
     }
     let mut core = opened_by(Outcome::TimedOut, now);
     assert!(!core.wants_readyz());
     assert_eq!(core.readyz(Readyz::Ready), None);
-    assert!(refused(&mut core, now, false));
+    assert!(refused(&mut core, now, Probe::Telling));
     assert_eq!(core.unreachable(now, 1.0), None, "open already");
     assert!(core.wants_readyz(), "but now it is known why nothing came");
 }
@@ -235,12 +279,12 @@ fn a_readyz_that_was_wrong_counts_for_nothing_until_the_open_time_is_over() {
     let now = Instant::now();
     let mut core = opened(now);
     core.readyz(Readyz::Ready).unwrap();
-    let probe = pass(&mut core, now, false);
+    let probe = pass(&mut core, now, Probe::Telling);
     core.record(probe, Outcome::Failure, now, 1.0);
     assert_eq!((core.state(), core.wants_readyz()), (State::Open, false));
     assert_eq!(core.readyz(Readyz::Ready), None);
     let over = now + OPEN_FOR * 2;
-    let probe = pass(&mut core, over, false);
+    let probe = pass(&mut core, over, Probe::Telling);
     core.record(probe, Outcome::Failure, over, 1.0);
     assert!(core.wants_readyz());
 }
@@ -249,9 +293,9 @@ fn a_readyz_that_was_wrong_counts_for_nothing_until_the_open_time_is_over() {
 fn a_member_that_is_gone_opens_whatever_was_asked() {
     let now = Instant::now();
     let mut core = Core::new(settings());
-    let before = pass(&mut core, now, false);
+    let before = pass(&mut core, now, Probe::Telling);
     assert_eq!(core.unreachable(now, 1.0).unwrap().why.word(), "unreachable");
-    assert!(refused(&mut core, now, false));
+    assert!(refused(&mut core, now, Probe::Telling));
     assert_eq!(
         core.record(before, Outcome::Success, now, 1.0),
         None,
@@ -259,7 +303,7 @@ fn a_member_that_is_gone_opens_whatever_was_asked() {
     );
     assert!(core.wants_readyz());
     core.readyz(Readyz::Ready).unwrap();
-    let probe = pass(&mut core, now, false);
+    let probe = pass(&mut core, now, Probe::Telling);
     assert_eq!(core.unreachable(now, 1.0).unwrap().from, State::HalfOpen);
     assert_eq!(core.record(probe, Outcome::Success, now, 1.0), None);
     assert_eq!(core.state(), State::Open);
@@ -274,16 +318,16 @@ fn a_dropped_pass_is_neutral_and_reports_follow() {
         ..settings()
     };
     let breaker = Breaker::new(once, changes.clone());
-    breaker.admit(None, false).unwrap().record(Outcome::Failure);
+    breaker.admit(None, Probe::Telling).unwrap().record(Outcome::Failure);
     assert_eq!(
         (breaker.report().state, breaker.report().reason.as_str()),
         (State::Open, "a failure")
     );
-    let mut probe = breaker.admit(None, false).unwrap();
+    let mut probe = breaker.admit(None, Probe::Telling).unwrap();
     assert_eq!(probe.began().unwrap().why.word(), "open-time-over");
     drop(probe);
     assert_eq!(breaker.report().state, State::HalfOpen);
-    breaker.admit(None, false).unwrap().record(Outcome::Success);
+    breaker.admit(None, Probe::Telling).unwrap().record(Outcome::Success);
     assert_eq!(
         (breaker.report().state, breaker.report().transitions.values().sum()),
         (State::Closed, 3_u64)
@@ -323,7 +367,7 @@ fn a_member_far_behind_its_own_pace_opens_and_one_that_pauses_does_not() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Admit { lease: bool },
+    Admit(Probe),
     Record { which: usize, outcome: Outcome },
     Readyz(Readyz),
     Unreachable,
@@ -348,8 +392,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Readyz::NotReady),
         Just(Readyz::Unreachable),
     ];
+    let probe = prop_oneof![Just(Probe::Telling), Just(Probe::Doubtful), Just(Probe::Lease)];
     let step = prop_oneof![
-        8 => any::<bool>().prop_map(|lease| Step::Admit { lease }),
+        8 => probe.prop_map(Step::Admit),
         8 => (any::<usize>(), outcome).prop_map(|(which, outcome)| Step::Record { which, outcome }),
         4 => readyz.prop_map(Step::Readyz),
         1 => Just(Step::Unreachable),
@@ -365,8 +410,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct History {
     now: Instant,
     core: Core,
-    /// With the number of states before, and whether it is a lease's.
-    held: Vec<(Ticket, u32, bool)>,
+    /// With the number of states before, what it is as a probe, and since when.
+    held: Vec<(Ticket, u32, Probe, Instant)>,
     states: u32,
     /// When it opened last.
     opened: Option<Instant>,
@@ -386,22 +431,22 @@ impl History {
 
     fn take(&mut self, step: &Step, jitter: f64) {
         match step {
-            Step::Admit { lease } => {
+            Step::Admit(probe) => {
                 let before = self.core.state();
-                let (admission, transition) = self.core.admit(self.now, *lease);
+                let (admission, transition) = self.core.admit(self.now, *probe);
                 self.entered(transition);
                 match admission {
-                    Admission::Pass(ticket) => self.held.push((ticket, self.states, *lease)),
+                    Admission::Pass(ticket) => self.held.push((ticket, self.states, *probe, self.now)),
                     Admission::Refuse { retry_in } => {
                         assert_ne!(before, State::Closed);
                         assert!(retry_in <= MAX_OPEN_FOR);
                         let opened = self.opened.unwrap();
-                        assert!(before != State::Open || *lease || self.now < opened + MAX_OPEN_FOR);
+                        assert!(before != State::Open || *probe == Probe::Lease || self.now < opened + MAX_OPEN_FOR);
                     }
                 }
             }
             Step::Record { which, outcome } if !self.held.is_empty() => {
-                let (ticket, _, _) = self.held.swap_remove(which % self.held.len());
+                let (ticket, ..) = self.held.swap_remove(which % self.held.len());
                 let before = self.core.state();
                 let transition = self.core.record(ticket, *outcome, self.now, jitter);
                 assert!(transition.is_none() || !matches!(outcome, Outcome::Neutral | Outcome::Slow));
@@ -441,15 +486,18 @@ impl History {
         }
     }
 
-    /// Requests under way that were let through in this state.
-    fn under_way(&self, lease: bool) -> usize {
-        let mine = |(_, state, its): &&(Ticket, u32, bool)| *state == self.states && *its == lease;
+    /// Requests under way that were let through in this state, not long ago.
+    fn under_way(&self, probe: Probe) -> usize {
+        let mine = |(_, state, its, since): &&(Ticket, u32, Probe, Instant)| {
+            let new = self.now - *since < PROBE_ALONE;
+            *state == self.states && *its == probe && new
+        };
         self.held.iter().filter(mine).count()
     }
 }
 
 proptest! {
-    /// Whatever happens: outside of closed never more than one request of a kind is under way, none but leases while open;
+    /// Whatever happens: outside of closed never more than one new request of a kind is under way, none but leases while open;
     /// refusals never exceed the maximum; an open one always ends, and once nothing is in flight the next request passes.
     #[test]
     fn never_stuck_and_never_a_crowd(history in steps(), jitter in 0.0_f64..=1.0) {
@@ -462,13 +510,14 @@ proptest! {
                 State::HalfOpen => 1,
                 State::Open => 0,
             };
-            prop_assert!(run.under_way(false) <= most, "{step:?}");
-            prop_assert!(run.core.state() == State::Closed || run.under_way(true) <= 1, "{step:?}");
+            prop_assert!(run.under_way(Probe::Telling) <= most, "{step:?}");
+            prop_assert!(run.under_way(Probe::Doubtful) <= most, "{step:?}");
+            prop_assert!(run.core.state() == State::Closed || run.under_way(Probe::Lease) <= 1, "{step:?}");
         }
-        for (ticket, _, _) in run.held {
+        for (ticket, ..) in run.held {
             run.core.record(ticket, Outcome::Neutral, run.now, jitter);
         }
-        let probe = run.core.admit(run.now + MAX_OPEN_FOR, false).0;
+        let probe = run.core.admit(run.now + MAX_OPEN_FOR, Probe::Telling).0;
         let Admission::Pass(probe) = probe else { panic!("stuck") };
         run.core.record(probe, Outcome::Success, run.now + MAX_OPEN_FOR, jitter);
         prop_assert_eq!(run.core.state(), State::Closed);
@@ -483,7 +532,7 @@ proptest! {
         while now < start + MAX_OPEN_FOR {
             now += Duration::from_millis(every);
             core.readyz(Readyz::Ready);
-            if let Admission::Pass(ticket) = core.admit(now, false).0 {
+            if let Admission::Pass(ticket) = core.admit(now, Probe::Telling).0 {
                 core.record(ticket, Outcome::Failure, now, 1.0);
                 failed += 1;
             }
@@ -501,7 +550,7 @@ proptest! {
         for wait in waits {
             now += Duration::from_millis(wait);
             if now < start + OPEN_FOR {
-                prop_assert!(refused(&mut core, now, false));
+                prop_assert!(refused(&mut core, now, Probe::Telling));
             }
         }
     }

@@ -30,6 +30,9 @@ pub(crate) enum ConnectError {
     Unusable(String),
     #[error("cannot connect to {address}: {reason}")]
     Tcp { address: String, reason: String },
+    /// This router could not even try: it finds no address, or has no port or file left.
+    #[error("cannot connect to {address}: {reason}")]
+    Untried { address: String, reason: String },
     #[error("the TLS handshake with {address} failed: {reason}")]
     Tls { address: String, reason: String },
     #[error("{address} broke off the TLS handshake: {reason}")]
@@ -43,6 +46,19 @@ pub(crate) enum ConnectError {
 }
 
 impl ConnectError {
+    fn tcp(address: String, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as Io;
+        let reason = error.to_string();
+        match error.kind() {
+            Io::ConnectionRefused
+            | Io::ConnectionReset
+            | Io::HostUnreachable
+            | Io::NetworkUnreachable
+            | Io::TimedOut => Self::Tcp { address, reason },
+            _ => Self::Untried { address, reason },
+        }
+    }
+
     /// Whether nobody gets through, rather than that what is there is not trusted or not understood.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(self, Self::Tcp { .. } | Self::Cut { .. } | Self::Timeout { .. })
@@ -166,10 +182,7 @@ impl Dialer {
     async fn connect(&self, endpoint: &Endpoint, protocol: Protocol) -> Result<Dialed, ConnectError> {
         let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
             .await
-            .map_err(|error| ConnectError::Tcp {
-                address: endpoint.address(),
-                reason: error.to_string(),
-            })?;
+            .map_err(|error| ConnectError::tcp(endpoint.address(), &error))?;
         let config = match protocol {
             Protocol::Http2 => &self.http2,
             Protocol::Http1 => &self.http1,
@@ -226,5 +239,35 @@ impl Endpoint {
 
     fn address(&self) -> String {
         self.authority.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn the_routers_own_troubles_are_not_the_members() {
+        let silence = |error: &io::Error| ConnectError::tcp("east:6443".to_owned(), error).is_silence();
+        for kind in [
+            io::ErrorKind::ConnectionRefused,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::HostUnreachable,
+            io::ErrorKind::NetworkUnreachable,
+            io::ErrorKind::TimedOut,
+        ] {
+            assert!(silence(&kind.into()), "{kind}");
+        }
+        for error in [
+            io::Error::other("failed to lookup address information"),
+            // EMFILE
+            io::Error::from_raw_os_error(24),
+            io::ErrorKind::AddrNotAvailable.into(),
+            io::ErrorKind::AddrInUse.into(),
+        ] {
+            assert!(!silence(&error), "{error}");
+        }
     }
 }

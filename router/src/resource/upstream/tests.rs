@@ -421,7 +421,7 @@ async fn a_swap_keeps_what_it_does_not_change() {
     drop((old, west));
     first_frame(last.body_mut()).await;
     east.breaker(TrafficClass::Unary)
-        .admit(None, false)
+        .admit(None, crate::resource::breaker::Probe::Telling)
         .unwrap()
         .record(breaker::Outcome::Failure);
     assert_eq!(

@@ -43,7 +43,7 @@ pub(super) struct Silence {
 /// What was asked, as far as its end must be seen in its light.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind {
-    /// A program behind `proxy` may have answered.
+    /// A program behind `proxy`, or an aggregated API, may have answered.
     pub(super) proxied: bool,
     /// A list or a watch: how long it takes is its size.
     pub(super) collection: bool,
@@ -57,6 +57,12 @@ impl Kind {
         proxied: false,
         collection: false,
         shortened: false,
+    };
+
+    /// Documents, which the router asks for as well: a group's may be an aggregated API's.
+    pub(super) const DOCUMENT: Self = Self {
+        proxied: true,
+        ..Self::OWN
     };
 
     pub(super) fn of(leg: &Leg) -> Self {
@@ -138,7 +144,8 @@ fn of_silence(kind: Kind, silence: Silence) -> Outcome {
         Silence { whole: false, .. } | Silence { patient: true, .. } => Outcome::Neutral,
         // A deadline that the client made shorter than what an API server may need is as if it had gone away.
         Silence { to_the_end: true, .. } if !kind.shortened => Outcome::TimedOut,
-        Silence { waited, .. } if waited >= SILENCE => Outcome::Slow,
+        // How long a collection takes is its size, as for an API server's own 504.
+        Silence { waited, .. } if waited >= SILENCE && !kind.collection => Outcome::Slow,
         Silence { .. } => Outcome::Neutral,
     }
 }
@@ -367,6 +374,12 @@ mod tests {
             ("and that was long", SHORTENED, silence(SILENCE, true), Outcome::Slow),
             ("the client cancels", SINGLE, silence(short, false), Outcome::Neutral),
             ("after long", SINGLE, silence(SILENCE, false), Outcome::Slow),
+            (
+                "a list is as long as it is",
+                LIST,
+                silence(SILENCE, false),
+                Outcome::Neutral,
+            ),
             ("its own body is not there", SINGLE, unsent, Outcome::Neutral),
             ("there is nothing to log", SINGLE, log, Outcome::Neutral),
             ("behind proxy", PROXIED, silence(SILENCE, true), Outcome::Neutral),

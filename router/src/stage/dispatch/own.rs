@@ -18,6 +18,7 @@ use super::silence::Waiting;
 use super::{credential, find, full, send};
 use crate::decision::rewrite;
 use crate::resource::access::{MemberAnswer, MemberApi};
+use crate::resource::breaker::Probe;
 use crate::resource::bulkhead::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, gather};
@@ -136,15 +137,19 @@ async fn exchange(
         Turn::First => TrafficClass::TokenReview,
         _ => TrafficClass::Unary,
     };
-    let pass = upstream.breaker(class).admit(None, false);
+    let (kind, probe) = match allowance.turn {
+        Turn::Last => (Kind::DOCUMENT, Probe::Doubtful),
+        Turn::First | Turn::InOrder => (Kind::OWN, Probe::Telling),
+    };
+    let pass = upstream.breaker(class).admit(None, probe);
     let mut pass = pass.map_err(|refused| unavailable(send::refusal(upstream, class, &refused)))?;
     upstream.changed(class, pass.began());
-    let waiting = Waiting::new(pass, Delivered::whole(), Kind::OWN, false);
+    let waiting = Waiting::new(pass, Delivered::whole(), kind, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
     let asking = std::pin::pin!(whole(upstream, allowance.turn == Turn::First, request, allowance.bytes));
     let outcome = send::suspecting(upstream, asking).await;
     if let Some((pass, _)) = waiting.over() {
-        send::tell(upstream, class, pass, (Kind::OWN, &outcome));
+        send::tell(upstream, class, pass, (kind, &outcome));
     }
     outcome.map_err(|error| unavailable(error.to_string()))
 }

@@ -121,6 +121,7 @@ fn is_retryable(error: &UpstreamError) -> bool {
             matches!(
                 source,
                 ConnectError::Tcp { .. }
+                    | ConnectError::Untried { .. }
                     | ConnectError::Cut { .. }
                     | ConnectError::Tls { .. }
                     | ConnectError::Http { .. }
@@ -134,7 +135,7 @@ impl Run {
     pub(super) fn pass_breaker(&self) -> Result<Pass, Fault> {
         let forward = &self.leg.forward;
         let breaker = self.upstream.breaker(forward.traffic.class);
-        let pass = breaker.admit(Some(&self.leg.caller), forward.is_priority());
+        let pass = breaker.admit(Some(&self.leg.caller), self.leg.probe());
         let pass = pass.map_err(|refused| refusal(&self.upstream, forward.traffic.class, &refused));
         let mut pass = pass.map_err(|message| forward.unavailable(message))?;
         self.upstream.changed(forward.traffic.class, pass.began());
@@ -217,8 +218,7 @@ async fn attempt_once(
     request: Request<Body>,
 ) -> Result<Result<Response<Body>, UpstreamError>, Fault> {
     let watch = run.leg.asked.verb == Verb::Watch;
-    // Followed logs and what is behind `proxy` may say nothing until there is something to say.
-    let patient = run.leg.deadline.is_none() && !watch;
+    let patient = run.leg.is_patient();
     let waiting = Waiting::new(pass, request.body().delivered(), Kind::of(&run.leg), patient);
     let patience = Instant::now() + LONG_HEAD_TIMEOUT;
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));

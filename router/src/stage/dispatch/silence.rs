@@ -73,7 +73,7 @@ impl Drop for Waiting {
 mod tests {
     use super::super::outcome::SILENCE;
     use super::*;
-    use crate::resource::breaker::{Breaker, Settings};
+    use crate::resource::breaker::{Breaker, Probe, Settings};
 
     async fn after(wait: Duration, delivered: Delivered, patient: bool) -> State {
         let settings = Settings {
@@ -81,7 +81,12 @@ mod tests {
             ..Settings::default()
         };
         let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
-        let waiting = Waiting::new(breaker.admit(None, false).unwrap(), delivered, Kind::OWN, patient);
+        let waiting = Waiting::new(
+            breaker.admit(None, Probe::Telling).unwrap(),
+            delivered,
+            Kind::OWN,
+            patient,
+        );
         tokio::time::sleep(wait).await;
         drop(waiting);
         breaker.report().state

@@ -181,8 +181,11 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
         open_for: Duration::ZERO,
         ..breaker::Settings::default()
     });
-    breaker.admit(None, false).unwrap().record(breaker::Outcome::Failure);
-    let probe = breaker.admit(None, false).unwrap();
+    breaker
+        .admit(None, breaker::Probe::Telling)
+        .unwrap()
+        .record(breaker::Outcome::Failure);
+    let probe = breaker.admit(None, breaker::Probe::Doubtful).unwrap();
     assert_eq!(breaker.report().state, State::HalfOpen);
     let path = format!("{LEASES}/leader");
     let held = world
@@ -203,6 +206,55 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
         .unwrap();
     assert_eq!(breaker.report().state, State::Closed, "its success is the member's");
     drop(probe);
+}
+
+#[tokio::test]
+async fn a_read_is_a_probe_beside_what_may_hang_by_who_asks() {
+    let world = world(|_, _| pod("foo")).await;
+    let routing = world.now.load();
+    let breaker = routing.upstreams.get("east").unwrap().breaker(TrafficClass::Unary);
+    breaker.configure(breaker::Settings {
+        consecutive_failures: 1,
+        open_for: Duration::ZERO,
+        ..breaker::Settings::default()
+    });
+    let failed = breaker.admit(None, breaker::Probe::Telling).unwrap();
+    failed.record(breaker::Outcome::Failure);
+    let _hanging = breaker.admit(None, breaker::Probe::Doubtful).unwrap();
+    let read = || Forward {
+        traffic: Traffic::QUESTION,
+        ..world.forward()
+    };
+    let backend = "/api/v1/namespaces/ns/services/s/proxy/hang";
+    let held = world.dispatch(read(), Method::GET, backend, Value::Null).await;
+    assert!(matches!(held, Err(Fault::Unavailable { sent: false, .. })), "{held:?}");
+    let path = "/api/v1/namespaces/ns/pods/a";
+    world.dispatch(read(), Method::GET, path, Value::Null).await.unwrap();
+    assert_eq!(breaker.report().state, State::Closed);
+}
+
+#[tokio::test]
+async fn documents_fail_nobody() {
+    let world = world(|_, _| json!({"code": 504})).await;
+    let own = OwnRequests {
+        routing: world.now.clone(),
+    };
+    let routing = world.now.load();
+    let breaker = routing.upstreams.get("east").unwrap().breaker(TrafficClass::Unary);
+    breaker.configure(breaker::Settings {
+        consecutive_failures: 1,
+        ..breaker::Settings::default()
+    });
+    let wanted = DocumentRequest {
+        cluster: "east".into(),
+        path: "/apis/metrics.k8s.io/v1beta1".to_owned(),
+        accept: "application/json",
+        etag: None,
+    };
+    let _ = own.get(&wanted).await;
+    assert_eq!(breaker.report().state, State::Closed, "an aggregated API's");
+    let _ = own.post("east", REVIEWS, Turn::InOrder, Vec::new()).await;
+    assert_eq!(breaker.report().state, State::Open, "the member's own");
 }
 
 #[tokio::test]

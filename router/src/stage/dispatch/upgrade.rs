@@ -27,7 +27,7 @@ use super::received::received;
 use super::send::{inject, leg_span, suspecting, told};
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;
-use crate::resource::upstream::{Body, Broke, UpstreamError};
+use crate::resource::upstream::{Body, BodyError, Broke, UpstreamError};
 use crate::value::fault::Fault;
 
 /// Read at a time, per direction: port-forwards move files.
@@ -113,12 +113,18 @@ async fn ask(run: &Run, tasks: &Tasks, mut request: Request<Body>) -> Result<Res
         HeaderValue::try_from(dialed.authority.as_str()).map_err(|error| UpstreamError::Request(error.to_string()))?;
     request.headers_mut().insert(HOST, host);
     *request.version_mut() = Version::HTTP_11;
-    let lost = |error: hyper::Error| UpstreamError::Lost {
-        cluster: cluster.clone(),
-        reason: error.to_string(),
-        broke: Broke::Connection,
+    // The connection is the request's own: what breaks on it, by what is sent or answered, says nothing of the way.
+    let broke = |error: hyper::Error| {
+        if error.is_user() {
+            return UpstreamError::Body(BodyError::Client(error.to_string()));
+        }
+        UpstreamError::Lost {
+            cluster: cluster.clone(),
+            reason: error.to_string(),
+            broke: Broke::Stream,
+        }
     };
-    let (mut sender, connection) = http1::handshake(TokioIo::new(dialed.stream)).await.map_err(lost)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(dialed.stream)).await.map_err(broke)?;
     let name: Arc<str> = cluster.clone();
     tasks.spawn("upgrade-connection", async move {
         if let Err(error) = connection.with_upgrades().await {
@@ -127,7 +133,7 @@ async fn ask(run: &Run, tasks: &Tasks, mut request: Request<Body>) -> Result<Res
     });
     run.leg.still()?;
     // Most have no body. One that has is for a member that does not switch, and travels like any other.
-    let response = sender.send_request(request).await.map_err(lost)?;
+    let response = sender.send_request(request).await.map_err(broke)?;
     Ok(response.map(|incoming| Body::Http1 {
         incoming,
         cluster: cluster.clone(),

@@ -53,7 +53,7 @@ fn breaker() -> Arc<Breaker> {
 
 /// One request of the caller's that ends so; whether it was let through.
 fn ask(breaker: &Arc<Breaker>, caller: &Caller, outcome: Outcome) -> bool {
-    let pass = breaker.admit(Some(caller), false);
+    let pass = breaker.admit(Some(caller), Probe::Telling);
     pass.map(|pass| pass.record(outcome)).is_ok()
 }
 
@@ -65,16 +65,16 @@ fn a_callers_own_failures_open_a_breaker_for_it_alone() {
         assert!(ask(&breaker, &bob, Outcome::Success));
         assert!(ask(&breaker, &mallory, Outcome::Failure));
     }
-    let refused = breaker.admit(Some(&mallory), false).unwrap_err();
+    let refused = breaker.admit(Some(&mallory), Probe::Telling).unwrap_err();
     assert!(refused.reason.contains("this caller alone"), "{refused:?}");
     assert_eq!(breaker.refused_callers().len(), 1);
     assert_eq!(breaker.report().state, State::Closed);
     for other in [&bob, &sister, &person()] {
         assert!(ask(&breaker, other, Outcome::Success));
     }
-    assert!(breaker.admit(None, false).is_ok(), "the router's own");
+    assert!(breaker.admit(None, Probe::Telling).is_ok(), "the router's own");
     assert!(
-        breaker.admit(Some(&mallory), true).is_err(),
+        breaker.admit(Some(&mallory), Probe::Lease).is_err(),
         "its lease has a probe in a while"
     );
 }
@@ -96,7 +96,7 @@ fn half_of_the_shards_see_it_or_nobody_gets_through() {
         assert!(ask(&unreachable, caller, Outcome::Unreachable));
     }
     assert!(!ask(&unreachable, &red, Outcome::Success));
-    assert!(unreachable.admit(None, false).is_err());
+    assert!(unreachable.admit(None, Probe::Telling).is_err());
     assert!(unreachable.refused_callers().is_empty());
 }
 
@@ -110,7 +110,9 @@ fn what_only_one_shard_knows_keeps_no_other_out() {
     assert_eq!(breaker.report().state, State::Open);
     assert!(!ask(&breaker, &mallory, Outcome::Success));
     // The first request of another finds out, and so do many at once.
-    let at_once: Vec<_> = (0..9).map(|_| breaker.admit(Some(&bob), false).unwrap()).collect();
+    let at_once: Vec<_> = (0..9)
+        .map(|_| breaker.admit(Some(&bob), Probe::Telling).unwrap())
+        .collect();
     for pass in at_once {
         pass.record(Outcome::Success);
     }
@@ -127,6 +129,71 @@ fn what_only_one_shard_knows_keeps_no_other_out() {
     assert!(!ask(&agreed, &bob, Outcome::Success), "now it is known of two");
 }
 
+#[test]
+fn what_the_member_says_of_itself_does_not_make_it_everybodys() {
+    let breaker = breaker();
+    let (mallory, bob) = (caller("green", "m"), caller("blue", "b"));
+    for _ in 0..3 {
+        assert!(ask(&breaker, &mallory, Outcome::Failure), "nobody else is there");
+    }
+    assert_eq!(breaker.readyz(Readyz::Ready).unwrap().to, State::HalfOpen);
+    let _probe = breaker.admit(Some(&mallory), Probe::Telling).unwrap();
+    let _others: Vec<_> = (0..9)
+        .map(|_| breaker.admit(Some(&bob), Probe::Telling).unwrap())
+        .collect();
+    let gone = self::breaker();
+    for _ in 0..3 {
+        ask(&gone, &mallory, Outcome::Failure);
+    }
+    gone.readyz(Readyz::Ready).unwrap();
+    gone.unreachable().unwrap();
+    assert!(!ask(&gone, &bob, Outcome::Success), "nobody gets through");
+}
+
+#[test]
+fn callers_that_are_gone_are_forgotten() {
+    let now = Instant::now();
+    let breaker = breaker();
+    let mallory = caller("green", "m");
+    assert!(ask(&breaker, &caller("blue", "b"), Outcome::Success));
+    for _ in 0..3 {
+        assert!(ask(&breaker, &mallory, Outcome::Failure));
+    }
+    assert_eq!(breaker.refused_callers().len(), 1);
+    let mut own = opened(now);
+    assert!(!own.is_quiet(now + OPEN_FOR), "it may come again");
+    assert!(own.is_quiet(now + OPEN_FOR + MAX_OPEN_FOR));
+}
+
+#[test]
+fn answers_to_one_do_not_keep_those_waiting_whom_the_member_fails() {
+    let breaker = breaker();
+    let (quick, blue, red) = (caller("green", "g"), caller("blue", "b"), caller("red", "r"));
+    for _ in 0..4 {
+        assert!(ask(&breaker, &quick, Outcome::Success));
+        ask(&breaker, &blue, Outcome::TimedOut);
+        assert!(ask(&breaker, &quick, Outcome::Success));
+        ask(&breaker, &red, Outcome::TimedOut);
+    }
+    assert_eq!(breaker.report().state, State::Closed);
+    for waiting in [&blue, &red] {
+        assert!(!ask(&breaker, waiting, Outcome::Success), "it is told at once");
+    }
+    assert!(ask(&breaker, &quick, Outcome::Success));
+    let agreed = self::breaker();
+    assert!(ask(&agreed, &quick, Outcome::Success));
+    for asking in [&blue, &blue, &red, &blue] {
+        assert!(ask(&agreed, asking, Outcome::TimedOut));
+    }
+    assert_eq!(agreed.refused_callers().len(), 1);
+    assert!(ask(&agreed, &red, Outcome::TimedOut));
+    assert_eq!(agreed.report().state, State::Open);
+    assert!(
+        agreed.refused_callers().is_empty(),
+        "all are refused, nobody for longer"
+    );
+}
+
 /// A window of requests of these callers, of which those of the first `lagging` take long.
 async fn window_of(callers: &[Caller], lagging: usize) -> Report {
     let settings = Settings {
@@ -139,7 +206,7 @@ async fn window_of(callers: &[Caller], lagging: usize) -> Report {
     let end = Instant::now() + Duration::from_millis(300);
     while Instant::now() < end && breaker.report().state == State::Closed {
         for (index, caller) in callers.iter().enumerate() {
-            let Ok(mut pass) = breaker.admit(Some(caller), false) else {
+            let Ok(mut pass) = breaker.admit(Some(caller), Probe::Telling) else {
                 break;
             };
             let took = if index < lagging { 20 } else { 1 };

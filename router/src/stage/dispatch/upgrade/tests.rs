@@ -11,7 +11,9 @@ use tokio_rustls::client::TlsStream as ClientStream;
 use tokio_rustls::server::TlsStream as ServerStream;
 
 use crate::edge::harness::{Bounds, Router};
+use crate::resource::breaker::{Probe, Settings};
 use crate::resource::upstream::scripted::{acceptor, spawn, target};
+use crate::value::traffic::TrafficClass;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const EXEC: &str = "/clusters/east/api/v1/namespaces/ns/pods/a/exec?command=sh&stdin=true";
@@ -263,4 +265,36 @@ async fn who_hangs_up_after_all_was_said_breaks_nothing() {
     // In the middle.
     let carried = super::carry(side(b"", false), side(b"more", false)).await;
     assert!(carried.is_err());
+}
+
+#[tokio::test]
+async fn what_breaks_once_there_is_a_connection_is_the_requests_own() {
+    for (body, status) in [("1\r\nx\r\n0\r\n\r\n", "HTTP/1.1 503"), ("zz\r\n\r\n", "HTTP/1.1 400")] {
+        // A Pod behind the API server says what no server of HTTP would.
+        let router = member(|_, mut stream| async move {
+            let _ = stream.read_u8().await;
+            let _ = stream.write_all(b"what\r\n\r\n").await;
+        })
+        .await;
+        let routing = router.routing.load();
+        let breaker = routing.upstreams.get("east").unwrap().breaker(TrafficClass::Upgrade);
+        breaker.configure(Settings {
+            consecutive_failures: 1,
+            ..Settings::default()
+        });
+        let mut stream = router.connect(tls::ALPN_HTTP1).await;
+        let head = format!(
+            "POST {EXEC} HTTP/1.1\r\nHost: router.test\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\
+             Transfer-Encoding: chunked\r\n\r\n{body}"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = tokio::time::timeout(PATIENCE, read_head(&mut stream))
+            .await
+            .expect("an answer");
+        assert!(
+            breaker.admit(None, Probe::Telling).is_ok(),
+            "{status}: others get through"
+        );
+        assert!(answer.starts_with(status), "{answer}");
+    }
 }
