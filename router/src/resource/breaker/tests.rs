@@ -149,7 +149,7 @@ fn a_probe_that_hangs_is_waited_for_two_seconds() {
         let mut core = opened(now);
         let (began, next) = (now + OPEN_FOR, now + OPEN_FOR + PROBE_ALONE);
         let hanging = pass(&mut core, began, kind);
-        assert!(refused(&mut core, next - Duration::from_millis(1), kind));
+        assert!(refused(&mut core, began + PROBE_ALONE / 2, kind));
         let second = pass(&mut core, next, kind);
         assert_eq!(core.record(hanging, Outcome::Neutral, next, 0.0), None);
         assert!(refused(&mut core, next, kind), "its end frees no other's place");
