@@ -59,7 +59,8 @@ async fn thresholds(ground: &Ground, breaker: &Value) {
     until(&ground.members().await, "west", "Accepted", "True", &[]).await;
 }
 
-async fn opens_and_closes(fault: Fault, within: Duration) {
+/// Says how long both took.
+async fn opens_and_closes(fault: Fault, within: Duration) -> String {
     let (_mine, ground) = with_west().await;
     let theirs = json!({"consecutiveFailures": 3, "openFor": "1s", "maxOpenFor": "2s"});
     thresholds(&ground, &Value::Null).await;
@@ -109,21 +110,22 @@ async fn opens_and_closes(fault: Fault, within: Duration) {
             tokio::time::sleep(PAUSE).await;
         }
     }
-    println!("{fault:?}: open after {opened:?}, back after {:?}", began.elapsed());
+    let took = format!("{fault:?}: open after {opened:?}, back after {:?}", began.elapsed());
     let marker = format!("timed-{fault:?}").to_lowercase();
     neighbour.assert_untouched(&ground, &marker).await;
     drop(callers);
     thresholds(&ground, &theirs).await;
+    took
 }
 
 #[tokio::test]
 async fn a_blackholed_member_is_soon_open_and_soon_back() {
-    opens_and_closes(Fault::Blackhole, Duration::from_secs(10)).await;
+    println!("{}", opens_and_closes(Fault::Blackhole, Duration::from_secs(10)).await);
 }
 
 #[tokio::test]
 async fn a_member_that_resets_is_soon_open_and_soon_back() {
-    opens_and_closes(Fault::Reset, Duration::from_secs(1)).await;
+    println!("{}", opens_and_closes(Fault::Reset, Duration::from_secs(1)).await);
 }
 
 /// One request that finds no way tells everybody else, whatever they ask for.
