@@ -117,6 +117,9 @@ impl Connection {
             .max_header_list_size(MAX_HEADER_BYTES)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
             .enable_push(false)
+            // No cap over the connection's life: who abandons requests by the thousand makes late answers, each of which is
+            // reset, and would end the connection of everybody. A member that is made to do so harms itself alone.
+            .max_local_error_reset_streams(None)
             .handshake::<_, Bytes>(stream)
             .await
             .map_err(failed)?;
