@@ -51,9 +51,11 @@ use crate::vouched::Vouched;
 
 mod api;
 mod ends;
+mod signer;
 
 pub(crate) use api::{Faults, Objects, SharedFaults, faulty_api, scripted_api, sharding_rights};
 pub(crate) use ends::{Received, TestAgent, TestRouter};
+pub(crate) use signer::Signer;
 
 /// Everything in tests happens at once or never.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -448,44 +450,6 @@ pub(crate) fn enroll_request(token: String, csr: &[u8], member: Option<v1::Membe
         csr: csr.to_vec(),
         member,
         pod: None,
-    }
-}
-
-/// Signs tokens as a member's API server does.
-pub(crate) struct Signer {
-    key: jsonwebtoken::EncodingKey,
-    kid: &'static str,
-}
-
-impl Signer {
-    pub(crate) fn new(kid: &'static str) -> Self {
-        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        Self {
-            key: jsonwebtoken::EncodingKey::from_ec_der(&key.serialize_der()),
-            kid,
-        }
-    }
-
-    pub(crate) fn jwk(&self) -> String {
-        let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&self.key, jsonwebtoken::Algorithm::ES256).unwrap();
-        jwk.common.key_id = Some(self.kid.to_owned());
-        serde_json::to_string(&jwk).unwrap()
-    }
-
-    pub(crate) fn sign(&self, claims: &serde_json::Value) -> String {
-        let header = jsonwebtoken::Header {
-            kid: Some(self.kid.to_owned()),
-            ..jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256)
-        };
-        jsonwebtoken::encode(&header, claims, &self.key).unwrap()
-    }
-
-    /// What an agent shows on the stream of this nonce.
-    pub(crate) fn proof(&self, nonce: &str) -> String {
-        let audience = portolan_crds::labels::proof_audience(nonce);
-        self.sign(
-            &serde_json::json!({"sub": "system:serviceaccount:portolan-system:portolan-proof", "aud": [audience]}),
-        )
     }
 }
 

@@ -214,11 +214,7 @@ impl Call<'_> {
         // Before it is sent: no swap from here on is missed.
         let replanner = &self.edge.replanner;
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing));
-        let right = if long {
-            forward.access().find_map(ProxyQuestion::of)
-        } else {
-            None
-        };
+        let right = long.then(|| forward.access().find_map(ProxyQuestion::of)).flatten();
         let deadline = (!long).then_some(deadline);
         let after = After {
             write: Write::of(&caller, &asked, &forward.target.cluster),

@@ -341,14 +341,10 @@ async fn shell(kubectl: &Kubectl) -> Child {
     child
 }
 
-#[tokio::test]
-async fn what_runs_by_a_right_ends_with_it() {
-    let world = world().await;
-    let _up = HUB_RUNS.read().await;
-    let eve = person(world, "eve").await;
+/// A Pod that runs in east.
+async fn pod_to_enter(world: &World) {
     let run = ["run", "box", "-n", "h-pods", "--image=x", "--restart=Never"];
     world.direct("east").ok(&run).await.unwrap();
-    eventually("she may use east", || eve.ok(&["get", "pods", "-n", "h-pods"])).await;
     let ready = [
         "wait",
         "--for=condition=Ready",
@@ -358,6 +354,15 @@ async fn what_runs_by_a_right_ends_with_it() {
         "--timeout=240s",
     ];
     world.direct("east").ok(&ready).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_runs_by_a_right_ends_with_it() {
+    let world = world().await;
+    let _up = HUB_RUNS.read().await;
+    let eve = person(world, "eve").await;
+    pod_to_enter(world).await;
+    eventually("she may use east", || eve.ok(&["get", "pods", "-n", "h-pods"])).await;
 
     let door = Door::of_kubeconfig(&world.fleet.dir().join("eve.kubeconfig"), None)
         .await
