@@ -32,6 +32,8 @@ mod people;
 mod readings;
 #[path = "hostile/stolen_router.rs"]
 mod stolen_router;
+#[path = "hostile/unread.rs"]
+mod unread;
 #[path = "hostile/withdrawn.rs"]
 mod withdrawn;
 

@@ -1,4 +1,4 @@
-//! An answer that is over at its deadline, whether the client reads it or not.
+//! An answer that is over at its deadline, whether the client reads it or not; of a list before that, if nobody reads it.
 //!
 //! hyper asks a body for more only when the client's window has room. Whoever opens many lists and reads none of them
 //! would keep permits, places in bulkheads and members' streams for ever, and shut everybody else out. So body and places
@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -16,6 +17,10 @@ use tokio::time::Instant;
 
 use super::passing::Passing;
 use crate::resource::upstream::BodyError;
+
+/// A client takes something of a list at least this often. Until then a member keeps a place of its own for it, and it has
+/// requests that wait for one wait for 15 s at most.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 type Polled = Option<Result<Frame<Bytes>, BodyError>>;
 
@@ -33,6 +38,19 @@ struct Cell {
     first: Polled,
     /// Who waits for more.
     waker: Option<Waker>,
+    /// Since when what was handed over is not taken, as far as is known.
+    unread_since: Option<Instant>,
+}
+
+impl Cell {
+    /// When it is cut, as things stand: at its deadline, or because nobody reads it. `None`: it was cut.
+    fn ends(&self, deadline: Instant) -> Option<Instant> {
+        let is_list = self.passing.as_ref()?.is_list();
+        let unread = self.unread_since.filter(|_| is_list);
+        // While it waits for its member it is looked at again when it would be due if it had just been handed something.
+        let due = unread.unwrap_or_else(Instant::now) + READ_WITHIN;
+        Some(if is_list { due.min(deadline) } else { deadline })
+    }
 }
 
 impl Limited {
@@ -41,15 +59,23 @@ impl Limited {
             passing: Some(passing),
             first,
             waker: None,
+            unread_since: Some(Instant::now()),
         }));
         let limited = cell.clone();
         // Not cancelled by a drain: answers go on meanwhile, and the timer ends with its answer.
         let timer = tasks.spawn("answer-deadline", async move {
-            tokio::time::sleep_until(deadline).await;
-            let (passing, waker) = {
+            let mut look = deadline.min(Instant::now() + READ_WITHIN);
+            let (passing, waker) = loop {
+                tokio::time::sleep_until(look).await;
                 let mut cell = limited.lock();
-                cell.first = None;
-                (cell.passing.take(), cell.waker.take())
+                match cell.ends(deadline) {
+                    Some(ends) if ends > Instant::now() => look = ends,
+                    Some(_) => {
+                        cell.first = None;
+                        break (cell.passing.take(), cell.waker.take());
+                    }
+                    None => return,
+                }
             };
             if let Some(passing) = passing {
                 passing.cut();
@@ -63,7 +89,9 @@ impl Limited {
 
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
         let mut cell = self.cell.lock();
+        cell.unread_since = None;
         if let Some(first) = cell.first.take() {
+            cell.unread_since = Some(Instant::now());
             return Poll::Ready(Some(first));
         }
         let Some(passing) = &mut cell.passing else {
@@ -72,6 +100,8 @@ impl Limited {
         let polled = passing.poll_frame(cx);
         if polled.is_pending() {
             cell.waker = Some(cx.waker().clone());
+        } else {
+            cell.unread_since = Some(Instant::now());
         }
         polled
     }
@@ -107,15 +137,11 @@ mod tests {
         assert_eq!(size_of::<Answer>(), size_of::<Passing>());
     }
 
-    #[tokio::test]
-    async fn a_client_that_does_not_read_keeps_nothing_past_the_deadline() {
-        /// More than the client's window, the sockets' and the router's buffers hold.
-        const LARGE: usize = 32 << 20;
-        let bounds = Bounds {
-            max_requests: 1,
-            request_timeout: Duration::from_secs(3),
-            ..Bounds::default()
-        };
+    /// More than the client's window, the sockets' and the router's buffers hold.
+    const LARGE: usize = 32 << 20;
+
+    /// A member whose answers to what ends in `large` are, and a client's bounds.
+    async fn large(bounds: Bounds) -> (Backend, Router) {
         let backend = Backend::start(100, {
             script(|request, mut respond| async move {
                 let size = if request.uri().path().ends_with("large") {
@@ -130,6 +156,59 @@ mod tests {
         })
         .await;
         let router = Router::start([backend.target("east")], bounds).await;
+        (backend, router)
+    }
+
+    /// Waits until no request is under way at the member.
+    async fn streams_end(router: &Router) {
+        let ended = async {
+            let under_way = || {
+                router
+                    .routing
+                    .load()
+                    .upstreams
+                    .pools()
+                    .iter()
+                    .any(|(_, unary, _)| unary.streams > 0)
+            };
+            while under_way() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ended)
+            .await
+            .expect("the member's stream is free");
+    }
+
+    #[tokio::test]
+    async fn a_list_that_nobody_reads_is_cut_long_before_its_deadline() {
+        let (_backend, router) = large(Bounds {
+            request_timeout: Duration::from_mins(5),
+            ..Bounds::default()
+        })
+        .await;
+        let list = router.get("/clusters/east/api/v1/namespaces/ns/large").await;
+        let object = router.get(&format!("{PODS}/large")).await;
+        assert_eq!((list.status().as_u16(), object.status().as_u16()), (200, 200));
+        let one_left = async {
+            while router.routing.load().upstreams.pools()[0].1.streams > 1 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, one_left).await.expect("the list is cut");
+        assert!(list.into_body().collect().await.is_err(), "half of it is not whole");
+        assert_eq!(object.into_body().collect().await.unwrap().to_bytes().len(), LARGE);
+        streams_end(&router).await;
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_keeps_nothing_past_the_deadline() {
+        let (_backend, router) = large(Bounds {
+            max_requests: 1,
+            request_timeout: Duration::from_secs(3),
+            ..Bounds::default()
+        })
+        .await;
         let unread = router.get(&format!("{PODS}/large")).await;
         assert_eq!(unread.status(), 200);
         assert_eq!(router.get_as(OTHER, PODS).await.status(), 429, "it has the one permit");
@@ -137,20 +216,11 @@ mod tests {
             while router.get_as(OTHER, PODS).await.status() != 200 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            while router
-                .routing
-                .load()
-                .upstreams
-                .pools()
-                .iter()
-                .any(|(_, unary, _)| unary.streams > 0)
-            {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
         };
         tokio::time::timeout(PATIENCE, again)
             .await
-            .expect("its permits and the member's stream are free");
+            .expect("its permits are free");
+        streams_end(&router).await;
         assert!(unread.into_body().collect().await.is_err(), "half of it is not whole");
     }
 }

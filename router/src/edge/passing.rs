@@ -20,6 +20,7 @@ use crate::stage::admit::Admitted;
 use crate::stage::replan::{Verdict, Watched};
 use crate::stage::reply;
 use crate::value::fault::Fault;
+use crate::value::traffic::TrafficClass;
 
 /// What is attached to an answer until it is over.
 pub(super) struct Attached {
@@ -128,10 +129,16 @@ impl Passing {
         self.attached.is_none()
     }
 
-    /// The deadline is over.
+    /// Whether it reads a whole collection.
+    pub(super) fn is_list(&self) -> bool {
+        let attached = self.attached.as_ref();
+        attached.is_some_and(|attached| attached.completion.record.class == Some(TrafficClass::List))
+    }
+
+    /// The deadline is over, or nobody reads it.
     pub(super) fn cut(mut self) {
         if self.attached.is_some() {
-            tracing::debug!("an answer was not over at its deadline");
+            tracing::debug!("an answer was not over at its deadline, or not read");
         }
         self.end(Ended::Broken);
     }

@@ -11,6 +11,7 @@ mod endpoint;
 mod exchange;
 mod gather;
 mod last_answer;
+mod places;
 mod pool;
 mod readyz;
 pub(crate) mod retry;
@@ -35,6 +36,8 @@ pub(crate) use self::endpoint::ConnectError;
 use self::endpoint::Dialer;
 pub(crate) use self::gather::{gather, gather_request};
 use self::last_answer::LastAnswer;
+pub(crate) use self::places::Place;
+use self::places::Places;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};
 use self::readyz::Looks;
@@ -103,6 +106,8 @@ pub(crate) struct Upstream {
     breakers: [Arc<Breaker>; 5],
     /// Of unary requests, so that a slow member holds no more of the router than its share.
     pub(crate) bulkhead: Bulkhead,
+    /// Of each tenant, so that none keeps the member's own places from others.
+    pub(crate) places: Places,
     pub(crate) retries: RetryBudget,
     /// When it answered callers last.
     last_answer: LastAnswer,
@@ -259,6 +264,7 @@ impl Upstream {
             transport: Transport::new(target, connector),
             breakers: TrafficClass::ALL.map(|_| breaker()),
             bulkhead: Bulkhead::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
+            places: Places::default(),
             retries: RetryBudget::default(),
             last_answer: LastAnswer::now(connector.changed.clone()),
             last_failure: Mutex::new(None),

@@ -37,7 +37,7 @@ use crate::decision::rewrite;
 use crate::resource::breaker::Probe;
 use crate::resource::bulkhead::{Permit, Turn};
 use crate::resource::routing::Routing;
-use crate::resource::upstream::{Body, Upstream, UpstreamError};
+use crate::resource::upstream::{Body, Place, Upstream, UpstreamError};
 use crate::stage::replan::Replanner;
 use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::Fault;
@@ -91,7 +91,7 @@ impl Dispatcher {
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
     pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
-        let (run, permit) = Self::begin(leg).await?;
+        let (run, permit, place) = Self::begin(leg).await?;
         let forward = &run.leg.forward;
         if forward.traffic.class == TrafficClass::Upgrade {
             let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
@@ -106,7 +106,7 @@ impl Dispatcher {
         if let Body::Whole(bytes) = &body {
             head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
         }
-        let response = send::send(&run, head, body).await?;
+        let response = placed(send::send(&run, head, body).await?, place);
         let response = rename::rename_response(&run, response).await?;
         let (mut head, body) = response.into_parts();
         rewrite::rewrite_response(forward, &mut head);
@@ -120,9 +120,9 @@ impl Dispatcher {
     /// Sends one leg of a request that goes to several members: a read, whose caller was admitted already. The permit of
     /// the member goes with the answer's body. The head of the answer is the member's own, untouched.
     pub(crate) async fn read(&self, leg: Leg, mut head: Parts) -> Result<Response<Body>, Fault> {
-        let (run, permit) = Self::begin(leg).await?;
+        let (run, permit, place) = Self::begin(leg).await?;
         rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, &run.bearer)?;
-        let mut response = send::send(&run, head, Body::Empty).await?;
+        let mut response = placed(send::send(&run, head, Body::Empty).await?, place);
         if let Body::Member(stream) = response.body_mut() {
             stream.hold(permit);
         }
@@ -132,14 +132,15 @@ impl Dispatcher {
         rename::rename_response(&run, response).await
     }
 
-    /// Finds the member and the credential, and waits for the member's permit. Long requests are bounded by `admit` alone:
+    /// Finds the member and the credential, and waits for the member's permit, and before that for its tenant's place, if it needs one. Long requests are bounded by `admit` alone:
     /// a member does not count them among its work.
-    async fn begin(leg: Leg) -> Result<(Run, Permit), Fault> {
+    async fn begin(leg: Leg) -> Result<(Run, Permit, Option<Place>), Fault> {
         let forward = &leg.forward;
         let cluster = &forward.target.cluster;
         let unavailable = |message| forward.unavailable(message);
         let upstream = find(&leg.routing, cluster).map_err(unavailable)?;
         let bearer = credential(&leg.routing, cluster).map_err(unavailable)?;
+        let place = leg.place(&upstream).await?;
         let permit = if forward.traffic.long {
             Permit::default()
         } else {
@@ -147,8 +148,16 @@ impl Dispatcher {
             let permit = leg.within(upstream.bulkhead.take(turn)).await?;
             permit.map_err(|_| full(&upstream))?
         };
-        Ok((Run { leg, upstream, bearer }, permit))
+        Ok((Run { leg, upstream, bearer }, permit, place))
     }
+}
+
+/// An answer that keeps its place until it is over.
+fn placed(mut response: Response<Body>, place: Option<Place>) -> Response<Body> {
+    if let (Body::Member(stream), Some(place)) = (response.body_mut(), place) {
+        stream.hold_place(place);
+    }
+    response
 }
 
 impl Leg {
@@ -161,6 +170,24 @@ impl Leg {
         };
         let replanner = self.replanner.as_ref().filter(|_| !self.forward.traffic.is_read());
         replanner.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
+    }
+
+    /// Its tenant's place at the member, for what takes one there for as long as it is not read.
+    async fn place(&self, upstream: &Upstream) -> Result<Option<Place>, Fault> {
+        let places = &upstream.places;
+        let place = match (self.forward.traffic.class, self.asked.verb) {
+            (TrafficClass::List, _) => self.within(places.list(self.caller.tenant())).await?,
+            (TrafficClass::Watch, Verb::Watch) => {
+                let place = places.start(self.caller.tenant());
+                let late = |_| {
+                    self.forward
+                        .unavailable("this shard starts as many watches there as it may".to_owned())
+                };
+                tokio::time::timeout(LONG_HEAD_TIMEOUT, place).await.map_err(late)?
+            }
+            _ => return Ok(None),
+        };
+        place.map(Some).map_err(|_| full(upstream))
     }
 
     /// What it would tell of a member that is tried again.

@@ -11,6 +11,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::{Body, BodyError};
 use crate::resource::bulkhead::Permit;
+use crate::resource::upstream::places::Place;
 use crate::resource::upstream::pool::Slot;
 
 /// What is left of a request's body to send.
@@ -99,6 +100,8 @@ pub(crate) struct MemberStream {
     _slot: Slot,
     /// Of the member's bulkhead; empty for what does not count there, or is counted elsewhere.
     permit: Permit,
+    /// Of a list or of the start of a watch.
+    place: Option<Box<Place>>,
 }
 
 impl MemberStream {
@@ -110,12 +113,19 @@ impl MemberStream {
             cluster: cluster.clone(),
             _slot: slot,
             permit: Permit::default(),
+            place: None,
         }
     }
 
     /// Keeps the member's permit until the body is over.
     pub(crate) fn hold(&mut self, permit: Permit) {
         self.permit = permit;
+    }
+
+    /// Keeps the tenant's place for as long as it is one: that of a list until the body is over.
+    pub(crate) fn hold_place(&mut self, mut place: Place) {
+        place.begun();
+        self.place = Some(Box::new(place));
     }
 
     /// The body fails if it has not ended by then.
@@ -144,7 +154,13 @@ impl MemberStream {
                 cluster: self.cluster.clone(),
             })));
         }
-        match ready!(self.receive.poll_data(cx)) {
+        let polled = self.receive.poll_data(cx);
+        if let Some(place) = &mut self.place
+            && place.is_over(polled.is_ready(), cx)
+        {
+            self.place = None;
+        }
+        match ready!(polled) {
             Some(Ok(data)) => {
                 // Fails only for a stream that is gone.
                 let _ = self.receive.flow_control().release_capacity(data.len());
