@@ -10,6 +10,8 @@ use tokio::net::TcpListener;
 use super::scripted::{Backend, Order, Script, head, plain, read_all, script, snapshot, spawn, target, until_reset};
 use super::*;
 
+mod abandoned;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn connector() -> Connector {
