@@ -1,11 +1,13 @@
 //! MemberCluster: a cluster that the hub federates, how routers reach it and what its agent reports.
 
+mod by_hand;
 mod endpoint;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Serialize};
 
+pub use by_hand::{HandState, HeldBreaker};
 pub use endpoint::{Address, Endpoint, EndpointError};
 
 use crate::duration::Duration;
@@ -168,6 +170,10 @@ pub struct Breaker {
     /// What the open time grows to while probes fail, such as "2m".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_open_for: Option<Duration>,
+    /// Breakers that are held by hand, at most one of each class and one for all; written by portolanctl breaker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 6), extend("x-kubernetes-list-type" = "atomic")))]
+    pub by_hand: Vec<HeldBreaker>,
 }
 
 /// What the hub knows of a member cluster.

@@ -18,6 +18,7 @@ use portolan_crds::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use self::events::BreakerEvents;
 use crate::acks::{Acks, RouterState};
 use crate::compile::World;
 use crate::distribute::Worlds;
@@ -27,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::writer::Writer;
 
 mod callers;
+mod events;
 mod finding;
 mod leader;
 mod member;
@@ -65,6 +67,7 @@ pub(crate) struct StatusWriter {
     acks: Arc<Acks>,
     written: BTreeMap<Object, Written>,
     writer: Writer<Object>,
+    events: BreakerEvents,
 }
 
 /// The object that a status is of.
@@ -92,6 +95,7 @@ struct Written {
 impl StatusWriter {
     pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>, acks: Arc<Acks>) -> Self {
         Self {
+            events: BreakerEvents::new(client.clone()),
             client,
             namespace: namespace.to_owned(),
             index,
@@ -172,6 +176,8 @@ impl StatusWriter {
         });
         let known: BTreeSet<_> = wanted.iter().map(|((object, _), _, _)| object).collect();
         self.written.retain(|object, _| known.contains(object));
+        self.events
+            .keep(|cluster| known.contains(&Object::Member(cluster.to_owned())));
         let due = wanted.into_iter().filter(|((object, _), wanted, observed)| {
             !self.writer.rests(object) && is_due(self.written.get(object), wanted, observed)
         });
@@ -182,6 +188,11 @@ impl StatusWriter {
         let (client, namespace) = (&self.client, self.namespace.as_str());
         let write = |object, (uid, status)| write(client, namespace, object, uid, status);
         let written = self.writer.write(due, write, &metrics.statuses).await;
+        for (object, (uid, status)) in &written {
+            if let (Object::Member(cluster), Status::Member(status)) = (object, status) {
+                self.events.tell(cluster, uid, &status.breakers).await;
+            }
+        }
         let at = Instant::now();
         self.written.extend(
             written

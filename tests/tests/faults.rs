@@ -13,6 +13,8 @@
 mod away;
 #[path = "faults/breakers.rs"]
 mod breakers;
+#[path = "faults/by_hand.rs"]
+mod by_hand;
 #[path = "faults/drain.rs"]
 mod drain;
 #[path = "faults/member.rs"]

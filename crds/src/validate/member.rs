@@ -5,7 +5,7 @@ use std::time::Duration as StdDuration;
 use rustls_pki_types::pem::{PemObject, SectionKind};
 
 use super::{Problem, Problems, Reason};
-use crate::cluster::{Access, Breaker, IdentityMode, MemberClusterSpec};
+use crate::cluster::{Access, Breaker, HandState, IdentityMode, MemberClusterSpec};
 use crate::duration::Duration;
 use crate::names::{is_dns_label, is_dns_subdomain};
 
@@ -146,6 +146,20 @@ fn check_breaker(problems: &mut Problems, breaker: &Breaker) {
             "spec.breaker.maxOpenFor",
             "must not be shorter than openFor, which grows to it",
         );
+    }
+    for (index, held) in breaker.by_hand.iter().enumerate() {
+        let field = format!("spec.breaker.byHand[{index}]");
+        let before = breaker.by_hand[..index].iter();
+        if before.clone().any(|other| other.traffic_class == held.traffic_class) {
+            let message = "is the second of its trafficClass: remove one";
+            problems.add(format!("{field}.trafficClass"), Reason::Duplicate, message);
+        }
+        if held.state != HandState::Reset && held.until.is_none() {
+            problems.invalid(
+                format!("{field}.until"),
+                "must say when it ends: what is held by hand ends by itself",
+            );
+        }
     }
 }
 

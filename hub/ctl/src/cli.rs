@@ -11,9 +11,11 @@ use portolan_crds::names::check_dns_label;
 use portolan_wire::subscription::CallerPod;
 use serde::Serialize;
 
+mod breaker;
 mod ca;
 mod router;
 
+pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, HoldArgs, ResetArgs};
 pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
 pub(crate) use self::router::{ForgetArgs, RouterCommand};
 
@@ -45,6 +47,13 @@ pub(crate) enum Command {
     Router {
         #[command(subcommand)]
         command: RouterCommand,
+    },
+    /// Show breakers that are not closed, and those that are held by hand
+    Breakers(BreakersArgs),
+    /// Hold a member's breakers open or closed, or set them back, in every router
+    Breaker {
+        #[command(subcommand)]
+        command: BreakerCommand,
     },
     /// Show the hub's CA, or replace it by another without an outage
     Ca {

@@ -2,7 +2,6 @@
 //! router's to tell, see `kinds`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -15,8 +14,7 @@ use portolan_crds::{
 use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat, Output};
-use crate::connect::{connect, list};
-use crate::dev::fleet::Fleet;
+use crate::connect::{connect_hub, in_fleet, list};
 use crate::kinds;
 use crate::table::Table;
 
@@ -26,10 +24,8 @@ const NAMES_SHOWN: usize = 6;
 const SCOPES_SHOWN: usize = 3;
 
 pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
-    let hub = async || -> anyhow::Result<Client> {
-        let hub = connect("the hub", hub_kubeconfig(args)?.as_deref()).await?;
-        Ok(hub.client)
-    };
+    let hub =
+        async || -> anyhow::Result<Client> { connect_hub(in_fleet(&args.hub, args.router.dir.as_deref())?).await };
     match args.what {
         GetWhat::Clusters => args
             .output
@@ -45,15 +41,6 @@ pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
         }
         GetWhat::Routers => args.output.print(&list::<Router>(&hub().await?).await?, routers),
         GetWhat::Kinds => kinds::run(&args.router, args.output).await,
-    }
-}
-
-/// The one that was given, else that of the fleet in `--dir`, else (`None`) kubectl's.
-fn hub_kubeconfig(args: &GetArgs) -> anyhow::Result<Option<PathBuf>> {
-    match (&args.hub.hub_kubeconfig, &args.router.dir) {
-        (Some(file), _) => Ok(Some(file.clone())),
-        (None, Some(dir)) => Ok(Some(Fleet::read(dir)?.hub_kubeconfig)),
-        (None, None) => Ok(None),
     }
 }
 
@@ -349,44 +336,10 @@ fn short_list(names: &[String], all: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use portolan_crds::RouterSpec;
 
     use super::*;
-    use crate::cli::{HubArgs, OutputArgs, RouterArgs};
-
-    fn asked(dir: Option<&Path>, hub_kubeconfig: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
-        super::hub_kubeconfig(&GetArgs {
-            what: GetWhat::Shards,
-            hub: HubArgs {
-                hub_kubeconfig: hub_kubeconfig.map(PathBuf::from),
-            },
-            router: RouterArgs {
-                router_admin: String::new(),
-                dir: dir.map(Path::to_path_buf),
-            },
-            output: OutputArgs { output: Output::Table },
-        })
-    }
-
-    #[test]
-    fn the_hub_is_that_of_the_fleet_unless_another_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = asked(Some(dir.path()), None).unwrap_err().to_string();
-        assert!(error.starts_with("no fleet in "), "{error}");
-        let fleet = Fleet {
-            dir: dir.path().to_path_buf(),
-            hub_kubeconfig: "/kube/hub".into(),
-            ..Fleet::default()
-        };
-        fleet.write().unwrap();
-        assert_eq!(asked(Some(dir.path()), None).unwrap(), Some("/kube/hub".into()));
-        let other = asked(Some(dir.path()), Some("/kube/other"));
-        assert_eq!(other.unwrap(), Some("/kube/other".into()));
-        assert_eq!(asked(None, None).unwrap(), None);
-    }
 
     #[test]
     fn what_all_namespaces_leave_out_is_named_with_its_reason() {

@@ -10,6 +10,8 @@
 mod admin;
 mod apply;
 mod bootstrap;
+mod breaker;
+mod breakers;
 mod ca;
 mod cli;
 mod connect;
@@ -61,6 +63,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Router { command } => match command {
             RouterCommand::Forget(args) => forget::run(&args).await,
         },
+        Command::Breakers(args) => breakers::run(&args).await,
+        Command::Breaker { command } => breaker::run(&command).await,
         Command::Ca { command } => match command {
             CaCommand::Show(args) => ca::show(&args).await,
             CaCommand::Rotate(args) => ca::rotate(&args).await,

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::labels::{GATEWAY_ACCOUNT, system_namespace};
-use portolan_crds::{GroupResource, MemberClusterSpec};
+use portolan_crds::{GroupResource, HandState, HeldBreaker, MemberClusterSpec, TrafficClass};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
@@ -196,5 +197,34 @@ fn breaker(breaker: &portolan_crds::Breaker) -> v1::Breaker {
         window_milliseconds: milliseconds(&breaker.window),
         open_for_milliseconds: milliseconds(&breaker.open_for),
         max_open_for_milliseconds: milliseconds(&breaker.max_open_for),
+        by_hand: breaker.by_hand.iter().map(held).collect(),
+    }
+}
+
+fn held(held: &HeldBreaker) -> v1::HeldBreaker {
+    let seconds = |time: &Option<Time>| time.as_ref().map_or(0, |time| time.0.as_second());
+    let class = held.traffic_class.map_or("", |class| match class {
+        TrafficClass::Unary => "unary",
+        TrafficClass::List => "list",
+        TrafficClass::WatchStart => "watch",
+        TrafficClass::Upgrade => "upgrade",
+        TrafficClass::TokenReview => "token-review",
+    });
+    let (state, done) = match held.state {
+        HandState::Open => ("open", "opened"),
+        HandState::Closed => ("closed", "closed"),
+        HandState::Reset => ("reset", "reset"),
+    };
+    let by = if held.by.is_empty() {
+        String::new()
+    } else {
+        format!(", by {}", held.by)
+    };
+    v1::HeldBreaker {
+        traffic_class: class.to_owned(),
+        state: state.to_owned(),
+        reason: format!("{done} by hand{by}: {}", held.reason),
+        since_unix_seconds: seconds(&held.since),
+        until_unix_seconds: seconds(&held.until),
     }
 }

@@ -7,6 +7,7 @@
 //! `dispatch::outcome`), the router's own look at `/readyz` (`upstream::readyz`), and rate limits.
 
 mod askers;
+mod by_hand;
 mod core;
 mod pace;
 mod shared;
@@ -14,6 +15,7 @@ mod window;
 
 use std::time::Duration;
 
+pub(crate) use self::by_hand::{ByHand, Held};
 pub(crate) use self::core::{Outcome, Probe, Readyz, State, Transition};
 pub(crate) use self::pace::Size;
 pub(crate) use self::shared::{Breaker, Change, Pass, Refused, Report};

@@ -5,6 +5,7 @@
 //! request may go and what comes of a failure (`dispatch`), HTTP/1.1 upgrades (`upgrade`, which dials through here).
 
 mod body;
+mod by_hand;
 mod connection;
 mod doubt;
 mod endpoint;
@@ -273,8 +274,10 @@ impl Upstream {
     }
 
     fn configure(&self, settings: &v1::Breaker) {
-        for breaker in &self.breakers {
+        for class in TrafficClass::ALL {
+            let breaker = self.breaker(class);
             breaker.configure(breaker_settings(settings));
+            breaker.by_hand(by_hand::of(class, &settings.by_hand));
         }
     }
 

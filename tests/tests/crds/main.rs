@@ -365,7 +365,8 @@ spec:
   identity: {mode: ServiceAccount}
   cordoned: true
   allowedNamespaces: [operators]
-  breaker: {consecutiveFailures: 1, failureRatio: 0.5, minRequests: 2, window: 1s, openFor: 1s, maxOpenFor: 1m}
+  breaker: {consecutiveFailures: 1, failureRatio: 0.5, minRequests: 2, window: 1s, openFor: 1s, maxOpenFor: 1m,
+    byHand: [{trafficClass: List, state: Open, reason: x, by: y, since: '2026-01-02T03:04:05Z', until: '2026-01-02T03:04:06Z'}]}
 status:
   observedGeneration: 1
   conditions:

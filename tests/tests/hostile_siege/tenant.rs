@@ -111,14 +111,12 @@ async fn unread(what: &'static str, door: Door, stop: Arc<AtomicBool>, query: &'
             lines.clear();
         }
         let Ok(line) = door.open().await else { continue };
-        for _ in 0..20 {
-            let path = format!("/api/v1/namespaces/s-bad/configmaps{query}");
-            let asked = line.send(get(&path));
-            if let Ok(Ok(answer)) = tokio::time::timeout(IMPATIENT, asked).await {
-                held.push(answer);
-                times += 1;
-            }
-        }
+        let path = format!("/api/v1/namespaces/s-bad/configmaps{query}");
+        let asked = (0..20).map(|_| tokio::time::timeout(IMPATIENT, line.send(get(&path))));
+        let begun = futures::future::join_all(asked).await.into_iter().flatten().flatten();
+        let before = held.len();
+        held.extend(begun);
+        times += held.len() - before;
         lines.push(line);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

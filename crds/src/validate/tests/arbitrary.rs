@@ -166,6 +166,7 @@ pub(super) fn any_member() -> impl Strategy<Value = MemberClusterSpec> {
                 window: window.clone().map(Into::into),
                 open_for: window.map(Into::into),
                 max_open_for: time.map(Into::into),
+                by_hand: Vec::new(),
             }),
             ..MemberClusterSpec::default()
         })

@@ -711,7 +711,7 @@ pub struct Endpoint {
     pub tls_server_name: ::prost::alloc::string::String,
 }
 /// Effective settings, overrides applied; zero means the router's default.
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Breaker {
     #[prost(uint32, tag = "1")]
     pub consecutive_failures: u32,
@@ -725,6 +725,28 @@ pub struct Breaker {
     pub open_for_milliseconds: u32,
     #[prost(uint32, tag = "6")]
     pub max_open_for_milliseconds: u32,
+    /// At most one of each class. An older router ignores them.
+    #[prost(message, repeated, tag = "7")]
+    pub by_hand: ::prost::alloc::vec::Vec<HeldBreaker>,
+}
+/// A breaker that people hold.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldBreaker {
+    /// As in BreakerState; empty: all that no other is for, but for "token-review".
+    #[prost(string, tag = "1")]
+    pub traffic_class: ::prost::alloc::string::String,
+    /// "open", "closed" or "reset".
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// Who and why.
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+    /// Of a reset: one that is later than the last is carried out.
+    #[prost(int64, tag = "4")]
+    pub since_unix_seconds: i64,
+    /// When it ends, by the router's clock. Of a reset: 0.
+    #[prost(int64, tag = "5")]
+    pub until_unix_seconds: i64,
 }
 /// Who a member's callers are, and as whom it lets the router act.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -994,7 +1016,7 @@ pub struct LastAnswers {
 pub struct BreakerState {
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
-    /// "unary", "watch" or "upgrade".
+    /// "unary", "list", "watch", "upgrade" or "token-review".
     #[prost(string, tag = "2")]
     pub traffic_class: ::prost::alloc::string::String,
     /// "closed", "open" or "half-open".

@@ -91,6 +91,8 @@ pub(crate) enum Why {
     ReadyzForbidden,
     MemberAnswers,
     AnswersOthers,
+    ByHand,
+    ByHandOver,
 }
 
 impl Why {
@@ -108,6 +110,8 @@ impl Why {
             Self::ReadyzForbidden => "readyz-forbidden",
             Self::MemberAnswers => "member-answers",
             Self::AnswersOthers => "answers-others",
+            Self::ByHand => "by-hand",
+            Self::ByHandOver => "by-hand-over",
         }
     }
 }
@@ -134,6 +138,8 @@ impl std::fmt::Display for Why {
             }
             Self::MemberAnswers => f.write_str("the open time is over and the member answers other requests"),
             Self::AnswersOthers => f.write_str("the member answers other shards"),
+            Self::ByHand => f.write_str("by hand"),
+            Self::ByHandOver => f.write_str("what was set by hand is over"),
         }
     }
 }

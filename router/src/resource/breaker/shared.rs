@@ -10,9 +10,13 @@ use tokio::sync::watch;
 
 use super::Settings;
 use super::askers::{Askers, Group, Reach};
-use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Ticket, Transition};
+use super::by_hand::{ByHand, Held};
+use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Ticket, Transition, Why};
 use super::pace::{Pace, Size};
 use crate::value::snapshot::{Caller, CallerId};
+
+/// A client comes again after so long at most, however long a breaker is held open by hand: it may be let go before.
+const HELD_RETRY: Duration = Duration::from_secs(30);
 
 /// What metrics, the hub and `/configz` are told of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +68,7 @@ struct Inner {
     laggers: Askers,
     /// Not closed, and what failed is known of these only: others are let through.
     sole: Option<Group>,
+    by_hand: ByHand,
 }
 
 impl Breaker {
@@ -84,6 +89,7 @@ impl Breaker {
                 pace: Pace::default(),
                 laggers: Askers::default(),
                 sole: None,
+                by_hand: ByHand::default(),
             }),
             closed: AtomicBool::new(true),
             changes,
@@ -112,6 +118,11 @@ impl Breaker {
             caller: caller.cloned(),
             told: false,
         };
+        self.lapse(&mut inner);
+        if let Some(refused) = inner.held(probe) {
+            pass.told = true;
+            return refused.map_or(Ok(pass), Err);
+        }
         match caller.and_then(|caller| inner.askers.admit(caller, probe, now)) {
             Some(Admission::Pass(ticket)) => pass.own = Some(ticket),
             Some(Admission::Refuse { retry_in }) => {
@@ -158,7 +169,8 @@ impl Breaker {
 
     /// Whether the member's `/readyz` may end its open time.
     pub(crate) fn wants_readyz(&self) -> bool {
-        !self.closed.load(Ordering::Relaxed) && self.inner.lock().core.wants_readyz()
+        let wants = |inner: &Inner| inner.by_hand.held.is_none() && inner.core.wants_readyz();
+        !self.closed.load(Ordering::Relaxed) && wants(&self.inner.lock())
     }
 
     /// What the member said of itself.
@@ -173,6 +185,9 @@ impl Breaker {
 
     fn change(&self, change: impl FnOnce(&mut Core) -> Option<Transition>) -> Option<Transition> {
         let mut inner = self.inner.lock();
+        if inner.by_hand.held.is_some() {
+            return None;
+        }
         let transition = change(&mut inner.core);
         // Half-open it concerns those whom it did when it was open.
         if transition
@@ -186,7 +201,58 @@ impl Breaker {
     }
 
     pub(crate) fn report(&self) -> Report {
-        self.inner.lock().report.clone()
+        let mut inner = self.inner.lock();
+        self.lapse(&mut inner);
+        inner.report.clone()
+    }
+
+    /// Carries out what people say, if that is news.
+    pub(crate) fn by_hand(&self, ByHand { held, reset }: ByHand) {
+        let inner = &mut *self.inner.lock();
+        // A breaker is new when its router is: there is nothing to set back.
+        if let Some((since, reason)) = reset
+            && inner
+                .by_hand
+                .reset
+                .replace((since, reason.clone()))
+                .is_none_or(|(last, _)| last < since)
+            && inner.report.state != State::Closed
+        {
+            inner.by_hand.held = None;
+            self.set(inner, State::Closed, Some(&reason));
+        }
+        let held = held.filter(|held| held.left(SystemTime::now()).is_some());
+        match held {
+            Some(held) if inner.by_hand.held.as_ref() != Some(&held) => {
+                let to = if held.open { State::Open } else { State::Closed };
+                self.set(inner, to, Some(&held.reason));
+                inner.by_hand.held = Some(held);
+            }
+            None if inner.by_hand.held.take().is_some() => self.set(inner, State::Closed, None),
+            _ => {}
+        }
+    }
+
+    /// Ends what is held when its time is over.
+    fn lapse(&self, inner: &mut Inner) {
+        let held = inner.by_hand.held.as_ref();
+        if held.is_some_and(|held| held.left(SystemTime::now()).is_none()) {
+            inner.by_hand.held = None;
+            self.set(inner, State::Closed, None);
+        }
+    }
+
+    /// By hand: what was counted is forgotten. Without a reason, because that is over.
+    fn set(&self, inner: &mut Inner, to: State, reason: Option<&str>) {
+        let from = inner.report.state;
+        inner.core = Core::new(inner.settings);
+        inner.askers.forgive();
+        inner.sole = None;
+        let why = if reason.is_some() { Why::ByHand } else { Why::ByHandOver };
+        self.publish(inner, Some(&Transition { from, to, why }));
+        if let Some(reason) = reason {
+            inner.report.reason = reason.to_owned();
+        }
     }
 
     /// Callers that are refused by a breaker of their own.
@@ -197,6 +263,9 @@ impl Breaker {
     fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
+        if inner.by_hand.held.is_some() {
+            return None;
+        }
         let reach = inner.reach(pass.caller.as_ref(), outcome, now);
         let (own, all) = match reach {
             None => (outcome, outcome),
@@ -260,6 +329,18 @@ impl Breaker {
 }
 
 impl Inner {
+    /// What becomes of a request while the breaker is held by hand. Renewals of leader elections pass: who drains a member
+    /// means to end no operator's leadership.
+    fn held(&self, probe: Probe) -> Option<Option<Refused>> {
+        let held = self.by_hand.held.as_ref()?;
+        let refused = |held: &Held| Refused {
+            retry_in: held.left(SystemTime::now()).unwrap_or_default().min(HELD_RETRY),
+            state: State::Open,
+            reason: held.reason.to_string(),
+        };
+        Some((held.open && probe != Probe::Lease).then(|| refused(held)))
+    }
+
     /// Whether what keeps this breaker open concerns another shard alone.
     fn lets_others(&self, caller: Option<&Caller>) -> bool {
         let other = |sole: &Group| !caller.is_some_and(|caller| sole.has(caller));

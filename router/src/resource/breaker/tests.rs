@@ -1,6 +1,7 @@
 //! Laws of the breaker, by example and by random histories.
 
 mod askers;
+mod by_hand;
 mod history;
 
 use std::time::Instant;

@@ -14,7 +14,7 @@ pub(super) fn target(wire: &v1::Target, version: &str) -> Result<Target, BuildEr
     if endpoints.is_empty() {
         return Err(bad("endpoints", "at least one is needed"));
     }
-    let breaker = wire.breaker.unwrap_or_default();
+    let breaker = wire.breaker.clone().unwrap_or_default();
     if !(0.0..=1.0).contains(&breaker.failure_ratio) {
         return Err(bad(
             "breaker.failure_ratio",

@@ -1,0 +1,136 @@
+//! `portolanctl breaker open|close|reset`: what people say of a member's breakers, for every router, by way of its
+//! MemberCluster.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, PostParams};
+use kube::{Client, Error as KubeError};
+use portolan_crds::duration::format_duration;
+use portolan_crds::{HandState, HeldBreaker, MemberCluster};
+
+use crate::cli::{BreakerCommand, HoldArgs, ResetArgs};
+use crate::connect::{connect_hub, in_fleet};
+
+/// What is held by hand ends by itself: it is no setting.
+const LONGEST: Duration = Duration::from_hours(30 * 24);
+/// Tries at an object that others write meanwhile.
+const TRIES: usize = 5;
+
+pub(crate) async fn run(command: &BreakerCommand) -> anyhow::Result<()> {
+    let (state, which, lasts) = match command {
+        BreakerCommand::Open(HoldArgs { which, lasts }) => (HandState::Open, which, Some(*lasts)),
+        BreakerCommand::Close(HoldArgs { which, lasts }) => (HandState::Closed, which, Some(*lasts)),
+        BreakerCommand::Reset(which) => (HandState::Reset, which, None),
+    };
+    if lasts.is_some_and(|lasts| lasts.is_zero() || lasts > LONGEST) {
+        bail!("--for must be longer than nothing and at most 720h");
+    }
+    let hub = connect_hub(in_fleet(&which.hub, which.dir.as_deref())?).await?;
+    let now = Timestamp::from_second(Timestamp::now().as_second()).context("now is a time")?;
+    let until = lasts
+        .map(|lasts| now.saturating_add(lasts))
+        .transpose()
+        .context("--for is too long")?;
+    let held = HeldBreaker {
+        traffic_class: which.class,
+        state,
+        reason: which.reason.clone(),
+        by: who(&hub).await,
+        since: Some(Time(now)),
+        until: until.map(Time),
+    };
+    say(&hub, which, &held).await?;
+    println!("{}", words(which, &held));
+    Ok(())
+}
+
+/// As whom the hub's API server knows who asks; empty if it does not say.
+async fn who(hub: &Client) -> String {
+    let reviews = Api::<SelfSubjectReview>::all(hub.clone());
+    let review = reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await;
+    let user = review.ok().and_then(|review| review.status?.user_info?.username);
+    user.unwrap_or_default()
+}
+
+/// Puts it in the place of what was said of the same class.
+async fn say(hub: &Client, which: &ResetArgs, held: &HeldBreaker) -> anyhow::Result<()> {
+    let members = Api::<MemberCluster>::all(hub.clone());
+    let name = &which.member;
+    let cannot = || format!("cannot write MemberCluster {name}");
+    for _ in 0..TRIES {
+        let Some(mut member) = members.get_opt(name).await.with_context(cannot)? else {
+            bail!("there is no MemberCluster {name}: see portolanctl get clusters");
+        };
+        let breaker = member.spec.breaker.get_or_insert_default();
+        said(&mut breaker.by_hand, held);
+        match members.replace(name, &PostParams::default(), &member).await {
+            Err(KubeError::Api(status)) if status.code == 409 => {}
+            written => return written.map(drop).with_context(cannot),
+        }
+    }
+    bail!("MemberCluster {name} is written by others all the time: try again")
+}
+
+/// A reset of all ends all that was said.
+fn said(all: &mut Vec<HeldBreaker>, held: &HeldBreaker) {
+    let ends_all = held.state == HandState::Reset && held.traffic_class.is_none();
+    all.retain(|other| !ends_all && other.traffic_class != held.traffic_class);
+    all.push(held.clone());
+}
+
+fn words(which: &ResetArgs, held: &HeldBreaker) -> String {
+    let member = &which.member;
+    let of = match held.traffic_class {
+        Some(class) => format!("{member}'s {class:?} breaker"),
+        None => format!("{member}'s breakers, but for TokenReview,"),
+    };
+    let seconds = |time: &Option<Time>| time.as_ref().map_or(0, |time| time.0.as_second());
+    let lasts = u64::try_from(seconds(&held.until) - seconds(&held.since)).unwrap_or_default();
+    let lasts = format_duration(Duration::from_secs(lasts));
+    match held.state {
+        HandState::Open => {
+            format!("{of} held open in every router for {lasts}: nothing but renewals of leader elections passes")
+        }
+        HandState::Closed => format!("{of} held closed in every router for {lasts}"),
+        HandState::Reset => format!("{of} set back in every router"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_crds::TrafficClass;
+
+    use super::*;
+
+    fn held(traffic_class: Option<TrafficClass>, state: HandState) -> HeldBreaker {
+        HeldBreaker {
+            traffic_class,
+            state,
+            ..HeldBreaker::default()
+        }
+    }
+
+    #[test]
+    fn one_word_for_each_class_and_a_reset_of_all_ends_all() {
+        let (list, unary) = (Some(TrafficClass::List), Some(TrafficClass::Unary));
+        let mut all = Vec::new();
+        for one in [
+            held(list, HandState::Open),
+            held(unary, HandState::Open),
+            held(list, HandState::Closed),
+        ] {
+            said(&mut all, &one);
+        }
+        assert_eq!(all, [held(unary, HandState::Open), held(list, HandState::Closed)]);
+        said(&mut all, &held(unary, HandState::Reset));
+        assert_eq!(all.len(), 2);
+        said(&mut all, &held(None, HandState::Reset));
+        assert_eq!(all, [held(None, HandState::Reset)]);
+    }
+}

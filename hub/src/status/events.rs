@@ -1,0 +1,121 @@
+//! Events on MemberClusters: that a router's breaker opened or closed. Caller: `status`, when it has written that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource as _};
+use portolan_crds::{BreakerState, BreakerStatus, MemberCluster, MemberClusterSpec, TrafficClass};
+
+/// An Event that is not written by then is not written: the status says the same.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Of an Event's note, and of its action (events.k8s.io/v1), in bytes.
+const MAX_NOTE: usize = 1000;
+const MAX_ACTION: usize = 128;
+
+/// Tells of breakers, each change once.
+pub(super) struct BreakerEvents {
+    recorder: Recorder,
+    /// What is told of, by member. Of a member that is not here nothing was told by this process.
+    told: BTreeMap<String, Vec<BreakerStatus>>,
+}
+
+impl BreakerEvents {
+    pub(super) fn new(client: Client) -> Self {
+        let reporter = Reporter {
+            controller: "portolan-hub".to_owned(),
+            instance: None,
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// The member's status says so now. At first it is what an earlier process has told of.
+    pub(super) async fn tell(&mut self, cluster: &str, uid: &str, breakers: &[BreakerStatus]) {
+        let before = self.told.insert(cluster.to_owned(), breakers.to_vec());
+        let mut member = MemberCluster::new(cluster, MemberClusterSpec::default()).object_ref(&());
+        member.uid = Some(uid.to_owned());
+        for event in before.iter().flat_map(|before| changes(before, breakers)) {
+            let published = tokio::time::timeout(TIMEOUT, self.recorder.publish(&event, &member)).await;
+            if let Ok(Err(error)) = published {
+                tracing::debug!(cluster, %error, "an Event is not written");
+            }
+        }
+    }
+
+    /// Members that are gone have nothing to be told of.
+    pub(super) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.told.retain(|cluster, _| is_there(cluster));
+    }
+}
+
+/// Which opened and which closed. That one is half-open is a moment of an open one.
+fn changes(before: &[BreakerStatus], after: &[BreakerStatus]) -> Vec<Event> {
+    let of = |breaker: &BreakerStatus| (breaker.router.clone(), breaker.traffic_class);
+    let open = |all: &[BreakerStatus]| -> BTreeMap<(String, TrafficClass), String> {
+        let open = all.iter().filter(|breaker| breaker.state != BreakerState::Closed);
+        open.map(|breaker| (of(breaker), breaker.reason.clone())).collect()
+    };
+    let (before, after) = (open(before), open(after));
+    let opened = after.iter().filter(|(key, _)| !before.contains_key(key));
+    let opened = opened.map(|((router, class), reason)| {
+        let note = format!("the {class:?} breaker of router {router} is open: {reason}");
+        event(EventType::Warning, "BreakerOpened", (router, *class), note)
+    });
+    let closed = before.keys().filter(|key| !after.contains_key(key));
+    let closed = closed.map(|(router, class)| {
+        let note = format!("the {class:?} breaker of router {router} is closed, or the router is gone");
+        event(EventType::Normal, "BreakerClosed", (router, *class), note)
+    });
+    opened.chain(closed).collect()
+}
+
+fn event(type_: EventType, reason: &str, (router, class): (&str, TrafficClass), mut note: String) -> Event {
+    note.truncate(note.floor_char_boundary(MAX_NOTE));
+    // Events that differ in their action are series of their own.
+    let mut action = format!("{class:?}/{router}");
+    action.truncate(action.floor_char_boundary(MAX_ACTION));
+    Event {
+        type_,
+        reason: reason.to_owned(),
+        note: Some(note),
+        action,
+        secondary: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_opened_and_what_closed_is_told_once() {
+        let breaker = |router: &str, state| BreakerStatus {
+            router: router.to_owned(),
+            state,
+            reason: "ä".repeat(2000),
+            ..BreakerStatus::default()
+        };
+        let (one, half) = (
+            breaker("one", BreakerState::Open),
+            breaker("one", BreakerState::HalfOpen),
+        );
+        let two = breaker("two", BreakerState::Open);
+        let told = |before: &[_], after: &[_]| -> Vec<(String, String)> {
+            let all = changes(before, after).into_iter();
+            all.map(|event| {
+                assert!(event.note.unwrap().len() <= MAX_NOTE);
+                (event.reason, event.action)
+            })
+            .collect()
+        };
+        let opened = |router: &str| ("BreakerOpened".to_owned(), format!("Unary/{router}"));
+        let closed = |router: &str| ("BreakerClosed".to_owned(), format!("Unary/{router}"));
+        assert_eq!(told(&[], &[one.clone()]), [opened("one")]);
+        assert_eq!(told(&[one.clone()], &[half.clone()]), []);
+        assert_eq!(told(&[half], &[two.clone()]), [opened("two"), closed("one")]);
+        assert_eq!(told(&[two], &[]), [closed("two")]);
+    }
+}
