@@ -13,7 +13,7 @@ use portolan_crds::duration::format_duration;
 use portolan_crds::{HandState, HeldBreaker, MemberCluster};
 
 use crate::cli::{BreakerCommand, HoldArgs, ResetArgs};
-use crate::connect::{connect_hub, in_fleet};
+use crate::hub;
 
 /// What is held by hand ends by itself: it is no setting.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
@@ -29,7 +29,7 @@ pub(crate) async fn run(command: &BreakerCommand) -> anyhow::Result<()> {
     if lasts.is_some_and(|lasts| lasts.is_zero() || lasts > LONGEST) {
         bail!("--for must be longer than nothing and at most 720h");
     }
-    let hub = connect_hub(in_fleet(&which.hub, which.dir.as_deref())?).await?;
+    let hub = hub::client(&which.hub, which.dir.as_deref()).await?;
     let now = Timestamp::from_second(Timestamp::now().as_second()).context("now is a time")?;
     let until = lasts
         .map(|lasts| now.saturating_add(lasts))

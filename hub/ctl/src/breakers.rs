@@ -12,11 +12,12 @@ use portolan_crds::duration::format_duration;
 use portolan_crds::{HandState, MemberCluster};
 
 use crate::cli::{BreakersArgs, Output};
-use crate::connect::{connect_hub, in_fleet, list};
+use crate::connect::list;
+use crate::hub;
 use crate::table::Table;
 
 pub(crate) async fn run(args: &BreakersArgs) -> anyhow::Result<()> {
-    let hub = connect_hub(in_fleet(&args.hub, args.dir.as_deref())?).await?;
+    let hub = hub::client(&args.hub, args.dir.as_deref()).await?;
     if !args.watch {
         return args.output.print(&list::<MemberCluster>(&hub).await?, |members| {
             report(members, Timestamp::now())
@@ -86,7 +87,7 @@ fn facts(members: &[MemberCluster]) -> Vec<Fact> {
     facts
 }
 
-fn report(members: &Vec<MemberCluster>, now: Timestamp) -> String {
+fn report(members: &[MemberCluster], now: Timestamp) -> String {
     let facts = facts(members);
     if facts.is_empty() {
         return format!("all breakers of {} members are closed\n", members.len());
@@ -113,7 +114,7 @@ mod tests {
         let at = |second| Some(Time(Timestamp::from_second(second).unwrap()));
         let mut member = MemberCluster::new("east", MemberClusterSpec::default());
         assert_eq!(
-            report(&vec![member.clone()], Timestamp::UNIX_EPOCH),
+            report(std::slice::from_ref(&member), Timestamp::UNIX_EPOCH),
             "all breakers of 1 members are closed\n"
         );
         member.status = Some(MemberClusterStatus {
@@ -136,7 +137,7 @@ mod tests {
             }],
             ..Breaker::default()
         });
-        let told = report(&vec![member], Timestamp::from_second(72).unwrap());
+        let told = report(&[member], Timestamp::from_second(72).unwrap());
         let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["east", "List", "gateway", "HalfOpen", "12s", "why"]);
         assert_eq!(lines[2][..5], ["east", "all", "all", "held", "closed"]);

@@ -14,9 +14,6 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-use crate::cli::HubArgs;
-use crate::dev::fleet::Fleet;
-
 /// A cluster that does not answer within this is reported, not waited for.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_mins(1);
@@ -43,20 +40,6 @@ impl Cluster {
         let namespace = namespace.with_context(|| format!("cannot read namespace {CLUSTER_UID_NAMESPACE}"))?;
         namespace.uid().context("a namespace has a uid")
     }
-}
-
-/// The hub's kubeconfig: the one that was given, else that of the fleet in `dir`, else (`None`) kubectl's.
-pub(crate) fn in_fleet(hub: &HubArgs, dir: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
-    match (&hub.hub_kubeconfig, dir) {
-        (Some(file), _) => Ok(Some(file.clone())),
-        (None, Some(dir)) => Ok(Some(Fleet::read(dir)?.hub_kubeconfig)),
-        (None, None) => Ok(None),
-    }
-}
-
-/// Connects to the hub.
-pub(crate) async fn connect_hub(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
-    Ok(connect("the hub", kubeconfig.as_deref()).await?.client)
 }
 
 /// Connects with the current context of `file`, or of kubectl's default kubeconfig.
@@ -131,30 +114,4 @@ fn pem_bundle(certificates: &[Vec<u8>]) -> String {
         pem.push_str("-----END CERTIFICATE-----\n");
     }
     pem
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hub_is_that_of_the_fleet_unless_another_is_named() {
-        let asked = |dir: Option<&Path>, hub_kubeconfig: Option<&str>| {
-            let hub_kubeconfig = hub_kubeconfig.map(PathBuf::from);
-            in_fleet(&HubArgs { hub_kubeconfig }, dir)
-        };
-        let dir = tempfile::tempdir().unwrap();
-        let error = asked(Some(dir.path()), None).unwrap_err().to_string();
-        assert!(error.starts_with("no fleet in "), "{error}");
-        let fleet = Fleet {
-            dir: dir.path().to_path_buf(),
-            hub_kubeconfig: "/kube/hub".into(),
-            ..Fleet::default()
-        };
-        fleet.write().unwrap();
-        assert_eq!(asked(Some(dir.path()), None).unwrap(), Some("/kube/hub".into()));
-        let other = asked(Some(dir.path()), Some("/kube/other"));
-        assert_eq!(other.unwrap(), Some("/kube/other".into()));
-        assert_eq!(asked(None, None).unwrap(), None);
-    }
 }

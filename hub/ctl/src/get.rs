@@ -14,9 +14,9 @@ use portolan_crds::{
 use serde::Serialize;
 
 use crate::cli::{GetArgs, GetWhat, Output};
-use crate::connect::{connect_hub, in_fleet, list};
-use crate::kinds;
+use crate::connect::list;
 use crate::table::Table;
+use crate::{hub, kinds};
 
 /// Longest list of names in one cell; the rest is counted.
 const NAMES_SHOWN: usize = 6;
@@ -24,8 +24,7 @@ const NAMES_SHOWN: usize = 6;
 const SCOPES_SHOWN: usize = 3;
 
 pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
-    let hub =
-        async || -> anyhow::Result<Client> { connect_hub(in_fleet(&args.hub, args.router.dir.as_deref())?).await };
+    let hub = async || -> anyhow::Result<Client> { hub::client(&args.hub, args.router.dir.as_deref()).await };
     match args.what {
         GetWhat::Clusters => args
             .output

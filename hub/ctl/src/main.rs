@@ -20,6 +20,7 @@ mod explain;
 mod forget;
 mod get;
 mod grant;
+mod hub;
 mod hub_ca;
 mod install;
 mod join;

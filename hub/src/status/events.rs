@@ -88,6 +88,8 @@ fn event(type_: EventType, reason: &str, (router, class): (&str, TrafficClass), 
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     #[test]
@@ -113,9 +115,9 @@ mod tests {
         };
         let opened = |router: &str| ("BreakerOpened".to_owned(), format!("Unary/{router}"));
         let closed = |router: &str| ("BreakerClosed".to_owned(), format!("Unary/{router}"));
-        assert_eq!(told(&[], &[one.clone()]), [opened("one")]);
-        assert_eq!(told(&[one.clone()], &[half.clone()]), []);
-        assert_eq!(told(&[half], &[two.clone()]), [opened("two"), closed("one")]);
+        assert_eq!(told(&[], slice::from_ref(&one)), [opened("one")]);
+        assert_eq!(told(&[one], slice::from_ref(&half)), []);
+        assert_eq!(told(&[half], slice::from_ref(&two)), [opened("two"), closed("one")]);
         assert_eq!(told(&[two], &[]), [closed("two")]);
     }
 }

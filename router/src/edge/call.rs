@@ -107,7 +107,8 @@ impl Call<'_> {
             }
             Plan::FanOut(fan) => {
                 let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
-                self.fan_out(*fan, request, admitted).await
+                // Boxed: it is the largest by far.
+                Box::pin(self.fan_out(*fan, request, admitted)).await
             }
             Plan::Discovery(wanted) => {
                 let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;

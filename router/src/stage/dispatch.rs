@@ -134,13 +134,17 @@ impl Dispatcher {
 
     /// Finds the member and the credential, and waits for the member's permit, and before that for its tenant's place, if it needs one. Long requests are bounded by `admit` alone:
     /// a member does not count them among its work.
-    async fn begin(leg: Leg) -> Result<(Run, Permit, Option<Place>), Fault> {
+    async fn begin(leg: Leg) -> Result<(Run, Permit, Option<Box<Place>>), Fault> {
         let forward = &leg.forward;
         let cluster = &forward.target.cluster;
         let unavailable = |message| forward.unavailable(message);
         let upstream = find(&leg.routing, cluster).map_err(unavailable)?;
         let bearer = credential(&leg.routing, cluster).map_err(unavailable)?;
-        let place = leg.place(&upstream).await?;
+        // Boxed: most requests need none.
+        let place = match forward.traffic.class {
+            TrafficClass::List | TrafficClass::Watch => Box::pin(leg.place(&upstream)).await?,
+            _ => None,
+        };
         let permit = if forward.traffic.long {
             Permit::default()
         } else {
@@ -153,7 +157,7 @@ impl Dispatcher {
 }
 
 /// An answer that keeps its place until it is over.
-fn placed(mut response: Response<Body>, place: Option<Place>) -> Response<Body> {
+fn placed(mut response: Response<Body>, place: Option<Box<Place>>) -> Response<Body> {
     if let (Body::Member(stream), Some(place)) = (response.body_mut(), place) {
         stream.hold_place(place);
     }
@@ -173,7 +177,7 @@ impl Leg {
     }
 
     /// Its tenant's place at the member, for what takes one there for as long as it is not read.
-    async fn place(&self, upstream: &Upstream) -> Result<Option<Place>, Fault> {
+    async fn place(&self, upstream: &Upstream) -> Result<Option<Box<Place>>, Fault> {
         let places = &upstream.places;
         let place = match (self.forward.traffic.class, self.asked.verb) {
             (TrafficClass::List, _) => self.within(places.list(self.caller.tenant())).await?,
@@ -187,7 +191,7 @@ impl Leg {
             }
             _ => return Ok(None),
         };
-        place.map(Some).map_err(|_| full(upstream))
+        place.map(|place| Some(Box::new(place))).map_err(|_| full(upstream))
     }
 
     /// What it would tell of a member that is tried again.

@@ -2,100 +2,141 @@
 
 use portolan_testbed::eventually;
 use portolan_tests::ctl;
+use portolan_tests::door::Door;
 use portolan_tests::programs::argument;
 
-use crate::{EAST, WEST, served, with_west};
+use crate::{EAST, Ground, WEST, served, with_west};
 
 const WEST_MAPS: &str = "/api/v1/namespaces/team-b/configmaps";
 const WHY: &str = "etcd is repaired";
 
-#[tokio::test]
-async fn breakers_are_held_by_hand_in_routers_and_said_who_and_why() {
-    let (_mine, ground) = with_west().await;
-    let world = &ground.world;
-    let kubeconfig = argument(world.cluster("hub").direct_kubeconfig_path());
-    let hub = ["--hub-kubeconfig", &kubeconfig];
-    let say = async |words: &[&str]| ctl::ok(&[words, &hub].concat()).await;
-    let door = world.merged_door("alpha").await.unwrap();
-    let refused = async |path: &str| {
+/// `portolanctl`, asked about this hub.
+struct Hub<'a> {
+    ground: &'a Ground,
+    kubeconfig: String,
+}
+
+impl Hub<'_> {
+    fn words<'w>(&'w self, words: &[&'w str]) -> Vec<&'w str> {
+        [words, &["--hub-kubeconfig", &self.kubeconfig]].concat()
+    }
+
+    async fn said(&self, words: &[&str]) -> String {
+        ctl::ok(&self.words(words)).await.unwrap()
+    }
+
+    async fn refused(&self, words: &[&str]) -> String {
+        ctl::refused(&self.words(words)).await.unwrap()
+    }
+
+    /// Waits until the table of breakers has these rows of west's.
+    async fn told(&self, are: impl Fn(&[&str]) -> bool) {
+        eventually("breakers are told", || async {
+            let told = self.said(&["breakers"]).await;
+            let rows: Vec<&str> = told.lines().filter(|line| line.starts_with("west ")).collect();
+            are(&rows).then_some(()).ok_or(told)
+        })
+        .await;
+    }
+
+    async fn has_event(&self, words: [&str; 2]) {
+        let columns = "-o=custom-columns=OBJECT:.involvedObject.name,REASON:.reason,MESSAGE:.message";
+        let arguments = ["get", "events", "-n", "default", columns];
+        eventually("there is an Event", || async {
+            let events = self.ground.world.direct("hub").ok(&arguments).await;
+            let events = events.map_err(|error| error.to_string())?;
+            let mut of_west = events.lines().filter(|line| line.starts_with("west "));
+            let said = of_west.any(|line| words.iter().all(|word| line.contains(word)));
+            said.then_some(()).ok_or(events)
+        })
+        .await;
+    }
+}
+
+async fn until_refused(door: &Door, path: &str) {
+    eventually("it is refused, and said why", || async {
         let answer = door.get(path, &[]).await.map_err(|error| error.to_string())?;
         let message = answer.message();
         (answer.status != 200 && message.contains(WHY))
             .then_some(())
             .ok_or(message)
-    };
-
-    let mars = [&["breaker", "open", "mars", "--reason", WHY][..], &hub].concat();
-    let error = ctl::refused(&mars).await.unwrap();
-    assert!(error.contains("no MemberCluster mars"), "{error}");
-    let slow = ["breaker", "open", "west", "--reason", WHY, "--class", "slow"];
-    let error = ctl::refused(&slow).await.unwrap();
-    assert!(error.contains("WatchStart"), "{error}");
-
-    let told = say(&[
-        "breaker", "open", "west", "--class", "list", "--reason", WHY, "--for", "10m",
-    ])
+    })
     .await;
+}
+
+async fn until_served(door: &Door, path: &str) {
+    eventually(path, || async { served(&door.get(path, &[]).await?) }).await;
+}
+
+#[tokio::test]
+async fn breakers_are_held_by_hand_in_routers_and_said_who_and_why() {
+    let (_mine, ground) = with_west().await;
+    let kubeconfig = argument(ground.world.cluster("hub").direct_kubeconfig_path());
+    let hub = Hub {
+        ground: &ground,
+        kubeconfig,
+    };
+    let door = ground.world.merged_door("alpha").await.unwrap();
+
+    let open = [
+        "breaker", "open", "west", "--reason", WHY, "--for", "10m", "--class", "list",
+    ];
     assert!(
-        told.unwrap()
+        hub.said(&open)
+            .await
             .contains("west's List breaker held open in every router for 10m")
     );
-    eventually("lists are refused", || refused(WEST_MAPS)).await;
-    served(&door.get(WEST, &[]).await.unwrap()).unwrap();
-    served(&door.get(EAST, &[]).await.unwrap()).unwrap();
-    eventually("it is told", || async {
-        let told = say(&["breakers"]).await.map_err(|error| error.to_string())?;
-        let rows: Vec<&str> = told.lines().filter(|line| line.starts_with("west   ")).collect();
-        let [router, held] = rows[..] else { return Err(told) };
-        let said = router.contains("Open") && router.contains("opened by hand, by ") && held.contains("held open");
-        (said && held.contains(WHY)).then_some(()).ok_or(told)
-    })
-    .await;
-    eventually("there is an Event", || async {
-        let events = [
-            "get",
-            "events",
-            "-n",
-            "default",
-            "-o=custom-columns=A:.involvedObject.name,B:.reason,C:.message",
-        ];
-        let events = world
-            .direct("hub")
-            .ok(&events)
-            .await
-            .map_err(|error| error.to_string())?;
-        let mut of_west = events
-            .lines()
-            .filter(|line| line.starts_with("west ") && line.contains("BreakerOpened"));
-        of_west.any(|line| line.contains(WHY)).then_some(()).ok_or(events)
-    })
-    .await;
-
-    say(&["breaker", "open", "west", "--reason", WHY, "--for", "10m"])
-        .await
-        .unwrap();
-    eventually("all is refused", || refused(WEST)).await;
-    say(&["breaker", "reset", "west", "--reason", "repaired"])
-        .await
-        .unwrap();
-    for path in [WEST, WEST_MAPS] {
-        eventually(path, || async { served(&door.get(path, &[]).await?) }).await;
+    until_refused(&door, WEST_MAPS).await;
+    for path in [WEST, EAST] {
+        served(&door.get(path, &[]).await.unwrap()).unwrap();
     }
-
-    say(&["breaker", "open", "west", "--reason", WHY, "--for", "2s"])
-        .await
-        .unwrap();
-    eventually("it ends by itself", || async { served(&door.get(WEST, &[]).await?) }).await;
-    eventually("and the table says so", || async {
-        let told = say(&["breakers"]).await.map_err(|error| error.to_string())?;
-        (!told
-            .lines()
-            .any(|line| line.starts_with("west") && line.contains("Open")))
-        .then_some(())
-        .ok_or(told)
+    hub.told(|rows| match rows {
+        [router, held] => {
+            let by_router = router.contains("Open") && router.contains("opened by hand, by ");
+            by_router && held.contains("held open") && held.contains(WHY)
+        }
+        _ => false,
     })
     .await;
-    say(&["breaker", "reset", "west", "--reason", "as it was"])
-        .await
-        .unwrap();
+    hub.has_event(["BreakerOpened", WHY]).await;
+
+    hub.said(&["breaker", "open", "west", "--reason", WHY]).await;
+    until_refused(&door, WEST).await;
+    hub.said(&["breaker", "reset", "west", "--reason", "repaired"]).await;
+    for path in [WEST, WEST_MAPS] {
+        until_served(&door, path).await;
+    }
+    hub.has_event(["BreakerClosed", "List"]).await;
+
+    hub.said(&["breaker", "open", "west", "--reason", WHY, "--for", "2s"])
+        .await;
+    until_served(&door, WEST).await;
+    hub.told(|rows| !rows.iter().any(|row| row.contains("Open"))).await;
+    hub.said(&["breaker", "reset", "west", "--reason", "as it was"]).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_held_is_refused_and_said_why() {
+    let (_mine, ground) = with_west().await;
+    let kubeconfig = argument(ground.world.cluster("hub").direct_kubeconfig_path());
+    let hub = Hub {
+        ground: &ground,
+        kubeconfig,
+    };
+    for (words, why) in [
+        (
+            &["breaker", "open", "mars", "--reason", WHY][..],
+            "no MemberCluster mars",
+        ),
+        (
+            &["breaker", "open", "west", "--reason", WHY, "--class", "slow"],
+            "WatchStart",
+        ),
+        (&["breaker", "open", "west", "--reason", WHY, "--for", "0s"], "--for"),
+        (&["breaker", "close", "west"], "--reason"),
+        (&["breaker", "close", "west", "--reason", ""], "spec.breaker.byHand"),
+    ] {
+        let told = hub.refused(words).await;
+        assert!(told.contains(why), "{words:?}: {told}");
+    }
 }

@@ -119,9 +119,9 @@ impl Breaker {
             told: false,
         };
         self.lapse(&mut inner);
-        if let Some(refused) = inner.held(probe) {
+        if let Some(held) = inner.held(probe) {
             pass.told = true;
-            return refused.map_or(Ok(pass), Err);
+            return held.map(|()| pass);
         }
         match caller.and_then(|caller| inner.askers.admit(caller, probe, now)) {
             Some(Admission::Pass(ticket)) => pass.own = Some(ticket),
@@ -251,7 +251,7 @@ impl Breaker {
         let why = if reason.is_some() { Why::ByHand } else { Why::ByHandOver };
         self.publish(inner, Some(&Transition { from, to, why }));
         if let Some(reason) = reason {
-            inner.report.reason = reason.to_owned();
+            reason.clone_into(&mut inner.report.reason);
         }
     }
 
@@ -331,14 +331,18 @@ impl Breaker {
 impl Inner {
     /// What becomes of a request while the breaker is held by hand. Renewals of leader elections pass: who drains a member
     /// means to end no operator's leadership.
-    fn held(&self, probe: Probe) -> Option<Option<Refused>> {
+    fn held(&self, probe: Probe) -> Option<Result<(), Refused>> {
         let held = self.by_hand.held.as_ref()?;
         let refused = |held: &Held| Refused {
             retry_in: held.left(SystemTime::now()).unwrap_or_default().min(HELD_RETRY),
             state: State::Open,
             reason: held.reason.to_string(),
         };
-        Some((held.open && probe != Probe::Lease).then(|| refused(held)))
+        Some(if held.open && probe != Probe::Lease {
+            Err(refused(held))
+        } else {
+            Ok(())
+        })
     }
 
     /// Whether what keeps this breaker open concerns another shard alone.

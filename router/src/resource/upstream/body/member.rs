@@ -123,9 +123,9 @@ impl MemberStream {
     }
 
     /// Keeps the tenant's place for as long as it is one: that of a list until the body is over.
-    pub(crate) fn hold_place(&mut self, mut place: Place) {
+    pub(crate) fn hold_place(&mut self, mut place: Box<Place>) {
         place.begun();
-        self.place = Some(Box::new(place));
+        self.place = Some(place);
     }
 
     /// The body fails if it has not ended by then.

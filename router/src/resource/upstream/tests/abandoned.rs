@@ -64,9 +64,11 @@ impl Late {
                 HEADERS => {
                     self.asked.fetch_add(1, Ordering::SeqCst);
                     let prompt = self.prompt.load(Ordering::SeqCst);
-                    prompt
-                        .then(|| frame(HEADERS, END_HEADERS | END_STREAM, stream, &OK))
-                        .unwrap_or_default()
+                    if prompt {
+                        frame(HEADERS, END_HEADERS | END_STREAM, stream, &OK)
+                    } else {
+                        Vec::new()
+                    }
                 }
                 RST_STREAM if payload == CANCEL => {
                     self.abandoned.fetch_add(1, Ordering::SeqCst);
