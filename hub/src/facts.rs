@@ -184,6 +184,13 @@ pub(crate) struct Heartbeat {
     pub(crate) message: String,
 }
 
+impl AgentReport {
+    /// Whether the agent is there and says that the API server is not ready. Its silence says nothing.
+    pub(crate) fn is_unready(&self) -> bool {
+        self.connected && self.heartbeat.as_ref().is_some_and(|beat| !beat.api_ready)
+    }
+}
+
 impl Facts {
     /// The pin of `cluster`, if it belongs to the MemberCluster that has this name now and that is accepted.
     pub(crate) fn joined(&self, cluster: &str) -> Option<(&MemberObject, &Pin)> {

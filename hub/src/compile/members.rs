@@ -35,7 +35,7 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
         let silent = facts.silent.contains(cluster);
         let unconfirmed = unconfirmed(cluster, facts, &world.state.ledger, settings);
         for (name, compiled) in [
-            (Ref::Target(cluster.clone()), target(cluster, member, pin)),
+            (Ref::Target(cluster.clone()), target(cluster, member, pin, agent)),
             (
                 Ref::Coverage(cluster.clone()),
                 coverage(cluster, agent, silent, unconfirmed),
@@ -73,7 +73,7 @@ fn shared_keys(facts: &Facts) -> BTreeSet<String> {
 }
 
 /// `None` until a spec without problems says the way.
-fn target(cluster: &str, member: &MemberObject, pin: &Pin) -> Option<Compiled> {
+fn target(cluster: &str, member: &MemberObject, pin: &Pin, agent: Option<&AgentReport>) -> Option<Compiled> {
     let spec = member.in_force.as_ref().filter(|spec| !spec.endpoints.is_empty())?;
     let ca_bundle = spec.ca_bundle.as_ref();
     Some(Compiled::new(Body::Target(v1::Target {
@@ -85,7 +85,11 @@ fn target(cluster: &str, member: &MemberObject, pin: &Pin) -> Option<Compiled> {
             .unwrap_or_default(),
         cordoned: spec.cordoned,
         withdrawn: false,
-        breaker: spec.breaker.as_ref().map(breaker),
+        breaker: Some(v1::Breaker {
+            suspicious: agent.is_some_and(AgentReport::is_unready),
+            ..spec.breaker.as_ref().map(breaker).unwrap_or_default()
+        })
+        .filter(|told| *told != v1::Breaker::default()),
     })))
 }
 
@@ -198,6 +202,7 @@ fn breaker(breaker: &portolan_crds::Breaker) -> v1::Breaker {
         open_for_milliseconds: milliseconds(&breaker.open_for),
         max_open_for_milliseconds: milliseconds(&breaker.max_open_for),
         by_hand: breaker.by_hand.iter().map(held).collect(),
+        suspicious: false,
     }
 }
 

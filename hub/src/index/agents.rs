@@ -131,8 +131,9 @@ impl AgentReport {
             Report::Policies(policies) => status(&mut self.policies, policies.fault),
             Report::Key(refused) => status(&mut self.refused_key, refused),
             Report::Disconnected => {
+                let was_unready = self.is_unready();
                 self.connected = false;
-                Change::Status
+                self.told_unready(was_unready)
             }
         }
     }
@@ -158,13 +159,23 @@ impl AgentReport {
         if beat.resource_version > 0 {
             self.version_read = beat.resource_version;
         }
+        let was_unready = self.is_unready();
         self.heartbeat = Some(Heartbeat {
             at,
             api_ready: beat.api_ready,
             latency_milliseconds: beat.latency_milliseconds,
             message: beat.message,
         });
-        Change::Status
+        self.told_unready(was_unready)
+    }
+
+    /// Routers are told when it says otherwise than before.
+    fn told_unready(&self, was: bool) -> Change {
+        if self.is_unready() == was {
+            Change::Status
+        } else {
+            Change::Compile
+        }
     }
 
     fn namespaces(&mut self, delta: v1::NamespaceDelta) -> Change {

@@ -22,6 +22,7 @@ pub(crate) mod socket;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -116,6 +117,8 @@ pub(crate) struct Upstream {
     last_failure: Mutex<Option<Arc<str>>>,
     /// Whether it is there at all.
     looks: Looks,
+    /// Its agent says that it is not ready.
+    suspicious: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -270,10 +273,16 @@ impl Upstream {
             last_answer: LastAnswer::now(connector.changed.clone()),
             last_failure: Mutex::new(None),
             looks: Looks::new(connector.looks.clone()),
+            suspicious: AtomicBool::new(false),
         }
     }
 
     fn configure(&self, settings: &v1::Breaker) {
+        // The agent's word opens nothing alone: the router looks for itself.
+        if settings.suspicious && !self.suspicious.swap(settings.suspicious, Ordering::Relaxed) {
+            self.suspect();
+        }
+        self.suspicious.store(settings.suspicious, Ordering::Relaxed);
         for class in TrafficClass::ALL {
             let breaker = self.breaker(class);
             breaker.configure(breaker_settings(settings));
@@ -396,7 +405,7 @@ impl Drop for Transport {
     }
 }
 
-/// The member's own thresholds; zero means the router's default.
+/// The member's own thresholds; zero means the router's default. Half of what counts failures while it is under suspicion.
 fn breaker_settings(wire: &v1::Breaker) -> breaker::Settings {
     let default = breaker::Settings::default();
     let millis = |value: u32, default| {
@@ -406,7 +415,8 @@ fn breaker_settings(wire: &v1::Breaker) -> breaker::Settings {
             Duration::from_millis(value.into())
         }
     };
-    let count = |value: u32, default| if value == 0 { default } else { value };
+    let sooner = if wire.suspicious { 2 } else { 1 };
+    let count = |value: u32, default: u32| (if value == 0 { default } else { value }).div_ceil(sooner);
     breaker::Settings {
         consecutive_failures: count(wire.consecutive_failures, default.consecutive_failures),
         failure_ratio: if wire.failure_ratio > 0.0 {

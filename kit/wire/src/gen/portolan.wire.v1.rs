@@ -728,6 +728,9 @@ pub struct Breaker {
     /// At most one of each class. An older router ignores them.
     #[prost(message, repeated, tag = "7")]
     pub by_hand: ::prost::alloc::vec::Vec<HeldBreaker>,
+    /// The member's agent says that the API server is not ready: routers look for themselves, and half as many failures open it.
+    #[prost(bool, tag = "8")]
+    pub suspicious: bool,
 }
 /// A breaker that people hold.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

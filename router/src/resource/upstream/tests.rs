@@ -11,6 +11,7 @@ use super::scripted::{Backend, Order, Script, head, plain, read_all, script, sna
 use super::*;
 
 mod abandoned;
+mod suspicious;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
