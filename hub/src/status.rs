@@ -154,7 +154,9 @@ impl StatusWriter {
                 routers,
                 now,
             };
+            let events = &mut self.events;
             let members = facts.members.iter().map(|(cluster, object)| {
+                events.found(cluster, &object.status.breakers);
                 let wanted = member::status(sources, cluster, object);
                 let observed = Status::Member(Box::new(object.status.clone()));
                 let named = (Object::Member(cluster.clone()), object.uid.clone());
@@ -188,11 +190,17 @@ impl StatusWriter {
         let (client, namespace) = (&self.client, self.namespace.as_str());
         let write = |object, (uid, status)| write(client, namespace, object, uid, status);
         let written = self.writer.write(due, write, &metrics.statuses).await;
-        for (object, (uid, status)) in &written {
-            if let (Object::Member(cluster), Status::Member(status)) = (object, status) {
-                self.events.tell(cluster, uid, &status.breakers).await;
-            }
-        }
+        let members = written
+            .iter()
+            .filter_map(|(object, (uid, status))| match (object, status) {
+                (Object::Member(cluster), Status::Member(status)) => {
+                    Some((cluster.as_str(), uid.as_str(), status.breakers.as_slice()))
+                }
+                _ => None,
+            });
+        let routers = &self.acks.read(Clone::clone);
+        let speaks = |router: &str| routers.get(router).is_some_and(|router| router.left.is_none());
+        self.events.tell(members, speaks).await;
         let at = Instant::now();
         self.written.extend(
             written

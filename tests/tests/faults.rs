@@ -160,6 +160,7 @@ impl Ground {
         }
         west.thaw().await.unwrap();
         west.thaw_etcd().await.unwrap();
+        self.patch_member("west", &json!({"breaker": {"byHand": null}})).await;
         self.until_west_is_back().await;
     }
 

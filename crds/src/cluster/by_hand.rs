@@ -12,6 +12,7 @@ use crate::schema::{self, rules};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
     ("self.state == 'Reset' || has(self.until)", "until must say when it ends: what is held by hand ends by itself"),
+    ("self.state != 'Reset' || has(self.since)", "since must say when it was said: routers carry out a reset once"),
     ("!has(self.since) || !has(self.until) || self.since < self.until", "until must be later than since"),
 ]))))]
 #[serde(rename_all = "camelCase")]
@@ -29,7 +30,7 @@ pub struct HeldBreaker {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub by: String,
-    /// When it was said. Of a Reset: routers carry out one that is later than the last.
+    /// When it was said. Of a Reset needed: routers carry out another than the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::time"))]
     pub since: Option<Time>,

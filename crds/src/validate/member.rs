@@ -159,6 +159,9 @@ fn check_breaker(problems: &mut Problems, breaker: &Breaker) {
                 format!("{field}.until"),
                 "must say when it ends: what is held by hand ends by itself",
             );
+        } else if held.state == HandState::Reset && held.since.is_none() {
+            let message = "must say when it was said: routers carry out a reset once";
+            problems.invalid(format!("{field}.since"), message);
         }
     }
 }

@@ -10,13 +10,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
 use kube::{Client, Error as KubeError};
 use portolan_crds::duration::format_duration;
-use portolan_crds::{HandState, HeldBreaker, MemberCluster};
+use portolan_crds::{HandState, HeldBreaker, MemberCluster, TrafficClass};
 
 use crate::cli::{BreakerCommand, HoldArgs, ResetArgs};
 use crate::hub;
 
 /// What is held by hand ends by itself: it is no setting.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
+/// Of a name, in bytes (spec.breaker.byHand[].by).
+const MAX_BY: usize = 256;
 /// Tries at an object that others write meanwhile.
 const TRIES: usize = 5;
 
@@ -55,7 +57,9 @@ async fn who(hub: &Client) -> String {
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await;
     let user = review.ok().and_then(|review| review.status?.user_info?.username);
-    user.unwrap_or_default()
+    let mut user = user.unwrap_or_default();
+    user.truncate(user.floor_char_boundary(MAX_BY));
+    user
 }
 
 /// Puts it in the place of what was said of the same class.
@@ -77,10 +81,16 @@ async fn say(hub: &Client, which: &ResetArgs, held: &HeldBreaker) -> anyhow::Res
     bail!("MemberCluster {name} is written by others all the time: try again")
 }
 
-/// A reset of all ends all that was said.
+/// What is said of all ends what was said of each, but for reviews of tokens, which only a reset of all ends; what is over is
+/// left out.
 fn said(all: &mut Vec<HeldBreaker>, held: &HeldBreaker) {
-    let ends_all = held.state == HandState::Reset && held.traffic_class.is_none();
-    all.retain(|other| !ends_all && other.traffic_class != held.traffic_class);
+    let replaced = |other: &HeldBreaker| match held.traffic_class {
+        None if held.state == HandState::Reset => true,
+        None => other.traffic_class != Some(TrafficClass::TokenReview),
+        of => other.traffic_class == of,
+    };
+    let over = |other: &HeldBreaker| other.state != HandState::Reset && other.until < held.since;
+    all.retain(|other| !replaced(other) && !over(other));
     all.push(held.clone());
 }
 
@@ -104,8 +114,6 @@ fn words(which: &ResetArgs, held: &HeldBreaker) -> String {
 
 #[cfg(test)]
 mod tests {
-    use portolan_crds::TrafficClass;
-
     use super::*;
 
     fn held(traffic_class: Option<TrafficClass>, state: HandState) -> HeldBreaker {
@@ -132,5 +140,10 @@ mod tests {
         assert_eq!(all.len(), 2);
         said(&mut all, &held(None, HandState::Reset));
         assert_eq!(all, [held(None, HandState::Reset)]);
+        said(&mut all, &held(list, HandState::Reset));
+        said(&mut all, &held(Some(TrafficClass::TokenReview), HandState::Closed));
+        said(&mut all, &held(None, HandState::Open));
+        assert_eq!(all.len(), 2, "nothing of old keeps lists out of what is said of all");
+        assert_eq!(all[1], held(None, HandState::Open));
     }
 }

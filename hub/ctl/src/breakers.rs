@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &BreakersArgs) -> anyhow::Result<()> {
             watcher::Event::Delete(member) => drop(members.remove(&member.name_any())),
         }
         let all: Vec<MemberCluster> = members.values().cloned().collect();
-        let picture = facts(&all);
+        let picture = facts(&all, Timestamp::now());
         if listing || last.as_ref() == Some(&picture) {
             continue;
         }
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: &BreakersArgs) -> anyhow::Result<()> {
 /// One row: member, class, router, state, since when, and why.
 type Fact = (String, String, String, String, Option<Time>, String);
 
-fn facts(members: &[MemberCluster]) -> Vec<Fact> {
+fn facts(members: &[MemberCluster], now: Timestamp) -> Vec<Fact> {
     let mut facts = Vec::new();
     for member in members {
         let name = member.name_any();
@@ -70,7 +70,8 @@ fn facts(members: &[MemberCluster]) -> Vec<Fact> {
             ));
         }
         let held = member.spec.breaker.iter().flat_map(|breaker| &breaker.by_hand);
-        for held in held.filter(|held| held.state != HandState::Reset) {
+        let holds = |until: &Option<Time>| until.as_ref().is_some_and(|until| until.0 > now);
+        for held in held.filter(|held| held.state != HandState::Reset && holds(&held.until)) {
             let until = held
                 .until
                 .as_ref()
@@ -88,7 +89,7 @@ fn facts(members: &[MemberCluster]) -> Vec<Fact> {
 }
 
 fn report(members: &[MemberCluster], now: Timestamp) -> String {
-    let facts = facts(members);
+    let facts = facts(members, now);
     if facts.is_empty() {
         return format!("all breakers of {} members are closed\n", members.len());
     }

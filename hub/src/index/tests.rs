@@ -208,7 +208,11 @@ fn status_alone_does_not_wake_the_compiler() {
     with_status.data["status"] = json!({"kubernetesVersion": "v1"});
     assert_eq!(facts.apply_member(&with_status), Change::Status);
     facts.agent_connected("east", 1, &v1::AgentHello::default());
-    let beat = Report::Heartbeat(v1::Heartbeat::default(), Timestamp::UNIX_EPOCH);
+    let beat = v1::Heartbeat {
+        api_ready: true,
+        ..v1::Heartbeat::default()
+    };
+    let beat = Report::Heartbeat(beat, Timestamp::UNIX_EPOCH);
     assert_eq!(folded(&mut facts, 1, beat), Change::Status);
 }
 

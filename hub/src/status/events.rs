@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::{StreamExt as _, stream};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _};
 use portolan_crds::{BreakerState, BreakerStatus, MemberCluster, MemberClusterSpec, TrafficClass};
 
-/// An Event that is not written by then is not written: the status says the same.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Events that are not written by then are not written: the status says the same.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Events under way at once.
+const CONCURRENCY: usize = 8;
 /// Of an Event's note, and of its action (events.k8s.io/v1), in bytes.
 const MAX_NOTE: usize = 1000;
 const MAX_ACTION: usize = 128;
@@ -32,16 +35,41 @@ impl BreakerEvents {
         }
     }
 
-    /// The member's status says so now. At first it is what an earlier process has told of.
-    pub(super) async fn tell(&mut self, cluster: &str, uid: &str, breakers: &[BreakerStatus]) {
-        let before = self.told.insert(cluster.to_owned(), breakers.to_vec());
-        let mut member = MemberCluster::new(cluster, MemberClusterSpec::default()).object_ref(&());
-        member.uid = Some(uid.to_owned());
-        for event in before.iter().flat_map(|before| changes(before, breakers)) {
-            let published = tokio::time::timeout(TIMEOUT, self.recorder.publish(&event, &member)).await;
-            if let Ok(Err(error)) = published {
-                tracing::debug!(cluster, %error, "an Event is not written");
+    /// What the member's status says that this process finds: an earlier one has told of it.
+    pub(super) fn found(&mut self, cluster: &str, breakers: &[BreakerStatus]) {
+        if !self.told.contains_key(cluster) {
+            self.told.insert(cluster.to_owned(), breakers.to_vec());
+        }
+    }
+
+    /// Members' statuses say so now. `speaks`: whether a router is here to be heard. Of those that are not, after a restart
+    /// of the hub all of them, what they said last holds.
+    pub(super) async fn tell(
+        &mut self,
+        written: impl Iterator<Item = (&str, &str, &[BreakerStatus])>,
+        speaks: impl Fn(&str) -> bool,
+    ) {
+        let mut events = Vec::new();
+        for (cluster, uid, breakers) in written {
+            let before = self.told.remove(cluster).unwrap_or_default();
+            let silent = before.iter().filter(|breaker| !speaks(&breaker.router));
+            let now: Vec<_> = silent.chain(breakers).cloned().collect();
+            let mut member = MemberCluster::new(cluster, MemberClusterSpec::default()).object_ref(&());
+            member.uid = Some(uid.to_owned());
+            events.extend(changes(&before, &now).into_iter().map(|event| (event, member.clone())));
+            self.told.insert(cluster.to_owned(), now);
+        }
+        let recorder = &self.recorder;
+        let publish = |(event, member)| async move { recorder.publish(&event, &member).await };
+        // All of them within one time-out: statuses wait for this.
+        let publishing = stream::iter(events).map(publish).buffer_unordered(CONCURRENCY);
+        let failures = publishing.filter_map(|published| async { published.err() }).take(1);
+        if let Ok(failures) = tokio::time::timeout(TIMEOUT, failures.collect::<Vec<_>>()).await {
+            for error in failures {
+                tracing::warn!(%error, "Events of breakers are not written");
             }
+        } else {
+            tracing::warn!("Events of breakers are not written in time");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The answer's body on its way to the client: with a deadline or without one.
 //!
-//! What has a deadline is in [`Limited`], because a client that does not read would keep for ever what the answer holds.
+//! What has a deadline, and watches, are in [`Limited`], because a client that does not read would keep for ever what the answer
+//! holds.
 //! Caller: `edge`.
 
 use std::pin::Pin;
@@ -28,6 +29,7 @@ impl Answer {
         let passing = Passing::new(body, attached);
         match deadline {
             Some(deadline) if !passing.is_over() => Self::limited(passing, deadline, tasks),
+            None if passing.is_collection() => Self::Limited(Limited::new(passing, None, None, tasks)),
             _ => Self::Passing(passing),
         }
     }
@@ -49,7 +51,7 @@ impl Answer {
             },
             Poll::Ready(Some(first)) => Some(first),
         };
-        Self::Limited(Limited::new(passing, first, deadline, tasks))
+        Self::Limited(Limited::new(passing, first, Some(deadline), tasks))
     }
 }
 

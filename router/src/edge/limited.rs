@@ -1,8 +1,8 @@
-//! An answer that is over at its deadline, whether the client reads it or not; of a list before that, if nobody reads it.
+//! An answer that is over at its deadline, whether the client reads it or not; of a list or a watch, also if nobody reads it.
 //!
 //! hyper asks a body for more only when the client's window has room. Whoever opens many lists and reads none of them
 //! would keep permits, places in bulkheads and members' streams for ever, and shut everybody else out. So body and places
-//! are in a cell that a timer empties. Only for what ends by itself: watches cost nothing of this. Caller: `answer`.
+//! are in a cell that a timer empties. Caller: `answer`.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::passing::Passing;
 use crate::resource::upstream::BodyError;
 
-/// A client takes something of a list at least this often. Until then a member keeps a place of its own for it, and it has
-/// requests that wait for one wait for 15 s at most.
+/// A client takes something of a list, or of a watch that has something for it, at least this often. A
+/// member may keep a place of its own for it until then, and refuses requests that wait for one after 15 s.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 
 type Polled = Option<Result<Frame<Bytes>, BodyError>>;
@@ -44,17 +44,21 @@ struct Cell {
 
 impl Cell {
     /// When it is cut, as things stand: at its deadline, or because nobody reads it. `None`: it was cut.
-    fn ends(&self, deadline: Instant) -> Option<Instant> {
-        let is_list = self.passing.as_ref()?.is_list();
-        let unread = self.unread_since.filter(|_| is_list);
+    fn ends(&self, deadline: Option<Instant>) -> Option<Instant> {
+        let is_collection = self.passing.as_ref()?.is_collection();
+        let unread = self.unread_since.filter(|_| is_collection);
         // While it waits for its member it is looked at again when it would be due if it had just been handed something.
         let due = unread.unwrap_or_else(Instant::now) + READ_WITHIN;
-        Some(if is_list { due.min(deadline) } else { deadline })
+        Some(match deadline {
+            Some(deadline) if is_collection => due.min(deadline),
+            Some(deadline) => deadline,
+            None => due,
+        })
     }
 }
 
 impl Limited {
-    pub(super) fn new(passing: Passing, first: Polled, deadline: Instant, tasks: &Tasks) -> Self {
+    pub(super) fn new(passing: Passing, first: Polled, deadline: Option<Instant>, tasks: &Tasks) -> Self {
         let cell = Arc::new(Mutex::new(Cell {
             passing: Some(passing),
             first,
@@ -64,7 +68,8 @@ impl Limited {
         let limited = cell.clone();
         // Not cancelled by a drain: answers go on meanwhile, and the timer ends with its answer.
         let timer = tasks.spawn("answer-deadline", async move {
-            let mut look = deadline.min(Instant::now() + READ_WITHIN);
+            let due = Instant::now() + READ_WITHIN;
+            let mut look = deadline.map_or(due, |deadline| deadline.min(due));
             let (passing, waker) = loop {
                 tokio::time::sleep_until(look).await;
                 let mut cell = limited.lock();
@@ -133,7 +138,7 @@ mod tests {
     const PODS: &str = "/clusters/east/api/v1/namespaces/ns/pods";
 
     #[test]
-    fn a_watch_pays_nothing_for_it() {
+    fn an_answer_is_small() {
         assert_eq!(size_of::<Answer>(), size_of::<Passing>());
     }
 

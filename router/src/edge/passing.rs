@@ -19,6 +19,7 @@ use crate::resource::upstream::{Body, BodyError, Ended};
 use crate::stage::admit::Admitted;
 use crate::stage::replan::{Verdict, Watched};
 use crate::stage::reply;
+use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::traffic::TrafficClass;
 
@@ -129,10 +130,10 @@ impl Passing {
         self.attached.is_none()
     }
 
-    /// Whether it reads a whole collection.
-    pub(super) fn is_list(&self) -> bool {
-        let attached = self.attached.as_ref();
-        attached.is_some_and(|attached| attached.completion.record.class == Some(TrafficClass::List))
+    /// Whether it reads a whole collection, for which a member keeps a place of its own until it is read.
+    pub(super) fn is_collection(&self) -> bool {
+        let record = self.attached.as_ref().map(|attached| &attached.completion.record);
+        record.is_some_and(|record| record.class == Some(TrafficClass::List) || record.verb == Some(Verb::Watch))
     }
 
     /// The deadline is over, or nobody reads it.

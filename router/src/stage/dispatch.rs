@@ -142,7 +142,7 @@ impl Dispatcher {
         let bearer = credential(&leg.routing, cluster).map_err(unavailable)?;
         // Boxed: most requests need none.
         let place = match forward.traffic.class {
-            TrafficClass::List | TrafficClass::Watch => Box::pin(leg.place(&upstream)).await?,
+            TrafficClass::List | TrafficClass::Watch | TrafficClass::Upgrade => Box::pin(leg.place(&upstream)).await?,
             _ => None,
         };
         let permit = if forward.traffic.long {
@@ -181,7 +181,7 @@ impl Leg {
         let places = &upstream.places;
         let place = match (self.forward.traffic.class, self.asked.verb) {
             (TrafficClass::List, _) => self.within(places.list(self.caller.tenant())).await?,
-            (TrafficClass::Watch, Verb::Watch) => {
+            (TrafficClass::Watch | TrafficClass::Upgrade, Verb::Watch) => {
                 let place = places.start(self.caller.tenant());
                 let late = |_| {
                     self.forward

@@ -220,7 +220,8 @@ fn read(path: path::Path<'_>, (method, uri, headers): (&Method, &Uri, &HeaderMap
     let subresource = resource.as_ref().and_then(|resource| resource.subresource.as_deref());
     let proxies = verb == Verb::Proxy || subresource == Some("proxy");
     // No other write switches protocols anywhere: it stays one that is bounded, judged by its body and taken back.
-    let switches = proxies || method == Method::GET || matches!(subresource, Some("attach" | "exec" | "portforward"));
+    let reads = method == Method::GET && verb != Verb::List;
+    let switches = proxies || reads || matches!(subresource, Some("attach" | "exec" | "portforward"));
     let upgrade = upgrade(headers, proxies).filter(|_| switches);
     Ok(ApiRequest {
         view: path.view,

@@ -10,8 +10,8 @@ use portolan_crds::duration::parse_duration;
 use super::{HubArgs, OutputArgs};
 
 const BREAKERS_HELP: &str = "\
-One row for each breaker that is not closed, as routers report them every three seconds, and one for
-each that is held by hand. CLASS: Unary, List, WatchStart, Upgrade, TokenReview.
+One row for each breaker that is not closed, as routers report them every three seconds, and one
+for each that is held by hand. CLASS: Unary, List, WatchStart, Upgrade, TokenReview.
 
 Examples:
   $ portolanctl breakers --hub-kubeconfig hub.kubeconfig
@@ -20,8 +20,8 @@ Examples:
   $ portolanctl breakers -w    # goes on, and prints what changes";
 
 const BREAKER_HELP: &str = "\
-Written into the member's MemberCluster (spec.breaker.byHand), so it needs the right to update that,
-is seen by everyone who reads it, and is in force in every router within a second, also in one that
+Written into the member's MemberCluster (spec.breaker.byHand): it needs the right to update that,
+is seen by all who read it, and is in force in every router within a second, also in one that
 starts later. It ends by itself after --for, by each router's clock.
 
 Without --class it is for all requests but reviews of callers' tokens, without which nobody is

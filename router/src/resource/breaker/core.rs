@@ -236,6 +236,14 @@ impl Core {
         }
     }
 
+    /// Closed, with nothing counted; what was let through before counts for nothing.
+    pub(super) fn forget(&mut self) {
+        *self = Self {
+            epoch: self.epoch + 1,
+            ..Self::new(self.settings)
+        };
+    }
+
     /// New thresholds; the state and what was counted stay.
     pub(super) fn configure(&mut self, settings: Settings) {
         self.settings = settings;

@@ -209,17 +209,15 @@ impl Breaker {
     /// Carries out what people say, if that is news.
     pub(crate) fn by_hand(&self, ByHand { held, reset }: ByHand) {
         let inner = &mut *self.inner.lock();
-        // A breaker is new when its router is: there is nothing to set back.
-        if let Some((since, reason)) = reset
-            && inner
-                .by_hand
-                .reset
-                .replace((since, reason.clone()))
-                .is_none_or(|(last, _)| last < since)
-            && inner.report.state != State::Closed
-        {
-            inner.by_hand.held = None;
-            self.set(inner, State::Closed, Some(&reason));
+        if let Some((since, reason)) = reset {
+            let last = inner.by_hand.reset.replace((since, reason.clone()));
+            let is_news = last.is_none_or(|(last, _)| last != since);
+            if is_news && inner.report.state != State::Closed {
+                inner.by_hand.held = None;
+                self.set(inner, State::Closed, Some(&reason));
+            } else if is_news {
+                inner.forget();
+            }
         }
         let held = held.filter(|held| held.left(SystemTime::now()).is_some());
         match held {
@@ -245,9 +243,7 @@ impl Breaker {
     /// By hand: what was counted is forgotten. Without a reason, because that is over.
     fn set(&self, inner: &mut Inner, to: State, reason: Option<&str>) {
         let from = inner.report.state;
-        inner.core = Core::new(inner.settings);
-        inner.askers.forgive();
-        inner.sole = None;
+        inner.forget();
         let why = if reason.is_some() { Why::ByHand } else { Why::ByHandOver };
         self.publish(inner, Some(&Transition { from, to, why }));
         if let Some(reason) = reason {
@@ -329,6 +325,12 @@ impl Breaker {
 }
 
 impl Inner {
+    fn forget(&mut self) {
+        self.core.forget();
+        self.askers.forgive();
+        self.sole = None;
+    }
+
     /// What becomes of a request while the breaker is held by hand. Renewals of leader elections pass: who drains a member
     /// means to end no operator's leadership.
     fn held(&self, probe: Probe) -> Option<Result<(), Refused>> {

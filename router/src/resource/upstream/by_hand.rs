@@ -1,36 +1,39 @@
 //! What the hub tells of breakers that people hold, for one class of traffic. Pure. Caller: `upstream`.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portolan_wire::v1;
 
 use crate::resource::breaker::{ByHand, Held};
 use crate::value::traffic::TrafficClass;
 
-/// What is said of this class: by an entry of its own before one for all. Reviews of tokens are in none for all.
+/// What is said of this class: by an entry of its own that still holds, else by one for all. Reviews of tokens are in none for
+/// all. A reset is of its class, or of all.
 pub(super) fn of(class: TrafficClass, told: &[v1::HeldBreaker]) -> ByHand {
-    let for_all = |held: &&v1::HeldBreaker| held.traffic_class.is_empty() && class != TrafficClass::TokenReview;
-    let own = told.iter().find(|held| held.traffic_class == class.as_str());
-    let Some(said) = own.or_else(|| told.iter().find(for_all)) else {
-        return ByHand::default();
-    };
-    let reason = said.reason.as_str().into();
-    let until =
-        u64::try_from(said.until_unix_seconds).map_or(UNIX_EPOCH, |until| UNIX_EPOCH + Duration::from_secs(until));
-    let held = |open| ByHand {
-        held: Some(Held { open, reason, until }),
-        reset: None,
-    };
-    match said.state.as_str() {
-        "open" => held(true),
-        "closed" => held(false),
-        "reset" => ByHand {
-            held: None,
-            reset: Some((said.since_unix_seconds, said.reason.as_str().into())),
-        },
-        // Of a later hub.
-        _ => ByHand::default(),
+    let own = told.iter().filter(|said| said.traffic_class == class.as_str());
+    let for_all = |said: &&v1::HeldBreaker| said.traffic_class.is_empty() && class != TrafficClass::TokenReview;
+    let said = own.chain(told.iter().filter(for_all));
+    let reset = said.clone().filter(|said| said.state == "reset");
+    let last = reset.max_by_key(|said| said.since_unix_seconds);
+    ByHand {
+        held: said.clone().find_map(held),
+        reset: last.map(|said| (said.since_unix_seconds, said.reason.as_str().into())),
     }
+}
+
+/// `None` for what is over, and for the words of a later hub.
+fn held(said: &v1::HeldBreaker) -> Option<Held> {
+    let open = match said.state.as_str() {
+        "open" => true,
+        "closed" => false,
+        _ => return None,
+    };
+    let until = UNIX_EPOCH + Duration::from_secs(u64::try_from(said.until_unix_seconds).ok()?);
+    (until > SystemTime::now()).then(|| Held {
+        open,
+        reason: said.reason.as_str().into(),
+        until,
+    })
 }
 
 #[cfg(test)]
@@ -43,7 +46,7 @@ mod tests {
             state: state.to_owned(),
             reason: format!("{state} {class}"),
             since_unix_seconds: 7,
-            until_unix_seconds: 9,
+            until_unix_seconds: 1 << 40,
         }
     }
 
@@ -61,7 +64,18 @@ mod tests {
             Some(true)
         );
         let watch = of(TrafficClass::Watch, &told);
-        assert_eq!((watch.held, watch.reset.map(|(since, _)| since)), (None, Some(7)));
+        assert_eq!(watch.reset.map(|(since, _)| since), Some(7));
         assert_eq!(of(TrafficClass::Unary, &[said("", "melted")]), ByHand::default());
+        assert_eq!(
+            watch.held.map(|held| held.open),
+            Some(true),
+            "a reset of old keeps it out of nothing"
+        );
+        let over = v1::HeldBreaker {
+            until_unix_seconds: 9,
+            ..said("list", "closed")
+        };
+        let list = of(TrafficClass::List, &[over, said("", "open")]);
+        assert_eq!(list.held.map(|held| held.open), Some(true), "nor does what is over");
     }
 }

@@ -287,12 +287,17 @@ fn authorities() {
 
 #[test]
 fn upgrades_need_both_headers() {
-    let upgrade = |pairs: &[(&str, &str)]| {
-        classify(&Method::GET, &"/api/v1/pods".parse().unwrap(), &headers(pairs))
-            .unwrap()
-            .upgrade
-            .map(|u| u.protocol)
+    let asks = |uri: &str, pairs: &[(&str, &str)]| {
+        let asked = classify(&Method::GET, &uri.parse().unwrap(), &headers(pairs)).unwrap();
+        asked.upgrade.map(|u| u.protocol)
     };
+    let upgrade = |pairs: &[(&str, &str)]| asks("/api/v1/pods?watch=true", pairs);
+    let websocket = [("connection", "upgrade"), ("upgrade", "websocket")];
+    assert_eq!(
+        asks("/api/v1/pods", &websocket),
+        None,
+        "a list switches nowhere, and has bounds"
+    );
     let both = upgrade(&[("connection", "keep-alive, Upgrade"), ("upgrade", "SPDY/3.1")]);
     assert_eq!(both.as_deref(), Some("SPDY/3.1"));
     assert_eq!(upgrade(&[("upgrade", "websocket")]), None);
