@@ -1,6 +1,6 @@
 //! The router's own pages on the admin server: `/configz` (what is routed where, without a secret), `/explain` (the plan of
-//! a request and why), `/watches` (open merged watches and their legs). Callers: `app`; `portolanctl explain` and
-//! `watch-state` read the latter two.
+//! a request and why), `/endpoints` (which of a member's API servers get its requests), `/watches` (open merged watches and their legs). Callers: `app`; `portolanctl explain` and
+//! `watch-state` read `/explain` and `/watches`.
 
 use std::sync::Arc;
 
@@ -43,6 +43,7 @@ impl Pages {
             "hubConnected": self.hub.is_connected(),
             "snapshot": self.routing.load().snapshot.configz(),
             "breakers": self.breakers(),
+            "endpoints": self.endpoints(),
         })
     }
 
@@ -53,6 +54,10 @@ impl Pages {
             .route(
                 "/breakers",
                 get(|State(pages): State<Self>| async move { Json(pages.breakers()) }),
+            )
+            .route(
+                "/endpoints",
+                get(|State(pages): State<Self>| async move { Json(pages.endpoints()) }),
             )
             .route(
                 "/kinds",
@@ -68,6 +73,22 @@ impl Pages {
     fn kinds(&self) -> Value {
         let routing = self.routing.load();
         page(&routing.kinds, &routing.snapshot)
+    }
+
+    fn endpoints(&self) -> Value {
+        let endpoint = |status: crate::resource::upstream::EndpointStatus| {
+            let addresses = status.addresses.iter();
+            json!({
+                "cluster": &*status.cluster,
+                "endpoint": status.endpoint,
+                "authority": status.authority.as_str(),
+                "state": status.health.state.as_str(),
+                "ejectionsByReason": status.health.ejections,
+                "connectionsByAddress": addresses.map(|(address, open)| (address.to_string(), json!(open))).collect::<serde_json::Map<_, _>>(),
+            })
+        };
+        let all = self.routing.load().upstreams.endpoints();
+        all.into_iter().map(endpoint).collect()
     }
 
     fn breakers(&self) -> Value {

@@ -1,24 +1,29 @@
 //! The way to each member cluster: its connections, its breakers and its bulkhead, one transport for its whole life.
 //!
 //! [`Upstreams`] is of one snapshot; `resource::routing` swaps both at once. A member whose endpoints and CA stay the same
-//! keeps its connections and breaker states over any number of swaps. TLS is verified with the member's own CA bundle, always. Not here: whether a
+//! keeps its connections and breaker states over any number of swaps; where only the CA changes, those that it still vouches for. TLS is verified with the member's own CA bundle, always. Not here: whether a
 //! request may go and what comes of a failure (`dispatch`), HTTP/1.1 upgrades (`upgrade`, which dials through here).
 
+mod addresses;
 mod body;
 mod by_hand;
 mod connection;
+mod dialer;
 mod doubt;
 mod endpoint;
 mod exchange;
+mod failover;
 mod gather;
 mod last_answer;
 mod places;
 mod pool;
 mod readyz;
+mod resolve;
 pub(crate) mod retry;
 #[cfg(test)]
 pub(crate) mod scripted;
 pub(crate) mod socket;
+mod stagger;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,10 +37,14 @@ use portolan_wire::v1;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use self::addresses::{AGES, Ages};
 pub(crate) use self::body::{Body, BodyError, ClientBody, Delivered, Ended, Ending, MAX_BODY_BYTES, Merged};
 use self::connection::{Tuning, UNARY, WATCH};
+pub(crate) use self::dialer::EndpointStatus;
+use self::dialer::{Dialer, Means};
 pub(crate) use self::endpoint::ConnectError;
-use self::endpoint::Dialer;
+pub(crate) use self::failover::State as EndpointState;
+use self::failover::{PACE, Pace};
 pub(crate) use self::gather::{gather, gather_request};
 use self::last_answer::LastAnswer;
 pub(crate) use self::places::Place;
@@ -43,6 +52,7 @@ use self::places::Places;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};
 use self::readyz::Looks;
+use self::resolve::Resolver;
 use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
 use crate::resource::bulkhead::{Bulkhead, TARGET_IN_FLIGHT, TARGET_QUEUE};
@@ -134,12 +144,17 @@ struct Settings {
     connect_timeout: Duration,
     unary: Tuning,
     watch: Tuning,
+    /// How endpoints leave and come back.
+    pace: Pace,
+    /// How long a name means what it meant.
+    ages: Ages,
 }
 
 /// Makes connections to members, and keeps those that a swap does not concern.
 #[derive(Debug)]
 pub(crate) struct Connector {
     settings: Settings,
+    resolver: Resolver,
     tasks: Tasks,
     /// Counts what the hub is to be told: transitions of breakers, changes of the set of members, answers after a pause. A watch: only the latest matters.
     changed: watch::Sender<u64>,
@@ -168,6 +183,8 @@ impl Connector {
             connect_timeout,
             unary: UNARY,
             watch: WATCH,
+            pace: PACE,
+            ages: AGES,
         };
         Self::with(settings, tasks)
     }
@@ -175,6 +192,7 @@ impl Connector {
     fn with(settings: Settings, tasks: Tasks) -> Self {
         Self {
             settings,
+            resolver: Resolver::system(),
             tasks,
             changed: watch::Sender::new(0),
             looks: watch::Sender::new(0),
@@ -185,7 +203,7 @@ impl Connector {
     pub(crate) fn follow(&self, before: &Upstreams, targets: &HashMap<Arc<str>, Arc<Target>>) -> Upstreams {
         let follow = |(cluster, target): (&Arc<str>, &Arc<Target>)| {
             let upstream = match before.0.get(cluster) {
-                Some(upstream) if same_transport(&upstream.target, target) => upstream.clone(),
+                Some(upstream) if upstream.serves(target) => upstream.clone(),
                 // A new address starts with closed breakers: what is known is of the old one.
                 _ => Arc::new(Upstream::new(target, self)),
             };
@@ -234,6 +252,14 @@ impl Upstreams {
         all
     }
 
+    /// All endpoints of all members.
+    pub(crate) fn endpoints(&self) -> Vec<EndpointStatus> {
+        let transports = self.0.values().filter_map(|upstream| upstream.transport.as_ref().ok());
+        let mut all: Vec<_> = transports.flat_map(|transport| transport.dialer.report()).collect();
+        all.sort_by(|a, b| (&a.cluster, a.endpoint).cmp(&(&b.cluster, b.endpoint)));
+        all
+    }
+
     /// Until when each member may have answered callers, as the hub is told.
     pub(crate) fn answered_until(&self) -> Vec<(Arc<str>, i64)> {
         let until = |(cluster, upstream): (&Arc<str>, &Arc<Upstream>)| (cluster.clone(), upstream.last_answer.until());
@@ -254,11 +280,6 @@ impl Upstreams {
     }
 }
 
-/// Whether `new` can be reached over what was made for `old`.
-fn same_transport(old: &Target, new: &Target) -> bool {
-    old.endpoints == new.endpoints && old.ca_pem == new.ca_pem
-}
-
 impl Upstream {
     fn new(target: &Arc<Target>, connector: &Connector) -> Self {
         let breaker = || Breaker::new(breaker_settings(&target.breaker), connector.changed.clone());
@@ -275,6 +296,16 @@ impl Upstream {
             looks: Looks::new(connector.looks.clone()),
             suspicious: AtomicBool::new(false),
         }
+    }
+
+    /// Whether this target can be reached over what was made for the one before. A CA bundle is replaced on the way: members
+    /// rotate theirs under load.
+    fn serves(&self, target: &Target) -> bool {
+        self.target.endpoints == target.endpoints
+            && match &self.transport {
+                Ok(transport) => transport.trusts(&self.cluster, &target.ca_pem),
+                Err(_) => self.target.ca_pem == target.ca_pem,
+            }
     }
 
     fn configure(&self, settings: &v1::Breaker) {
@@ -388,12 +419,44 @@ impl Upstream {
 
 impl Transport {
     fn new(target: &Target, connector: &Connector) -> Result<Self, ConnectError> {
-        let dialer = Arc::new(Dialer::new(target, connector.settings.connect_timeout)?);
+        let means = Means {
+            connect_timeout: connector.settings.connect_timeout,
+            pace: connector.settings.pace,
+            ages: connector.settings.ages,
+            resolver: connector.resolver.clone(),
+            tasks: connector.tasks.clone(),
+        };
+        let dialer = Dialer::new(target, means)?;
         Ok(Self {
             unary: Pool::new(dialer.clone(), connector.settings.unary, connector.tasks.clone()),
             watch: Pool::new(dialer.clone(), connector.settings.watch, connector.tasks.clone()),
             dialer,
         })
+    }
+
+    /// Trusts this bundle from now on: new connections are verified with it, open ones that it would not let be get no more
+    /// streams. False if it cannot be used.
+    fn trusts(&self, cluster: &str, ca_pem: &str) -> bool {
+        let trust = &self.dialer.trust.store;
+        if trust.pem() == ca_pem {
+            return true;
+        }
+        if trust.set_pem(ca_pem).is_err() {
+            return false;
+        }
+        tracing::info!(cluster, "the member's CA bundle has changed");
+        for pool in [&self.unary, &self.watch] {
+            pool.leave(|way| !way.is_trusted(trust));
+        }
+        true
+    }
+
+    /// Nothing came over one of the connections: where there are other ways, the dead are found before their next ping.
+    fn check(&self) {
+        if self.dialer.has_alternatives() {
+            self.unary.check();
+            self.watch.check();
+        }
     }
 }
 

@@ -93,6 +93,18 @@ impl TrustStore {
         verified.is_ok()
     }
 
+    /// Whether a server of this name that shows this chain (leaf first) would be trusted now.
+    pub fn verifies_server(&self, chain: &[CertificateDer<'_>], name: &ServerName<'_>) -> bool {
+        let Some((leaf, above)) = chain.split_first() else {
+            return false;
+        };
+        let trust = self.current.load();
+        let verified = trust
+            .as_client
+            .verify_server_cert(leaf, above, name, &[], UnixTime::now());
+        verified.is_ok()
+    }
+
     /// The trusted certificates, PEM.
     pub fn pem(&self) -> String {
         self.current.load().pem.clone()

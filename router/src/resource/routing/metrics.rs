@@ -1,5 +1,5 @@
 //! What requests are routed by, read at each scrape, so that it is never stale and a cluster that is gone leaves no series
-//! behind: `portolan_router_snapshot_…`, `…_breaker_…`, `…_upstream_…`, `…_credential_…`.
+//! behind: `portolan_router_snapshot_…`, `…_breaker_…`, `…_upstream_…`, `…_endpoint_…`, `…_credential_…`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use super::RoutingStore;
 use crate::resource::breaker;
-use crate::resource::upstream::Upstreams;
+use crate::resource::upstream::{EndpointState, Upstreams};
 use crate::value::snapshot::Snapshot;
 
 /// The routing of each scrape.
@@ -24,7 +24,8 @@ impl Collector for RoutingCollector {
         let routing = self.0.load();
         snapshot(&routing.snapshot, &mut encoder)?;
         breakers(&routing.upstreams, &mut encoder)?;
-        pools(&routing.upstreams, &mut encoder)
+        pools(&routing.upstreams, &mut encoder)?;
+        endpoints(&routing.upstreams, &mut encoder)
     }
 }
 
@@ -113,4 +114,32 @@ fn pools(upstreams: &Upstreams, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
         "Streams on the HTTP/2 connections to members",
         streams,
     )
+}
+
+/// Endpoints by their place in the spec: their names are the user's.
+fn endpoints(upstreams: &Upstreams, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let all: Vec<_> = upstreams
+        .endpoints()
+        .into_iter()
+        .map(|status| (status.endpoint.to_string(), status))
+        .collect();
+    let states = all.iter().map(|(place, status)| {
+        let state = match status.health.state {
+            EndpointState::Usable => 0,
+            EndpointState::Returning { .. } => 1,
+            EndpointState::Ejected { .. } => 2,
+        };
+        (vec![("cluster", &*status.cluster), ("endpoint", &**place)], state)
+    });
+    let help = "State of the member's endpoint: 0 usable, 1 returning, 2 ejected";
+    gauges(encoder, "endpoint_state", help, states)?;
+    let help = "Times the member's endpoint was ejected";
+    let mut family = encoder.encode_descriptor("endpoint_ejections", help, None, MetricType::Counter)?;
+    for (place, status) in &all {
+        for (why, count) in &status.health.ejections {
+            let labels: Labels<'_> = vec![("cluster", &*status.cluster), ("endpoint", &**place), ("reason", why)];
+            ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }

@@ -16,7 +16,7 @@ use http::uri::Authority;
 use tokio::sync::Notify;
 use tokio_rustls::client::TlsStream;
 
-use super::endpoint::{ConnectError, Dialed};
+use super::endpoint::{ConnectError, Dialed, Way};
 use super::socket::Bulk;
 
 /// Between pings, also while idle. A member that is frozen or cut off breaks its streams within
@@ -26,6 +26,8 @@ pub(crate) const PING_EVERY: Duration = Duration::from_secs(10);
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection without streams is closed after this.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// A ping that is not answered for so long makes a connection one to avoid, where there are others.
+const DOUBT_AFTER: Duration = Duration::from_millis(500);
 /// Answers' heads: warnings and audit annotations are the longest known, some kilobytes.
 const MAX_HEADER_BYTES: u32 = 64 << 10;
 /// Request bytes buffered per stream before the client is made to wait.
@@ -81,6 +83,8 @@ impl Tuning {
 pub(crate) struct Connection {
     send: SendRequest<Bytes>,
     pub(crate) authority: Authority,
+    /// To which endpoint and address.
+    pub(super) way: Way,
     /// Streams whose full windows fit into the connection's.
     room: usize,
     /// Streams that hold a slot. Changed under the pool's lock, read anywhere.
@@ -89,6 +93,10 @@ pub(crate) struct Connection {
     closing: AtomicBool,
     /// Some stream was told that it broke.
     told: AtomicBool,
+    /// A ping is not answered yet, after [`DOUBT_AFTER`].
+    doubted: AtomicBool,
+    /// Asks for a ping now: a notify, as there is one task to wake.
+    check: Notify,
     /// Ends the connection's task at once: a notify, as there is one task to wake.
     cut: Notify,
 }
@@ -104,7 +112,7 @@ impl Connection {
     /// Greets the member and waits until it has answered a ping, which comes after its settings: from then on the
     /// stream cap is the member's own, and the connection is known to be alive.
     pub(crate) async fn open(dialed: Dialed, tuning: Tuning) -> Result<(Arc<Self>, Driver), ConnectError> {
-        let Dialed { stream, authority } = dialed;
+        let Dialed { stream, authority, way } = dialed;
         let failed = |error: h2::Error| ConnectError::Http {
             address: authority.to_string(),
             reason: error.to_string(),
@@ -136,10 +144,13 @@ impl Connection {
         let shared = Self {
             send,
             authority,
+            way,
             room: tuning.room(),
             active: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             told: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
+            check: Notify::new(),
             cut: Notify::new(),
         };
         Ok((
@@ -182,9 +193,14 @@ impl Connection {
         self.active.load(Ordering::Relaxed)
     }
 
+    /// Whether the cap leaves a slot.
+    pub(super) fn has_room(&self) -> bool {
+        self.active() < self.cap()
+    }
+
     /// Takes a slot, if the cap leaves one. Under the pool's lock.
     pub(super) fn try_take(&self) -> bool {
-        let free = self.active() < self.cap();
+        let free = self.has_room();
         if free {
             self.active.fetch_add(1, Ordering::Relaxed);
         }
@@ -199,6 +215,16 @@ impl Connection {
     /// Whether a stream was told before that the connection broke.
     pub(super) fn tell_broken(&self) -> bool {
         self.told.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether it may be dead: a ping is late.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted.load(Ordering::Relaxed)
+    }
+
+    /// Pings soon, and not only when the next ping is due.
+    pub(super) fn check(&self) {
+        self.check.notify_one();
     }
 
     /// Takes no new streams from now on.
@@ -239,7 +265,7 @@ impl Driver {
                     Ended::Broken
                 }
             },
-            ended = watch(pings, tuning, idle) => ended,
+            ended = watch(pings, tuning, shared, idle) => ended,
             () = shared.cut.notified() => Ended::Cut,
         };
         shared.close();
@@ -247,11 +273,22 @@ impl Driver {
     }
 }
 
-async fn watch(mut pings: PingPong, tuning: Tuning, idle: impl Fn() -> bool) -> Ended {
+async fn watch(mut pings: PingPong, tuning: Tuning, shared: &Connection, idle: impl Fn() -> bool) -> Ended {
     loop {
-        tokio::time::sleep(tuning.ping_every).await;
-        match tokio::time::timeout(tuning.ping_timeout, pings.ping(Ping::opaque())).await {
-            Ok(Ok(_)) => {}
+        tokio::select! {
+            () = tokio::time::sleep(tuning.ping_every) => {}
+            () = shared.check.notified() => {}
+        }
+        let mut pong = std::pin::pin!(tokio::time::timeout(tuning.ping_timeout, pings.ping(Ping::opaque())));
+        let answered = match tokio::time::timeout(DOUBT_AFTER, pong.as_mut()).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                shared.doubted.store(true, Ordering::Relaxed);
+                pong.await
+            }
+        };
+        match answered {
+            Ok(Ok(_)) => shared.doubted.store(false, Ordering::Relaxed),
             // The connection's own future says what broke.
             Ok(Err(_)) => std::future::pending().await,
             Err(_) => return Ended::PingTimeout,

@@ -1,27 +1,27 @@
-//! From a target's endpoints to an open, verified TLS connection.
+//! One endpoint of a member: its name, its addresses, and an open, verified TLS connection to one of these.
 //!
-//! Endpoints are tried in order of preference; one that just failed is passed over for a while, so that a dead first
-//! choice does not cost every new connection its time-out. Callers: `pool` for HTTP/2, `upgrade` for HTTP/1.1.
+//! Not here: which endpoint and which address (`dialer`). Callers: `dialer`; `pool` for HTTP/2 and `upgrade` for HTTP/1.1
+//! have what it opens.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt as _;
 use http::uri::Authority;
 use parking_lot::Mutex;
 use portolan_runtime::tls::{self, TrustStore};
 use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, ServerName};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::addresses::{Addresses, Ages};
+use super::failover::Failure;
+use super::resolve::Resolver;
 use super::socket::{self, Bulk};
 use crate::value::snapshot;
-
-/// An endpoint that failed is tried last for this long.
-const AVOID_FAILED_FOR: Duration = Duration::from_secs(10);
 
 /// Why there is no connection to a member. Nothing of the request was sent.
 #[derive(Debug, Clone, Error)]
@@ -59,6 +59,17 @@ impl ConnectError {
         }
     }
 
+    /// What it says of the endpoint.
+    pub(super) fn failure(&self) -> Failure {
+        match self {
+            Self::Timeout { .. } => Failure::Silent,
+            Self::Tls { .. } | Self::Http { .. } => Failure::Untrusted,
+            Self::Tcp { .. } | Self::Cut { .. } | Self::Untried { .. } | Self::Unusable(_) | Self::Closed => {
+                Failure::Refused
+            }
+        }
+    }
+
     /// Whether nobody gets through, rather than that what is there is not trusted or not understood.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(self, Self::Tcp { .. } | Self::Cut { .. } | Self::Timeout { .. })
@@ -72,23 +83,37 @@ pub(crate) enum Protocol {
     Http1,
 }
 
-/// Opens connections to one target.
+/// How connections of one member are verified.
 #[derive(Debug)]
-pub(crate) struct Dialer {
-    endpoints: Vec<Endpoint>,
+pub(super) struct Trust {
+    /// Replaced in place: the next handshake is judged by the new bundle.
+    pub(super) store: Arc<TrustStore>,
     http2: Arc<ClientConfig>,
     http1: Arc<ClientConfig>,
-    connect_timeout: Duration,
 }
 
+impl Trust {
+    pub(super) fn new(ca_pem: &str) -> Result<Self, ConnectError> {
+        let unusable = |error: &dyn std::fmt::Display| ConnectError::Unusable(error.to_string());
+        let store = TrustStore::from_pem(ca_pem).map_err(|error| unusable(&error))?;
+        let config = |alpn| tls::client_config(store.clone(), None, alpn).map_err(|error| unusable(&error));
+        Ok(Self {
+            http2: config(tls::ALPN_GRPC)?,
+            http1: config(tls::ALPN_HTTP1)?,
+            store,
+        })
+    }
+}
+
+/// One name of a member's API servers, and what is behind it.
 #[derive(Debug)]
-struct Endpoint {
-    authority: Authority,
+pub(super) struct Endpoint {
+    pub(super) authority: Authority,
     host: String,
     port: u16,
     server_name: ServerName<'static>,
-    /// A mutex: read and written once per dial.
-    failed_at: Mutex<Option<Instant>>,
+    /// A mutex: touched by each dial, never across an await.
+    pub(super) addresses: Arc<Mutex<Addresses>>,
 }
 
 /// One open connection.
@@ -97,125 +122,62 @@ pub(crate) struct Dialed {
     pub(crate) stream: TlsStream<Bulk>,
     /// For `:authority` and `Host`.
     pub(crate) authority: Authority,
+    pub(super) way: Way,
 }
 
-impl Dialer {
-    pub(crate) fn new(target: &snapshot::Target, connect_timeout: Duration) -> Result<Self, ConnectError> {
-        let unusable = |error: &dyn std::fmt::Display| ConnectError::Unusable(error.to_string());
-        let trust = TrustStore::from_pem(&target.ca_pem).map_err(|error| unusable(&error))?;
-        let config = |alpn| tls::client_config(trust.clone(), None, alpn).map_err(|error| unusable(&error));
-        let endpoints = target
-            .endpoints
-            .iter()
-            .map(Endpoint::new)
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self {
-            endpoints,
-            http2: config(tls::ALPN_GRPC)?,
-            http1: config(tls::ALPN_HTTP1)?,
-            connect_timeout,
-        })
-    }
+/// The way that a connection takes; while it exists it counts among its address's.
+#[derive(Debug)]
+pub(super) struct Way {
+    /// Its place in the target's endpoints.
+    pub(super) endpoint: usize,
+    /// Who is at the other end, as it has shown.
+    chain: Vec<CertificateDer<'static>>,
+    server_name: ServerName<'static>,
+    held: Held,
+}
 
-    /// The first endpoint in order that answers, within the connect time-out each. `ready` makes the protocol's own
-    /// greeting part of what an endpoint must manage in that time.
-    pub(crate) async fn dial<T, F>(&self, protocol: Protocol, ready: impl Fn(Dialed) -> F) -> Result<T, ConnectError>
-    where
-        F: Future<Output = Result<T, ConnectError>>,
-    {
-        let mut failure = ConnectError::Unusable("there is none".to_owned());
-        for endpoint in self.in_order(Instant::now()) {
-            let attempt = async { ready(self.connect(endpoint, protocol).await?).await };
-            let outcome = match tokio::time::timeout(self.connect_timeout, attempt).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(ConnectError::Timeout {
-                    address: endpoint.address(),
-                    after: self.connect_timeout,
-                }),
-            };
-            match outcome {
-                Ok(connection) => {
-                    *endpoint.failed_at.lock() = None;
-                    return Ok(connection);
-                }
-                Err(error) => {
-                    *endpoint.failed_at.lock() = Some(Instant::now());
-                    failure = error;
-                }
-            }
+/// A connection, or an attempt at one, to an address.
+#[derive(Debug)]
+struct Held {
+    addresses: Arc<Mutex<Addresses>>,
+    address: SocketAddr,
+}
+
+impl Held {
+    fn new(addresses: &Arc<Mutex<Addresses>>, address: SocketAddr) -> Self {
+        addresses.lock().began(address);
+        Self {
+            addresses: addresses.clone(),
+            address,
         }
-        Err(failure)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.addresses.lock().ended(self.address);
+    }
+}
+
+impl Way {
+    /// Whether the address has left the endpoint's name for good.
+    pub(super) fn is_gone(&self) -> bool {
+        self.held.addresses.lock().is_gone(Instant::now(), self.held.address)
     }
 
-    /// Whichever endpoint connects first, all of them tried at once; an error if none does in the connect time-out.
-    pub(crate) async fn race(&self, protocol: Protocol) -> Result<Dialed, ConnectError> {
-        let attempts = self.endpoints.iter().map(|endpoint| {
-            let attempt = tokio::time::timeout(self.connect_timeout, self.connect(endpoint, protocol));
-            let late = || ConnectError::Timeout {
-                address: endpoint.address(),
-                after: self.connect_timeout,
-            };
-            attempt
-                .map(move |outcome| outcome.unwrap_or_else(|_| Err(late())))
-                .boxed()
-        });
-        let attempts: Vec<_> = attempts.collect();
-        if attempts.is_empty() {
-            return Err(ConnectError::Unusable("there is none".to_owned()));
-        }
-        let (dialed, _) = futures::future::select_ok(attempts).await?;
-        Ok(dialed)
+    /// The next connection tries another address first.
+    pub(super) fn broke(&self) {
+        self.held.addresses.lock().failed(Instant::now(), self.held.address);
     }
 
-    /// Those that did not just fail first; each part in order of preference.
-    fn in_order(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {
-        let failed = move |endpoint: &&Endpoint| {
-            endpoint
-                .failed_at
-                .lock()
-                .is_some_and(|at| now.saturating_duration_since(at) < AVOID_FAILED_FOR)
-        };
-        let (avoided, preferred): (Vec<_>, Vec<_>) = self.endpoints.iter().partition(failed);
-        preferred.into_iter().chain(avoided)
-    }
-
-    async fn connect(&self, endpoint: &Endpoint, protocol: Protocol) -> Result<Dialed, ConnectError> {
-        let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
-            .await
-            .map_err(|error| ConnectError::tcp(endpoint.address(), &error))?;
-        let config = match protocol {
-            Protocol::Http2 => &self.http2,
-            Protocol::Http1 => &self.http1,
-        };
-        let tls = |reason: String| ConnectError::Tls {
-            address: endpoint.address(),
-            reason,
-        };
-        let mut stream = TlsConnector::from(config.clone())
-            .connect(endpoint.server_name.clone(), socket::tuned(tcp))
-            .await
-            .map_err(|error| match error.get_ref() {
-                Some(inner) if inner.is::<rustls::Error>() => tls(error.to_string()),
-                _ => ConnectError::Cut {
-                    address: endpoint.address(),
-                    reason: error.to_string(),
-                },
-            })?;
-        if protocol == Protocol::Http2 {
-            if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-                return Err(tls("it does not offer HTTP/2".to_owned()));
-            }
-            stream.get_mut().0.gather();
-        }
-        Ok(Dialed {
-            stream,
-            authority: endpoint.authority.clone(),
-        })
+    /// Whether the other end would be trusted today.
+    pub(super) fn is_trusted(&self, trust: &TrustStore) -> bool {
+        trust.verifies_server(&self.chain, &self.server_name)
     }
 }
 
 impl Endpoint {
-    fn new(endpoint: &snapshot::Endpoint) -> Result<Self, ConnectError> {
+    pub(super) fn new(endpoint: &snapshot::Endpoint, ages: Ages) -> Result<Self, ConnectError> {
         let url = &endpoint.url;
         let unusable = |why: &str| ConnectError::Unusable(format!("endpoint {url}: {why}"));
         let authority = url.authority().ok_or_else(|| unusable("it names no host"))?.clone();
@@ -233,12 +195,129 @@ impl Endpoint {
             host,
             port,
             server_name,
-            failed_at: Mutex::new(None),
+            addresses: Arc::new(Mutex::new(Addresses::new(ages))),
         })
     }
 
-    fn address(&self) -> String {
+    pub(super) fn address(&self) -> String {
         self.authority.to_string()
+    }
+
+    /// Whether it has a name that may come to mean other addresses.
+    pub(super) fn is_named(&self) -> bool {
+        self.host.parse::<IpAddr>().is_err()
+    }
+
+    /// Addresses for one dial, the best first. An error only if none was ever known.
+    pub(super) async fn resolved(&self, resolver: &Resolver) -> Result<Vec<SocketAddr>, ConnectError> {
+        if self.addresses.lock().is_stale(Instant::now()) {
+            self.resolve(resolver).await?;
+        }
+        Ok(self.addresses.lock().order(Instant::now()))
+    }
+
+    /// Asks what the name means now.
+    pub(super) async fn resolve(&self, resolver: &Resolver) -> Result<(), ConnectError> {
+        let found = match self.host.parse::<IpAddr>() {
+            Ok(address) => Ok(vec![SocketAddr::new(address, self.port)]),
+            Err(_) => resolver.lookup(&self.host, self.port).await,
+        };
+        let mut addresses = self.addresses.lock();
+        let failure = match &found {
+            Ok(found) if found.is_empty() => Some("the name has no address".to_owned()),
+            Ok(_) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        addresses.resolved(Instant::now(), found.unwrap_or_default());
+        match failure {
+            Some(reason) if addresses.len() == 0 => Err(ConnectError::Untried {
+                address: self.address(),
+                reason,
+            }),
+            Some(reason) => {
+                tracing::debug!(endpoint = %self.authority, reason, "addresses of before serve on");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A connection to one of its addresses, which is told how that went.
+    pub(super) async fn connect(
+        &self,
+        (at, address): (usize, SocketAddr),
+        protocol: Protocol,
+        trust: &Trust,
+    ) -> Result<Dialed, ConnectError> {
+        let held = Held::new(&self.addresses, address);
+        let connected = self.handshake(address, protocol, trust).await;
+        let mut addresses = self.addresses.lock();
+        match &connected {
+            Ok(_) => addresses.connected(address),
+            Err(_) => addresses.failed(Instant::now(), address),
+        }
+        drop(addresses);
+        let stream = connected?;
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let chain = chain
+            .iter()
+            .map(|certificate| certificate.clone().into_owned())
+            .collect();
+        Ok(Dialed {
+            way: Way {
+                endpoint: at,
+                chain,
+                server_name: self.server_name.clone(),
+                held,
+            },
+            stream,
+            authority: self.authority.clone(),
+        })
+    }
+
+    async fn handshake(
+        &self,
+        address: SocketAddr,
+        protocol: Protocol,
+        trust: &Trust,
+    ) -> Result<TlsStream<Bulk>, ConnectError> {
+        let tcp = TcpStream::connect(address)
+            .await
+            .map_err(|error| ConnectError::tcp(self.told(address), &error))?;
+        let config = match protocol {
+            Protocol::Http2 => &trust.http2,
+            Protocol::Http1 => &trust.http1,
+        };
+        let tls = |reason: String| ConnectError::Tls {
+            address: self.told(address),
+            reason,
+        };
+        let mut stream = TlsConnector::from(config.clone())
+            .connect(self.server_name.clone(), socket::tuned(tcp))
+            .await
+            .map_err(|error| match error.get_ref() {
+                Some(inner) if inner.is::<rustls::Error>() => tls(error.to_string()),
+                _ => ConnectError::Cut {
+                    address: self.told(address),
+                    reason: error.to_string(),
+                },
+            })?;
+        if protocol == Protocol::Http2 {
+            if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                return Err(tls("it does not offer HTTP/2".to_owned()));
+            }
+            stream.get_mut().0.gather();
+        }
+        Ok(stream)
+    }
+
+    /// For errors: of a name, which of its addresses.
+    fn told(&self, address: SocketAddr) -> String {
+        if self.is_named() {
+            format!("{} ({})", self.authority, address.ip())
+        } else {
+            self.address()
+        }
     }
 }
 

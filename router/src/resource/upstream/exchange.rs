@@ -43,6 +43,7 @@ pub(super) async fn exchange(
     let head = poll_fn(|cx| poll_head(cx, &mut answer, &mut rest))
         .await
         .map_err(|failure| failure.into_error(cluster, slot.connection()))?;
+    slot.answered(&head);
     let (head, receive) = head.into_parts();
     let stream = MemberStream::new(cluster, slot, receive, rest);
     Ok(Response::from_parts(head, Body::Member(Box::new(stream))))

@@ -8,15 +8,22 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use h2::RecvStream;
+use http::{Response, StatusCode};
 use parking_lot::Mutex;
 use portolan_runtime::Tasks;
 use tokio::sync::oneshot;
 
-use super::connection::{Connection, Ended, Tuning};
-use super::endpoint::{ConnectError, Dialer, Protocol};
+use super::connection::{Connection, Driver, Ended, Tuning};
+use super::dialer::Dialer;
+use super::endpoint::{ConnectError, Protocol, Way};
+use super::failover::Choice;
 
 /// Dials under way at a time; each may bring a hundred streams.
 const MAX_DIALS: usize = 4;
+
+/// In the head of every answer of an API server.
+const AUDIT_ID: &str = "audit-id";
 
 /// One pool. Clones are the same pool.
 #[derive(Debug, Clone)]
@@ -38,6 +45,8 @@ struct State {
     connections: Vec<Arc<Connection>>,
     waiters: VecDeque<oneshot::Sender<Result<Slot, ConnectError>>>,
     dialing: usize,
+    /// A dial is under way that nobody waits for, to an endpoint that is to have streams and has no room.
+    moving: bool,
     /// Counts retirements: dials that began before one are not waited for.
     era: u64,
     /// Stream cap that the member told last: how many waiters a dial under way will serve.
@@ -82,7 +91,7 @@ impl Pool {
                 return Err(ConnectError::Closed);
             }
             if (state.waiters.is_empty() || first)
-                && let Some(connection) = state.take()
+                && let Some(connection) = self.take(&mut state)
             {
                 return Ok(self.slot(connection));
             }
@@ -135,6 +144,21 @@ impl Pool {
         }
     }
 
+    /// Nothing came for a while over one of them: each is to prove that it lives.
+    pub(super) fn check(&self) {
+        for connection in &self.shared.state.lock().connections {
+            connection.check();
+        }
+    }
+
+    /// No new streams go such ways; those that are open run on.
+    pub(super) fn leave(&self, is_left: impl Fn(&Way) -> bool) {
+        let state = self.shared.state.lock();
+        for connection in state.connections.iter().filter(|connection| is_left(&connection.way)) {
+            connection.close();
+        }
+    }
+
     pub(crate) fn size(&self) -> PoolSize {
         let state = self.shared.state.lock();
         PoolSize {
@@ -164,6 +188,20 @@ impl Pool {
         }
     }
 
+    /// A slot on a connection, and of another endpoint than the one that is to have it: a dial there, which nobody waits for.
+    fn take(&self, state: &mut State) -> Option<Arc<Connection>> {
+        let dialer = &self.shared.dialer;
+        let choice = dialer.choose();
+        let connection = state.take(choice, || dialer.has_alternatives())?;
+        if connection.way.endpoint != choice.first && !state.moving {
+            state.moving = true;
+            self.shared
+                .tasks
+                .spawn("upstream-connection", self.clone().move_to(choice.first));
+        }
+        Some(connection)
+    }
+
     /// Dials one connection and runs it to its end.
     async fn connect(self, era: u64) {
         let shared = &self.shared;
@@ -172,23 +210,58 @@ impl Pool {
             .dialer
             .dial(Protocol::Http2, |dialed| Connection::open(dialed, tuning))
             .await;
-        let (connection, driver) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return self.dial_failed(era, &error),
-        };
-        self.add(era, connection.clone());
+        match opened {
+            Ok(opened) => {
+                let dialed = |state: &mut State| {
+                    state.dialed(era);
+                };
+                self.run(opened, dialed).await;
+            }
+            Err(error) => self.dial_failed(era, &error),
+        }
+    }
+
+    async fn move_to(self, endpoint: usize) {
+        let shared = &self.shared;
+        let tuning = shared.tuning;
+        let opened = shared
+            .dialer
+            .dial_at(endpoint, |dialed| Connection::open(dialed, tuning))
+            .await;
+        let moved = |state: &mut State| state.moving = false;
+        match opened {
+            Ok(opened) => self.run(opened, moved).await,
+            // The dialer knows of it, and nobody waits.
+            Err(_) => moved(&mut shared.state.lock()),
+        }
+    }
+
+    async fn run(&self, (connection, driver): (Arc<Connection>, Driver), dialed: impl FnOnce(&mut State)) {
+        let shared = &self.shared;
+        self.add(connection.clone(), dialed);
+        // The member's CA bundle may have changed since the handshake.
+        if !connection.way.is_trusted(&shared.dialer.trust.store) {
+            connection.close();
+        }
         let idle_since = Mutex::new(None);
         let ended = tokio::select! {
             ended = driver.run(&connection, || self.close_if_idle(&connection, &idle_since)) => ended,
             () = shared.tasks.cancelled() => Ended::Cut,
         };
         connection.close();
+        match ended {
+            Ended::Broken => shared.dialer.broke(&connection.way, &"a connection broke"),
+            Ended::PingTimeout => shared
+                .dialer
+                .broke(&connection.way, &"a connection's ping was not answered"),
+            Ended::ByMember | Ended::Idle | Ended::Cut => {}
+        }
         self.remove(&connection, ended);
     }
 
-    fn add(&self, era: u64, connection: Arc<Connection>) {
+    fn add(&self, connection: Arc<Connection>, dialed: impl FnOnce(&mut State)) {
         let mut state = self.shared.state.lock();
-        state.dialed(era);
+        dialed(&mut state);
         state.cap = connection.cap();
         if state.closed {
             connection.cut();
@@ -226,6 +299,10 @@ impl Pool {
 
     /// Judged under the lock, so that no request takes a slot meanwhile.
     fn close_if_idle(&self, connection: &Connection, since: &Mutex<Option<std::time::Instant>>) -> bool {
+        self.shared.dialer.refresh(connection.way.endpoint);
+        if connection.way.is_gone() {
+            connection.close();
+        }
         let _state = self.shared.state.lock();
         let mut since = since.lock();
         if connection.active() > 0 {
@@ -248,7 +325,7 @@ impl Pool {
             if waiter.is_closed() {
                 continue;
             }
-            let Some(connection) = state.take() else {
+            let Some(connection) = self.take(state) else {
                 state.waiters.push_front(waiter);
                 break;
             };
@@ -271,18 +348,45 @@ impl State {
         counted
     }
 
-    /// A slot on the connection that has been open longest and has one: young ones run empty and are closed.
-    fn take(&mut self) -> Option<Arc<Connection>> {
-        self.connections
-            .iter()
-            .find(|connection| connection.is_open() && connection.try_take())
-            .cloned()
+    /// A slot on a connection of the endpoint that is to have it, else of the next one that is not ejected; of several, on the
+    /// one that has been open longest: young ones run empty and are closed. One that may be dead waits until it has proved
+    /// otherwise, if there are others to be had.
+    fn take(&self, choice: Choice, others: impl Fn() -> bool) -> Option<Arc<Connection>> {
+        let may = |connection: &Connection| connection.has_room() && !(connection.is_doubted() && others());
+        let mut best: Option<(usize, &Arc<Connection>)> = None;
+        for connection in self.connections.iter().filter(|connection| may(connection)) {
+            if let Some(rank) = choice.rank(connection.way.endpoint)
+                && best.is_none_or(|(best, _)| rank < best)
+                && connection.is_open()
+            {
+                best = Some((rank, connection));
+            }
+        }
+        let (_, connection) = best?;
+        connection.try_take().then(|| connection.clone())
     }
 }
 
 impl Slot {
     pub(super) fn connection(&self) -> &Connection {
         self.connection.as_ref().expect("taken only when the slot is consumed")
+    }
+
+    /// The head of an answer came over it. Every API server marks each of its answers: what comes without the mark is of
+    /// something that stands before one.
+    pub(super) fn answered(&self, head: &Response<RecvStream>) {
+        let dialer = &self.pool.shared.dialer;
+        let (status, way) = (head.status(), &self.connection().way);
+        let gateways = [
+            StatusCode::BAD_GATEWAY,
+            StatusCode::SERVICE_UNAVAILABLE,
+            StatusCode::GATEWAY_TIMEOUT,
+        ];
+        if gateways.contains(&status) && !head.headers().contains_key(AUDIT_ID) {
+            dialer.answered_for(way, status);
+        } else {
+            dialer.answered(way);
+        }
     }
 
     /// Gives the slot back under the pool's lock, which the caller holds.

@@ -16,8 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::Upstream;
+use super::dialer::Dialer;
 use super::doubt::{Doubt, Settled};
-use super::endpoint::{ConnectError, Dialed, Dialer, Protocol};
+use super::endpoint::{ConnectError, Dialed, Protocol};
 use crate::resource::breaker::{Readyz, State, Transition};
 use crate::value::traffic::TrafficClass;
 
@@ -48,6 +49,9 @@ impl Looks {
 impl Upstream {
     /// Nothing comes from it, or there was no way to it: it is looked at soon.
     pub(crate) fn suspect(&self) {
+        if let Ok(transport) = &self.transport {
+            transport.check();
+        }
         if self.looks.doubt.lock().raise(Instant::now()) {
             self.looks.doubted.store(true, Ordering::Relaxed);
             self.look_soon();

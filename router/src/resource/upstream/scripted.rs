@@ -74,8 +74,13 @@ impl Drop for Backend {
 
 impl Backend {
     pub(crate) async fn start(max_streams: u32, script: Script) -> Self {
-        let (acceptor, ca_pem) = acceptor(tls::ALPN_GRPC);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(listener, Certified::new(), max_streams, script)
+    }
+
+    /// Where it is known already, with a certificate that others may have too.
+    pub(crate) fn start_on(listener: TcpListener, certified: Certified, max_streams: u32, script: Script) -> Self {
+        let (acceptor, ca_pem) = (certified.acceptor(tls::ALPN_GRPC), certified.ca_pem());
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Seen::default());
         let orders = watch::Sender::new(Order::Serve);
@@ -157,13 +162,47 @@ pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) -> tokio
 
 /// A TLS acceptor with a certificate of a CA of its own, and that CA.
 pub(crate) fn acceptor(alpn: &[&[u8]]) -> (TlsAcceptor, String) {
-    let ca = CertificateAuthority::generate(&format!("scripted member {}", rand::random::<u32>())).unwrap();
-    let issued = ca
-        .issue_server("apiserver", &[SERVER_NAME], Duration::from_hours(1))
-        .unwrap();
-    let identity = Identity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap();
-    let config = tls::server_config(IdentityStore::new(identity), ClientAuth::None, alpn).unwrap();
-    (TlsAcceptor::from(config), ca.pem().to_owned())
+    let certified = Certified::new();
+    (certified.acceptor(alpn), certified.ca_pem())
+}
+
+/// A server's certificate, which can be replaced while it is in use. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Certified {
+    identities: Arc<IdentityStore>,
+    ca: Arc<CertificateAuthority>,
+}
+
+impl Certified {
+    /// Of a new CA.
+    pub(crate) fn new() -> Self {
+        let ca = CertificateAuthority::generate(&format!("scripted member {}", rand::random::<u32>())).unwrap();
+        let certified = Self {
+            identities: IdentityStore::empty(),
+            ca: Arc::new(ca),
+        };
+        certified.adopt(&certified);
+        certified
+    }
+
+    pub(crate) fn ca_pem(&self) -> String {
+        self.ca.pem().to_owned()
+    }
+
+    /// Handshakes from now on show a certificate of the other's CA.
+    pub(crate) fn adopt(&self, other: &Self) {
+        let issued = other
+            .ca
+            .issue_server("apiserver", &[SERVER_NAME], Duration::from_hours(1))
+            .unwrap();
+        self.identities
+            .set(Identity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap());
+    }
+
+    fn acceptor(&self, alpn: &[&[u8]]) -> TlsAcceptor {
+        let config = tls::server_config(self.identities.clone(), ClientAuth::None, alpn).unwrap();
+        TlsAcceptor::from(config)
+    }
 }
 
 /// A target at these addresses.

@@ -1,5 +1,9 @@
 //! Against scripted API servers on real sockets.
 
+mod addresses;
+mod endpoints;
+mod rotation;
+
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -322,6 +326,8 @@ async fn a_frozen_member_breaks_its_streams_and_comes_back() {
         connect_timeout: Duration::from_secs(20),
         unary: quick,
         watch: quick,
+        pace: PACE,
+        ages: AGES,
     };
     let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
@@ -348,6 +354,8 @@ async fn idle_connections_are_closed() {
         connect_timeout: Duration::from_secs(20),
         unary: quick,
         watch: quick,
+        pace: PACE,
+        ages: AGES,
     };
     let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
@@ -468,6 +476,8 @@ async fn streams_that_nobody_reads_leave_room_for_the_next() {
         connect_timeout: Duration::from_secs(20),
         unary,
         watch: WATCH,
+        pace: PACE,
+        ages: AGES,
     };
     let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
