@@ -1,6 +1,6 @@
 //! The router's own pages on the admin server: `/configz` (what is routed where, without a secret), `/explain` (the plan of
-//! a request and why), `/endpoints` (which of a member's API servers get its requests), `/watches` (open merged watches and their legs). Callers: `app`; `portolanctl explain` and
-//! `watch-state` read `/explain` and `/watches`.
+//! a request and why), `/endpoints` (which of a member's API servers get its requests), `/watches` (open merged watches and
+//! their legs). Callers: `app`; `portolanctl explain` and `watch-state` read `/explain` and `/watches`.
 
 use std::sync::Arc;
 

@@ -17,6 +17,8 @@ mod breakers;
 mod by_hand;
 #[path = "faults/drain.rs"]
 mod drain;
+#[path = "faults/endpoints.rs"]
+mod endpoints;
 #[path = "faults/member.rs"]
 mod member;
 #[path = "faults/misconfigured.rs"]

@@ -250,8 +250,9 @@ pub(crate) enum Ended {
 }
 
 impl Driver {
-    /// Runs the connection to its end. `idle` is asked after each ping and closes the connection when it says so.
-    pub(crate) async fn run(self, shared: &Connection, idle: impl Fn() -> bool) -> Ended {
+    /// Runs the connection to its end. `idle` is asked after each ping and closes the connection when it says so; `doubt` is
+    /// called when a ping is late.
+    pub(crate) async fn run(self, shared: &Connection, idle: impl Fn() -> bool, doubt: impl Fn()) -> Ended {
         let Self {
             connection,
             pings,
@@ -265,7 +266,7 @@ impl Driver {
                     Ended::Broken
                 }
             },
-            ended = watch(pings, tuning, shared, idle) => ended,
+            ended = watch(pings, tuning, idle, doubt, shared) => ended,
             () = shared.cut.notified() => Ended::Cut,
         };
         shared.close();
@@ -273,7 +274,13 @@ impl Driver {
     }
 }
 
-async fn watch(mut pings: PingPong, tuning: Tuning, shared: &Connection, idle: impl Fn() -> bool) -> Ended {
+async fn watch(
+    mut pings: PingPong,
+    tuning: Tuning,
+    idle: impl Fn() -> bool,
+    doubt: impl Fn(),
+    shared: &Connection,
+) -> Ended {
     loop {
         tokio::select! {
             () = tokio::time::sleep(tuning.ping_every) => {}
@@ -284,6 +291,7 @@ async fn watch(mut pings: PingPong, tuning: Tuning, shared: &Connection, idle: i
             Ok(answered) => answered,
             Err(_) => {
                 shared.doubted.store(true, Ordering::Relaxed);
+                doubt();
                 pong.await
             }
         };

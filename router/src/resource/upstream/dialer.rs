@@ -225,9 +225,13 @@ impl Dialer {
             let addresses = endpoint.resolved(&self.means.resolver).await?;
             let attempt =
                 |address| async move { ready(endpoint.connect((at, address), protocol, &self.trust).await?).await };
-            let attempts = addresses.into_iter().map(attempt).collect();
+            let attempts = addresses.iter().copied().map(attempt).collect();
             let won = staggered(attempts, ADDRESS_PAUSE).await;
-            won.map(|won| won.value).map_err(|error| error.unwrap_or_else(none))
+            let won = won.map_err(|error| error.unwrap_or_else(none))?;
+            for late in won.passed_over {
+                endpoint.addresses.lock().failed(Instant::now(), addresses[late]);
+            }
+            Ok(won.value)
         };
         match tokio::time::timeout(self.means.connect_timeout, connect).await {
             Ok(connected) => connected,

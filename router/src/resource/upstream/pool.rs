@@ -45,7 +45,8 @@ struct State {
     connections: Vec<Arc<Connection>>,
     waiters: VecDeque<oneshot::Sender<Result<Slot, ConnectError>>>,
     dialing: usize,
-    /// A dial is under way that nobody waits for, to an endpoint that is to have streams and has no room.
+    /// A dial is under way that nobody waits for: to an endpoint that is to have streams and has no room, or beside a connection
+    /// that may be dead.
     moving: bool,
     /// Counts retirements: dials that began before one are not waited for.
     era: u64,
@@ -228,12 +229,37 @@ impl Pool {
             .dialer
             .dial_at(endpoint, |dialed| Connection::open(dialed, tuning))
             .await;
+        self.moved(opened).await;
+    }
+
+    async fn moved(&self, opened: Result<(Arc<Connection>, Driver), ConnectError>) {
         let moved = |state: &mut State| state.moving = false;
         match opened {
             Ok(opened) => self.run(opened, moved).await,
             // The dialer knows of it, and nobody waits.
-            Err(_) => moved(&mut shared.state.lock()),
+            Err(_) => moved(&mut self.shared.state.lock()),
         }
+    }
+
+    /// A connection may be dead: the next is there by the time that this is known, if there is another way.
+    fn prepare(&self) {
+        let mut state = self.shared.state.lock();
+        if !state.moving && !state.closed && self.shared.dialer.has_alternatives() {
+            state.moving = true;
+            self.shared
+                .tasks
+                .spawn("upstream-connection", self.clone().open_another());
+        }
+    }
+
+    async fn open_another(self) {
+        let shared = &self.shared;
+        let tuning = shared.tuning;
+        let opened = shared
+            .dialer
+            .dial(Protocol::Http2, |dialed| Connection::open(dialed, tuning))
+            .await;
+        self.moved(opened).await;
     }
 
     async fn run(&self, (connection, driver): (Arc<Connection>, Driver), dialed: impl FnOnce(&mut State)) {
@@ -244,8 +270,9 @@ impl Pool {
             connection.close();
         }
         let idle_since = Mutex::new(None);
+        let idle = || self.close_if_idle(&connection, &idle_since);
         let ended = tokio::select! {
-            ended = driver.run(&connection, || self.close_if_idle(&connection, &idle_since)) => ended,
+            ended = driver.run(&connection, idle, || self.prepare()) => ended,
             () = shared.tasks.cancelled() => Ended::Cut,
         };
         connection.close();

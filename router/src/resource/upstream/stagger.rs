@@ -64,7 +64,11 @@ mod tests {
     type Attempt = BoxFuture<'static, Result<u32, u32>>;
 
     fn after(seconds: u32, outcome: Result<u32, u32>) -> Attempt {
-        sleep(SECOND * seconds).map(move |()| outcome).boxed()
+        async move {
+            sleep(SECOND * seconds).await;
+            outcome
+        }
+        .boxed()
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! Requests to a scripted member.
 
+mod rotation;
+
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
@@ -28,7 +30,7 @@ pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leas
 type Asked = Arc<Lock<Vec<(Method, String, String)>>>;
 
 pub(crate) struct World {
-    backend: Backend,
+    backend: Arc<Backend>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// What a request is planned with.
     pub(crate) routing: Arc<Routing>,
@@ -40,7 +42,7 @@ pub(crate) struct World {
 /// A member that answers `answer` to everything.
 pub(crate) async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync + 'static) -> World {
     let asked = Asked::default();
-    let backend = Backend::start(100, answering(asked.clone(), answer)).await;
+    let backend = Arc::new(Backend::start(100, answering(asked.clone(), answer)).await);
     let now = RoutingStore::of(snapshot([backend.target("east")]));
     let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
     World {

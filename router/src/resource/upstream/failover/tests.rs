@@ -153,19 +153,12 @@ impl History {
         assert!(order.ejected.iter().all(|at| self.is_ejected(*at)), "{order:?}");
         for at in order.usable.into_iter().chain(order.ejected) {
             if up & (1 << at) != 0 {
-                assert_eq!(
-                    self.failover.connected(self.now, at),
-                    self.is_ejected(at) || self.was_ejected(at)
-                );
+                let ejected = self.is_ejected(at);
+                assert_eq!(self.failover.connected(self.now, at), ejected);
                 return;
             }
             Self::ejected(self.failover.failed(self.now, at, Failure::Refused));
         }
-    }
-
-    /// Just brought back.
-    fn was_ejected(&self, at: usize) -> bool {
-        matches!(self.failover.all[at].state, State::Returning { since } if since == self.now)
     }
 
     fn take(&mut self, step: &Step) {
