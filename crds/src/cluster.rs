@@ -72,13 +72,13 @@ pub struct MemberClusterSpec {
     /// Whether the hub lets this cluster join: its half of the double opt-in. The member's half is the agent's join.
     #[serde(default)]
     pub accept: bool,
-    /// API servers of the cluster as routers reach them, in order of preference. Needs at least one: finding them out from
-    /// the agent is not served yet.
+    /// API servers of the cluster as routers reach them, in order of preference: a later one is used while those before it
+    /// fail. Addresses of one name are used alike. Needs at least one: finding them out from the agent is not served yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic")))]
     pub endpoints: Vec<Endpoint>,
-    /// PEM certificates that the API servers' certificates are verified against, base64 as in every Kubernetes caBundle.
-    /// Needed: finding it out from the agent is not served yet.
+    /// PEM certificates that the API servers' certificates are verified against, base64 as in every Kubernetes caBundle. May
+    /// hold several CAs: both, while one is replaced. Needed: finding it out from the agent is not served yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::bytes", length(max = 262_144)))]
     pub ca_bundle: Option<ByteString>,
