@@ -287,13 +287,12 @@ async fn watch(
             () = shared.check.notified() => {}
         }
         let mut pong = std::pin::pin!(tokio::time::timeout(tuning.ping_timeout, pings.ping(Ping::opaque())));
-        let answered = match tokio::time::timeout(DOUBT_AFTER, pong.as_mut()).await {
-            Ok(answered) => answered,
-            Err(_) => {
-                shared.doubted.store(true, Ordering::Relaxed);
-                doubt();
-                pong.await
-            }
+        let answered = if let Ok(soon) = tokio::time::timeout(DOUBT_AFTER, pong.as_mut()).await {
+            soon
+        } else {
+            shared.doubted.store(true, Ordering::Relaxed);
+            doubt();
+            pong.await
         };
         match answered {
             Ok(Ok(_)) => shared.doubted.store(false, Ordering::Relaxed),
