@@ -44,6 +44,23 @@ impl Member {
         }
     }
 
+    /// One read, by what is known now.
+    async fn ask(&self, dispatcher: &Arc<Dispatcher>, now: &Arc<RoutingStore>) {
+        let world = World {
+            backend: self.backend.clone(),
+            dispatcher: dispatcher.clone(),
+            routing: now.load(),
+            now: now.clone(),
+            asked: Asked::default(),
+        };
+        let read = Forward {
+            traffic: Traffic::QUESTION,
+            ..world.forward()
+        };
+        let answer = world.dispatch(read, Method::GET, "/version", Value::Null).await;
+        assert_eq!(answer.unwrap().0, 200);
+    }
+
     /// What the hub tells of it.
     fn told(&self, bundle: &str, token: &str) -> Snapshot {
         let mut target = self.backend.target("east");
@@ -68,19 +85,7 @@ async fn ca_and_credential_are_rotated_under_load_and_no_request_fails() {
         let (member, dispatcher, now, done) = (member.clone(), dispatcher.clone(), now.clone(), done.clone());
         callers.spawn(async move {
             loop {
-                let world = World {
-                    backend: member.backend.clone(),
-                    dispatcher: dispatcher.clone(),
-                    routing: now.load(),
-                    now: now.clone(),
-                    asked: Asked::default(),
-                };
-                let read = Forward {
-                    traffic: Traffic::QUESTION,
-                    ..world.forward()
-                };
-                let answer = world.dispatch(read, Method::GET, "/version", Value::Null).await;
-                assert_eq!(answer.unwrap().0, 200);
+                member.ask(&dispatcher, &now).await;
                 done[caller].fetch_add(1, Ordering::Relaxed);
             }
         });
