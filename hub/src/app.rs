@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::access::AccessReviewer;
 use crate::acks::Acks;
 use crate::admin;
+use crate::ages;
 use crate::args::Config;
 use crate::bootstrap::Tokens;
 use crate::ca::{self, Authorities, Roots};
@@ -60,6 +61,7 @@ struct Parts {
     acks: Arc<Acks>,
     worlds: watch::Sender<Option<Published>>,
     metrics: Metrics,
+    registry: Registry,
     readiness: Readiness,
     tasks: Tasks,
 }
@@ -89,6 +91,7 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         acks: Arc::default(),
         worlds: watch::Sender::new(None),
         metrics,
+        registry: registry.clone(),
         readiness,
         tasks: tasks.child(),
         config,
@@ -154,6 +157,8 @@ impl Parts {
             finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
         );
         self.spawn("versions", pins.clone().keep_versions());
+        let ages = ages::MemberAges::new(self.index.clone());
+        self.registry.root(|root| root.register_collector(Box::new(ages)));
         let (client, namespace) = (self.client.clone(), &self.config.namespace);
         let rotation = Rotation::new(client, namespace, self.index.clone(), ca.clone());
         self.spawn("ca-rotation", rotation.run());
@@ -220,6 +225,10 @@ impl Parts {
         let identity = IdentityStore::new(ca::serving_identity(ca.current().root(), &hosts)?);
         let renewal = ca::keep_serving_identity(ca.clone(), hosts, identity.clone(), self.tasks.clone());
         self.tasks.spawn("serving-certificate", renewal);
+        self.registry.root(|root| {
+            identity.register(root);
+            root.register_collector(Box::new(ages::CaEnd(ca.clone())));
+        });
         Ok(identity)
     }
 

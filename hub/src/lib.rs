@@ -9,6 +9,7 @@
 mod access;
 mod acks;
 mod admin;
+mod ages;
 mod app;
 mod args;
 mod authors;

@@ -29,7 +29,7 @@ use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::Discovery;
 use crate::stage::discovery::DiscoveryMetrics;
-use crate::stage::dispatch::{Dispatcher, OwnRequests, Prober};
+use crate::stage::dispatch::{DispatchMetrics, Dispatcher, OwnRequests, Prober};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
@@ -74,6 +74,7 @@ struct Parts {
     /// Merged watches.
     open: Arc<OpenWatches>,
     readiness: Readiness,
+    registry: Registry,
 }
 
 /// Counters of the parts, each of which owns its own.
@@ -83,6 +84,7 @@ struct Metrics {
     admit: AdmitMetrics,
     identify: IdentifyMetrics,
     discovery: DiscoveryMetrics,
+    dispatch: DispatchMetrics,
     requests: Arc<RequestMetrics>,
 }
 
@@ -98,9 +100,8 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
 
     let (accepting, clients, members) = (tasks.child(), tasks.child(), tasks.child());
     let parts = parts(config, tasks, members.on(traffic.clone()))?;
-    let registry = Registry::new("router");
-    register(&parts, &registry);
-    start_admin(admin, &parts, registry, telemetry, tasks);
+    register(&parts, &parts.registry);
+    start_admin(admin, &parts, telemetry, tasks);
     start_hub(&parts, tasks)?;
     let prober = Prober::new(parts.routing.clone());
     tasks.spawn_service("look-at-members", async move {
@@ -134,6 +135,7 @@ fn register(parts: &Parts, registry: &Registry) {
     registry.scope("admit", |part| metrics.admit.register(part));
     registry.scope("identify", |part| metrics.identify.register(part));
     registry.scope("discovery", |part| metrics.discovery.register(part));
+    registry.scope("dispatch", |part| metrics.dispatch.register(part));
     registry.scope("requests", |part| metrics.requests.register(part));
     registry.scope("fanout", |part| parts.open.metrics.register(part));
     registry.root(|root| {
@@ -156,10 +158,11 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
         metrics: Metrics::default(),
         open: OpenWatches::new(FanOutMetrics::default()),
         readiness: Readiness::new(),
+        registry: Registry::new("router"),
     })
 }
 
-fn start_admin(admin: AdminServer, parts: &Parts, registry: Registry, telemetry: Telemetry, tasks: &Tasks) {
+fn start_admin(admin: AdminServer, parts: &Parts, telemetry: Telemetry, tasks: &Tasks) {
     let pages = Pages {
         routing: parts.routing.clone(),
         hub: parts.metrics.hub.clone(),
@@ -167,7 +170,7 @@ fn start_admin(admin: AdminServer, parts: &Parts, registry: Registry, telemetry:
         config: format!("{:?}", parts.config),
     };
     let configz = pages.clone();
-    let pages = AdminPages::new(parts.readiness.clone(), registry, telemetry)
+    let pages = AdminPages::new(parts.readiness.clone(), parts.registry.clone(), telemetry)
         .configz(move || configz.configz())
         .extra(pages.routes())
         .remote(parts.config.admin_remote);
@@ -221,6 +224,7 @@ fn start_clients(listener: TcpListener, parts: &Parts, ends: Ends, tasks: &Tasks
             .context("--tls-cert and --tls-key")?,
         None => parts.identity.clone(),
     };
+    parts.registry.scope("serving", |part| serving.register(part));
     let tls = tls::server_config(serving, ClientAuth::Optional(parts.hub_ca.clone()), ALPN_HTTP)?;
     let limits = AcceptConfig {
         max_connections: parts.config.limits.connections,
@@ -265,7 +269,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
             metrics.identify.clone(),
         ),
         access,
-        dispatcher: Arc::new(Dispatcher::new(clients.clone())),
+        dispatcher: Arc::new(Dispatcher::new(clients.clone(), metrics.dispatch.clone())),
         open: parts.open.clone(),
         discovery,
         metrics: metrics.requests.clone(),

@@ -35,7 +35,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
-use portolan_runtime::{Readiness, Tasks};
+use portolan_runtime::{Readiness, Tasks, telemetry};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
@@ -208,7 +208,7 @@ impl Edge {
         let names = Names {
             method: Some(request.method().clone()),
             path: request.uri().path().to_owned(),
-            trace_id: span::trace_id(&span, &received),
+            trace_id: telemetry::kept_trace_id(&span, &received),
             ..Names::default()
         };
         let mut completion = Completion::new(self.parts.metrics.clone(), names);

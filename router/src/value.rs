@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod classify;
+pub(crate) mod code;
 pub(crate) mod document;
 pub(crate) mod fault;
 pub(crate) mod kinds;

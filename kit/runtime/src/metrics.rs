@@ -10,8 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
@@ -127,6 +129,25 @@ impl<const FIRST_MICROSECONDS: u32, const BUCKETS: u16> Seconds<FIRST_MICROSECON
     pub fn histogram(&self) -> Histogram {
         self.0.clone()
     }
+}
+
+/// What an exemplar tells: the trace that shows why it took so long.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TraceLabels {
+    trace_id: String,
+}
+
+/// Times in seconds by labels; the last one of each bucket whose trace is kept is told with it.
+pub type TracedSeconds<L> = Family<L, HistogramWithExemplars<TraceLabels>, fn() -> HistogramWithExemplars<TraceLabels>>;
+
+/// Counts one time. `trace_id`: of a trace that is kept; of others there would be nothing to see.
+pub fn observe_traced<L>(times: &TracedSeconds<L>, labels: &L, took: Duration, trace_id: Option<String>)
+where
+    L: Clone + Eq + std::hash::Hash,
+{
+    let trace = trace_id.map(|trace_id| TraceLabels { trace_id });
+    let now = trace.is_some().then(SystemTime::now);
+    times.get_or_create(labels).observe(took.as_secs_f64(), trace, now);
 }
 
 /// Whole seconds as the value of a gauge.

@@ -31,7 +31,9 @@ mod line;
 mod propagate;
 
 pub use batch::ACCESS;
-pub use propagate::{context_of, extract_context, extract_untrusted, inject_context, rename, set_parent};
+pub use propagate::{
+    context_of, extract_context, extract_untrusted, inject_context, kept_trace_id, rename, set_parent,
+};
 
 use count::{CountEvents, EventCounts};
 use export::{ExportCounts, QuietExporter};

@@ -71,7 +71,7 @@ impl Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         self.record.total = self.started.elapsed();
-        self.metrics.observe(&self.record);
+        self.metrics.observe(&self.record, self.names.trace_id.as_deref());
         let (record, names) = (&self.record, &self.names);
         if names.caller.is_none() && !self.metrics.strangers.may_write(BEGUN.elapsed().as_secs()) {
             return;

@@ -27,7 +27,7 @@ use crate::resource::upstream::scripted::{open_to, spawn};
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits};
 use crate::stage::discovery::{Discovery, DiscoveryMetrics};
-use crate::stage::dispatch::{Dispatcher, OwnRequests};
+use crate::stage::dispatch::{DispatchMetrics, Dispatcher, OwnRequests};
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::identify::Identifier;
@@ -108,7 +108,7 @@ impl Router {
             admit: admit.clone(),
             identifier: Identifier::new(identity, members.clone(), admit, IdentifyMetrics::default()),
             access: Access::new(willing_hub(), members),
-            dispatcher: Arc::new(Dispatcher::new(tasks.clone())),
+            dispatcher: Arc::new(Dispatcher::new(tasks.clone(), DispatchMetrics::default())),
             open: OpenWatches::new(FanOutMetrics::default()),
             discovery: Discovery::new(own, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),

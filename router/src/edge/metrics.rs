@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
+use portolan_runtime::metrics::{TracedSeconds, observe_traced};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::record::RequestRecord;
 use super::strangers::Strangers;
 use crate::decision::plan::Rule;
 use crate::value::classify::Verb;
+use crate::value::code::{NONE, code_class};
 use crate::value::traffic::TrafficClass;
 
 /// A small GET takes about a millisecond; a unary request ends by its deadline.
 const SECONDS: [f64; 15] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
-/// A label whose value does not apply.
-const NONE: &str = "none";
 
 /// All values are words of enums: closed sets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,7 +58,7 @@ struct AuditLabels {
 #[derive(Debug)]
 pub(crate) struct RequestMetrics {
     finished: Family<RequestLabels, Counter>,
-    head_seconds: Family<DurationLabels, Histogram, fn() -> Histogram>,
+    head_seconds: TracedSeconds<DurationLabels>,
     members: Family<MemberLabels, Counter>,
     audited: Family<AuditLabels, Counter>,
     answer_bytes: Counter,
@@ -70,7 +70,7 @@ impl Default for RequestMetrics {
     fn default() -> Self {
         Self {
             finished: Family::default(),
-            head_seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            head_seconds: Family::new_with_constructor(|| HistogramWithExemplars::new(SECONDS.into_iter())),
             members: Family::default(),
             audited: Family::default(),
             answer_bytes: Counter::default(),
@@ -103,8 +103,8 @@ impl RequestMetrics {
         self.in_flight.inc();
     }
 
-    /// It is over.
-    pub(crate) fn observe(&self, record: &RequestRecord) {
+    /// It is over. `trace_id`: of a trace that is kept.
+    pub(crate) fn observe(&self, record: &RequestRecord, trace_id: Option<&str>) {
         self.in_flight.dec();
         let verb = record.verb.map_or(NONE, Verb::as_str);
         let rule = record.rule.map_or(NONE, Rule::as_str);
@@ -120,9 +120,8 @@ impl RequestMetrics {
         };
         self.finished.get_or_create(&labels).inc();
         if let Some(head) = record.head {
-            self.head_seconds
-                .get_or_create(&DurationLabels { verb, class })
-                .observe(head.as_secs_f64());
+            let labels = DurationLabels { verb, class };
+            observe_traced(&self.head_seconds, &labels, head, trace_id.map(str::to_owned));
         }
         if let Some(cluster) = &record.cluster {
             self.members
@@ -137,19 +136,5 @@ impl RequestMetrics {
             self.audited.get_or_create(&AuditLabels { verb, rule }).inc();
         }
         self.answer_bytes.inc_by(record.bytes);
-    }
-}
-
-fn code_class(status: Option<u16>) -> &'static str {
-    match status {
-        None => NONE,
-        Some(101) => "101",
-        Some(200..=299) => "2xx",
-        Some(300..=399) => "3xx",
-        // Told apart: pressure, and everything else that the client did.
-        Some(429) => "429",
-        Some(400..=499) => "4xx",
-        Some(500..=599) => "5xx",
-        Some(_) => "other",
     }
 }

@@ -6,7 +6,6 @@
 
 use http::{HeaderMap, Request, StatusCode};
 use opentelemetry::Context;
-use opentelemetry::trace::TraceContextExt as _;
 use portolan_runtime::telemetry;
 use tracing::{Span, field};
 
@@ -42,13 +41,6 @@ pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
     );
     telemetry::set_parent(&span, received.clone());
     span
-}
-
-/// For the access line, so that it can be found from a trace and back.
-pub(super) fn trace_id(span: &Span, received: &Context) -> Option<String> {
-    let context = telemetry::context_of(span, received);
-    let context = context.span().span_context().clone();
-    (context.is_valid() && context.is_sampled()).then(|| context.trace_id().to_string())
 }
 
 pub(super) fn classified(request: &ApiRequest) {

@@ -115,13 +115,14 @@ impl Subscriber {
         let mut backoff = Backoff::new(Duration::from_millis(200), MAX_WAIT);
         let mut identity = self.link.identity().subscribe();
         self.state.lost_hub();
+        self.metrics.disconnected(self.state.heard());
         loop {
             // The sender lives in the link, so this cannot fail.
             self.without_hub(async { drop(identity.wait_for(|generation| *generation > 0).await) })
                 .await;
             let Err(error) = self.session().await;
-            self.metrics.disconnected();
             self.state.lost_hub();
+            self.metrics.disconnected(self.state.heard());
             if matches!(error, SessionError::Renewed) {
                 tracing::info!("reconnecting to the hub with the renewed identity or trust");
                 continue;

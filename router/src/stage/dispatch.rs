@@ -7,6 +7,7 @@
 //! `discovery` for what the router asks in its own name (`own`).
 
 mod acting;
+mod metrics;
 mod outcome;
 mod own;
 mod probe;
@@ -29,6 +30,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::outcome::Kind;
+pub(crate) use self::metrics::DispatchMetrics;
 pub(crate) use self::own::{DocumentRequest, OwnRequests};
 pub(crate) use self::probe::Prober;
 use self::upgrade::Tunnel;
@@ -75,6 +77,7 @@ pub(crate) struct Dispatched {
 pub(crate) struct Dispatcher {
     /// Connections for upgrades are its tasks.
     tasks: Tasks,
+    metrics: DispatchMetrics,
 }
 
 /// A leg that has a permit of its member's bulkhead: what its steps share.
@@ -82,16 +85,17 @@ struct Run {
     leg: Leg,
     upstream: Arc<Upstream>,
     bearer: Secret,
+    metrics: DispatchMetrics,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(tasks: Tasks) -> Self {
-        Self { tasks }
+    pub(crate) fn new(tasks: Tasks, metrics: DispatchMetrics) -> Self {
+        Self { tasks, metrics }
     }
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
     pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
-        let (run, permit, place) = Self::begin(leg).await?;
+        let (run, permit, place) = self.begin(leg).await?;
         let forward = &run.leg.forward;
         if forward.traffic.class == TrafficClass::Upgrade {
             let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
@@ -120,7 +124,7 @@ impl Dispatcher {
     /// Sends one leg of a request that goes to several members: a read, whose caller was admitted already. The permit of
     /// the member goes with the answer's body. The head of the answer is the member's own, untouched.
     pub(crate) async fn read(&self, leg: Leg, mut head: Parts) -> Result<Response<Body>, Fault> {
-        let (run, permit, place) = Self::begin(leg).await?;
+        let (run, permit, place) = self.begin(leg).await?;
         rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, &run.bearer)?;
         let mut response = placed(send::send(&run, head, Body::Empty).await?, place);
         if let Body::Member(stream) = response.body_mut() {
@@ -134,7 +138,7 @@ impl Dispatcher {
 
     /// Finds the member and the credential, and waits for the member's permit, and before that for its tenant's place, if it needs one. Long requests are bounded by `admit` alone:
     /// a member does not count them among its work.
-    async fn begin(leg: Leg) -> Result<(Run, Permit, Option<Box<Place>>), Fault> {
+    async fn begin(&self, leg: Leg) -> Result<(Run, Permit, Option<Box<Place>>), Fault> {
         let forward = &leg.forward;
         let cluster = &forward.target.cluster;
         let unavailable = |message| forward.unavailable(message);
@@ -152,7 +156,14 @@ impl Dispatcher {
             let permit = leg.within(upstream.bulkhead.take(turn)).await?;
             permit.map_err(|_| full(&upstream))?
         };
-        Ok((Run { leg, upstream, bearer }, permit, place))
+        let metrics = self.metrics.clone();
+        let run = Run {
+            leg,
+            upstream,
+            bearer,
+            metrics,
+        };
+        Ok((run, permit, place))
     }
 }
 

@@ -47,6 +47,13 @@ pub fn context_of(span: &Span, received: &Context) -> Context {
     }
 }
 
+/// The trace of `span`, else of what was received, if it is kept: for access lines and exemplars.
+pub fn kept_trace_id(span: &Span, received: &Context) -> Option<String> {
+    let context = context_of(span, received);
+    let context = context.span().span_context().clone();
+    (context.is_valid() && context.is_sampled()).then(|| context.trace_id().to_string())
+}
+
 /// Calls `span` something better than it was called when it began; recording `otel.name` does nothing by then.
 pub fn rename(span: &Span, name: String) {
     span.context().span().update_name(name);

@@ -161,6 +161,11 @@ impl HubState {
         }
     }
 
+    /// Until when what is served was what the hub says; `None` while it is.
+    pub(super) fn heard(&self) -> Option<SystemTime> {
+        self.away.map(|away| away.heard)
+    }
+
     /// Resolves when [`Self::age_coverage`] is due; never while the hub is there. Safe to drop.
     pub(super) async fn coverage_ages(&self) {
         match self.away {

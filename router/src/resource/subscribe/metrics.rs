@@ -1,9 +1,14 @@
 //! `portolan_router_hub_…`: the hub's stream and what became of its transactions, told by `subscribe`. What came of them is
 //! read of `routing`.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus_client::encoding::EncodeLabelSet;
+use parking_lot::Mutex;
+use portolan_runtime::metrics::{Labels, gauges, seconds};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -22,8 +27,11 @@ pub(crate) struct HubMetrics {
     connections: Counter,
     transactions: Family<OutcomeLabels, Counter>,
     rejected: Counter,
-    /// Unix seconds: the age of the snapshot is `time()` less this.
+    /// Unix seconds: when a transaction was last applied.
     swapped_at: Gauge,
+    /// Since when the hub is not heard; `None` while what is served is what it says. A mutex: taken at the ends of a stream
+    /// and at each scrape.
+    away: Arc<Mutex<Option<SystemTime>>>,
 }
 
 impl HubMetrics {
@@ -49,6 +57,7 @@ impl HubMetrics {
             "Resources of the hub that were refused",
             self.rejected.clone(),
         );
+        registry.register_collector(Box::new(ConfigAge(self.clone())));
     }
 
     pub(crate) fn connected(&self) {
@@ -56,8 +65,10 @@ impl HubMetrics {
         self.connections.inc();
     }
 
-    pub(crate) fn disconnected(&self) {
+    /// The stream has ended, or there is none yet. `heard`: until when what is served was what the hub says.
+    pub(crate) fn disconnected(&self, heard: Option<SystemTime>) {
         self.connected.set(0);
+        *self.away.lock() = heard;
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -66,9 +77,52 @@ impl HubMetrics {
 
     pub(crate) fn transaction(&self, rejected: usize) {
         let outcome = if rejected == 0 { "applied" } else { "partly-applied" };
+        *self.away.lock() = None;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.swapped_at.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
         self.transactions.get_or_create(&OutcomeLabels { outcome }).inc();
         self.rejected.inc_by(u64::try_from(rejected).unwrap_or(u64::MAX));
+    }
+}
+
+/// Read at each scrape: it grows while nothing happens.
+#[derive(Debug)]
+struct ConfigAge(HubMetrics);
+
+impl Collector for ConfigAge {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let away = *self.0.away.lock();
+        let age = away.map_or(0, |since| seconds(since.elapsed().unwrap_or_default()));
+        let help = "Seconds since the hub last vouched for what is served; 0 while its stream is up and its first transaction applied";
+        gauges(&mut encoder, "config_age_seconds", help, [(Labels::new(), age)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn age(metrics: &HubMetrics) -> i64 {
+        let registry = portolan_runtime::metrics::Registry::new("router");
+        registry.scope("hub", |part| metrics.register(part));
+        let text = registry.encode().unwrap();
+        let name = "portolan_router_hub_config_age_seconds ";
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
+    }
+
+    #[test]
+    fn config_ages_until_the_hub_has_said_all_again() {
+        let metrics = HubMetrics::default();
+        assert_eq!(age(&metrics), 0);
+        metrics.disconnected(Some(SystemTime::now() - Duration::from_secs(90)));
+        assert!((90..100).contains(&age(&metrics)));
+        // A stream alone says nothing of what is served.
+        metrics.connected();
+        assert!((90..100).contains(&age(&metrics)));
+        metrics.transaction(0);
+        assert_eq!(age(&metrics), 0);
     }
 }

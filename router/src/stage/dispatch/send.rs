@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
 use super::acting;
+use super::metrics::Told;
 use super::outcome::{End, Kind, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
@@ -32,7 +33,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Response<Body>, Fault> {
     let span = leg_span(run, &head);
     inject(&span, &run.leg.received, &mut head);
-    let outcome = attempts(run, head, body).instrument(span.clone()).await;
+    let trace_id = telemetry::kept_trace_id(&span, &run.leg.received);
+    let mut seen = run.metrics.begin(&run.leg, trace_id);
+    let outcome = attempts(run, (head, body), &mut seen).instrument(span.clone()).await;
+    seen.over(outcome.as_ref().ok().map(Response::status));
     let outcome = outcome.and_then(|response| received(&run.leg, response));
     let outcome = match outcome {
         Ok(response) => acting::told(run, response).await,
@@ -86,7 +90,7 @@ pub(super) fn inject(span: &Span, received: &Context, head: &mut Parts) {
     telemetry::inject_context(&telemetry::context_of(span, received), &mut head.headers);
 }
 
-async fn attempts(run: &Run, head: Parts, body: Body) -> Result<Response<Body>, Fault> {
+async fn attempts(run: &Run, (head, body): (Parts, Body), seen: &mut Told) -> Result<Response<Body>, Fault> {
     let forward = &run.leg.forward;
     let retries = &run.upstream.retries;
     retries.earn();
@@ -95,6 +99,7 @@ async fn attempts(run: &Run, head: Parts, body: Body) -> Result<Response<Body>, 
     let mut request = Request::from_parts(head, body);
     for attempt in 1.. {
         let pass = run.pass_breaker()?;
+        seen.asked();
         let error = match attempt_once(run, pass, request).await? {
             Ok(response) => return Ok(response),
             Err(error) => error,

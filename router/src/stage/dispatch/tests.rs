@@ -44,7 +44,7 @@ pub(crate) async fn world(answer: impl Fn(&Method, &str) -> Value + Send + Sync 
     let asked = Asked::default();
     let backend = Arc::new(Backend::start(100, answering(asked.clone(), answer)).await);
     let now = RoutingStore::of(snapshot([backend.target("east")]));
-    let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
+    let dispatcher = Arc::new(Dispatcher::new(Tasks::new(), DispatchMetrics::default()));
     World {
         backend,
         dispatcher,

@@ -16,7 +16,7 @@ use http::{Request, Response, StatusCode, Version};
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use portolan_runtime::Tasks;
+use portolan_runtime::{Tasks, telemetry};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, field};
 
@@ -24,6 +24,7 @@ use self::side::Side;
 use super::acting;
 use super::outcome::{End, Kind, Silence, fault_of, judge};
 use super::received::received;
+use super::metrics::Told;
 use super::send::{inject, leg_span, suspecting, told};
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;
@@ -60,9 +61,12 @@ pub(super) async fn upgrade(
     rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, &run.bearer)?;
     let span = leg_span(run, &head);
     inject(&span, &run.leg.received, &mut head);
-    let response = exchange(run, tasks, Request::from_parts(head, body))
-        .instrument(span.clone())
-        .await?;
+    let trace_id = telemetry::kept_trace_id(&span, &run.leg.received);
+    let mut seen = run.metrics.begin(&run.leg, trace_id);
+    let asked = exchange(run, (tasks, &mut seen), Request::from_parts(head, body));
+    let response = asked.instrument(span.clone()).await;
+    seen.over(response.as_ref().ok().map(Response::status));
+    let response = response?;
     span.record("http.response.status_code", response.status().as_u16());
     let mut response = acting::told(run, received(&run.leg, response)?).await?;
     let tunnel = (response.status() == StatusCode::SWITCHING_PROTOCOLS).then(|| Tunnel {
@@ -74,8 +78,13 @@ pub(super) async fn upgrade(
     Ok((Response::from_parts(head, body), tunnel))
 }
 
-async fn exchange(run: &Run, tasks: &Tasks, request: Request<Body>) -> Result<Response<Body>, Fault> {
+async fn exchange(
+    run: &Run,
+    (tasks, seen): (&Tasks, &mut Told),
+    request: Request<Body>,
+) -> Result<Response<Body>, Fault> {
     let pass = run.pass_breaker()?;
+    seen.asked();
     let asking = std::pin::pin!(ask(run, tasks, request));
     let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, asking)).await;
     let failed = |fault: Fault| {

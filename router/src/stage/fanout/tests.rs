@@ -20,6 +20,7 @@ use super::fence::Write;
 use super::listing::Turns;
 use super::partial::tests::young;
 use super::*;
+use crate::stage::dispatch::DispatchMetrics;
 use crate::decision::plan::{FanLeg, Forward, Need, Rewrite, fanout::Share};
 use crate::resource::access::{Access, HubReviews, MemberAnswer, MemberApi};
 use crate::resource::bulkhead::Turn;
@@ -149,7 +150,7 @@ impl World {
             left: None,
             withdrawn: Vec::new(),
         };
-        let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
+        let dispatcher = Arc::new(Dispatcher::new(Tasks::new(), DispatchMetrics::default()));
         routing.alone.told(Duration::MAX);
         let fanouts = Arc::new(FanOuts {
             preflight: nobody(dispatcher.clone()),

@@ -11,6 +11,7 @@ use portolan_runtime::Tasks;
 use portolan_wire::v1;
 
 use super::*;
+use crate::stage::dispatch::DispatchMetrics;
 use crate::decision::plan::{self, Plan};
 use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
 use crate::resource::bulkhead::Turn;
@@ -120,7 +121,7 @@ impl World {
             east,
             west,
             preflight: Preflight {
-                dispatcher: Arc::new(Dispatcher::new(Tasks::new())),
+                dispatcher: Arc::new(Dispatcher::new(Tasks::new(), DispatchMetrics::default())),
                 access: no_reviews(),
                 routing,
             },

@@ -24,7 +24,7 @@ use crate::decision::plan::{FanLeg, Forward, Rewrite};
 use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::BodyError;
 use crate::resource::upstream::scripted::{Backend, script, snapshot, until_reset};
-use crate::stage::dispatch::Dispatcher;
+use crate::stage::dispatch::{DispatchMetrics, Dispatcher};
 use crate::stage::fanout::{
     AHEAD_BYTES, FRAME_BYTES, SHADOW_BYTES, listing::Turns, metrics::FanOutMetrics, open::OpenWatches,
 };
@@ -135,7 +135,7 @@ struct World {
 fn world(members: Vec<(&'static str, Member)>) -> World {
     let targets = members.iter().map(|(name, member)| member.backend.target(name));
     let store = RoutingStore::of(snapshot(targets));
-    let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
+    let dispatcher = Arc::new(Dispatcher::new(Tasks::new(), DispatchMetrics::default()));
     let routing = store.load();
     let fanouts = FanOuts {
         preflight: crate::stage::fanout::tests::nobody(dispatcher.clone()),
