@@ -7,11 +7,11 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites hostile h2spec soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites hostile h2spec alerts soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e hostile h2spec soak-clients soak-clients-all: TARGETS := --bins --tests
+test e2e hostile h2spec alerts soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -29,7 +29,7 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo hostile h2spec soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo alerts hostile h2spec soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -101,6 +101,14 @@ fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list a
 h2spec: testbed ## HTTP/2 by the letter: every test of h2spec, on a path that reads bodies
 	cd tests/h2spec && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/h2spec" github.com/summerwind/h2spec/cmd/h2spec
 	$(CARGO) test $(ALL) --test hostile -- --ignored --nocapture h2spec
+
+# Prometheus' own tool, without what discovers targets: that is most of its code. Two minutes of all cores when Go has nothing of it.
+PROMTOOL = $(abspath $(PROFILE_DIR))/debug/promtool
+alerts: testbed ## alert rules: well-formed, tried by promtool, and firing under the faults that they are for, on real control planes
+	cd tests/promtool && $(GO_BUILD) -tags remove_all_sd -o "$(PROMTOOL)" github.com/prometheus/prometheus/cmd/promtool
+	$(PROMTOOL) check rules deploy/observability/alerts.yaml
+	cd deploy/observability && $(PROMTOOL) test rules alerts_test.yaml
+	$(CARGO) test $(ALL) --test alerts -- --include-ignored --nocapture
 
 soak: tools ## random histories of merged watches for SOAK seconds (600); a failing seed is printed
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test --locked -p portolan-merge --test watch -- --nocapture

@@ -71,8 +71,14 @@ impl Collector for MemberAges {
             let help = "1 while the agent's stream is up, for each member that has joined";
             let encoder = &mut encoder;
             gauges(encoder, "agent_connected", help, of(|heard| heard.connected.into()))?;
-            let help = "Seconds since the member's agent last vouched for its labels; beyond 30 routers filter by namespace";
-            gauges(encoder, "coverage_age_seconds", help, of(|heard| heard.coverage_seconds))
+            let help =
+                "Seconds since the member's agent last vouched for its labels; beyond 30 routers filter by namespace";
+            gauges(
+                encoder,
+                "coverage_age_seconds",
+                help,
+                of(|heard| heard.coverage_seconds),
+            )
         })
     }
 }

@@ -29,8 +29,8 @@ use portolan_runtime::{Secret, Tasks};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::outcome::Kind;
 pub(crate) use self::metrics::DispatchMetrics;
+use self::outcome::Kind;
 pub(crate) use self::own::{DocumentRequest, OwnRequests};
 pub(crate) use self::probe::Prober;
 use self::upgrade::Tunnel;

@@ -32,7 +32,8 @@ fn parse(text: &str) -> Vec<Sample> {
             }
             continue;
         }
-        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        let sample = line.split(" # {").next().unwrap();
+        let (series, value) = sample.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
         let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
         assert!(
             typed.iter().any(|family| name.starts_with(family.as_str())),
@@ -149,6 +150,28 @@ async fn hub_and_agents_tell_of_themselves() {
     assert_eq!(sum(&agent, "portolan_agent_member_api_ready", &[]), Some(1.0));
     assert_eq!(sum(&agent, "portolan_agent_hub_connected", &[]), Some(1.0));
     assert!(sum(&agent, "portolan_agent_labels_objects", &[]).is_some());
+}
+
+/// Buckets of what took how long name a trace that shows why, one that is kept.
+#[tokio::test]
+async fn exemplars_name_traces() {
+    let ground = ground().await.read().await;
+    let door = ground.world.merged_door("alpha").await.unwrap();
+    for name in ["requests_head_duration_seconds", "dispatch_leg_duration_seconds"] {
+        let bucket = format!("portolan_router_{name}_bucket{{");
+        let trace = eventually("a request is told with its trace", || async {
+            assert_eq!(door.get(WEST, &[]).await.unwrap().status, 200);
+            let told = admin_get(&ground.admin("router"), "/metrics").await.unwrap();
+            let lines = told
+                .lines()
+                .filter(|line| line.starts_with(&bucket) && line.contains("verb=\"get\""));
+            let exemplars = lines.filter_map(|line| line.split_once("# {trace_id=\""));
+            let traces = exemplars.map(|(_, rest)| rest[..32].to_owned());
+            traces.last()
+        })
+        .await;
+        eventually("Jaeger has it", || async { ground.jaeger.trace(&trace).await.is_ok() }).await;
+    }
 }
 
 /// No label is a name of an object, a person, a path or an id: those grow without end. Members are few and named.

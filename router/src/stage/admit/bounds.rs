@@ -163,6 +163,17 @@ impl Drop for Queued<'_> {
 }
 
 impl Bound {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Streams,
+        Self::Caller,
+        Self::CallerStreams,
+        Self::Bytes,
+        Self::Queue,
+        Self::Time,
+        Self::Arrivals,
+        Self::Reviews,
+    ];
+
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Streams => "streams",

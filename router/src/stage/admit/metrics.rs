@@ -22,6 +22,11 @@ impl AdmitMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "Requests that were turned away before anything was spent on them";
         registry.register("refused", help, self.refused.clone());
+        // Known before it happens: the first one counts as an increase.
+        for bound in Bound::ALL {
+            let bound = bound.as_str();
+            self.refused.get_or_create(&BoundLabels { bound });
+        }
     }
 
     pub(super) fn refused(&self, bound: Bound) {

@@ -385,3 +385,33 @@ async fn a_write_that_is_planned_otherwise_by_now_is_not_sent() {
     let (status, _) = world.dispatch(read, Method::GET, path, Value::Null).await.unwrap();
     assert_eq!(status, 200, "a read is ruled by its own snapshot");
 }
+
+#[tokio::test]
+async fn each_leg_is_counted_by_how_it_ended() {
+    let world = world(|_, path| {
+        if path.ends_with("/gone") {
+            json!({"code": 404})
+        } else {
+            pod("a")
+        }
+    })
+    .await;
+    let count = |verb, code| world.dispatcher.metrics.count("east", "unary", verb, code);
+    let read = || Forward {
+        traffic: Traffic::QUESTION,
+        ..world.forward()
+    };
+    let path = "/api/v1/namespaces/ns/pods";
+    for name in ["a", "b", "gone"] {
+        let path = format!("{path}/{name}");
+        world.dispatch(read(), Method::GET, &path, Value::Null).await.unwrap();
+    }
+    world
+        .dispatch(world.forward(), Method::POST, path, pod("a"))
+        .await
+        .unwrap();
+    assert_eq!(
+        (count("get", "2xx"), count("get", "4xx"), count("create", "2xx")),
+        (2, 1, 1)
+    );
+}

@@ -22,9 +22,9 @@ use tracing::{Instrument as _, field};
 
 use self::side::Side;
 use super::acting;
+use super::metrics::Told;
 use super::outcome::{End, Kind, Silence, fault_of, judge};
 use super::received::received;
-use super::metrics::Told;
 use super::send::{inject, leg_span, suspecting, told};
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;

@@ -14,6 +14,17 @@ use prometheus_client::registry::{Registry, Unit};
 /// A fence ends at 250 ms; an event usually comes within a few.
 const FENCE_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25];
 
+/// Why merged watches tell their clients to list again.
+const EXPIRED: [&str; 7] = [
+    "position",
+    "changed",
+    "compacted",
+    "memory",
+    "member",
+    "refused",
+    "unreadable",
+];
+
 /// All values are words of this program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
@@ -90,6 +101,13 @@ impl FanOutMetrics {
         let help =
             "Objects, in lists and events, that a member was not asked for and sent all the same: no client gets them";
         registry.register("foreign_objects", help, self.foreign.clone());
+        // Known before they happen: the first one counts as an increase.
+        for outcome in ["seen", "late"] {
+            self.fence_outcomes.get_or_create(&OutcomeLabels { outcome });
+        }
+        for reason in EXPIRED {
+            self.expired.get_or_create(&ReasonLabels { reason });
+        }
     }
 
     /// `reason`: held or left-out.

@@ -11,11 +11,11 @@ use portolan_runtime::Tasks;
 use portolan_wire::v1;
 
 use super::*;
-use crate::stage::dispatch::DispatchMetrics;
 use crate::decision::plan::{self, Plan};
 use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
 use crate::resource::bulkhead::Turn;
 use crate::resource::upstream::scripted::{Backend, head, open_to, script};
+use crate::stage::dispatch::DispatchMetrics;
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::snapshot::told;
