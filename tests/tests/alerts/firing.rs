@@ -92,7 +92,7 @@ async fn member(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
         .fault(Fault::Delay(Duration::from_millis(800)))
         .await
         .unwrap();
-    for _ in 0..3 {
+    for _ in 0..2 {
         work(door).await;
         record.look(ground).await;
     }

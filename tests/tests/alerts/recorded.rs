@@ -126,7 +126,7 @@ impl Recorded {
     /// So many minutes more, in which all goes on as it was in the last two looks.
     pub(crate) fn go_on(&mut self, minutes: u32) {
         for (name, values) in &mut self.series {
-            let going = going_on(name, values);
+            let going = going_on(name, values, Ages::Stay);
             values.extend((0..minutes).map(|minute| going.map(|(next, step)| next + step * f64::from(minute))));
         }
         self.looks += usize::try_from(minutes).unwrap();
@@ -136,15 +136,22 @@ impl Recorded {
         let values = &self.series[name];
         let word = |value: &Option<f64>| value.map_or("_".to_owned(), |it| it.to_string());
         let mut words: Vec<String> = values.iter().map(word).collect();
-        if let Some((next, step)) = going_on(name, values) {
+        if let Some((next, step)) = going_on(name, values, Ages::Rise) {
             words.push(format!("{next}+{step}x{}", GOES_ON - 1));
         }
         words.join(" ")
     }
 }
 
+/// What ages do: of what is well they are small, and never rise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ages {
+    Stay,
+    Rise,
+}
+
 /// What a series has in the next minute, and by how much more in each that follows; nothing while its program is away.
-fn going_on(name: &str, values: &[Option<f64>]) -> Option<(f64, f64)> {
+fn going_on(name: &str, values: &[Option<f64>], ages: Ages) -> Option<(f64, f64)> {
     let [.., before, Some(last)] = values else {
         return None;
     };
@@ -153,7 +160,10 @@ fn going_on(name: &str, values: &[Option<f64>]) -> Option<(f64, f64)> {
     let counts = ["_total", "_bucket", "_count", "_sum"]
         .iter()
         .any(|end| metric.ends_with(end));
-    let step = if metric.ends_with("_age_seconds") && *last > 0.0 && moved > 0.0 {
+    // Whole seconds: looks may be closer than that.
+    let mut others = values.iter().rev().flatten().filter(|value| *value != last);
+    let rises = others.next().is_some_and(|other| other < last);
+    let step = if metric.ends_with("_age_seconds") && rises && ages == Ages::Rise {
         60.0
     } else if counts {
         moved.max(0.0)

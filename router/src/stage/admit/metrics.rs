@@ -25,7 +25,7 @@ impl AdmitMetrics {
         // Known before it happens: the first one counts as an increase.
         for bound in Bound::ALL {
             let bound = bound.as_str();
-            self.refused.get_or_create(&BoundLabels { bound });
+            drop(self.refused.get_or_create(&BoundLabels { bound }));
         }
     }
 

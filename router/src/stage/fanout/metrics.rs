@@ -103,10 +103,10 @@ impl FanOutMetrics {
         registry.register("foreign_objects", help, self.foreign.clone());
         // Known before they happen: the first one counts as an increase.
         for outcome in ["seen", "late"] {
-            self.fence_outcomes.get_or_create(&OutcomeLabels { outcome });
+            drop(self.fence_outcomes.get_or_create(&OutcomeLabels { outcome }));
         }
         for reason in EXPIRED {
-            self.expired.get_or_create(&ReasonLabels { reason });
+            drop(self.expired.get_or_create(&ReasonLabels { reason }));
         }
     }
 
