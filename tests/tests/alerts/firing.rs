@@ -1,7 +1,8 @@
 //! Each fault for real, and the alerts that it is to raise, judged by `promtool`: `make alerts`.
 //!
 //! Not made here, for no test can make them cheaply, and tried by invented series alone (`alerts_test.yaml`): a silent watch, late
-//! fences, a blocked handover, missing labels, a mint that fails, members with one key, a panic.
+//! fences, a blocked handover, entries that a router refuses (the hub refuses them first), missing labels, a mint that fails,
+//! members with one key, a panic.
 
 use std::fs;
 use std::path::Path;
@@ -12,9 +13,8 @@ use futures::future::join_all;
 use http::Method;
 use http::Response;
 use hyper::body::Incoming;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use portolan_crds::MemberCluster;
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::door::{Door, Line, request};
 use portolan_tests::programs::program;
@@ -145,7 +145,7 @@ async fn programs(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
     .await;
 }
 
-/// What the hub is told and cannot pass on, and what it cannot write.
+/// What the hub cannot write.
 async fn control(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
     let client = ground.world.cluster("hub").client().await.unwrap();
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(
@@ -168,7 +168,7 @@ async fn control(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
         .create(&PostParams::default(), &serde_json::from_value(refusing).unwrap())
         .await
         .unwrap();
-    let configmaps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(client.clone(), "default");
+    let configmaps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(client, "default");
     eventually("ConfigMaps are refused", || async {
         let made = serde_json::from_value(json!({"metadata": {"generateName": "x-"}})).unwrap();
         configmaps.create(&PostParams::default(), &made).await.is_err()
@@ -184,27 +184,6 @@ async fn control(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
     .await;
     webhooks.delete("nobody-there", &DeleteParams::default()).await.unwrap();
     tests.push(record.test(&["PortolanLedgerNotWritten"], quiet));
-
-    let members: Api<MemberCluster> = Api::all(client);
-    let good = serde_json::to_value(members.get("west").await.unwrap().spec).unwrap();
-    let mut record = well(ground, door, "the router refuses a CA").await;
-    let quiet = record.now();
-    let before = record.last("portolan_router_hub_rejected_entries_total");
-    // Base64 of what is no certificate.
-    let edit = |bundle: &serde_json::Value| Patch::Merge(json!({"spec": {"caBundle": bundle}}));
-    members
-        .patch("west", &PatchParams::default(), &edit(&json!("bm90aGluZw==")))
-        .await
-        .unwrap();
-    until(ground, door, &mut record, |record| {
-        record.last("portolan_router_hub_rejected_entries_total") > before
-    })
-    .await;
-    members
-        .patch("west", &PatchParams::default(), &edit(&good["caBundle"]))
-        .await
-        .unwrap();
-    tests.push(record.test(&["PortolanRouterRefuses"], quiet));
 }
 
 /// Clients that come with positions of nobody's, and more than there is room for.

@@ -166,8 +166,8 @@ async fn exemplars_name_traces() {
                 .lines()
                 .filter(|line| line.starts_with(&bucket) && line.contains("verb=\"get\""));
             let exemplars = lines.filter_map(|line| line.split_once("# {trace_id=\""));
-            let traces = exemplars.map(|(_, rest)| rest[..32].to_owned());
-            traces.last()
+            let mut traces = exemplars.map(|(_, rest)| rest[..32].to_owned());
+            traces.next()
         })
         .await;
         eventually("Jaeger has it", || async { ground.jaeger.trace(&trace).await.is_ok() }).await;

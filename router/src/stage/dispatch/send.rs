@@ -35,7 +35,9 @@ pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Respo
     inject(&span, &run.leg.received, &mut head);
     let trace_id = telemetry::kept_trace_id(&span, &run.leg.received);
     let mut seen = run.metrics.begin(&run.leg, trace_id);
-    let outcome = attempts(run, (head, body), &mut seen).instrument(span.clone()).await;
+    // Boxed: what a request's own future holds is there for every one that is open.
+    let attempts = Box::pin(attempts(run, (head, body), &mut seen));
+    let outcome = attempts.instrument(span.clone()).await;
     seen.over(outcome.as_ref().ok().map(Response::status));
     let outcome = outcome.and_then(|response| received(&run.leg, response));
     let outcome = match outcome {
