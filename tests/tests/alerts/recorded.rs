@@ -47,6 +47,7 @@ impl Recorded {
             self.put(&format!("up{{{target}}}"), if told.is_some() { 1.0 } else { 0.0 });
             for (name, value) in told.as_deref().into_iter().flat_map(series) {
                 let labelled = match name.strip_suffix('}') {
+                    Some(empty) if empty.ends_with('{') => format!("{empty}{target}}}"),
                     Some(labelled) => format!("{labelled},{target}}}"),
                     None => format!("{name}{{{target}}}"),
                 };
