@@ -90,7 +90,7 @@ impl Recorded {
         self.looks - 1
     }
 
-    /// The test: `quiet` says up to when none of the alerts may fire; all of them must at the end.
+    /// The test: `quiet` says up to when none of the alerts may fire; all of them must after it.
     pub(crate) fn test(&self, alerts: &[&str], quiet: usize) -> String {
         let mut test = format!(
             "  - name: {}\n    interval: 1m\n    start_timestamp: {}\n",
@@ -102,20 +102,20 @@ impl Recorded {
         for name in self.series.keys().filter(ours) {
             writeln!(test, "      - {{series: '{name}', values: '{}'}}", self.values(name)).unwrap();
         }
-        let firing = format!(
-            "group by (alertname) (ALERTS{{alertstate=\"firing\",alertname=~\"{}\"}})",
-            alerts.join("|")
-        );
+        let end = self.looks + GOES_ON - 1;
+        let series = format!("ALERTS{{alertstate=\"firing\",alertname=~\"{}\"}}", alerts.join("|"));
+        let firing = format!("group by (alertname) ({series})");
+        // Those of something that happened once do not fire for ever.
+        let fired = format!("group by (alertname) (last_over_time({series}[{}m]))", end - quiet);
         writeln!(test, "    promql_expr_test:").unwrap();
         writeln!(
             test,
             "      - {{expr: '{firing}', eval_time: {quiet}m, exp_samples: []}}"
         )
         .unwrap();
-        let end = self.looks + GOES_ON - 1;
         writeln!(
             test,
-            "      - expr: '{firing}'\n        eval_time: {end}m\n        exp_samples:"
+            "      - expr: '{fired}'\n        eval_time: {end}m\n        exp_samples:"
         )
         .unwrap();
         for alert in alerts {
@@ -162,7 +162,11 @@ fn going_on(name: &str, values: &[Option<f64>], ages: Ages) -> Option<(f64, f64)
         .iter()
         .any(|end| metric.ends_with(end));
     // Whole seconds: looks may be closer than that.
-    let mut others = values.iter().rev().flatten().filter(|value| *value != last);
+    let mut others = values
+        .iter()
+        .rev()
+        .flatten()
+        .filter(|value| (**value - last).abs() > 0.0);
     let rises = others.next().is_some_and(|other| other < last);
     let step = if metric.ends_with("_age_seconds") && rises && ages == Ages::Rise {
         60.0
