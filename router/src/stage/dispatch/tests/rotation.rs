@@ -78,7 +78,7 @@ async fn ca_and_credential_are_rotated_under_load_and_no_request_fails() {
     let member = Member::start(&old).await;
     let now = RoutingStore::of(member.told(&old.ca_pem(), "old"));
     let member = Arc::new(member);
-    let dispatcher = Arc::new(Dispatcher::new(Tasks::new()));
+    let dispatcher = Arc::new(Dispatcher::new(Tasks::new(), DispatchMetrics::default()));
     let done: Arc<[AtomicUsize; CALLERS]> = Arc::default();
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
