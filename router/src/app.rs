@@ -23,6 +23,8 @@ use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::{Enroller, HubCa};
+use crate::resource::load::{Load, LoadMetrics};
+use crate::resource::queues::QueueMetrics;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
 use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
 use crate::stage::admit::metrics::AdmitMetrics;
@@ -82,6 +84,8 @@ struct Parts {
 struct Metrics {
     hub: HubMetrics,
     admit: AdmitMetrics,
+    load: LoadMetrics,
+    queue: QueueMetrics,
     identify: IdentifyMetrics,
     discovery: DiscoveryMetrics,
     dispatch: DispatchMetrics,
@@ -133,6 +137,8 @@ fn register(parts: &Parts, registry: &Registry) {
         parts.hub_ca.register(part);
     });
     registry.scope("admit", |part| metrics.admit.register(part));
+    registry.scope("load", |part| metrics.load.register(part));
+    registry.scope("queue", |part| metrics.queue.register(part));
     registry.scope("identify", |part| metrics.identify.register(part));
     registry.scope("discovery", |part| metrics.discovery.register(part));
     registry.scope("dispatch", |part| metrics.dispatch.register(part));
@@ -254,11 +260,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
     access.recall(&folder);
     tasks.spawn("remember", access.clone().remember(folder, tasks.clone()));
     let discovery = discovery(parts, own, &clients, tasks);
-    let limits = Limits {
-        requests: config.limits.requests,
-        streams: config.limits.streams,
-    };
-    let admit = Admit::new(limits, metrics.admit.clone());
+    let admit = admit(parts, &clients, tasks);
     Edge::new(EdgeParts {
         routing: routing.clone(),
         admit: admit.clone(),
@@ -269,7 +271,9 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
             metrics.identify.clone(),
         ),
         access,
-        dispatcher: Arc::new(Dispatcher::new(clients.clone(), metrics.dispatch.clone())),
+        dispatcher: Arc::new(
+            Dispatcher::new(clients.clone(), metrics.dispatch.clone()).measured(metrics.queue.clone()),
+        ),
         open: parts.open.clone(),
         discovery,
         metrics: metrics.requests.clone(),
@@ -279,6 +283,22 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         request_timeout: config.timeouts.request,
         tasks: clients,
     })
+}
+
+/// Measures on the runtime of `clients` how late requests are served, and elsewhere the rest.
+fn admit(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Admit> {
+    let limits = &parts.config.limits;
+    let load = Load::new(limits.shed, parts.metrics.load.clone());
+    let metrics = parts.metrics.admit.clone().measured(parts.metrics.queue.clone());
+    let counts = Limits {
+        requests: limits.requests,
+        streams: limits.streams,
+    };
+    let admit = Admit::new(counts, load.clone(), metrics);
+    let held = admit.clone();
+    load.follow_delay(clients);
+    load.follow_memory(limits.memory, move || held.bytes_held(), tasks);
+    admit
 }
 
 /// What members serve is read before somebody asks.

@@ -18,6 +18,7 @@ use portolan_wire::v1::RouterPod;
 use thiserror::Error;
 
 use crate::resource::enroll::Proof;
+use crate::resource::load;
 use crate::stage::identify::IdentityConfig;
 
 /// Loopback: what the admin server tells of callers and plans is for this machine.
@@ -115,6 +116,17 @@ struct LimitArgs {
     /// Watches and upgrades served at a time.
     #[arg(long, env = "PORTOLAN_MAX_STREAMS", default_value_t = 50_000)]
     max_streams: usize,
+    /// Memory that this process may use, such as 512Mi; besides the limit of its cgroup, which it finds by itself.
+    #[arg(long, env = "PORTOLAN_MEMORY_LIMIT", value_name = "BYTES", value_parser = parse_bytes)]
+    memory_limit: Option<u64>,
+    /// Part of the memory limit in use from which on lists are answered 429; a third and two thirds of the rest more, starts
+    /// of watches and single requests too; never Leases, nor what watches that run ask. 1: never.
+    #[arg(long, env = "PORTOLAN_SHED_MEMORY", value_name = "PART", default_value_t = 0.8)]
+    shed_memory: f64,
+    /// The same by how late timers of this router wake up, smoothed over about a second: lists from this on, starts of
+    /// watches from twice, single requests from three times as much. 0: never.
+    #[arg(long, env = "PORTOLAN_SHED_DELAY", default_value = "500ms", value_parser = parse_duration)]
+    shed_delay: Duration,
     /// Time for a client's TLS handshake.
     #[arg(long, env = "PORTOLAN_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     handshake_timeout: Duration,
@@ -185,6 +197,10 @@ pub(crate) struct Limits {
     pub(crate) requests: usize,
     /// Watches and upgrades in flight.
     pub(crate) streams: usize,
+    /// Bytes of memory, of this process alone.
+    pub(crate) memory: Option<u64>,
+    /// When to shed.
+    pub(crate) shed: load::Settings,
 }
 
 /// Deadlines of the data path.
@@ -310,6 +326,9 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
             faults.push(format!("{flag} is 0: nothing could be served"));
         }
     }
+    if !(args.shed_memory > 0.0 && args.shed_memory <= 1.0) {
+        faults.push(format!("--shed-memory {} is no part of the whole", args.shed_memory));
+    }
     let times = [
         ("--handshake-timeout", args.handshake_timeout),
         ("--head-timeout", args.head_timeout),
@@ -325,6 +344,11 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
         connections: args.max_connections,
         requests: args.max_requests,
         streams: args.max_streams,
+        memory: args.memory_limit,
+        shed: load::Settings {
+            memory: args.shed_memory,
+            delay: args.shed_delay,
+        },
     };
     let timeouts = Timeouts {
         handshake: args.handshake_timeout,
@@ -334,6 +358,17 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
         drain: args.drain_timeout,
     };
     (limits, timeouts)
+}
+
+/// As in Pods: bytes, or as many Ki, Mi or Gi.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("", 0)];
+    let of_unit = |(unit, shift): (&str, u32)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+    };
+    let bytes = units.into_iter().find_map(of_unit);
+    bytes.ok_or_else(|| "write bytes, or a number with Ki, Mi or Gi, such as 512Mi".to_owned())
 }
 
 #[cfg(test)]
@@ -362,6 +397,16 @@ mod tests {
         assert_eq!(config.hub.proof, None);
         assert_eq!(config.identity.audience, "portolan");
         assert!(config.serving.is_none());
+    }
+
+    #[test]
+    fn bytes_are_written_as_in_pods() {
+        for (text, bytes) in [("512Mi", Some(512 << 20)), ("7", Some(7)), ("1Gi", Some(1 << 30))] {
+            assert_eq!(parse_bytes(text).ok(), bytes, "{text}");
+        }
+        for text in ["", "0", "Mi", "-1", "1.5Gi", "99999999999Gi"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -395,6 +440,8 @@ mod tests {
             "0",
             "--explicit-host",
             "*.example",
+            "--shed-memory",
+            "1.5",
         ];
         let args = Args::try_parse_from(
             ["portolan-router", "--hub-ca", "ca", "--state-dir", "s"]
@@ -412,6 +459,7 @@ mod tests {
             "--max-requests",
             "--head-timeout",
             "--explicit-host",
+            "--shed-memory",
         ] {
             assert!(text.contains(fault), "{fault}: {text}");
         }

@@ -49,8 +49,8 @@ use self::passing::{Attached, Right};
 use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::{Access, ProxyQuestion};
-use crate::resource::bulkhead::Permit;
 use crate::resource::grants::Grants;
+use crate::resource::queues::Seat;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admit, Admitted, Downstream, Share};
@@ -137,8 +137,8 @@ struct Served {
     response: Response<Body>,
     /// `None`: nothing led to a member.
     admitted: Option<Admitted>,
-    /// Of the member's bulkhead.
-    permit: Permit,
+    /// At the member.
+    seat: Seat,
     watch: bool,
     /// May go on for hours.
     long: bool,
@@ -242,7 +242,7 @@ impl Edge {
         let Served {
             response,
             admitted,
-            permit,
+            seat,
             watch,
             long,
             deadline,
@@ -264,7 +264,7 @@ impl Edge {
         let attached = Attached {
             completion,
             _admitted: admitted,
-            _permit: permit,
+            _seat: seat,
             drain,
             watched,
             revoked,
@@ -319,7 +319,7 @@ impl Served {
         Self {
             response,
             admitted,
-            permit: Permit::default(),
+            seat: Seat::default(),
             watch: false,
             long: false,
             deadline: None,

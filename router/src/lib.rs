@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `value` | words and values that all others speak of: faults, classified requests, kinds, traffic classes, the snapshot |
 //! | `decision` | pure decisions: `plan`, `rewrite`, `lease` |
-//! | `resource` | what requests share and what outlives them: `upstream`, `breaker`, `bulkhead`, `access`, the link to the hub |
+//! | `resource` | what requests share and what outlives them: `upstream`, `breaker`, `queues`, `access`, the link to the hub |
 //! | `stage` | stages with IO, in the order below |
 //! | `edge` | one request from its head to the end of its answer |
 //! | wiring | `app`, `accept`, `admin`, `args`, `main` |

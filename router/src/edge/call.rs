@@ -230,16 +230,13 @@ impl Call<'_> {
             caller,
             received: self.received.clone(),
             replanner: Some(replanner.clone()),
+            running: false,
         };
-        let Dispatched {
-            response,
-            permit,
-            tunnel,
-        } = edge.dispatcher.dispatch(leg, head, body).await?;
+        let Dispatched { response, seat, tunnel } = edge.dispatcher.dispatch(leg, head, body).await?;
         let response = after.answered(edge, response).await?;
         Ok(Served {
             watch: watch && response.status() == StatusCode::OK,
-            permit,
+            seat,
             long,
             deadline,
             watched,

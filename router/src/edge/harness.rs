@@ -22,6 +22,7 @@ use super::{Edge, EdgeParts};
 use crate::accept::{self, AcceptConfig};
 use crate::edge::metrics::RequestMetrics;
 use crate::resource::access::{Access, Asked, Decision, HubReviews, MemberApi};
+use crate::resource::load::Load;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{open_to, spawn};
 use crate::stage::admit::metrics::AdmitMetrics;
@@ -210,7 +211,7 @@ fn admit(bounds: Bounds) -> Arc<Admit> {
         requests: bounds.max_requests,
         ..Limits::default()
     };
-    Admit::new(limits, AdmitMetrics::default())
+    Admit::new(limits, Load::default(), AdmitMetrics::default())
 }
 
 /// A request to the router, whose connection is chosen later.

@@ -1,7 +1,7 @@
 //! An answer that is over at its deadline, whether the client reads it or not; of a list or a watch, also if nobody reads it.
 //!
 //! hyper asks a body for more only when the client's window has room. Whoever opens many lists and reads none of them
-//! would keep permits, places in bulkheads and members' streams for ever, and shut everybody else out. So body and places
+//! would keep permits, seats at members and members' streams for ever, and shut everybody else out. So body and places
 //! are in a cell that a timer empties. Caller: `answer`.
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::carried::Carried;
 use super::completion::Completion;
 use super::watch::EventBoundary;
-use crate::resource::bulkhead::Permit;
+use crate::resource::queues::Seat;
 use crate::resource::upstream::{Body, BodyError, Ended};
 use crate::stage::admit::Admitted;
 use crate::stage::replan::{Verdict, Watched};
@@ -27,8 +27,8 @@ use crate::value::traffic::TrafficClass;
 pub(super) struct Attached {
     pub(super) completion: Completion,
     pub(super) _admitted: Option<Admitted>,
-    /// Of the member's bulkhead.
-    pub(super) _permit: Permit,
+    /// At the member.
+    pub(super) _seat: Seat,
     /// Ends the trace of what ends by itself.
     pub(super) _span: Option<tracing::Span>,
     /// A watch: what says that the router drains, and where its events end.

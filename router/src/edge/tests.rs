@@ -16,7 +16,7 @@ use super::harness::{Bounds, OTHER, Router, USER, ask, json};
 use super::*;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::breaker::State;
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
 use crate::value::traffic::TrafficClass;
 

@@ -20,7 +20,7 @@ use portolan_crds::names::is_dns_label;
 pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
 use self::kept::Kept;
 pub(crate) use self::member::{MemberAnswer, MemberApi, ask};
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::value::check::Check;
 use crate::value::classify::impersonate::ImpersonationAttribute;
 use crate::value::fault::Fault;

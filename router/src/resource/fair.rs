@@ -111,6 +111,12 @@ impl FairPermits {
         permit
     }
 
+    /// Units that are taken.
+    pub(crate) fn held(&self) -> usize {
+        let state = self.state.lock();
+        state.all - state.free
+    }
+
     fn permit(&self, tenant: &Arc<str>, units: usize) -> FairPermit {
         FairPermit {
             of: self.clone(),

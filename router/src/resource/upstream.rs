@@ -1,4 +1,4 @@
-//! The way to each member cluster: its connections, its breakers and its bulkhead, one transport for its whole life.
+//! The way to each member cluster: its connections, its breakers and its queues, one transport for its whole life.
 //!
 //! [`Upstreams`] is of one snapshot; `resource::routing` swaps both at once. A member whose endpoints and CA stay the same
 //! keeps its connections and breaker states over any number of swaps; where only the CA changes, those that it still vouches for. TLS is verified with the member's own CA bundle, always. Not here: whether a
@@ -55,7 +55,7 @@ use self::readyz::Looks;
 use self::resolve::Resolver;
 use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
-use crate::resource::bulkhead::{Bulkhead, TARGET_IN_FLIGHT, TARGET_QUEUE};
+use crate::resource::queues::{Crowd, Queues};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{CallerId, Target};
 use crate::value::traffic::TrafficClass;
@@ -116,8 +116,8 @@ pub(crate) struct Upstream {
     transport: Result<Transport, ConnectError>,
     /// By [`TrafficClass`].
     breakers: [Arc<Breaker>; 5],
-    /// Of unary requests, so that a slow member holds no more of the router than its share.
-    pub(crate) bulkhead: Bulkhead,
+    /// So that a slow member holds no more of the router than its share, and no tenant all of that.
+    pub(crate) queues: Queues,
     /// Of each tenant, so that none keeps the member's own places from others.
     pub(crate) places: Places,
     pub(crate) retries: RetryBudget,
@@ -268,6 +268,14 @@ impl Upstreams {
         all
     }
 
+    /// How many each member serves and keeps waiting, by class.
+    pub(crate) fn crowds(&self) -> Vec<(Arc<str>, [Crowd; 4])> {
+        let crowds = |(cluster, upstream): (&Arc<str>, &Arc<Upstream>)| (cluster.clone(), upstream.queues.crowds());
+        let mut all: Vec<_> = self.0.iter().map(crowds).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
     /// Sizes of the unary and the watch pool of each member.
     pub(crate) fn pools(&self) -> Vec<(Arc<str>, PoolSize, PoolSize)> {
         let size = |(cluster, upstream): (&Arc<str>, &Arc<Upstream>)| {
@@ -288,7 +296,7 @@ impl Upstream {
             target: target.clone(),
             transport: Transport::new(target, connector),
             breakers: TrafficClass::ALL.map(|_| breaker()),
-            bulkhead: Bulkhead::new(TARGET_IN_FLIGHT, TARGET_QUEUE),
+            queues: Queues::default(),
             places: Places::default(),
             retries: RetryBudget::default(),
             last_answer: LastAnswer::now(connector.changed.clone()),

@@ -6,9 +6,10 @@
 //! without waiting and concerns the one caller comes first, so that nobody holds what others need while it waits for its
 //! own:
 //!
-//! 1. The caller's bytes: bodies that this router may have to hold at a time.
-//! 2. The caller's bulkhead and its queue, in order of arrival.
-//! 3. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
+//! 1. Whether this router is so loaded that it sheds such requests.
+//! 2. The caller's bytes: bodies that this router may have to hold at a time.
+//! 3. The caller's bulkhead and its queue, in order of arrival.
+//! 4. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
 //!    them fairly, so that one with many callers does not, either.
 //!
 //! Injected faults and rate limits will stand before these: what a test of an operator breaks must break whatever else is
@@ -16,7 +17,7 @@
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
 //! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make
-//! every operator lose its leadership. Not here: the bulkhead of a member (`dispatch`, leg by leg). Callers: `edge`,
+//! every operator lose its leadership. Not here: the queues before a member (`dispatch`, leg by leg). Callers: `edge`,
 //! `identify`.
 
 mod arrive;
@@ -42,8 +43,10 @@ pub(crate) use self::reviews::{Share, Shares};
 use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
+use crate::resource::load::{Level, Load};
+use crate::resource::queues::{Class, QueueKind};
 use crate::resource::upstream::Body;
-use crate::value::classify::ApiRequest;
+use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, CallerId};
 
@@ -69,6 +72,7 @@ impl Default for Limits {
 /// The stage. One per process.
 pub(crate) struct Admit {
     limits: Limits,
+    load: Load,
     arrivals: Arrivals,
     reviews: Reviews,
     callers: Keyed<CallerId, CallerBounds>,
@@ -130,6 +134,31 @@ impl Life {
     }
 }
 
+impl Admission<'_> {
+    /// Of an election: never shed, and with a reserve of its own in every bound.
+    fn is_lease(&self) -> bool {
+        self.asked.is_lease() && self.bytes <= LEASE_BYTES
+    }
+
+    fn class(&self) -> Class {
+        match self.asked.verb {
+            _ if self.is_lease() => Class::Lease,
+            Verb::List | Verb::Watch => Class::List,
+            _ => Class::Single,
+        }
+    }
+
+    /// From which load on it is not served; `None`: it always is. What watches that run ask does not come here.
+    fn sheds_from(&self) -> Option<Level> {
+        match self.asked.verb {
+            _ if self.is_lease() => None,
+            Verb::List => Some(Level::Lists),
+            Verb::Watch => Some(Level::WatchStarts),
+            _ => Some(Level::Singles),
+        }
+    }
+}
+
 impl Admitted {
     /// All that is asked before the request leaves has been asked, and this body is left to be sent: one that was gathered
     /// takes what it is long, whatever its client said of it.
@@ -153,9 +182,10 @@ impl Admitted {
 }
 
 impl Admit {
-    pub(crate) fn new(limits: Limits, metrics: AdmitMetrics) -> Arc<Self> {
+    pub(crate) fn new(limits: Limits, load: Load, metrics: AdmitMetrics) -> Arc<Self> {
         Arc::new(Self {
             limits,
+            load,
             arrivals: Arrivals::new(limits.requests),
             reviews: Reviews::default(),
             callers: Keyed::default(),
@@ -166,28 +196,44 @@ impl Admit {
 
     /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
     pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
+        if let Some(fault) = admission.sheds_from().and_then(|level| bounds::shed(level, &self.load)) {
+            return Err(fault);
+        }
         let admitted = self.checks(admission).await;
         admitted.map_err(|bound| self.refused(bound))
+    }
+
+    /// Bytes of request bodies that are here, or for which there is room kept.
+    pub(crate) fn bytes_held(&self) -> usize {
+        self.shared.bytes.held()
     }
 
     async fn checks(&self, admission: &Admission<'_>) -> Result<Admitted, Bound> {
         let id = CallerId::of(admission.caller);
         let caller = self.callers.entry(id, || CallerBounds::new(self.limits));
         let tenant = admission.caller.tenant();
-        let lease = admission.asked.is_lease() && admission.bytes <= LEASE_BYTES;
-        let own_bytes = self.caller_bytes(&caller, admission, lease).await?;
-        let own = match admission.life {
-            Life::Stream { asks: false } => None,
-            _ => Some(self.caller_permit(&caller, admission, lease).await?),
+        let (lease, class, waits) = (admission.is_lease(), admission.class(), &self.metrics.waits);
+        let own = async {
+            let bytes = self.caller_bytes(&caller, admission, lease).await?;
+            let permit = match admission.life {
+                Life::Stream { asks: false } => None,
+                _ => Some(self.caller_permit(&caller, admission, lease).await?),
+            };
+            Ok((bytes, permit))
         };
-        let bytes = match own_bytes {
-            Some(own) => Some(Box::new((own, self.all_bytes(&tenant, &caller, admission).await?))),
-            None => None,
+        let (own_bytes, own) = waits.waited(QueueKind::Caller, class, own).await?;
+        let all = async {
+            let bytes = match own_bytes {
+                Some(own) => Some(Box::new((own, self.all_bytes(&tenant, &caller, admission).await?))),
+                None => None,
+            };
+            let unary = match own {
+                Some(own) => Some((own, self.request_place(&tenant, &caller, admission, lease).await?)),
+                None => None,
+            };
+            Ok((bytes, unary))
         };
-        let unary = match own {
-            Some(own) => Some((own, self.request_place(&tenant, &caller, admission, lease).await?)),
-            None => None,
-        };
+        let (bytes, unary) = waits.waited(QueueKind::Tenant, class, all).await?;
         let (permits, asking) = match (admission.life, unary) {
             (Life::Unary, Some(unary)) => (unary, None),
             (_, asking) => {

@@ -1,4 +1,4 @@
-//! Sends what is ready to be sent to one member: bulkhead, breaker, attempts, and classifies what came.
+//! Sends what is ready to be sent to one member: queue, breaker, attempts, and classifies what came.
 //!
 //! Every leg has a client span and carries its trace context to the member. Reads are retried within a budget when the
 //! member cannot have been the wiser; a write that left is never sent again. Errors become a `Fault` that says whether
@@ -37,7 +37,7 @@ use self::upgrade::Tunnel;
 use crate::decision::plan::Forward;
 use crate::decision::rewrite;
 use crate::resource::breaker::Probe;
-use crate::resource::bulkhead::{Permit, Turn};
+use crate::resource::queues::{Class, Flow, Full, QueueKind, QueueMetrics, Seat};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Place, Upstream, UpstreamError};
 use crate::stage::replan::Replanner;
@@ -63,12 +63,14 @@ pub(crate) struct Leg {
     pub(crate) received: Context,
     /// Asked before anything but a read leaves; `None` for what the router asks itself, which reads.
     pub(crate) replanner: Option<Arc<Replanner>>,
+    /// Of a merged watch whose client was answered: it waits behind nobody who comes new.
+    pub(crate) running: bool,
 }
 
-/// An answer, and what it holds of its member's bulkhead until its body is over.
+/// An answer, and its seat at the member until its body is over.
 pub(crate) struct Dispatched {
     pub(crate) response: Response<Body>,
-    pub(crate) permit: Permit,
+    pub(crate) seat: Seat,
     /// With a 101: to be run once the client has been answered.
     pub(crate) tunnel: Option<Tunnel>,
 }
@@ -78,9 +80,10 @@ pub(crate) struct Dispatcher {
     /// Connections for upgrades are its tasks.
     tasks: Tasks,
     metrics: DispatchMetrics,
+    waits: QueueMetrics,
 }
 
-/// A leg that has a permit of its member's bulkhead: what its steps share.
+/// A leg that has a seat at its member: what its steps share.
 struct Run {
     leg: Leg,
     upstream: Arc<Upstream>,
@@ -90,20 +93,26 @@ struct Run {
 
 impl Dispatcher {
     pub(crate) fn new(tasks: Tasks, metrics: DispatchMetrics) -> Self {
-        Self { tasks, metrics }
+        Self {
+            tasks,
+            metrics,
+            waits: QueueMetrics::default(),
+        }
+    }
+
+    /// Tells these how long legs wait for their members.
+    pub(crate) fn measured(mut self, waits: QueueMetrics) -> Self {
+        self.waits = waits;
+        self
     }
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
     pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
-        let (run, permit, place) = self.begin(leg).await?;
+        let (run, seat, place) = self.begin(leg).await?;
         let forward = &run.leg.forward;
         if forward.traffic.class == TrafficClass::Upgrade {
             let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
-            return Ok(Dispatched {
-                response,
-                permit,
-                tunnel,
-            });
+            return Ok(Dispatched { response, seat, tunnel });
         }
         rewrite::rewrite_head(forward, &run.leg.asked, &mut head, &run.bearer)?;
         rename::rename_request(&run, &head, &mut body).await?;
@@ -116,19 +125,19 @@ impl Dispatcher {
         rewrite::rewrite_response(forward, &mut head);
         Ok(Dispatched {
             response: Response::from_parts(head, body),
-            permit,
+            seat: run.after_head(seat),
             tunnel: None,
         })
     }
 
-    /// Sends one leg of a request that goes to several members: a read, whose caller was admitted already. The permit of
+    /// Sends one leg of a request that goes to several members: a read, whose caller was admitted already. The seat at
     /// the member goes with the answer's body. The head of the answer is the member's own, untouched.
     pub(crate) async fn read(&self, leg: Leg, mut head: Parts) -> Result<Response<Body>, Fault> {
-        let (run, permit, place) = self.begin(leg).await?;
+        let (run, seat, place) = self.begin(leg).await?;
         rewrite::rewrite_head(&run.leg.forward, &run.leg.asked, &mut head, &run.bearer)?;
         let mut response = placed(send::send(&run, head, Body::Empty).await?, place);
         if let Body::Member(stream) = response.body_mut() {
-            stream.hold(permit);
+            stream.hold(run.after_head(seat));
         }
         if run.leg.forward.rewrite.touches_bodies() {
             response.headers_mut().remove(CONTENT_LENGTH);
@@ -136,9 +145,9 @@ impl Dispatcher {
         rename::rename_response(&run, response).await
     }
 
-    /// Finds the member and the credential, and waits for the member's permit, and before that for its tenant's place, if it needs one. Long requests are bounded by `admit` alone:
-    /// a member does not count them among its work.
-    async fn begin(&self, leg: Leg) -> Result<(Run, Permit, Option<Box<Place>>), Fault> {
+    /// Finds the member and the credential, and waits for its tenant's place, if it needs one, and then for a seat at the member.
+    /// What is long takes none, but for watches until they have begun: a member does not count it among its work.
+    async fn begin(&self, leg: Leg) -> Result<(Run, Seat, Option<Box<Place>>), Fault> {
         let forward = &leg.forward;
         let cluster = &forward.target.cluster;
         let unavailable = |message| forward.unavailable(message);
@@ -149,12 +158,13 @@ impl Dispatcher {
             TrafficClass::List | TrafficClass::Watch | TrafficClass::Upgrade => Box::pin(leg.place(&upstream)).await?,
             _ => None,
         };
-        let permit = if forward.traffic.long {
-            Permit::default()
+        let seat = if forward.traffic.long && leg.asked.verb != Verb::Watch {
+            Seat::default()
         } else {
-            let turn = Turn::of(forward.is_priority());
-            let permit = leg.within(upstream.bulkhead.take(turn)).await?;
-            permit.map_err(|_| full(&upstream))?
+            let class = leg.class();
+            let taking = upstream.queues.take(class, Flow::of(&leg.caller));
+            let taking = self.waits.waited(QueueKind::Member(cluster), class, taking);
+            leg.within(taking).await?.map_err(|Full| full(&upstream))?
         };
         let metrics = self.metrics.clone();
         let run = Run {
@@ -163,7 +173,18 @@ impl Dispatcher {
             bearer,
             metrics,
         };
-        Ok((run, permit, place))
+        Ok((run, seat, place))
+    }
+}
+
+impl Run {
+    /// A watch has begun: the member's work for it is done.
+    fn after_head(&self, seat: Seat) -> Seat {
+        if self.leg.forward.traffic.long {
+            Seat::default()
+        } else {
+            seat
+        }
     }
 }
 
@@ -205,6 +226,16 @@ impl Leg {
         place.map(|place| Some(Box::new(place))).map_err(|_| full(upstream))
     }
 
+    /// How urgent it is at its member.
+    fn class(&self) -> Class {
+        match self.forward.traffic.class {
+            _ if self.forward.is_priority() => Class::Lease,
+            _ if self.running => Class::Running,
+            TrafficClass::List | TrafficClass::Watch => Class::List,
+            TrafficClass::Unary | TrafficClass::Upgrade | TrafficClass::TokenReview => Class::Single,
+        }
+    }
+
     /// What it would tell of a member that is tried again.
     fn probe(&self) -> Probe {
         let (forward, kind) = (&self.forward, Kind::of(self));
@@ -228,21 +259,23 @@ impl Leg {
         replanner.map(|replanner| replanner.swaps())
     }
 
-    /// Awaits something that comes before anything is sent, up to the deadline.
+    /// Awaits something that comes before anything is sent, up to the deadline; a watch as long as its head may take.
     async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, Fault> {
-        match self.deadline {
-            None => Ok(future.await),
-            Some(deadline) => tokio::time::timeout_at(deadline, future)
-                .await
-                .map_err(|_| Fault::Timeout {
-                    message: format!(
-                        "member cluster {} had no room for the request in time",
-                        self.forward.target.cluster
-                    ),
-                    cluster: self.forward.target.cluster.to_string(),
-                    sent: false,
-                }),
-        }
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LONG_HEAD_TIMEOUT);
+        let in_time = tokio::time::timeout_at(deadline, future).await;
+        in_time.map_err(|_| {
+            let cluster = &self.forward.target.cluster;
+            let message = format!("member cluster {cluster} had no room for the request in time");
+            if self.asked.verb == Verb::Watch {
+                // An informer lists anew after anything but 429.
+                return self.forward.unavailable(message);
+            }
+            Fault::Timeout {
+                message,
+                cluster: cluster.to_string(),
+                sent: false,
+            }
+        })
     }
 }
 
@@ -261,11 +294,11 @@ fn credential(routing: &Routing, cluster: &str) -> Result<Secret, String> {
     })
 }
 
-/// The answer when the member's bulkhead and its queue are full. Nothing was sent.
+/// The answer when too many wait for the member already. Nothing was sent.
 fn full(upstream: &Upstream) -> Fault {
     let cluster = &upstream.cluster;
     Fault::TooManyRequests {
-        message: format!("member cluster {cluster} has as many requests under way as it may"),
+        message: format!("as many requests wait for member cluster {cluster} as may, or as many of this shard"),
         retry_after_seconds: 1,
         cluster: Some(cluster.to_string()),
     }

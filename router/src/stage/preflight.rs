@@ -176,6 +176,7 @@ impl Preflight {
             deadline: Some(pending.deadline),
             received: pending.received.clone(),
             replanner: None,
+            running: false,
         };
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers.insert(ACCEPT, accept);

@@ -30,6 +30,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 pub(crate) type Lie = Box<dyn Fn(&Uri) -> Option<Told> + Send + Sync>;
 
 /// Instead of the truth.
+#[allow(dead_code, reason = "no suite has them all")]
 pub(crate) enum Told {
     /// This head, and no body.
     Head(http::response::Builder),
@@ -37,6 +38,8 @@ pub(crate) enum Told {
     With(&'static [(&'static str, &'static str)]),
     /// The truth about something else.
     Of(String),
+    /// Nothing, for as long as somebody waits.
+    Never,
 }
 
 type Answer = Response<BoxBody<Bytes, hyper::Error>>;
@@ -100,6 +103,17 @@ impl Front {
         self.shared.asked.lock().iter().any(|asked| asked.contains(word))
     }
 
+    /// How many requests with this word have come.
+    #[allow(dead_code, reason = "not by every suite")]
+    pub(crate) fn times(&self, word: &str) -> usize {
+        self.shared
+            .asked
+            .lock()
+            .iter()
+            .filter(|asked| asked.contains(word))
+            .count()
+    }
+
     pub(crate) fn forget(&self) {
         self.shared.asked.lock().clear();
     }
@@ -158,6 +172,7 @@ async fn answer(
     match lie {
         None => {}
         Some(Told::Head(head)) => return Ok(head.body(Empty::new().map_err(|never| match never {}).boxed())?),
+        Some(Told::Never) => std::future::pending().await,
         Some(Told::With(headers)) => more = headers,
         Some(Told::Of(other)) => path = Some(other.parse()?),
     }

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::{PATIENCE, PODS, mirror};
 use crate::edge::harness::{Bounds, OTHER, Router, USER, ask, json};
 use crate::resource::access::{MemberAnswer, MemberApi};
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::resource::upstream::scripted::{Backend, Script, head, plain, script, spawn};
 use crate::stage::identify::signer::Signer;
 use crate::value::snapshot::told;

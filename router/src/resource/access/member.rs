@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::value::fault::Fault;
 
 /// What a member answered: its status code and its whole body.
@@ -16,8 +16,8 @@ pub(crate) type MemberAnswer = Result<(StatusCode, Bytes), Fault>;
 /// Posts JSON to a member with the router's credential. A trait, because tests script the member: `OwnRequests` of
 /// `dispatch` is the one that ships.
 pub(crate) trait MemberApi: Send + Sync {
-    /// A fault if the member cannot be asked: no such target, bulkhead full, breaker open, unreachable, too slow. `turn`: at
-    /// its bulkhead.
+    /// A fault if the member cannot be asked: no such target, queues full, breaker open, unreachable, too slow. `turn`: at
+    /// its queues.
     fn post(&self, cluster: &str, path: &'static str, turn: Turn, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer>;
 }
 

@@ -1,5 +1,5 @@
 //! What requests are routed by, read at each scrape, so that it is never stale and a cluster that is gone leaves no series
-//! behind: `portolan_router_snapshot_…`, `…_breaker_…`, `…_upstream_…`, `…_endpoint_…`, `…_credential_…`.
+//! behind: `portolan_router_snapshot_…`, `…_breaker_…`, `…_upstream_…`, `…_endpoint_…`, `…_queue_…`, `…_credential_…`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use super::RoutingStore;
 use crate::resource::breaker;
+use crate::resource::queues::Class;
 use crate::resource::upstream::{EndpointState, Upstreams};
 use crate::value::snapshot::Snapshot;
 
@@ -25,7 +26,8 @@ impl Collector for RoutingCollector {
         snapshot(&routing.snapshot, &mut encoder)?;
         breakers(&routing.upstreams, &mut encoder)?;
         pools(&routing.upstreams, &mut encoder)?;
-        endpoints(&routing.upstreams, &mut encoder)
+        endpoints(&routing.upstreams, &mut encoder)?;
+        queues(&routing.upstreams, &mut encoder)
     }
 }
 
@@ -142,4 +144,17 @@ fn endpoints(upstreams: &Upstreams, encoder: &mut DescriptorEncoder<'_>) -> fmt:
         }
     }
     Ok(())
+}
+
+fn queues(upstreams: &Upstreams, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let all = upstreams.crowds();
+    let crowds = || {
+        let of = all.iter();
+        of.flat_map(|(cluster, crowds)| crowds.iter().map(move |crowd| (cluster, crowd)))
+    };
+    let labels = |cluster, class: Class| vec![("cluster", cluster), ("class", class.as_str())];
+    let seated = crowds().map(|(cluster, crowd)| (labels(&**cluster, crowd.class), count(crowd.seated)));
+    gauges(encoder, "queue_seated", "Requests that a member is working for", seated)?;
+    let waiting = crowds().map(|(cluster, crowd)| (labels(&**cluster, crowd.class), count(crowd.waiting)));
+    gauges(encoder, "queue_waiting", "Requests that wait for a member", waiting)
 }

@@ -14,7 +14,7 @@ use tonic::Status;
 use super::HubState;
 use super::scripted::{Client, ScriptedHub};
 use crate::resource::access::{Access, MemberAnswer, MemberApi};
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::state::StateFile;
 use crate::value::check::Check;

@@ -3,7 +3,7 @@
 //! API servers cap streams per connection (100 by default), so the pool grows by what each connection was told. A
 //! request without a slot waits for one; waiters are counted against the dials under way, so a thousand watches that
 //! start at once dial ten connections and not a thousand. The wait is bounded by the caller's deadline and the queue by
-//! the bulkheads in `dispatch`. Caller: `upstream`.
+//! the queues of `dispatch`. Caller: `upstream`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -45,7 +45,51 @@ impl RetryBudget {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever order requests and retries come in: no more retries than were in hand at first and a tenth of the
+        /// requests, and never more than can be saved up since it was fullest.
+        #[test]
+        fn never_overspent_under_any_schedule(schedule in proptest::collection::vec(any::<bool>(), 0..3_000)) {
+            let budget = RetryBudget::default();
+            let (mut tenths, mut least) = (0_i64, 0_i64);
+            for spends in schedule {
+                if spends && budget.spend() {
+                    tenths -= i64::from(PRICE);
+                } else if !spends {
+                    budget.earn();
+                    tenths += 1;
+                }
+                // How far below its highest it may fall is what can be saved up.
+                least = least.max(tenths);
+                prop_assert!(least - tenths <= i64::from(MOST * PRICE), "overspent");
+                prop_assert!(tenths >= -i64::from(MOST * PRICE), "overspent from the start");
+            }
+            let left = budget.tenths.load(Ordering::Relaxed);
+            let more = std::iter::repeat_with(|| budget.spend()).take_while(|&spent| spent).count();
+            prop_assert_eq!(more, (left / PRICE) as usize);
+        }
+    }
+
+    #[test]
+    fn never_overspent_by_many_at_once() {
+        let budget = RetryBudget::default();
+        let spent = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..1_000 {
+                        budget.earn();
+                        spent.fetch_add(u32::from(budget.spend()), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert!(spent.into_inner() <= MOST + 8_000 / PRICE);
+    }
 
     #[test]
     fn is_spent_and_earned_again() {

@@ -9,6 +9,7 @@ use super::Limits;
 use super::body::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::resource::bulkhead::Bulkhead;
 use crate::resource::fair::{FairPermit, FairPermits};
+use crate::resource::load::{Level, Load};
 use crate::value::fault::Fault;
 
 /// Unary requests of one caller at a time, and at most half of all.
@@ -28,6 +29,8 @@ pub(super) const LEASE_BYTES: u32 = 64 << 10;
 /// Bodies of one caller that the router holds at a time: of the largest four, of the usual 10 KiB more than its bulkhead
 /// lets in.
 pub(super) const CALLER_BYTES: usize = 32 << 20;
+/// Who is shed is told to come again within this time, later than what is shed for is found out to be over.
+const SHED_SECONDS: u32 = 5;
 /// Bodies of all callers: eight that send as much as they may leave the memory of a small router in peace.
 const ALL_BYTES: usize = 256 << 20;
 /// Bytes that may wait unread in a caller's connection: while half of its window is free, the bodies of what was admitted
@@ -89,6 +92,21 @@ pub(super) enum Bound {
     Arrivals,
     /// TokenReviews at one member.
     Reviews,
+}
+
+/// What a request is told that is shed at this load, if it is. Nothing was sent. Those who come again do not come all at once.
+pub(super) fn shed(from: Level, load: &Load) -> Option<Fault> {
+    let why = load.sheds(from)?;
+    let what = match from {
+        Level::Nothing | Level::Singles => "all requests but Leases and what runs already",
+        Level::WatchStarts => "lists and starts of watches",
+        Level::Lists => "lists",
+    };
+    Some(Fault::TooManyRequests {
+        message: format!("this router is overloaded and sheds {what} for now: {why}"),
+        retry_after_seconds: rand::random_range(1..=SHED_SECONDS),
+        cluster: None,
+    })
 }
 
 impl CallerBounds {

@@ -6,6 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::bounds::Bound;
+use crate::resource::queues::QueueMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BoundLabels {
@@ -16,9 +17,17 @@ struct BoundLabels {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AdmitMetrics {
     refused: Family<BoundLabels, Counter>,
+    /// Registered by who hands them to `dispatch` too.
+    pub(super) waits: QueueMetrics,
 }
 
 impl AdmitMetrics {
+    /// Tells these how long requests wait.
+    pub(crate) fn measured(mut self, waits: QueueMetrics) -> Self {
+        self.waits = waits;
+        self
+    }
+
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "Requests that were turned away before anything was spent on them";
         registry.register("refused", help, self.refused.clone());

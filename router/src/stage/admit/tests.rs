@@ -13,9 +13,50 @@ use crate::value::classify::classify;
 const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
+#[tokio::test]
+async fn lists_are_shed_before_watches_before_single_requests_and_leases_never() {
+    let load = Load::default();
+    let admit = Admit::new(Limits::default(), load.clone(), AdmitMetrics::default());
+    let watch = format!("{PODS}?watch=true");
+    let one = format!("{PODS}/one");
+    let asked = [
+        (PODS, Life::Unary),
+        (&watch, Life::of_fan(true)),
+        (&one, Life::Unary),
+        (LEASE, Life::Unary),
+    ];
+    for (in_use, served) in [
+        (0.5, [true, true, true, true]),
+        (0.82, [false, true, true, true]),
+        (0.9, [false, false, true, true]),
+        (1.1, [false, false, false, true]),
+    ] {
+        load.set_memory(in_use);
+        for ((path, life), served) in asked.into_iter().zip(served) {
+            let admission = Admission {
+                caller: &person("ada"),
+                asked: &self::asked(path),
+                life,
+                bytes: 0,
+                deadline: Instant::now() + Duration::from_secs(1),
+            };
+            match admit.admit(&admission).await {
+                Ok(_) => assert!(served, "{path} at {in_use}"),
+                Err(fault) => {
+                    assert!(!served, "{path} at {in_use}: {fault}");
+                    assert!(
+                        fault.retry_after_seconds().is_some() && fault.to_string().contains("memory"),
+                        "{fault}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 fn admit(requests: usize) -> Arc<Admit> {
     let limits = Limits { requests, streams: 4 };
-    Admit::new(limits, AdmitMetrics::default())
+    Admit::new(limits, Load::default(), AdmitMetrics::default())
 }
 
 fn person(user: &str) -> Caller {

@@ -1,6 +1,6 @@
 //! The router's own requests to a member, with its own credential: reviews of tokens and of access, documents.
 //!
-//! They take the member's bulkhead, breaker and unary connections like everybody's requests. Documents wait until nobody
+//! They take the member's queues, breaker and unary connections like everybody's requests. Documents wait until nobody
 //! else does; every authenticated user may read them (`system:discovery`), so nobody is acted as and one copy serves all
 //! callers. Callers: `identify` and `access` by [`MemberApi`], `discovery`.
 
@@ -19,7 +19,7 @@ use super::{credential, find, full, send};
 use crate::decision::rewrite;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::breaker::Probe;
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, gather};
 use crate::value::fault::Fault;
@@ -53,7 +53,7 @@ pub(crate) struct DocumentRequest {
     pub(crate) etag: Option<HeaderValue>,
 }
 
-/// How long a member may be waited for, at its bulkhead and after, and how much it may answer.
+/// How long a member may be waited for, in its queues and after, and how much it may answer.
 struct Allowance {
     turn: Turn,
     timeout: Duration,
@@ -129,8 +129,8 @@ async fn exchange(
     request: Request<Body>,
     allowance: &Allowance,
 ) -> Result<Response<Bytes>, Fault> {
-    let permit = upstream.bulkhead.take(allowance.turn).await;
-    let _permit = permit.map_err(|_| full(upstream))?;
+    let seat = upstream.queues.take_own(allowance.turn).await;
+    let _seat = seat.map_err(|_| full(upstream))?;
     let unavailable = |message| unavailable(&upstream.cluster, message);
     // Reviews of tokens come first, and have a breaker of their own: nobody's requests may keep others from being known.
     let class = match allowance.turn {

@@ -12,6 +12,7 @@ use super::*;
 use crate::decision::plan::Rewrite;
 use crate::resource::access::MemberApi as _;
 use crate::resource::breaker::{self, State};
+use crate::resource::queues::{Class, Turn};
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
 use crate::value::classify::{Impersonation, classify};
@@ -97,6 +98,7 @@ impl World {
             deadline: Some(Instant::now() + Duration::from_secs(20)),
             received: Context::new(),
             replanner: Some(Replanner::new(self.now.clone())),
+            running: false,
         }
     }
 
@@ -297,14 +299,14 @@ async fn reviews_go_with_the_routers_own_credential() {
 }
 
 #[tokio::test]
-async fn what_the_router_asks_itself_takes_the_members_bulkhead_and_documents_come_last() {
+async fn what_the_router_asks_itself_takes_the_members_queues_and_documents_come_last() {
     let world = world(|_, _| json!({"kind": "Status"})).await;
     let own = OwnRequests {
         routing: world.now.clone(),
     };
     let routing = world.now.load();
-    let bulkhead = &routing.upstreams.get("east").unwrap().bulkhead;
-    let mut taken: Vec<_> = std::iter::from_fn(|| bulkhead.try_enter()).collect();
+    let queues = &routing.upstreams.get("east").unwrap().queues;
+    let mut taken = queues.fill(Class::Single);
     assert!(!taken.is_empty());
     let mut write = Box::pin(world.dispatch(world.forward(), Method::POST, LEASES, lease("a")));
     assert!(futures::poll!(&mut write).is_pending(), "as everybody's requests do");

@@ -147,6 +147,8 @@ impl Shared {
             include_object: self.include_object(),
             accept: Some(self.accept(wish.shape)),
             list_until: None,
+            // The shape is chosen by who is asked first.
+            running: wish.shape.is_some(),
         }
     }
 

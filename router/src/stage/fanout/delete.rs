@@ -67,6 +67,7 @@ impl FanOuts {
             deadline: Some(pending.deadline),
             received: pending.received.clone(),
             replanner: Some(self.replanner.clone()),
+            running: false,
         };
         let answer = self
             .dispatcher

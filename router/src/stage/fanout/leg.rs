@@ -74,6 +74,8 @@ pub(crate) struct Overrides {
     pub(crate) accept: Option<HeaderValue>,
     /// A list that ends by then, whatever the client asked for.
     pub(crate) list_until: Option<Instant>,
+    /// Of a watch whose client was answered.
+    pub(crate) running: bool,
 }
 
 impl Asking {
@@ -146,6 +148,7 @@ pub(crate) async fn start(
         deadline: overrides.list_until.or(asking.deadline),
         received: asking.received.clone(),
         replanner: None,
+        running: overrides.running,
     };
     fanouts.dispatcher.read(leg, head(asking, overrides)).await
 }

@@ -156,6 +156,7 @@ impl Reader<'_> {
             timeout_seconds: Param::Drop,
             accept: Some(METADATA_LIST),
             list_until: Some(until),
+            running: true,
             ..Overrides::default()
         };
         let routing = fanouts.routing.load();

@@ -22,7 +22,7 @@ use super::partial::tests::young;
 use super::*;
 use crate::decision::plan::{FanLeg, Forward, Need, Rewrite, fanout::Share};
 use crate::resource::access::{Access, HubReviews, MemberAnswer, MemberApi};
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, script, snapshot};
 use crate::stage::dispatch::DispatchMetrics;

@@ -7,7 +7,7 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenRe
 
 use super::token::Reviewed;
 use crate::resource::access::{self, MemberApi};
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::value::fault::Fault;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";

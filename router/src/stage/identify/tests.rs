@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use super::signer::Signer;
 use super::*;
 use crate::resource::access::MemberAnswer;
-use crate::resource::bulkhead::Turn;
+use crate::resource::load::Load;
+use crate::resource::queues::Turn;
 use crate::stage::admit::Limits;
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::value::snapshot::told;
@@ -157,7 +158,7 @@ impl World {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
-        let admit = Admit::new(Limits::default(), AdmitMetrics::default());
+        let admit = Admit::new(Limits::default(), Load::default(), AdmitMetrics::default());
         let identifier = Identifier::new(config, members.clone(), admit, IdentifyMetrics::default());
         Self {
             members,

@@ -13,7 +13,7 @@ use portolan_wire::v1;
 use super::*;
 use crate::decision::plan::{self, Plan};
 use crate::resource::access::{HubReviews, MemberAnswer, MemberApi};
-use crate::resource::bulkhead::Turn;
+use crate::resource::queues::Turn;
 use crate::resource::upstream::scripted::{Backend, head, open_to, script};
 use crate::stage::dispatch::DispatchMetrics;
 use crate::value::classify::classify;

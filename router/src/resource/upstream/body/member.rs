@@ -10,7 +10,7 @@ use http_body::{Body as _, Frame};
 use tokio::time::{Instant, Sleep};
 
 use super::{Body, BodyError};
-use crate::resource::bulkhead::Permit;
+use crate::resource::queues::Seat;
 use crate::resource::upstream::places::Place;
 use crate::resource::upstream::pool::Slot;
 
@@ -98,8 +98,8 @@ pub(crate) struct MemberStream {
     deadline: Option<Pin<Box<Sleep>>>,
     cluster: Arc<str>,
     _slot: Slot,
-    /// Of the member's bulkhead; empty for what does not count there, or is counted elsewhere.
-    permit: Permit,
+    /// At the member; empty for what does not count there, or is counted elsewhere.
+    seat: Seat,
     /// Of a list or of the start of a watch.
     place: Option<Box<Place>>,
 }
@@ -112,14 +112,14 @@ impl MemberStream {
             deadline: None,
             cluster: cluster.clone(),
             _slot: slot,
-            permit: Permit::default(),
+            seat: Seat::default(),
             place: None,
         }
     }
 
-    /// Keeps the member's permit until the body is over.
-    pub(crate) fn hold(&mut self, permit: Permit) {
-        self.permit = permit;
+    /// Keeps the seat at the member until the body is over.
+    pub(crate) fn hold(&mut self, seat: Seat) {
+        self.seat = seat;
     }
 
     /// Keeps the tenant's place for as long as it is one: that of a list until the body is over.

@@ -1,0 +1,148 @@
+//! `portolan_router_queue_duration_seconds`: how long requests waited in which queue; and the span of who waits.
+
+use std::pin::pin;
+
+use futures::FutureExt as _;
+use opentelemetry::Context;
+use opentelemetry::trace::TraceContextExt as _;
+use portolan_runtime::telemetry;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
+
+use super::class::Class;
+
+/// Most wait for nothing; nobody longer than the deadline of requests.
+const SECONDS: [f64; 13] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueLabels {
+    queue: &'static str,
+    class: &'static str,
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueKind<'a> {
+    /// The caller's own share of this router.
+    Caller,
+    /// The share of its tenant.
+    Tenant,
+    /// The member of this name.
+    Member(&'a str),
+}
+
+/// Cheap to clone: clones are the same figures.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueMetrics {
+    waited: Family<QueueLabels, Histogram, fn() -> Histogram>,
+}
+
+impl Default for QueueMetrics {
+    fn default() -> Self {
+        Self {
+            waited: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+        }
+    }
+}
+
+impl QueueKind<'_> {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::Tenant => "tenant",
+            Self::Member(_) => "member",
+        }
+    }
+
+    /// Of who waits here, where something records it.
+    fn span(self, class: Class) -> Span {
+        let context = telemetry::context_of(&Span::current(), &Context::new());
+        if !context.span().span_context().is_sampled() {
+            return Span::none();
+        }
+        let cluster = match self {
+            Self::Member(cluster) => Some(cluster),
+            Self::Caller | Self::Tenant => None,
+        };
+        let name = format!("queue of {}", cluster.unwrap_or(self.as_str()));
+        tracing::info_span!(
+            "queue",
+            otel.name = name,
+            queue = self.as_str(),
+            class = class.as_str(),
+            cluster
+        )
+    }
+}
+
+impl QueueMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help = "Time that requests waited for their turn";
+        registry.register_with_unit("duration", help, Unit::Seconds, self.waited.clone());
+    }
+
+    /// Awaits somebody's turn, and tells how long that took, also of who goes away meanwhile.
+    pub(crate) async fn waited<T>(&self, queue: QueueKind<'_>, class: Class, turn: impl Future<Output = T>) -> T {
+        let mut turn = pin!(turn);
+        let _told = Told {
+            of: self,
+            labels: QueueLabels {
+                queue: queue.as_str(),
+                class: class.as_str(),
+            },
+            since: Instant::now(),
+        };
+        if let Some(at_once) = turn.as_mut().now_or_never() {
+            return at_once;
+        }
+        turn.instrument(queue.span(class)).await
+    }
+}
+
+/// Tells when it is dropped.
+struct Told<'a> {
+    of: &'a QueueMetrics,
+    labels: QueueLabels,
+    since: Instant,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        let waited = self.since.elapsed().as_secs_f64();
+        self.of.waited.get_or_create(&self.labels).observe(waited);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_in_vain_has_waited_as_well() {
+        let metrics = QueueMetrics::default();
+        metrics.waited(QueueKind::Caller, Class::Single, async {}).await;
+        let forever = metrics.waited(QueueKind::Member("east"), Class::List, std::future::pending::<()>());
+        assert!(tokio::time::timeout(Duration::from_secs(3), forever).await.is_err());
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            r#"duration_seconds_bucket{le="0.001",queue="caller",class="single"} 1"#,
+            r#"duration_seconds_bucket{le="2.5",queue="member",class="list"} 0"#,
+            r#"duration_seconds_bucket{le="5.0",queue="member",class="list"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+}

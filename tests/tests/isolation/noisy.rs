@@ -1,0 +1,126 @@
+//! A tenant that fills a member with lists that do not end.
+
+use std::time::{Duration, Instant};
+
+use http::Method;
+use portolan_testbed::eventually;
+use portolan_tests::door::{Door, Line, request};
+use portolan_tests::programs::admin_get;
+use tokio::task::JoinSet;
+
+use crate::front::Told;
+use crate::{ONE, TWO, caller, lease, renewal, world};
+
+/// What the front never answers.
+const ENDLESS: &str = "isolation-endless";
+/// Callers of the noisy tenant, and lists of each: together more than the member's 1,024 seats.
+const CALLERS: usize = 3;
+const LISTS: usize = 400;
+/// Of the member's seats one tenant's lists have so many: three quarters of its half.
+const SEATS: usize = 384;
+/// Of one request: the noise lasts a minute. Other suites have the machine as well.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ROUNDS: usize = 50;
+
+/// Waits of one kind of request.
+#[derive(Default)]
+struct Waits(Vec<Duration>);
+
+impl Waits {
+    async fn ask(&mut self, line: &Line, what: http::Request<Vec<u8>>) -> serde_json::Value {
+        let asked = Instant::now();
+        let answer = tokio::time::timeout(PATIENCE, line.ask(what)).await;
+        let answer = answer.expect("it waits behind another tenant's lists").unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.message());
+        self.0.push(asked.elapsed());
+        answer.json()
+    }
+
+    fn told(mut self, what: &str) -> String {
+        self.0.sort_unstable();
+        let at = |percent: usize| self.0[(self.0.len() * percent / 100).min(self.0.len() - 1)];
+        format!("  {what}: p50 {:?}, p99 {:?}, longest {:?}", at(50), at(99), at(100))
+    }
+}
+
+/// Reads, writes of the election's Lease and lists, in turn.
+async fn round(door: &Door, path: &str, lists: bool) -> Vec<String> {
+    let mut lease = lease(door).await;
+    let line = door.open().await.unwrap();
+    let get = |path: &str| request(Method::GET, path, &[], &[]).unwrap();
+    let [mut singles, mut renewals, mut listed] = [Waits::default(), Waits::default(), Waits::default()];
+    for number in 0..ROUNDS {
+        singles.ask(&line, get(&format!("{path}/kube-root-ca.crt"))).await;
+        lease["spec"]["leaseTransitions"] = number.into();
+        lease = renewals.ask(&line, renewal(&lease)).await;
+        if lists {
+            listed.ask(&line, get(path)).await;
+        }
+    }
+    let mut told = vec![singles.told("single requests"), renewals.told("Lease renewals")];
+    if lists {
+        told.push(listed.told("lists"));
+    }
+    told
+}
+
+/// Opens the lists; what came of those that ended is counted by status.
+async fn noise(doors: &[Door]) -> JoinSet<u16> {
+    let mut all = JoinSet::new();
+    for door in doors {
+        for _ in 0..LISTS / 100 {
+            let line = std::sync::Arc::new(door.open().await.unwrap());
+            for _ in 0..100 {
+                let line = line.clone();
+                all.spawn(async move {
+                    let path = format!("{ONE}?labelSelector={ENDLESS}");
+                    let answer = line.ask(request(Method::GET, &path, &[], &[]).unwrap()).await;
+                    answer.map_or(0, |answer| answer.status)
+                });
+            }
+        }
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_of_one_tenant_that_do_not_end_delay_nobody_else() {
+    let (world, front) = world().await;
+    front.lies_about(ENDLESS, |_| Some(Told::Never));
+    let mut doors = Vec::new();
+    for number in 0..CALLERS {
+        doors.push(caller(world, "one", &format!("noisy-{number}"), ONE).await);
+    }
+    let (one, two) = (
+        world.listed_door("one", ONE).await.unwrap(),
+        world.listed_door("two", TWO).await.unwrap(),
+    );
+    println!("alone:\n{}", round(&two, TWO, true).await.join("\n"));
+    front.forget();
+    let mut noise = noise(&doors).await;
+    eventually("the member has the lists", || async {
+        (front.times(ENDLESS) >= SEATS).then_some(())
+    })
+    .await;
+    // Whoever is turned away has been by now: what is left waits.
+    let mut refused = 0;
+    while let Ok(Some(status)) = tokio::time::timeout(Duration::from_millis(500), noise.join_next()).await {
+        assert_eq!(status.unwrap(), 429);
+        refused += 1;
+    }
+    let seated = front.times(ENDLESS);
+    println!("{CALLERS} callers of another tenant have {seated} lists at the member, {refused} were refused:");
+    println!("{}", round(&two, TWO, true).await.join("\n"));
+    println!("of that tenant itself:\n{}", round(&one, ONE, false).await.join("\n"));
+    assert_eq!(front.times(ENDLESS), SEATS, "a tenant's lists have so many seats");
+    assert!(refused > 0, "not all of them may wait");
+    let metrics = admin_get(&world.fleet.process("router").unwrap().admin, "/metrics")
+        .await
+        .unwrap();
+    let seats = format!(r#"portolan_router_queue_seated{{cluster="east",class="list"}} {SEATS}"#);
+    assert!(metrics.contains(&seats), "{metrics}");
+    assert!(
+        metrics.contains(r#"portolan_router_queue_duration_seconds_count{queue="member",class="lease"}"#),
+        "{metrics}"
+    );
+}
