@@ -105,9 +105,10 @@ impl Load {
         let (level, shedding) = (core.level(), core.shedding());
         self.shared.level.store(level as u8, Ordering::Relaxed);
         drop(core);
-        match shedding {
-            Some(why) => tracing::warn!(level = level.as_str(), %why, "this router sheds requests"),
-            None => tracing::info!("this router sheds nothing any more"),
+        if let Some(why) = shedding {
+            tracing::warn!(level = level.as_str(), %why, "this router sheds requests");
+        } else {
+            tracing::info!("this router sheds nothing any more");
         }
     }
 

@@ -57,9 +57,10 @@ impl Memory {
             limit,
         };
         let limits = memory.groups.iter().filter_map(Group::limit).chain(limit);
-        match limits.min() {
-            Some(bytes) => tracing::info!(bytes, "requests are shed by memory in use of this limit"),
-            None => tracing::info!("no memory limit: requests are not shed by memory in use; see --memory-limit"),
+        if let Some(bytes) = limits.min() {
+            tracing::info!(bytes, "requests are shed by memory in use of this limit");
+        } else {
+            tracing::info!("no memory limit: requests are not shed by memory in use; see --memory-limit");
         }
         memory
     }

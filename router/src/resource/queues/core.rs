@@ -347,10 +347,10 @@ impl Core {
         if let Some(waiting) = self.waiting.of_mut(class) {
             *waiting -= 1;
         }
-        if let Some(of) = self.tenants.get_mut(&tenant) {
-            if let Some(waiting) = of.waiting.of_mut(class) {
-                *waiting -= 1;
-            }
+        if let Some(of) = self.tenants.get_mut(&tenant)
+            && let Some(waiting) = of.waiting.of_mut(class)
+        {
+            *waiting -= 1;
         }
         self.forget(tenant);
     }

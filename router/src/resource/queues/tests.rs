@@ -281,8 +281,10 @@ proptest! {
                 }
             }
             if place.is_none_or(|(place, ..)| !story.history.waiting.contains_key(&place.number)) {
-                if let Some((_, since, alone)) = place.take() {
-                    if alone { waited.push(ends - since); }
+                if let Some((_, since, alone)) = place.take()
+                    && alone
+                {
+                    waited.push(ends - since);
                 }
                 let mine = story.history.seated.iter().any(|(_, flow)| *flow == me);
                 if !mine {
