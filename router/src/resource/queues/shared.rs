@@ -203,10 +203,10 @@ mod tests {
     const ONE: Flow = Flow { tenant: 1, caller: 1 };
     const TWO: Flow = Flow { tenant: 2, caller: 1 };
 
-    /// Of 16 seats one tenant's single requests have seven.
-    async fn seven(queues: &Queues) -> Vec<Seat> {
+    /// Of 16 seats one tenant's single requests have six.
+    async fn six(queues: &Queues) -> Vec<Seat> {
         let mut seats = Vec::new();
-        for _ in 0..7 {
+        for _ in 0..6 {
             seats.push(queues.take(Class::Single, ONE).await.unwrap());
         }
         seats
@@ -215,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn a_seat_that_is_given_back_goes_to_who_waits() {
         let queues = Queues::new(16, 16);
-        let mut held = seven(&queues).await;
+        let mut held = six(&queues).await;
         let mut waits = Box::pin(queues.take(Class::Single, ONE));
         assert!(poll!(&mut waits).is_pending());
         let other = queues.take(Class::Single, TWO).await.unwrap();
@@ -229,7 +229,7 @@ mod tests {
     #[tokio::test]
     async fn who_goes_away_leaves_no_place_and_keeps_no_seat() {
         let queues = Queues::new(16, 16);
-        let mut held = seven(&queues).await;
+        let mut held = six(&queues).await;
         let mut gone = Box::pin(queues.take(Class::Single, ONE));
         let mut next = Box::pin(queues.take(Class::Single, ONE));
         assert!(poll!(&mut gone).is_pending() && poll!(&mut next).is_pending());
@@ -251,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_wait_either_is_refused() {
         let queues = Queues::new(16, 16);
-        let _held = seven(&queues).await;
+        let _held = six(&queues).await;
         // A quarter of 16 places is four, of which single requests have three.
         let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(queues.take(Class::Single, ONE))).collect();
         for one in &mut waiting {

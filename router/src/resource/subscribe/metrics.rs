@@ -108,7 +108,7 @@ mod tests {
         let registry = portolan_runtime::metrics::Registry::new("router");
         registry.scope("hub", |part| metrics.register(part));
         let text = registry.encode().unwrap();
-        let name = "portolan_router_hub_config_age_seconds ";
+        let name = "portolan_router_hub_config_age_seconds{} ";
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
     }

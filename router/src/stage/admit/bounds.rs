@@ -95,8 +95,8 @@ pub(super) enum Bound {
 }
 
 /// What a request is told that is shed at this load, if it is. Nothing was sent. Those who come again do not come all at once.
-pub(super) fn shed(from: Level, load: &Load) -> Option<Fault> {
-    let why = load.sheds(from)?;
+pub(super) fn shed(from: Level, load: &Load, modest: impl FnOnce() -> bool) -> Option<Fault> {
+    let why = load.sheds(from, modest)?;
     let what = match from {
         Level::Nothing | Level::Singles => "all requests but Leases and what runs already",
         Level::WatchStarts => "lists and starts of watches",
