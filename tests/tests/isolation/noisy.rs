@@ -16,8 +16,8 @@ const ENDLESS: &str = "isolation-endless";
 /// Callers of the noisy tenant, and lists of each: together more than the member's 1,024 seats.
 const CALLERS: usize = 3;
 const LISTS: usize = 400;
-/// Of the member's seats one tenant's lists have so many: three quarters of its half.
-const SEATS: usize = 384;
+/// Lists of one tenant come to a member so many at a time, and as many more after some seconds.
+const AT_A_TIME: usize = 8;
 /// Of one request: the noise lasts a minute. Other suites have the machine as well.
 const PATIENCE: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 50;
@@ -98,27 +98,30 @@ async fn lists_of_one_tenant_that_do_not_end_delay_nobody_else() {
     println!("alone:\n{}", round(&two, TWO, true).await.join("\n"));
     front.forget();
     let mut noise = noise(&doors).await;
-    eventually("the member has the lists", || async {
-        (front.times(ENDLESS) >= SEATS).then_some(())
+    eventually("the member has some of the lists", || async {
+        (front.times(ENDLESS) >= AT_A_TIME).then_some(())
     })
     .await;
-    // Whoever is turned away has been by now: what is left waits.
-    let mut refused = 0;
-    while let Ok(Some(status)) = tokio::time::timeout(Duration::from_millis(500), noise.join_next()).await {
-        assert_eq!(status.unwrap(), 429);
-        refused += 1;
-    }
     let seated = front.times(ENDLESS);
-    println!("{CALLERS} callers of another tenant have {seated} lists at the member, {refused} were refused:");
+    println!(
+        "{CALLERS} callers of another tenant ask for {} lists, of which the member has {seated}:",
+        CALLERS * LISTS
+    );
     println!("{}", round(&two, TWO, true).await.join("\n"));
     println!("of that tenant itself:\n{}", round(&one, ONE, false).await.join("\n"));
-    assert_eq!(front.times(ENDLESS), SEATS, "a tenant's lists have so many seats");
-    assert!(refused > 0, "not all of them may wait");
+    let seated = front.times(ENDLESS);
+    assert!(
+        seated < CALLERS * LISTS / 4,
+        "{seated} of a tenant's lists have come to the member"
+    );
+    while let Some(ended) = noise.try_join_next() {
+        assert!(matches!(ended.unwrap(), 429 | 504), "not served, and not for long");
+    }
     let metrics = admin_get(&world.fleet.process("router").unwrap().admin, "/metrics")
         .await
         .unwrap();
-    let seats = format!(r#"portolan_router_queue_seated{{cluster="east",class="list"}} {SEATS}"#);
-    assert!(metrics.contains(&seats), "{metrics}");
+    let seats = r#"portolan_router_queue_seated{cluster="east",class="list"} "#;
+    assert!(metrics.contains(seats), "{metrics}");
     assert!(
         metrics.contains(r#"portolan_router_queue_duration_seconds_count{queue="member",class="lease"}"#),
         "{metrics}"

@@ -208,8 +208,8 @@ async fn labels_are_closed_sets() {
     }
     // A new key is to be looked at: is it a closed set?
     let known = [
-        "answer", "bound", "class", "cluster", "code", "ended", "kind", "le", "level", "outcome", "pool", "program",
-        "reason", "rule", "source", "state", "verb", "version", "watched",
+        "answer", "bound", "class", "cluster", "code", "ended", "endpoint", "kind", "le", "level", "outcome", "pool",
+        "program", "queue", "reason", "rule", "source", "state", "verb", "version", "watched",
     ];
     let unknown: Vec<&String> = keys.iter().filter(|key| !known.contains(&key.as_str())).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
