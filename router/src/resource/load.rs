@@ -61,7 +61,7 @@ impl Load {
         if self.shared.level.load(Ordering::Relaxed) < from as u8 {
             return None;
         }
-        let shedding = self.shared.core.lock().shedding()?;
+        let shedding = self.shared.core.lock().shedding(from)?;
         if shedding.reason == Reason::Delay && modest() {
             return None;
         }
@@ -106,7 +106,7 @@ impl Load {
         if !changed {
             return;
         }
-        let (level, shedding) = (core.level(), core.shedding());
+        let (level, shedding) = (core.level(), core.shedding(Level::Lists));
         self.shared.level.store(level as u8, Ordering::Relaxed);
         drop(core);
         if let Some(why) = shedding {

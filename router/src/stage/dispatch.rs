@@ -112,7 +112,11 @@ impl Dispatcher {
         let forward = &run.leg.forward;
         if forward.traffic.class == TrafficClass::Upgrade {
             let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
-            return Ok(Dispatched { response, seat, tunnel });
+            return Ok(Dispatched {
+                response,
+                seat: run.after_head(seat),
+                tunnel,
+            });
         }
         rewrite::rewrite_head(forward, &run.leg.asked, &mut head, &run.bearer)?;
         rename::rename_request(&run, &head, &mut body).await?;
@@ -178,7 +182,7 @@ impl Dispatcher {
 }
 
 impl Run {
-    /// A watch has begun: the member's work for it is done.
+    /// A watch has begun, or a protocol was switched to: the member's work for it is done.
     fn after_head(&self, seat: Seat) -> Seat {
         if self.leg.forward.traffic.long {
             Seat::default()

@@ -156,13 +156,11 @@ impl Core {
         self.memory.level.max(self.delay.level)
     }
 
-    pub(super) fn shedding(&self) -> Option<Shedding> {
-        let (reason, signal) = if self.memory.level >= self.delay.level {
-            (Reason::Memory, &self.memory)
-        } else {
-            (Reason::Delay, &self.delay)
-        };
-        (signal.level > Level::Nothing).then_some(Shedding {
+    /// Why what is shed `from` this level on is: for want of memory before anything else.
+    pub(super) fn shedding(&self, from: Level) -> Option<Shedding> {
+        let signals = [(Reason::Memory, &self.memory), (Reason::Delay, &self.delay)];
+        let (reason, signal) = signals.into_iter().find(|(_, signal)| signal.level >= from)?;
+        Some(Shedding {
             level: signal.level,
             reason,
             value: signal.value,
@@ -216,6 +214,22 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
+    fn want_of_memory_is_the_reason_wherever_it_is_one() {
+        let (mut core, now) = (Core::new(Settings::default()), Instant::now());
+        core.memory(Some(0.85), now);
+        for _ in 0..100 {
+            core.late(Duration::from_secs(9), now);
+        }
+        let reason = |from| core.shedding(from).map(|why| why.reason);
+        assert_eq!(reason(Level::Lists), Some(Reason::Memory));
+        assert_eq!(
+            reason(Level::Singles),
+            Some(Reason::Delay),
+            "of memory there is enough for these"
+        );
+    }
+
+    #[test]
     fn lists_first_then_starts_of_watches_then_single_requests() {
         let now = Instant::now();
         let mut core = Core::new(Settings::default());
@@ -229,7 +243,10 @@ mod tests {
             assert_eq!(core.memory(Some(in_use), now), before != level);
             assert_eq!(core.level(), level, "{in_use}");
         }
-        assert_eq!(core.shedding().unwrap().to_string(), "94 % of its memory is in use");
+        assert_eq!(
+            core.shedding(Level::Lists).unwrap().to_string(),
+            "94 % of its memory is in use"
+        );
     }
 
     #[test]
@@ -245,7 +262,7 @@ mod tests {
             assert!(core.memory(Some(0.1), now));
             assert_eq!(core.level(), level);
         }
-        assert_eq!(core.shedding(), None);
+        assert_eq!(core.shedding(Level::Lists), None);
     }
 
     #[test]

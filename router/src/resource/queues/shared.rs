@@ -51,7 +51,7 @@ pub(crate) enum Turn {
     First,
     /// As a single request, of a tenant of its own.
     InOrder,
-    /// When nobody waits: what is asked of the router's own accord, which bounds how long it waits. It looks again from time
+    /// When nobody else can have the seat: what is asked of the router's own accord, which bounds how long it waits. It looks again from time
     /// to time: a place at the end of a queue that others overtake would cost every request.
     Last,
 }
@@ -117,9 +117,7 @@ impl Queues {
 
     fn try_last(&self) -> Option<Seat> {
         let mut state = self.state.lock();
-        if state.core.is_awaited() {
-            return None;
-        }
+        // Whoever waits now could not be seated: by its own bounds, which are no matter of others, or as nobody can.
         let ticket = state.core.try_seat(Class::List, Flow::OWN, now())?;
         Some(self.seat(ticket))
     }

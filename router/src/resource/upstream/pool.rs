@@ -212,6 +212,12 @@ impl Pool {
             .dial(Protocol::Http2, |dialed| Connection::open(dialed, tuning))
             .await;
         match opened {
+            // Whoever waits would have the next dialled, and the next.
+            Ok((connection, _)) if connection.cap() == 0 => {
+                let address = connection.authority.to_string();
+                let reason = "it takes no streams".to_owned();
+                self.dial_failed(era, &ConnectError::Http { address, reason });
+            }
             Ok(opened) => {
                 let dialed = |state: &mut State| {
                     state.dialed(era);
@@ -264,11 +270,15 @@ impl Pool {
 
     async fn run(&self, (connection, driver): (Arc<Connection>, Driver), dialed: impl FnOnce(&mut State)) {
         let shared = &self.shared;
+        // The member's CA bundle may have changed since the handshake: before it is offered to requests, and just now.
+        let distrust = || {
+            if !connection.way.is_trusted(&shared.dialer.trust.store) {
+                connection.close();
+            }
+        };
+        distrust();
         self.add(connection.clone(), dialed);
-        // The member's CA bundle may have changed since the handshake.
-        if !connection.way.is_trusted(&shared.dialer.trust.store) {
-            connection.close();
-        }
+        distrust();
         let idle_since = Mutex::new(None);
         let idle = || self.close_if_idle(&connection, &idle_since);
         let ended = tokio::select! {
@@ -305,6 +315,8 @@ impl Pool {
             if !state.dialed(era) {
                 return;
             }
+            // A connection may have come to itself meanwhile.
+            self.hand_out(&mut state);
             // Another dial may still serve them.
             if state.dialing > 0 {
                 VecDeque::new()
@@ -348,6 +360,14 @@ impl Pool {
 
     /// Hands free slots to waiters in order, and dials for the rest.
     fn serve(&self, state: &mut State) {
+        self.hand_out(state);
+        if !state.waiters.is_empty() {
+            self.grow(state);
+        }
+    }
+
+    /// Hands free slots to waiters in order.
+    fn hand_out(&self, state: &mut State) {
         while let Some(waiter) = state.waiters.pop_front() {
             if waiter.is_closed() {
                 continue;
@@ -360,9 +380,6 @@ impl Pool {
                 // The waiter went away just now. Its slot must not be dropped here, under the lock it would take.
                 slot.forget();
             }
-        }
-        if !state.waiters.is_empty() {
-            self.grow(state);
         }
     }
 }

@@ -228,3 +228,14 @@ fn states_have_words() {
     let returning = State::Returning { since: now };
     assert_eq!([State::Usable, returning].map(State::as_str), ["usable", "returning"]);
 }
+
+#[tokio::test]
+async fn a_member_that_takes_no_streams_is_not_dialled_again_and_again() {
+    let backend = Backend::start(0, plain()).await;
+    let all = upstreams([backend.target("east")]);
+    let asked = all.get("east").unwrap().send(false, false, get("/version"));
+    let answer = tokio::time::timeout(PATIENCE, asked).await.expect("it is told");
+    let error = answer.unwrap_err().to_string();
+    assert!(error.contains("takes no streams"), "{error}");
+    assert_eq!(backend.seen.connections(), 1);
+}
