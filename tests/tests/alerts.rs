@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use portolan_testbed::{Fault, eventually};
+use portolan_tests::daemon::Daemon;
 use portolan_tests::programs::admin_get;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{Plan, World};
@@ -52,6 +53,8 @@ static GROUND: OnceCell<Mutex<Ground>> = OnceCell::const_new();
 /// Shard `alpha` has `team-a` in east, where its caller is, and `team-b` in west.
 struct Ground {
     world: World,
+    /// Programs of the fleet that a test has killed and started: they end with it.
+    begun_again: Vec<Daemon>,
 }
 
 /// One test at a time: each makes faults.
@@ -76,7 +79,10 @@ async fn start() -> anyhow::Result<Ground> {
         let door = world.direct_door(member).await?;
         anyhow::ensure!(door.post(&path, &object).await?.status == 201);
     }
-    let ground = Ground { world };
+    let ground = Ground {
+        world,
+        begun_again: Vec::new(),
+    };
     ground.is_whole().await;
     Ok(ground)
 }

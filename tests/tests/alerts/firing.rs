@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use portolan_testbed::{Fault, eventually};
+use portolan_tests::daemon::Daemon;
 use portolan_tests::door::{Door, Line, request};
 use portolan_tests::programs::program;
 use serde_json::json;
@@ -109,15 +110,17 @@ async fn member(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
     ground.world.cluster("west").restart().await.unwrap();
 }
 
-/// Hub and agent go away.
-async fn programs(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
+/// Hub and agent go away, and are this process's own from then on.
+async fn programs(ground: &Ground, door: &Door, tests: &mut Vec<String>) -> [Daemon; 2] {
     let fleet = &ground.world.fleet;
     let mut record = well(ground, door, "the agent of west is gone").await;
     let quiet = record.now();
     let mut agent = fleet.take_over("agent-west").await.unwrap();
     agent.kill().await.unwrap();
     until(ground, door, &mut record, |record| {
-        record.any("portolan_hub_agent_connected", "west", 0.0) && record.last("up") == Some(0.0)
+        record.any("portolan_hub_agent_connected", "west", 0.0)
+            && record.last("up") == Some(0.0)
+            && record.rises("portolan_hub_coverage_age_seconds", "west")
     })
     .await;
     tests.push(record.test(
@@ -138,6 +141,7 @@ async fn programs(ground: &Ground, door: &Door, tests: &mut Vec<String>) {
     tests.push(record.test(&["PortolanHubAway", "PortolanConfigOld", "PortolanProgramGone"], quiet));
     hub.start_again().await.unwrap();
     hub.ready().await;
+    [agent, hub]
 }
 
 /// What the hub cannot write.
@@ -275,7 +279,7 @@ fn judge(tests: &[String]) {
 #[tokio::test]
 #[ignore = "needs promtool: make alerts"]
 async fn alerts_fire_under_the_fault_that_they_are_for() {
-    let ground = ground().await;
+    let mut ground = ground().await;
     let door = ground.world.merged_door("alpha").await.unwrap();
     for (name, _) in PROGRAMS {
         promtool(&["check", "metrics"], &classic(&ground.told(name).await.unwrap()));
@@ -285,6 +289,7 @@ async fn alerts_fire_under_the_fault_that_they_are_for() {
     callers(&ground, &door, &mut tests).await;
     control(&ground, &door, &mut tests).await;
     member(&ground, &door, &mut tests).await;
-    programs(&ground, &door, &mut tests).await;
+    let begun_again = programs(&ground, &door, &mut tests).await;
+    ground.begun_again.extend(begun_again);
     judge(&tests);
 }

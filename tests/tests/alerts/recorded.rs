@@ -80,6 +80,17 @@ impl Recorded {
         values.any(|(_, values)| values.last() == Some(&Some(value)))
     }
 
+    /// Whether a series of this name with these words among its labels was lower before.
+    pub(crate) fn rises(&self, name: &str, words: &str) -> bool {
+        let fits = |series: &str| series.split('{').next() == Some(name) && series.contains(words);
+        let mut values = self.series.iter().filter(|(series, _)| fits(series));
+        values.any(|(_, values)| {
+            values
+                .last()
+                .is_some_and(|last| last.is_some_and(|last| rises(values, last)))
+        })
+    }
+
     /// Forgets all other metrics.
     pub(crate) fn keep(&mut self, name: &str) {
         self.series.retain(|series, _| series.split('{').next() == Some(name));
@@ -161,14 +172,7 @@ fn going_on(name: &str, values: &[Option<f64>], ages: Ages) -> Option<(f64, f64)
     let counts = ["_total", "_bucket", "_count", "_sum"]
         .iter()
         .any(|end| metric.ends_with(end));
-    // Whole seconds: looks may be closer than that.
-    let mut others = values
-        .iter()
-        .rev()
-        .flatten()
-        .filter(|value| (**value - last).abs() > 0.0);
-    let rises = others.next().is_some_and(|other| other < last);
-    let step = if metric.ends_with("_age_seconds") && rises && ages == Ages::Rise {
+    let step = if metric.ends_with("_age_seconds") && rises(values, *last) && ages == Ages::Rise {
         60.0
     } else if counts {
         moved.max(0.0)
@@ -176,4 +180,14 @@ fn going_on(name: &str, values: &[Option<f64>], ages: Ages) -> Option<(f64, f64)
         0.0
     };
     Some((last + step, step))
+}
+
+/// Whether the last other value is lower: ages are whole seconds, and looks may be closer than that.
+fn rises(values: &[Option<f64>], last: f64) -> bool {
+    let mut others = values
+        .iter()
+        .rev()
+        .flatten()
+        .filter(|value| (**value - last).abs() > 0.0);
+    others.next().is_some_and(|other| *other < last)
 }
