@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Serialize};
 
-pub use by_hand::{HandState, HeldBreaker};
+pub use by_hand::{HandState, HeldBreaker, LONGEST_BY_HAND};
 pub use endpoint::{Address, Endpoint, EndpointError};
 
 use crate::duration::Duration;

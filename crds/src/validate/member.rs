@@ -5,7 +5,7 @@ use std::time::Duration as StdDuration;
 use rustls_pki_types::pem::{PemObject, SectionKind};
 
 use super::{Problem, Problems, Reason};
-use crate::cluster::{Access, Breaker, HandState, IdentityMode, MemberClusterSpec};
+use crate::cluster::{Access, Breaker, HandState, HeldBreaker, IdentityMode, LONGEST_BY_HAND, MemberClusterSpec};
 use crate::duration::Duration;
 use crate::names::{is_dns_label, is_dns_subdomain};
 
@@ -154,16 +154,28 @@ fn check_breaker(problems: &mut Problems, breaker: &Breaker) {
             let message = "is the second of its trafficClass: remove one";
             problems.add(format!("{field}.trafficClass"), Reason::Duplicate, message);
         }
-        if held.state != HandState::Reset && held.until.is_none() {
-            problems.invalid(
-                format!("{field}.until"),
-                "must say when it ends: what is held by hand ends by itself",
-            );
-        } else if held.state == HandState::Reset && held.since.is_none() {
-            let message = "must say when it was said: routers carry out a reset once";
-            problems.invalid(format!("{field}.since"), message);
+        if let Some((end, message)) = wrong_time(held) {
+            problems.invalid(format!("{field}.{end}"), message);
         }
     }
+}
+
+/// The field that is wrong, and why.
+fn wrong_time(held: &HeldBreaker) -> Option<(&'static str, &'static str)> {
+    let Some(since) = &held.since else {
+        let message =
+            "must say when it was said: what is held ends at most 720h later, and routers carry out a reset once";
+        return Some(("since", message));
+    };
+    let Some(until) = &held.until else {
+        let message = "must say when it ends: what is held by hand ends by itself";
+        return (held.state != HandState::Reset).then_some(("until", message));
+    };
+    let lasts = StdDuration::try_from(until.0.duration_since(since.0)).unwrap_or_default();
+    (lasts.is_zero() || lasts > LONGEST_BY_HAND).then_some((
+        "until",
+        "must be later than since, by 720h at most: what is held by hand is no setting",
+    ))
 }
 
 fn check_time(problems: &mut Problems, field: &str, time: Option<&Duration>) -> Option<StdDuration> {

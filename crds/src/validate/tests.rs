@@ -396,3 +396,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_held_by_hand_begins_and_ends() {
+    let held = |rest: &str| fields(&member(&format!("{{breaker: {{byHand: [{{reason: x, {rest}}}]}}}}")));
+    let first = "since: '2026-01-01T00:00:00Z'";
+    assert_eq!(
+        held(&format!("state: Open, {first}, until: '2026-01-31T00:00:00Z'")),
+        [""; 0]
+    );
+    assert_eq!(held(&format!("state: Reset, {first}")), [""; 0]);
+    let no_end = ["spec.breaker.byHand[0].until: Invalid"];
+    assert_eq!(held(&format!("state: Open, {first}")), no_end);
+    assert_eq!(
+        held(&format!("state: Open, {first}, until: '2026-01-31T00:00:01Z'")),
+        no_end
+    );
+    assert_eq!(
+        held(&format!("state: Closed, {first}, until: '2026-01-01T00:00:00Z'")),
+        no_end
+    );
+    let no_beginning = ["spec.breaker.byHand[0].since: Invalid"];
+    assert_eq!(held("state: Reset"), no_beginning);
+    assert_eq!(held("state: Open, until: '2026-01-31T00:00:00Z'"), no_beginning);
+}

@@ -7,16 +7,15 @@ use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error as KubeError};
 use portolan_crds::duration::format_duration;
-use portolan_crds::{HandState, HeldBreaker, MemberCluster, TrafficClass};
+use portolan_crds::{HandState, HeldBreaker, LONGEST_BY_HAND, MemberCluster, TrafficClass};
+use serde_json::json;
 
 use crate::cli::{BreakerCommand, HoldArgs, ResetArgs};
 use crate::hub;
 
-/// What is held by hand ends by itself: it is no setting.
-const LONGEST: Duration = Duration::from_hours(30 * 24);
 /// Of a name, in bytes (spec.breaker.byHand[].by).
 const MAX_BY: usize = 256;
 /// Tries at an object that others write meanwhile.
@@ -28,7 +27,7 @@ pub(crate) async fn run(command: &BreakerCommand) -> anyhow::Result<()> {
         BreakerCommand::Close(HoldArgs { which, lasts }) => (HandState::Closed, which, Some(*lasts)),
         BreakerCommand::Reset(which) => (HandState::Reset, which, None),
     };
-    if lasts.is_some_and(|lasts| lasts.is_zero() || lasts > LONGEST) {
+    if lasts.is_some_and(|lasts| lasts.is_zero() || lasts > LONGEST_BY_HAND) {
         bail!("--for must be longer than nothing and at most 720h");
     }
     let hub = hub::client(&which.hub, which.dir.as_deref()).await?;
@@ -68,12 +67,17 @@ async fn say(hub: &Client, which: &ResetArgs, held: &HeldBreaker) -> anyhow::Res
     let name = &which.member;
     let cannot = || format!("cannot write MemberCluster {name}");
     for _ in 0..TRIES {
-        let Some(mut member) = members.get_opt(name).await.with_context(cannot)? else {
+        let Some(member) = members.get_opt(name).await.with_context(cannot)? else {
             bail!("there is no MemberCluster {name}: see portolanctl get clusters");
         };
-        let breaker = member.spec.breaker.get_or_insert_default();
-        said(&mut breaker.by_hand, held);
-        match members.replace(name, &PostParams::default(), &member).await {
+        let mut all = member.spec.breaker.unwrap_or_default().by_hand;
+        said(&mut all, held);
+        // What a newer hub knows of it stays as it is.
+        let patch = json!({
+            "metadata": {"resourceVersion": member.metadata.resource_version},
+            "spec": {"breaker": {"byHand": all}},
+        });
+        match members.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Err(KubeError::Api(status)) if status.code == 409 => {}
             written => return written.map(drop).with_context(cannot),
         }

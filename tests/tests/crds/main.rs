@@ -276,6 +276,18 @@ const BAD_MEMBER: &[(&str, &str)] = &[
         "breaker: {openFor: 3m, maxOpenFor: 30s}",
         "maxOpenFor must not be shorter than openFor",
     ),
+    (
+        "breaker: {byHand: [{state: Open, reason: x, until: '2026-01-02T03:04:05Z'}]}",
+        "since must say when it was said",
+    ),
+    (
+        "breaker: {byHand: [{state: Closed, reason: x, since: '2026-01-02T03:04:05Z'}]}",
+        "until must say when it ends",
+    ),
+    (
+        "breaker: {byHand: [{state: Open, reason: x, since: '2026-01-02T00:00:00Z', until: '2026-02-01T00:00:01Z'}]}",
+        "by 720h at most",
+    ),
 ];
 
 async fn bad_member_clusters_are_refused(client: &Client) {
