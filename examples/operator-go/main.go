@@ -3,9 +3,11 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -16,7 +18,11 @@ import (
 
 	examplev1 "example.com/greeting-operator/api/v1"
 	"example.com/greeting-operator/controller"
+	"example.com/greeting-operator/tracing"
 )
+
+// lastSpans is the time that a collector gets for them at the end.
+const lastSpans = 3 * time.Second
 
 func main() {
 	metrics := flag.String("metrics-bind-address", "0", "address of the metrics server; 0 for none")
@@ -61,12 +67,24 @@ func run(options ctrl.Options) error {
 	if err := examplev1.AddToScheme(options.Scheme); err != nil {
 		return err
 	}
+	traces, err := tracing.Start(context.Background(), controller.Name)
+	if err != nil {
+		return fmt.Errorf("cannot export traces: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastSpans)
+		defer cancel()
+		if err := traces.Stop(ctx); err != nil {
+			ctrl.Log.Error(err, "the last spans were not sent")
+		}
+	}()
+	traces.Client(config)
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("cannot make the manager: %w", err)
 	}
 	reconciler := &controller.Reconciler{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder(controller.Name)}
-	if err := reconciler.SetupWithManager(mgr); err != nil {
+	if err := reconciler.SetupWithManager(mgr, traces); err != nil {
 		return fmt.Errorf("cannot make the controller: %w", err)
 	}
 	return mgr.Start(ctrl.SetupSignalHandler())

@@ -10,6 +10,7 @@ use anyhow::Context;
 use portolan_runtime::admin::{AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
 use portolan_runtime::program::{self, Drain};
+use portolan_runtime::telemetry::Keeper;
 use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
 use portolan_runtime::{Readiness, Tasks, Telemetry};
 use portolan_wire::client::{CaNews, HubLink};
@@ -77,6 +78,8 @@ struct Parts {
     open: Arc<OpenWatches>,
     readiness: Readiness,
     registry: Registry,
+    /// Exports spans of requests that were not sampled.
+    keeper: Option<Keeper>,
 }
 
 /// Counters of the parts, each of which owns its own.
@@ -103,7 +106,8 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
     };
 
     let (accepting, clients, members) = (tasks.child(), tasks.child(), tasks.child());
-    let parts = parts(config, tasks, members.on(traffic.clone()))?;
+    let mut parts = parts(config, tasks, members.on(traffic.clone()))?;
+    parts.keeper = telemetry.keeper();
     register(&parts, &parts.registry);
     start_admin(admin, &parts, telemetry, tasks);
     start_hub(&parts, tasks)?;
@@ -165,6 +169,7 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
         open: OpenWatches::new(FanOutMetrics::default()),
         readiness: Readiness::new(),
         registry: Registry::new("router"),
+        keeper: None,
     })
 }
 
@@ -278,6 +283,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         discovery,
         metrics: metrics.requests.clone(),
         sampling: config.sampling,
+        tail: metrics.requests.tail(parts.keeper.clone(), config.tail),
         explicit_host: config.explicit_host.clone(),
         readiness: parts.readiness.clone(),
         request_timeout: config.timeouts.request,

@@ -17,12 +17,16 @@ use portolan_wire::client::host_of;
 use portolan_wire::v1::RouterPod;
 use thiserror::Error;
 
+use crate::edge::TailSettings;
 use crate::resource::enroll::Proof;
 use crate::resource::load;
 use crate::stage::identify::IdentityConfig;
 
 /// Loopback: what the admin server tells of callers and plans is for this machine.
 const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:8444";
+
+/// Of errors and slow requests, spans a second: a budget, not a way to record everything.
+const MAX_TAIL_RATE: f64 = 1000.0;
 
 /// One API server endpoint for an operator, many member clusters behind it.
 #[derive(Debug, Clone, Parser)]
@@ -36,6 +40,8 @@ pub struct Args {
     identity: IdentityArgs,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    tail: TailArgs,
     #[command(flatten)]
     admin: AdminArgs,
     /// Logs and traces.
@@ -144,6 +150,23 @@ struct LimitArgs {
     drain_timeout: Duration,
 }
 
+#[derive(Debug, Clone, clap::Args)]
+struct TailArgs {
+    /// Errors and slow requests that --trace-sample-ratio left out are kept as one span each: at most so many a second on
+    /// average, ten seconds' worth at once, and of one shard no more than half of it. 0: none.
+    #[arg(
+        long,
+        env = "PORTOLAN_TRACE_TAIL_RATE",
+        value_name = "SPANS",
+        default_value_t = 5.0,
+        allow_negative_numbers = true
+    )]
+    trace_tail_rate: f64,
+    /// A request that takes so long is slow; of a watch or an upgrade, to the head of its answer. 0: none is.
+    #[arg(long, env = "PORTOLAN_TRACE_SLOW", default_value = "2s", value_parser = parse_duration)]
+    trace_slow: Duration,
+}
+
 /// Checked settings. Holds paths of secrets, never a secret: its `Debug` is printed at start.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -161,6 +184,8 @@ pub struct Config {
     pub(crate) explicit_host: Option<String>,
     /// The part of clients' traces that is recorded; `None`: nothing is.
     pub(crate) sampling: Option<f64>,
+    /// What is kept of the others.
+    pub(crate) tail: TailSettings,
     /// How to reach the hub and to become known to it.
     pub(crate) hub: HubConfig,
     /// Whose tokens are taken.
@@ -250,6 +275,7 @@ impl TryFrom<Args> for Config {
             faults.push("--audience is empty".to_owned());
         }
         let (limits, timeouts) = bounds(&args.limits, &mut faults);
+        let tail = tail(&args.tail, &mut faults);
         if !faults.is_empty() {
             return Err(ConfigFaults(faults));
         }
@@ -264,6 +290,7 @@ impl TryFrom<Args> for Config {
             serving,
             explicit_host,
             sampling: args.telemetry.sampling(),
+            tail,
             hub,
             identity: IdentityConfig {
                 audience: args.identity.audience,
@@ -360,6 +387,19 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
     (limits, timeouts)
 }
 
+fn tail(args: &TailArgs, faults: &mut Vec<String>) -> TailSettings {
+    let rate = args.trace_tail_rate;
+    if !(0.0..=MAX_TAIL_RATE).contains(&rate) {
+        faults.push(format!(
+            "--trace-tail-rate {rate} is no number of spans a second from 0 to {MAX_TAIL_RATE}"
+        ));
+    }
+    TailSettings {
+        rate,
+        slow: args.trace_slow,
+    }
+}
+
 /// As in Pods: bytes, or as many Ki, Mi or Gi.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("", 0)];
@@ -410,6 +450,25 @@ mod tests {
     }
 
     #[test]
+    fn the_budget_of_late_spans_is_a_rate() {
+        let tail = config(&[]).expect("valid").tail;
+        assert_eq!((tail.rate.to_string().as_str(), tail.slow.as_secs()), ("5", 2));
+        let none = config(&["--trace-tail-rate", "0", "--trace-slow", "0"])
+            .expect("valid")
+            .tail;
+        assert_eq!((none.rate.to_string().as_str(), none.slow), ("0", Duration::ZERO));
+        for bad in ["NaN", "inf", "-0.1", "1001"] {
+            let refused = config(&[&format!("--trace-tail-rate={bad}")]).unwrap_err().to_string();
+            assert!(refused.contains("--trace-tail-rate"), "{bad}: {refused}");
+        }
+        let unread = ["--trace-slow=soon", "--trace-tail-rate=many"];
+        for bad in unread {
+            let args = Args::try_parse_from(NEEDED.iter().chain(&[bad]));
+            assert!(args.is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_proof_is_one_of_two() {
         let bound = config(&["--token-file", "t", "--cluster", "east"]).expect("valid");
         assert_eq!(
@@ -442,6 +501,8 @@ mod tests {
             "*.example",
             "--shed-memory",
             "1.5",
+            "--trace-tail-rate",
+            "-1",
         ];
         let args = Args::try_parse_from(
             ["portolan-router", "--hub-ca", "ca", "--state-dir", "s"]
@@ -460,6 +521,7 @@ mod tests {
             "--head-timeout",
             "--explicit-host",
             "--shed-memory",
+            "--trace-tail-rate",
         ] {
             assert!(text.contains(fault), "{fault}: {text}");
         }

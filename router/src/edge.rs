@@ -19,6 +19,7 @@ mod passing;
 mod record;
 mod span;
 mod strangers;
+mod tail;
 mod watch;
 
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use portolan_merge::resume::{Resume, ResumeBounds};
 use portolan_merge::watch::Budget;
+use portolan_runtime::telemetry::{Keeper, Unsampled};
 use portolan_runtime::{Readiness, Tasks, telemetry};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
@@ -43,9 +45,12 @@ use tracing::{Instrument as _, Span};
 pub(crate) use self::answer::Answer;
 use self::call::Call;
 use self::carried::Carried;
-use self::completion::{Completion, Names};
+use self::completion::{Completion, Latecomer};
 use self::metrics::RequestMetrics;
 use self::passing::{Attached, Right};
+use self::record::Names;
+use self::tail::Tail;
+pub(crate) use self::tail::TailSettings;
 use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::{Access, ProxyQuestion};
@@ -84,6 +89,8 @@ pub(crate) struct EdgeParts {
     pub(crate) metrics: Arc<RequestMetrics>,
     /// The part of clients' traces that is recorded; `None`: nothing is.
     pub(crate) sampling: Option<f64>,
+    /// What keeps some of those that are not sampled.
+    pub(crate) tail: Option<Arc<Tail>>,
     /// `<member>.<this>` is the explicit view of a member.
     pub(crate) explicit_host: Option<String>,
     /// Answers `/readyz`.
@@ -92,6 +99,13 @@ pub(crate) struct EdgeParts {
     pub(crate) request_timeout: Duration,
     /// Cancelled when the router drains; tunnels and connections are its tasks.
     pub(crate) tasks: Tasks,
+}
+
+impl RequestMetrics {
+    /// What keeps errors and slow requests as spans; `None` where nothing is to be kept.
+    pub(crate) fn tail(&self, keeper: Option<Keeper>, settings: TailSettings) -> Option<Arc<Tail>> {
+        Tail::new(keeper, settings, self.tail.clone()).map(Arc::new)
+    }
 }
 
 /// What all requests of one connection have in common.
@@ -211,7 +225,14 @@ impl Edge {
             trace_id: telemetry::kept_trace_id(&span, &received),
             ..Names::default()
         };
-        let mut completion = Completion::new(self.parts.metrics.clone(), names);
+        let latecomer = self.parts.tail.as_ref().and_then(|tail| {
+            let ids = Unsampled::of(&span, &received)?;
+            Some(Latecomer {
+                tail: tail.clone(),
+                ids,
+            })
+        });
+        let mut completion = Completion::new(self.parts.metrics.clone(), names, latecomer);
         let format = Media::preferred(request.headers());
         let blind = reply::reads_no_status(request.headers());
         let call = Call {
@@ -250,7 +271,7 @@ impl Edge {
             right,
             tunnel,
         } = served;
-        completion.answered(response.status());
+        completion.answered(response.status(), long);
         span::answered(span, response.status());
         let (head, body) = response.into_parts();
         let drain = watch.then(|| {
@@ -279,7 +300,7 @@ impl Edge {
     }
 
     fn refused(fault: &Fault, format: Media, completion: &mut Completion, span: &Span) -> Served {
-        completion.record.reason = Some(fault.reason());
+        completion.failed(fault);
         span::failed(span, fault);
         Served::local(reply::reply(fault, format))
     }

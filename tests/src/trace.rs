@@ -17,6 +17,10 @@ pub struct Span {
     pub start: u64,
     /// Microseconds.
     pub duration: u64,
+    /// Its trace and itself, in hex.
+    pub id: (String, String),
+    /// Spans of other traces, or of none, that it names: their trace and themselves.
+    pub links: Vec<(String, String)>,
     /// Spans it is the parent of.
     pub children: Vec<Span>,
 }
@@ -28,6 +32,11 @@ impl Span {
             .iter()
             .find(|(known, _)| known == key)
             .map(|(_, value)| value.as_str())
+    }
+
+    /// The first below it, or itself, of this name.
+    pub fn named(&self, name: &str) -> Option<&Self> {
+        self.walk().into_iter().find(|span| span.name == name)
     }
 
     /// This span and everything below it.
@@ -62,6 +71,14 @@ impl Span {
             child.render_into(text, depth + 1, tags);
         }
     }
+}
+
+/// All trees of an answer with several traces.
+pub fn trees(answer: &Value) -> Vec<Span> {
+    let traces = answer["data"].as_array().into_iter().flatten();
+    traces
+        .flat_map(|trace| roots(&serde_json::json!({"data": [trace]})))
+        .collect()
 }
 
 /// The roots of `/api/traces/{id}`: spans whose parent is not in the trace.
@@ -100,8 +117,19 @@ fn build(span: &Value, all: &[&Value], processes: &Value) -> Span {
         tags,
         start: span["startTime"].as_u64().unwrap_or_default(),
         duration: span["duration"].as_u64().unwrap_or_default(),
+        id: (text(&span["traceID"]), id.to_owned()),
+        links: links(span),
         children,
     }
+}
+
+fn links(span: &Value) -> Vec<(String, String)> {
+    let references = span["references"].as_array().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    references
+        .filter(|reference| reference["refType"] == "FOLLOWS_FROM")
+        .map(|reference| (text(&reference["traceID"]), text(&reference["spanID"])))
+        .collect()
 }
 
 fn parent(span: &Value) -> Option<String> {

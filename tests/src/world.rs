@@ -38,6 +38,8 @@ pub struct Plan<'a> {
     pub env: &'a [(&'a str, &'a str)],
     /// OTLP endpoint of the fleet's programs.
     pub otlp: Option<&'a str>,
+    /// Whether API servers and etcd export their spans too.
+    pub members_trace: bool,
 }
 
 /// A running testbed and fleet.
@@ -74,6 +76,7 @@ impl World {
                 .collect(),
             pods: plan.pods,
             apiserver_args: plan.apiserver_args,
+            otlp: plan.otlp.filter(|_| plan.members_trace).map(ToOwned::to_owned),
             ..Options::default()
         })
         .await?;

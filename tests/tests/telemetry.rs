@@ -9,10 +9,18 @@
 
 #[path = "telemetry/logs.rs"]
 mod logs;
+#[path = "telemetry/members.rs"]
+mod members;
 #[path = "telemetry/metrics.rs"]
 mod metrics;
+#[path = "telemetry/operators.rs"]
+mod operators;
 #[path = "telemetry/pages.rs"]
 mod pages;
+#[path = "telemetry/stages.rs"]
+mod stages;
+#[path = "telemetry/tail.rs"]
+mod tail;
 #[path = "telemetry/traces.rs"]
 mod traces;
 
@@ -52,6 +60,7 @@ async fn start() -> anyhow::Result<Ground> {
         namespaces: &["east/team-a", "west/team-b"],
         manifests: &manifests,
         otlp: Some(&jaeger.otlp_grpc_url),
+        members_trace: true,
         ..Plan::default()
     };
     let world = World::start(plan).await?;

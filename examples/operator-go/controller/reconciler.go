@@ -28,6 +28,7 @@ import (
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 
 	examplev1 "example.com/greeting-operator/api/v1"
+	"example.com/greeting-operator/tracing"
 )
 
 const (
@@ -54,7 +55,7 @@ func CacheOptions() cache.Options {
 }
 
 // SetupWithManager watches Greetings of all namespaces, and what they own.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, traces *tracing.Tracing) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&examplev1.Greeting{}).
 		Owns(&corev1.ConfigMap{}).
@@ -62,7 +63,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(controller.Options{
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
 		}).
-		Complete(r)
+		Complete(traces.Reconciler("Greeting", r))
 }
 
 // Reconcile brings one Greeting's children and status up to date, or says farewell.

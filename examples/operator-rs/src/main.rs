@@ -6,6 +6,7 @@ mod greeting;
 mod leader;
 mod reconcile;
 mod status;
+mod traces;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::IsTerminal as _;
@@ -17,13 +18,19 @@ use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::ClientBuilder;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::greeting::{Greeting, NAME};
+use crate::traces::{Traced, Traces};
 
 /// Ready once the program is asked to end.
 type Stop = Shared<BoxFuture<'static, ()>>;
@@ -38,27 +45,51 @@ struct Args {
     /// This replica, as written into the Lease [default: a name nobody else has]
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
+    /// Collector for traces by OTLP over gRPC, for example http://localhost:4317
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
-        .init();
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .ok()
         .context("a crypto provider is set already")?;
-    let stop = stop_signal()?;
+    let traces = Traces::start(args.otlp_endpoint.as_deref()).context("--otlp-endpoint")?;
+    log(&traces);
+    let outcome = work(args).await;
+    traces.stop().await;
+    outcome
+}
 
+fn log(traces: &Traces) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let spans = traces.tracer().map(|tracer| {
+        tracing_opentelemetry::layer()
+            .with_tracer(tracer)
+            .with_location(false)
+            .with_threads(false)
+            .with_tracked_inactivity(false)
+            .with_filter(LevelFilter::INFO)
+    });
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .with(spans)
+        .init();
+}
+
+async fn work(args: Args) -> anyhow::Result<()> {
+    let stop = stop_signal()?;
     let config = kube::Config::infer()
         .await
         .context("no kubeconfig and not in a cluster")?;
     let home = config.default_namespace.clone();
-    let client = Client::try_from(config)?;
+    let client = ClientBuilder::try_from(config)?.with_layer(&Traced).build();
     let identity = args.identity.unwrap_or_else(unique_identity);
     let mut election = leader::Election::new(client.clone(), &home, args.lease, identity.clone());
     info!(identity, namespace = home, "waiting for the lease");

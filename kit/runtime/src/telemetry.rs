@@ -27,12 +27,14 @@ mod batch;
 mod count;
 mod export;
 mod fields;
+mod kept;
 mod line;
 mod propagate;
 
 pub use batch::ACCESS;
+pub use kept::{Keeper, KeptSpan, Unsampled};
 pub use propagate::{
-    context_of, extract_context, extract_untrusted, inject_context, kept_trace_id, rename, set_parent,
+    child, context_of, extract_context, extract_untrusted, inject_context, kept_trace_id, rename, set_parent,
 };
 
 use count::{CountEvents, EventCounts};
@@ -80,7 +82,8 @@ pub struct TelemetryArgs {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide = true)]
     pub otel_exporter_otlp_endpoint: Option<String>,
 
-    /// Share of traces started here that are recorded, 0 to 1; a caller's own decision comes first
+    /// Share of traces that are recorded, 0 to 1; what a program of ours has decided is followed, what a router's clients
+    /// want is not
     #[arg(
         long,
         env = "PORTOLAN_TRACE_SAMPLE_RATIO",
@@ -162,6 +165,7 @@ pub struct Telemetry {
     // A mutex: the text as it was typed; EnvFilter prints a rearranged one.
     level: Arc<Mutex<String>>,
     provider: Option<SdkTracerProvider>,
+    keeper: Option<Keeper>,
     events: EventCounts,
     exports: ExportCounts,
     lines: batch::Lines,
@@ -198,10 +202,11 @@ fn build_with(
     output: line::Output,
 ) -> Result<(Telemetry, Dispatch), TelemetryError> {
     let exports = ExportCounts::default();
-    let provider = args
+    let (provider, keeper) = args
         .endpoint()
         .map(|endpoint| provider(service_name, endpoint, args, &exports))
-        .transpose()?;
+        .transpose()?
+        .unzip();
     let (filter, handle) = reload::Layer::new(parse_filter(&args.log_level)?);
     let lines = output.lines.clone();
     let logs = line::layer(args.log_format, output);
@@ -230,6 +235,7 @@ fn build_with(
             filter: handle,
             level,
             provider,
+            keeper,
             events,
             exports,
             lines,
@@ -253,6 +259,11 @@ impl Telemetry {
     /// The log filter in force, as it was given.
     pub fn log_level(&self) -> String {
         self.level.lock().clone()
+    }
+
+    /// What exports a span of something that is over and was not sampled; `None` where there is no collector.
+    pub fn keeper(&self) -> Option<Keeper> {
+        self.keeper.clone()
     }
 
     /// Writes the access lines and sends the spans that are left. Takes 5 seconds at most; a second call does nothing.
@@ -281,7 +292,7 @@ fn provider(
     endpoint: &str,
     args: &TelemetryArgs,
     counts: &ExportCounts,
-) -> Result<SdkTracerProvider, TelemetryError> {
+) -> Result<(SdkTracerProvider, Keeper), TelemetryError> {
     let mut builder = SpanExporter::builder()
         .with_tonic()
         .with_endpoint(endpoint)
@@ -307,13 +318,15 @@ fn provider(
             KeyValue::new("service.instance.id", instance),
         ])
         .build();
-    Ok(SdkTracerProvider::builder()
+    let keeper = Keeper::new(BatchSpanProcessor::builder(exporter).build(), &resource, service_name);
+    let provider = SdkTracerProvider::builder()
         .with_resource(resource)
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(
             args.trace_sample_ratio,
         ))))
-        .with_span_processor(BatchSpanProcessor::builder(exporter).build())
-        .build())
+        .with_span_processor(keeper.clone())
+        .build();
+    Ok((provider, keeper))
 }
 
 fn parse_filter(filter: &str) -> Result<EnvFilter, TelemetryError> {

@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use opentelemetry::Context;
 use tokio::time::Instant;
-use tracing::Span;
+use tracing::{Instrument as _, Span};
 
 use super::bounds::{TIMEOUT_GRACE, check_size, timeout};
 use super::carried::Carried;
@@ -198,7 +198,9 @@ impl Call<'_> {
     ) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         let pending = self.pending(&request);
-        let checked = self.edge.preflight.check(&forward, pending, &mut body).await;
+        let preflight = span::preflight("check", !forward.needs.is_empty());
+        let checked = self.edge.preflight.check(&forward, pending, &mut body);
+        let checked = checked.instrument(preflight).await;
         checked.map_err(|fault| not_yet(&request.asked, fault))?;
         admitted.asked(&body);
         let Identified {
@@ -284,7 +286,8 @@ impl Call<'_> {
     ) -> Result<Served, Fault> {
         let preflight = &self.edge.preflight;
         let makes_namespace = matches!(choose.by, By::NewNamespace(_) | By::Unowned(_));
-        let forward = preflight.choose(choose, self.pending(&request), &mut body).await?;
+        let chosen = preflight.choose(choose, self.pending(&request), &mut body);
+        let forward = chosen.instrument(span::preflight("choose", true)).await?;
         let cluster = forward.target.cluster.clone();
         self.completion.record.cluster = Some(cluster.clone());
         Span::current().record("clusters", &*cluster);
@@ -370,7 +373,7 @@ impl Call<'_> {
             None => classify::classify(&head.method, &head.uri, &head.headers)?,
         };
         self.completion.record.verb = Some(asked.verb);
-        span::classified(&asked);
+        self.completion.names.resource = span::classified(&asked);
         Ok(asked)
     }
 

@@ -4,28 +4,26 @@
 //! that goes away and a body that breaks are told like everything else. Caller: `edge`.
 
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::StatusCode;
-use portolan_runtime::telemetry;
+use portolan_runtime::telemetry::{self, Unsampled};
 
 use super::metrics::RequestMetrics;
-use super::record::RequestRecord;
+use super::record::{Names, RequestRecord};
+use super::span::short;
+use super::tail::Tail;
 use crate::decision::plan::Rule;
-use crate::resource::upstream::Ended;
 use crate::value::classify::Verb;
+use crate::value::fault::Fault;
 
 /// Seconds are counted from here.
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Names for the access line; not labels.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    pub(crate) caller: Option<String>,
-    pub(crate) shard: Option<String>,
-    pub(crate) method: Option<http::Method>,
-    pub(crate) path: String,
-    pub(crate) trace_id: Option<String>,
+/// How a request that was not sampled may be kept all the same.
+pub(crate) struct Latecomer {
+    pub(crate) tail: Arc<Tail>,
+    pub(crate) ids: Unsampled,
 }
 
 /// A request that is going on.
@@ -34,43 +32,55 @@ pub(crate) struct Completion {
     pub(crate) names: Names,
     started: Instant,
     metrics: Arc<RequestMetrics>,
+    /// Until it is looked at.
+    latecomer: Option<Latecomer>,
 }
 
 impl Completion {
-    pub(crate) fn new(metrics: Arc<RequestMetrics>, names: Names) -> Self {
-        let record = RequestRecord {
-            verb: None,
-            rule: None,
-            class: None,
-            cluster: None,
-            status: None,
-            reason: None,
-            ended: Ended::ClientGone,
-            head: None,
-            total: Duration::ZERO,
-            bytes: 0,
-            audited: false,
-            panicked: false,
-        };
+    pub(crate) fn new(metrics: Arc<RequestMetrics>, names: Names, latecomer: Option<Latecomer>) -> Self {
         metrics.begin();
         Self {
-            record,
+            record: RequestRecord::default(),
             names,
             started: Instant::now(),
             metrics,
+            latecomer,
         }
     }
 
-    /// The answer's head is decided.
-    pub(crate) fn answered(&mut self, status: StatusCode) {
+    /// The answer's head is decided. What is `long` may go on for hours: whether it is kept is seen now.
+    pub(crate) fn answered(&mut self, status: StatusCode, long: bool) {
         self.record.status = Some(status);
         self.record.head = Some(self.started.elapsed());
+        if long {
+            self.look(true);
+        }
+    }
+
+    /// An answer of our own, which is an error.
+    pub(crate) fn failed(&mut self, fault: &Fault) {
+        self.record.reason = Some(fault.reason());
+        if self.latecomer.is_some() {
+            let mut text = fault.to_string();
+            text.truncate(short(&text).len());
+            self.names.fault = Some(text);
+        }
+    }
+
+    fn look(&mut self, long: bool) {
+        let Some(Latecomer { tail, ids }) = self.latecomer.take() else {
+            return;
+        };
+        if tail.look((&self.record, &self.names), long, &ids) {
+            self.names.trace_id = Some(ids.trace_id());
+        }
     }
 }
 
 impl Drop for Completion {
     fn drop(&mut self) {
         self.record.total = self.started.elapsed();
+        self.look(false);
         self.metrics.observe(&self.record, self.names.trace_id.as_deref());
         let (record, names) = (&self.record, &self.names);
         if names.caller.is_none() && !self.metrics.strangers.may_write(BEGUN.elapsed().as_secs()) {

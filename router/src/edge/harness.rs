@@ -114,6 +114,7 @@ impl Router {
             discovery: Discovery::new(own, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),
             sampling: None,
+            tail: None,
             explicit_host: Some(EXPLICIT_HOST.to_owned()),
             readiness: Readiness::new(),
             request_timeout: bounds.request_timeout,

@@ -12,6 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::record::RequestRecord;
 use super::strangers::Strangers;
+use super::tail::TailMetrics;
 use crate::decision::plan::Rule;
 use crate::value::classify::Verb;
 use crate::value::code::{NONE, code_class};
@@ -64,6 +65,7 @@ pub(crate) struct RequestMetrics {
     answer_bytes: Counter,
     in_flight: Gauge,
     pub(super) strangers: Strangers,
+    pub(super) tail: TailMetrics,
 }
 
 impl Default for RequestMetrics {
@@ -76,6 +78,7 @@ impl Default for RequestMetrics {
             answer_bytes: Counter::default(),
             in_flight: Gauge::default(),
             strangers: Strangers::default(),
+            tail: TailMetrics::default(),
         }
     }
 }
@@ -96,6 +99,7 @@ impl RequestMetrics {
         let help = "Access lines that were not written: too many a second of unknown senders";
         registry.register("access_lines_left_out", help, self.strangers.left_out.clone());
         registry.register("in_flight", "Requests that are being served", self.in_flight.clone());
+        self.tail.register(registry);
     }
 
     /// A request has come.

@@ -35,3 +35,38 @@ pub(crate) struct RequestRecord {
     pub(crate) audited: bool,
     pub(crate) panicked: bool,
 }
+
+/// Names for the access line; not labels.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) caller: Option<String>,
+    pub(crate) shard: Option<String>,
+    pub(crate) method: Option<http::Method>,
+    pub(crate) path: String,
+    /// `pods` or `deployments.apps`.
+    pub(crate) resource: Option<String>,
+    /// What the client was told of an error of ours, if it is to be kept.
+    pub(crate) fault: Option<String>,
+    /// Of a trace that is kept.
+    pub(crate) trace_id: Option<String>,
+}
+
+/// A request that has just come: its client may go before anything else is known.
+impl Default for RequestRecord {
+    fn default() -> Self {
+        Self {
+            verb: None,
+            rule: None,
+            class: None,
+            cluster: None,
+            status: None,
+            reason: None,
+            ended: Ended::ClientGone,
+            head: None,
+            total: Duration::ZERO,
+            bytes: 0,
+            audited: false,
+            panicked: false,
+        }
+    }
+}

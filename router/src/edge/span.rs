@@ -2,9 +2,9 @@
 //!
 //! Attribute names are OpenTelemetry's where it has one. The span is called by what was asked, `list greetings.example.com`, or
 //! by its method alone where that is no resource. The span of what is long ends with the answer's head: spans are
-//! exported when they end, and a watch may last for hours. Caller: `edge`.
+//! exported when they end, and a watch may last for hours. What clients write is cut before it is recorded. Caller: `edge`.
 
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use opentelemetry::Context;
 use portolan_runtime::telemetry;
 use tracing::{Span, field};
@@ -12,6 +12,34 @@ use tracing::{Span, field};
 use crate::decision::plan::{Plan, Planned};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
+
+/// Of a text that a client may have written, in a span. Heads of requests may be 64 KiB, and each would be kept.
+const MAX_TEXT_BYTES: usize = 256;
+
+/// The beginning of a text, as much as a span may hold of it.
+pub(super) fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+/// Whoever invents methods does not name spans by them.
+pub(super) fn method(method: &Method) -> &str {
+    let known = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::CONNECT,
+        Method::TRACE,
+    ];
+    if known.contains(method) {
+        method.as_str()
+    } else {
+        "_OTHER"
+    }
+}
 
 /// The trace context that the client sent, if any. Clients do not choose what is recorded.
 pub(super) fn received(headers: &HeaderMap, sampling: Option<f64>) -> Context {
@@ -25,12 +53,12 @@ pub(super) fn received(headers: &HeaderMap, sampling: Option<f64>) -> Context {
 pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
     let span = tracing::info_span!(
         "request",
-        otel.name = request.method().as_str(),
+        otel.name = method(request.method()),
         otel.kind = "server",
         otel.status_code = field::Empty,
         otel.status_description = field::Empty,
-        http.request.method = request.method().as_str(),
-        url.path = request.uri().path(),
+        http.request.method = method(request.method()),
+        url.path = short(request.uri().path()),
         http.response.status_code = field::Empty,
         caller = field::Empty,
         shard = field::Empty,
@@ -43,22 +71,23 @@ pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
     span
 }
 
-pub(super) fn classified(request: &ApiRequest) {
+/// Returns the resource's name.
+pub(super) fn classified(request: &ApiRequest) -> Option<String> {
     let span = Span::current();
     if span.is_disabled() {
-        return;
+        return None;
     }
     span.record("verb", request.verb.as_str());
-    if let Some(resource) = &request.resource {
-        let kind = resource.kind();
-        telemetry::rename(&span, format!("{} {kind}", request.verb.as_str()));
-        span.record("resource", kind);
-    }
+    let mut kind = request.resource.as_ref()?.kind();
+    kind.truncate(short(&kind).len());
+    telemetry::rename(&span, format!("{} {kind}", request.verb.as_str()));
+    span.record("resource", &kind);
+    Some(kind)
 }
 
 pub(super) fn identified(caller: &str, shard: Option<&str>) {
     let span = Span::current();
-    span.record("caller", caller);
+    span.record("caller", short(caller));
     if let Some(shard) = shard {
         span.record("shard", shard);
     }
@@ -73,7 +102,7 @@ pub(super) fn planned(planned: &Planned) {
         }
         Plan::FanOut(fan) if !span.is_disabled() => {
             let clusters: Vec<&str> = fan.clusters().map(|cluster| &**cluster).collect();
-            span.record("clusters", clusters.join(","));
+            span.record("clusters", short(&clusters.join(",")));
         }
         Plan::FanOut(_)
         | Plan::Choose(_)
@@ -82,6 +111,14 @@ pub(super) fn planned(planned: &Planned) {
         | Plan::Local(_)
         | Plan::Refuse(_) => {}
     }
+}
+
+/// Of what is asked before the request may leave, where anything is.
+pub(super) fn preflight(step: &'static str, asks: bool) -> Span {
+    if !asks {
+        return Span::none();
+    }
+    telemetry::child(|| tracing::info_span!("preflight", step))
 }
 
 pub(super) fn answered(span: &Span, status: StatusCode) {
@@ -93,5 +130,5 @@ pub(super) fn answered(span: &Span, status: StatusCode) {
 
 /// Faults carry no secrets: they are what the client is told.
 pub(super) fn failed(span: &Span, fault: &Fault) {
-    span.record("otel.status_description", field::display(fault));
+    span.record("otel.status_description", short(&fault.to_string()));
 }

@@ -16,6 +16,8 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use portolan_crds::names::is_dns_label;
+use portolan_runtime::telemetry;
+use tracing::{Instrument as _, Span};
 
 pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
 use self::kept::Kept;
@@ -127,7 +129,8 @@ impl Access {
             cluster: cluster.to_owned(),
         };
         let asked = if is_dns_label(cluster) {
-            self.hub.ask(question.clone(), HUB_ANSWERS_WITHIN).await
+            let asked = self.hub.ask(question.clone(), HUB_ANSWERS_WITHIN);
+            asked.instrument(asked_at("hub")).await
         } else {
             Ok(Decision {
                 allowed: false,
@@ -144,7 +147,8 @@ impl Access {
         if let Some(decision) = self.people.get(&question, fresh) {
             return proxy_outcome(&question, &decision);
         }
-        if let Ok(decision) = self.hub.ask(question.clone(), HUB_ANSWERS_WITHIN).await {
+        let asked = self.hub.ask(question.clone(), HUB_ANSWERS_WITHIN);
+        if let Ok(decision) = asked.instrument(asked_at("hub")).await {
             self.people.put(question.clone(), decision.clone(), Duration::ZERO);
             return proxy_outcome(&question, &decision);
         }
@@ -175,7 +179,8 @@ impl Access {
         let decision = if let Some(decision) = self.acting.get(&question, |_| MEMBER) {
             decision
         } else {
-            let decision = self.ask_member(&question).await?;
+            let asked = self.ask_member(&question);
+            let decision = asked.instrument(asked_at(cluster)).await?;
             self.acting.put(question, decision.clone(), Duration::ZERO);
             decision
         };
@@ -222,6 +227,19 @@ impl Access {
             reason: status.reason.unwrap_or_default(),
         })
     }
+}
+
+/// The span of who waits for an answer of the hub or of a member.
+fn asked_at(peer: &str) -> Span {
+    telemetry::child(|| {
+        let name = format!("access review of {peer}");
+        tracing::info_span!(
+            "access review",
+            otel.name = name,
+            otel.kind = "client",
+            peer.service = peer
+        )
+    })
 }
 
 fn hub_is_away(question: &ProxyQuestion) -> Fault {

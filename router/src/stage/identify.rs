@@ -18,10 +18,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use http::{HeaderMap, HeaderValue};
-use portolan_runtime::pki;
+use portolan_runtime::{pki, telemetry};
 use portolan_wire::identity::Identity;
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Notify;
+use tracing::{Instrument as _, Span};
 
 use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
@@ -143,7 +144,10 @@ impl Identifier {
         let reviewed = match self.known(sender, snapshot, now)? {
             Known::Person { user, groups } => return Ok(Caller::Person { user, groups }),
             Known::Pod(reviewed) => reviewed,
-            Known::Signed(signed) => self.review(*signed, sender).await?,
+            Known::Signed(signed) => {
+                let span = reviewed_at(&signed.claimed.key.home_cluster);
+                self.review(*signed, sender).instrument(span).await?
+            }
         };
         caller_of(&reviewed, snapshot).map(Caller::Pod)
     }
@@ -251,6 +255,20 @@ impl Identifier {
         }
         Err(refusal.map_or_else(|| unknown_key(&named), |error| unauthenticated(&error)))
     }
+}
+
+/// The span of who waits for its token's review, also for one that another request began.
+fn reviewed_at(cluster: &str) -> Span {
+    telemetry::child(|| {
+        let name = format!("token review of {cluster}");
+        tracing::info_span!(
+            "token review",
+            otel.name = name,
+            otel.kind = "client",
+            peer.service = cluster,
+            cluster
+        )
+    })
 }
 
 /// The token of `Authorization: Bearer`, else the one that browsers put among the protocols of a WebSocket. Two

@@ -32,6 +32,7 @@ pub(crate) struct Recipe {
     pub(crate) tools: PathBuf,
     pub(crate) pods: bool,
     pub(crate) apiserver_args: Vec<String>,
+    pub(crate) otlp: Option<String>,
 }
 
 /// A real control plane with a fault stage in front of its API server. Dropping it ends all of it.
@@ -128,6 +129,7 @@ impl Cluster {
             tools,
             pods,
             apiserver_args,
+            otlp,
         } = recipe;
         let kubeconfig_of_programs = direct_kubeconfig.clone();
         let plane = ControlPlane {
@@ -137,6 +139,8 @@ impl Cluster {
             ports,
             pods,
             apiserver_args,
+            otlp,
+            name: name.to_owned(),
             kubeconfig: kubeconfig_of_programs,
         };
         let programs = Mutex::default();

@@ -30,6 +30,17 @@ const CONTROLLERS_WITHOUT_PODS: [&str; 17] = [
     "ttl-after-finished-controller",
 ];
 
+/// Per million: every trace that starts there.
+const ALL_SPANS: u32 = 1_000_000;
+
+/// An API server takes nobody's word for what is sampled but that of privileged groups: a request of anybody else begins a
+/// trace of its own, which is linked to the span that the request names, and is sampled at this rate.
+fn tracing_configuration(otlp: &str) -> String {
+    format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: {otlp}\nsamplingRatePerMillion: {ALL_SPANS}\n"
+    )
+}
+
 /// The ports of one cluster, reserved for its whole life so that a restart finds them free.
 #[derive(Debug)]
 pub(crate) struct Ports {
@@ -81,6 +92,10 @@ pub(crate) struct ControlPlane {
     /// Run pods: all controllers, a scheduler, KWOK.
     pub(crate) pods: bool,
     pub(crate) apiserver_args: Vec<String>,
+    /// Where API server and etcd send all their spans: OTLP over gRPC, `host:port`.
+    pub(crate) otlp: Option<String>,
+    /// Of the cluster, in its spans.
+    pub(crate) name: String,
     /// How the other programs reach the API server: never through the fault stage.
     pub(crate) kubeconfig: PathBuf,
 }
@@ -100,7 +115,15 @@ impl ControlPlane {
             ("unsafe-no-fsync", "true".to_owned()),
             ("log-level", "warn".to_owned()),
         ];
-        self.spawn("etcd", &flags, &[])
+        let tracing = |otlp: &String| {
+            vec![
+                "--enable-distributed-tracing=true".to_owned(),
+                format!("--distributed-tracing-address={otlp}"),
+                format!("--distributed-tracing-instance-id={}", self.name),
+                format!("--distributed-tracing-sampling-rate={ALL_SPANS}"),
+            ]
+        };
+        self.spawn("etcd", &flags, &self.otlp.as_ref().map(tracing).unwrap_or_default())
     }
 
     pub(crate) fn apiserver(&self) -> Result<Process> {
@@ -128,11 +151,16 @@ impl ControlPlane {
         ];
         // Files of one cluster among flags that are given for all.
         let folder = self.folder.display().to_string();
-        let more: Vec<String> = self
+        let mut more: Vec<String> = self
             .apiserver_args
             .iter()
             .map(|flag| flag.replace("{folder}", &folder))
             .collect();
+        if let Some(otlp) = &self.otlp {
+            let file = self.path("tracing.yaml");
+            std::fs::write(&file, tracing_configuration(otlp))?;
+            more.push(format!("--tracing-config-file={file}"));
+        }
         self.spawn("kube-apiserver", &flags, &more)
     }
 
@@ -198,6 +226,9 @@ impl ControlPlane {
         let flags = flags.iter().map(|(name, value)| format!("--{name}={value}"));
         let args: Vec<String> = flags.chain(extra.iter().cloned()).collect();
         let log = self.folder.join(format!("{program}.log"));
-        Process::spawn(&self.tools.join("bin").join(program), &args, &log)
+        // Every API server calls itself `apiserver` in its spans.
+        let cluster = format!("k8s.cluster.name={}", self.name);
+        let env = [("OTEL_RESOURCE_ATTRIBUTES", cluster.as_str())];
+        Process::spawn_in(&self.tools.join("bin").join(program), &args, &env, &log)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -13,6 +14,11 @@ use crate::eventually::{patience, within};
 use crate::port::Port;
 use crate::process::{Process, Scratch};
 use crate::tools::Bundle;
+
+/// API servers and etcd that trace everything make some hundred a second.
+const MAX_TRACES: u32 = 200_000;
+/// How far back dependencies are looked for.
+const HOUR: Duration = Duration::from_hours(1);
 
 /// A running Jaeger. Dropping it ends it.
 #[derive(Debug)]
@@ -64,6 +70,36 @@ impl Jaeger {
         self.get(&format!("/api/traces?service={service}&limit=1000")).await
     }
 
+    /// The latest traces with a span of this service and name, as [`traces`](Self::traces).
+    pub async fn find(&self, service: &str, operation: &str) -> Result<Value> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let escaped = |byte: u8| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        };
+        let [service, operation] = [service, operation].map(|text| text.bytes().map(escaped).collect::<String>());
+        self.get(&format!(
+            "/api/traces?service={service}&operation={operation}&limit=200"
+        ))
+        .await
+    }
+
+    /// Which service calls which, over all traces of the last hour: what its architecture page draws.
+    pub async fn dependencies(&self) -> Result<Vec<(String, String)>> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+        let answer = self
+            .get(&format!("/api/dependencies?endTs={now}&lookback={}", HOUR.as_millis()))
+            .await?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let links = answer["data"].as_array().into_iter().flatten();
+        Ok(links
+            .map(|link| (text(&link["parent"]), text(&link["child"])))
+            .collect())
+    }
+
     /// One trace by its hex id; an error while it is unknown.
     pub async fn trace(&self, id: &str) -> Result<Value> {
         self.get(&format!("/api/traces/{id}")).await
@@ -94,7 +130,9 @@ fn flags(otlp: &Port, query: &Port) -> Vec<String> {
         ("processor.zipkin-compact.server-host-port", any),
     ]
     .map(|(flag, port)| format!("--{flag}=127.0.0.1:{port}"))
-    .to_vec()
+    .into_iter()
+    .chain([format!("--memory.max-traces={MAX_TRACES}")])
+    .collect()
 }
 
 /// One GET over HTTP/1.0, where the body ends with the connection: too little to want an HTTP client for.

@@ -52,12 +52,18 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `program`; both its output streams are appended to `log`.
     pub(crate) fn spawn(program: &Path, args: &[String], log: &Path) -> Result<Self> {
+        Self::spawn_in(program, args, &[], log)
+    }
+
+    /// The same, with these variables besides our own.
+    pub(crate) fn spawn_in(program: &Path, args: &[String], env: &[(&str, &str)], log: &Path) -> Result<Self> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let output = File::options().create(true).append(true).open(log);
         let output = output.with_context(|| format!("opening {}", log.display()))?;
         let mut supervisor = shell(SUPERVISOR)
             .arg(program)
             .args(args)
+            .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(output)
             .spawn()

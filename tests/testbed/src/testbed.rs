@@ -22,6 +22,9 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// More flags for every API server, `--goaway-chance=0.02` for example.
     pub apiserver_args: Vec<String>,
+    /// Where API servers and etcd send spans of every request: the URL of a collector of OTLP over gRPC, such as that of
+    /// [`Jaeger`](crate::Jaeger).
+    pub otlp: Option<String>,
 }
 
 /// Running clusters. Dropping it kills everything it started, and so does the end of this process, however it comes.
@@ -62,6 +65,7 @@ impl Testbed {
             tools,
             pods: options.pods,
             apiserver_args: options.apiserver_args,
+            otlp: options.otlp.map(|url| url.trim_start_matches("http://").to_owned()),
         };
         let clusters = start_all(&options.clusters, &dir, &recipe).await?;
         Ok(Self {

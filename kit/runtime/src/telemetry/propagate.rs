@@ -6,10 +6,13 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
-use opentelemetry::trace::{SpanContext, TraceContextExt};
+use opentelemetry::trace::{SpanContext, TraceContextExt, TraceState};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+/// Of a `tracestate`: what W3C asks everybody to pass on. It goes out with every span of the trace.
+const MAX_STATE_BYTES: usize = 512;
 
 /// The caller's context; an empty one if there is none or it is malformed.
 pub fn extract_context(headers: &HeaderMap) -> Context {
@@ -17,7 +20,8 @@ pub fn extract_context(headers: &HeaderMap) -> Context {
 }
 
 /// As [`extract_context`], of somebody who must not decide what is recorded here: the trace is theirs, whether it is
-/// sampled is drawn, in this part of all cases. `None`: nothing is recorded here, and the context crosses as it is.
+/// sampled is drawn, in this part of all cases. `None`: nothing is recorded here, and the context crosses as it is. A
+/// `tracestate` that is longer than anybody must pass on is left out: it would be recorded with every span.
 pub fn extract_untrusted(headers: &HeaderMap, sampling: Option<f64>) -> Context {
     let context = extract_context(headers);
     let Some(ratio) = sampling else { return context };
@@ -27,7 +31,13 @@ pub fn extract_untrusted(headers: &HeaderMap, sampling: Option<f64>) -> Context 
     }
     let flags = theirs.trace_flags().with_sampled(rand::random::<f64>() < ratio);
     let (trace, span) = (theirs.trace_id(), theirs.span_id());
-    let ours = SpanContext::new(trace, span, flags, true, theirs.trace_state().clone());
+    let state = theirs.trace_state();
+    let state = if state.header().len() > MAX_STATE_BYTES {
+        TraceState::NONE
+    } else {
+        state.clone()
+    };
+    let ours = SpanContext::new(trace, span, flags, true, state);
     Context::new().with_remote_span_context(ours)
 }
 
@@ -52,6 +62,17 @@ pub fn kept_trace_id(span: &Span, received: &Context) -> Option<String> {
     let context = context_of(span, received);
     let context = context.span().span_context().clone();
     (context.is_valid() && context.is_sampled()).then(|| context.trace_id().to_string())
+}
+
+/// A child of the current span, for something that takes time: made only where the current one is recorded, else none,
+/// which costs nothing.
+pub fn child(make: impl FnOnce() -> Span) -> Span {
+    let current = Span::current().context();
+    if current.span().span_context().is_sampled() {
+        make()
+    } else {
+        Span::none()
+    }
 }
 
 /// Calls `span` something better than it was called when it began; recording `otel.name` does nothing by then.
@@ -125,6 +146,21 @@ mod tests {
                 !sampled,
                 "nobody records here"
             );
+        }
+    }
+
+    #[test]
+    fn what_is_recorded_with_every_span_is_bounded() {
+        for (length, kept) in [(500, true), (520, false)] {
+            let half = "v".repeat(length / 2 - 4);
+            let state = format!("aa={half},bb={half}");
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", HeaderValue::from_static(PARENT));
+            headers.insert("tracestate", HeaderValue::from_str(&state).unwrap());
+            let context = extract_untrusted(&headers, Some(1.0));
+            let span = context.span().span_context().clone();
+            assert_eq!(span.trace_id().to_string(), PARENT[3..35]);
+            assert_eq!(!span.trace_state().header().is_empty(), kept, "{}", state.len());
         }
     }
 

@@ -143,7 +143,10 @@ impl Run {
         let forward = &self.leg.forward;
         let breaker = self.upstream.breaker(forward.traffic.class);
         let pass = breaker.admit(Some(&self.leg.caller), self.leg.probe());
-        let pass = pass.map_err(|refused| refusal(&self.upstream, forward.traffic.class, &refused));
+        let pass = pass.map_err(|refused| {
+            refused_span(&self.upstream, &refused);
+            refusal(&self.upstream, forward.traffic.class, &refused)
+        });
         let mut pass = pass.map_err(|message| forward.unavailable(message))?;
         self.upstream.changed(forward.traffic.class, pass.began());
         Ok(pass)
@@ -154,6 +157,25 @@ impl Run {
         let class = self.leg.forward.traffic.class;
         tell(&self.upstream, class, pass, (Kind::of(&self.leg), outcome));
     }
+}
+
+/// A span of no length: who reads the trace sees at once that the member was not asked.
+fn refused_span(upstream: &Upstream, refused: &Refused) {
+    let _over = telemetry::child(|| {
+        tracing::info_span!(
+            "breaker refusal",
+            otel.name = format!("breaker of {}", upstream.cluster),
+            otel.status_code = "ERROR",
+            state = refused.state.as_str(),
+            reason = %refused.reason,
+            retry_in_ms = u64::try_from(refused.retry_in.as_millis()).unwrap_or(u64::MAX),
+        )
+    });
+}
+
+/// The span of a member that is asked and has not answered yet: from the first byte on the way there to the head.
+pub(super) fn first_byte(upstream: &Upstream) -> Span {
+    telemetry::child(|| tracing::info_span!("first byte", otel.name = format!("first byte of {}", upstream.cluster)))
 }
 
 /// Why nothing may be sent.
@@ -282,6 +304,7 @@ async fn deliver(run: &Run, request: Request<Body>) -> Result<Response<Body>, Up
     let swaps = leg.swaps().filter(|_| !delivered.is_whole());
     leg.still()?;
     let exchange = run.upstream.exchange(slot, request);
+    let exchange = exchange.instrument(first_byte(&run.upstream));
     let Some(mut swaps) = swaps else {
         return exchange.await;
     };

@@ -25,7 +25,7 @@ use super::acting;
 use super::metrics::Told;
 use super::outcome::{End, Kind, Silence, fault_of, judge};
 use super::received::received;
-use super::send::{inject, leg_span, suspecting, told};
+use super::send::{first_byte, inject, leg_span, suspecting, told};
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::decision::rewrite;
 use crate::resource::upstream::{Body, BodyError, Broke, UpstreamError};
@@ -85,7 +85,7 @@ async fn exchange(
 ) -> Result<Response<Body>, Fault> {
     let pass = run.pass_breaker()?;
     seen.asked();
-    let asking = std::pin::pin!(ask(run, tasks, request));
+    let asking = std::pin::pin!(ask(run, tasks, request).instrument(first_byte(&run.upstream)));
     let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, asking)).await;
     let failed = |fault: Fault| {
         tracing::Span::current().record("otel.status_code", "ERROR");

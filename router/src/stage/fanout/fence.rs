@@ -20,7 +20,9 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use portolan_merge::object_meta;
+use portolan_runtime::telemetry;
 use tokio::time::Instant;
+use tracing::{Instrument as _, field};
 
 use super::open::{Fenced, LegState, OpenLeg, OpenWatches};
 use crate::resource::upstream::{Body, BodyError, Merged};
@@ -106,10 +108,12 @@ pub(crate) async fn hold(open: &OpenWatches, write: &Write, response: Response<B
         return response;
     }
     let reached = join_all(legs.iter().map(|leg| leg.reaches(version)));
-    let outcome = match tokio::time::timeout_at(until, reached).await {
+    let span = telemetry::child(|| tracing::info_span!("fence", watches = legs.len(), outcome = field::Empty));
+    let outcome = match tokio::time::timeout_at(until, reached).instrument(span.clone()).await {
         Ok(_) => "seen",
         Err(_) => "late",
     };
+    span.record("outcome", outcome);
     open.metrics.fenced(outcome, since.elapsed());
     response
 }

@@ -26,6 +26,14 @@ impl Kind {
         }
     }
 
+    /// What it calls a reconcile in traces.
+    pub(crate) fn reconcile(self) -> &'static str {
+        match self {
+            Self::Rs => "reconciling object",
+            Self::Go => "reconcile Greeting",
+        }
+    }
+
     pub(crate) fn made_with(self) -> &'static str {
         match self {
             Self::Rs => "kube-rs (examples/operator-rs)",
@@ -41,7 +49,8 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    pub(crate) fn start(kind: Kind, kubeconfig: &Path, log: &Path) -> anyhow::Result<Self> {
+    /// `otlp`: where it sends its spans.
+    pub(crate) fn start(kind: Kind, kubeconfig: &Path, log: &Path, otlp: &str) -> anyhow::Result<Self> {
         let open = || {
             File::options()
                 .create(true)
@@ -51,6 +60,7 @@ impl Operator {
         };
         let child = Command::new(program(kind.program())?)
             .env("KUBECONFIG", kubeconfig)
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", otlp)
             .stdin(Stdio::null())
             .stdout(open()?)
             .stderr(open()?)

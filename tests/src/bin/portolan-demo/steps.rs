@@ -50,12 +50,13 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Option<Kept>> {
     demo.cut_and_heal(&mut operator, &mut watch).await?;
     drop(watch);
     head("One merged list as a trace");
-    traced::show(
-        &demo.jaeger,
-        &demo.fleet.merged_kubeconfig(SHARD),
-        "/apis/example.com/v1/greetings",
-    )
-    .await?;
+    let merged = demo.fleet.merged_kubeconfig(SHARD);
+    traced::show_list(&demo.jaeger, &merged, "/apis/example.com/v1/greetings").await?;
+    head("One reconcile as a trace: operator, router, members, etcd");
+    traced::show_reconcile(&demo.jaeger, args.operator.reconcile(), "west").await?;
+    head("Who calls whom, by these traces");
+    traced::show_graph(&demo.jaeger).await?;
+    traced::say_where(&demo.jaeger, args);
     summary();
     println!("\nThe demo did what it promised, in {} s.", started.elapsed().as_secs());
     if !args.keep {
@@ -71,15 +72,14 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Option<Kept>> {
 async fn start(args: &Args) -> anyhow::Result<Demo> {
     head("Starting real control planes: hub, east, west, and a Jaeger");
     let started = Instant::now();
+    let jaeger = Jaeger::start_with(args.jaeger_bin.clone()).await?;
     let options = Options {
         clusters: ["hub", "east", "west"].map(ToOwned::to_owned).to_vec(),
         pods: true,
+        otlp: Some(jaeger.otlp_grpc_url.clone()),
         ..Options::default()
     };
-    let (testbed, jaeger) = tokio::try_join!(
-        Testbed::start_with(options),
-        Jaeger::start_with(args.jaeger_bin.clone())
-    )?;
+    let testbed = Testbed::start_with(options).await?;
     for cluster in testbed.clusters() {
         println!("   {:<5} {}", cluster.name(), cluster.url());
     }
@@ -145,6 +145,7 @@ impl Demo {
             kind,
             &self.fleet.merged_kubeconfig(SHARD),
             &self.fleet.dir().join("operator.log"),
+            &self.jaeger.otlp_grpc_url,
         )?;
         println!("   made with {}; its log: {}", kind.made_with(), operator.log.display());
         Ok(operator)

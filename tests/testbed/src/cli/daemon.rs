@@ -40,6 +40,7 @@ async fn run(dir: &Path, flags: UpFlags) -> Result<()> {
         pods,
         dir: Some(dir.to_owned()),
         apiserver_args,
+        otlp: None,
     };
     let testbed = Arc::new(Testbed::start_with(options).await?);
     let path = socket(dir);

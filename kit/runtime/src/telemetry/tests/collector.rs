@@ -112,6 +112,76 @@ async fn spans_reach_the_collector_as_children_of_the_callers_trace() {
     assert!(tasks.shutdown(Duration::from_secs(5)).await.is_clean());
 }
 
+/// With the ids that others were told, and nothing for what is good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_not_sampled_is_kept_when_it_is_worth_it() {
+    let tasks = Tasks::new();
+    let (endpoint, received) = collector(&tasks).await;
+    let args = TelemetryArgs {
+        otlp_endpoint: Some(endpoint),
+        trace_sample_ratio: 0.0,
+        ..TelemetryArgs::default()
+    };
+    let (telemetry, dispatch, _) = with_buffer(&args);
+    let mut headers = HeaderMap::new();
+    headers.insert("traceparent", HeaderValue::from_static(PARENT));
+    let caller = extract_untrusted(&headers, Some(0.0));
+    let ids = tracing::dispatcher::with_default(&dispatch, || {
+        let span = tracing::info_span!("request");
+        set_parent(&span, caller.clone());
+        let _entered = span.enter();
+        assert!(child(|| tracing::info_span!("part")).is_none(), "nobody records it");
+        Unsampled::of(&span, &caller).expect("it is not sampled")
+    });
+    assert_eq!(ids.trace_id(), PARENT[3..35]);
+    telemetry.keeper().expect("there is a collector").keep(KeptSpan {
+        ids,
+        name: "list pods".to_owned(),
+        took: Duration::from_secs(3),
+        attributes: vec![KeyValue::new("kept", "slow")],
+        error: Some("east is away".to_owned()),
+    });
+    telemetry.shutdown().await;
+    let received = received.lock().clone();
+    let expected: [&[u8]; 6] = [
+        b"list pods",
+        b"slow",
+        b"east is away",
+        b"portolan-test",
+        &[0x4b, 0xf9, 0x2f, 0x35],
+        &[0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7],
+    ];
+    for part in expected {
+        assert!(contains(&received, part), "{}", String::from_utf8_lossy(part));
+    }
+    for part in [&b"request"[..], b"part\x00"] {
+        assert!(!contains(&received, part), "{}", String::from_utf8_lossy(part));
+    }
+    assert_eq!(telemetry.exports.spans.get(), 1);
+    assert!(tasks.shutdown(Duration::from_secs(5)).await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sampled_has_parts_and_is_not_kept_twice() {
+    let tasks = Tasks::new();
+    let (endpoint, _received) = collector(&tasks).await;
+    let args = TelemetryArgs {
+        otlp_endpoint: Some(endpoint),
+        trace_sample_ratio: 1.0,
+        ..TelemetryArgs::default()
+    };
+    let (telemetry, dispatch, _) = with_buffer(&args);
+    tracing::dispatcher::with_default(&dispatch, || {
+        let span = tracing::info_span!("request");
+        let _entered = span.enter();
+        assert!(!child(|| tracing::info_span!("part")).is_none());
+        assert!(Unsampled::of(&span, &opentelemetry::Context::new()).is_none());
+    });
+    telemetry.shutdown().await;
+    assert_eq!(telemetry.exports.spans.get(), 2);
+    assert!(tasks.shutdown(Duration::from_secs(5)).await.is_clean());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_not_there_costs_spans_and_one_warning() {
     // Bound and dropped: nobody listens there.

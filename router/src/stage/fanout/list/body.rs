@@ -12,6 +12,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::Frame;
 use portolan_merge::list::{LegMeta, ListError, ListMerge, MergedMeta, Wants};
+use portolan_runtime::telemetry;
+use tracing::Span;
 
 use super::ahead::{MemberBody, ReadAhead};
 use crate::resource::upstream::BodyError;
@@ -44,6 +46,8 @@ pub(super) struct ListBody {
     assemble: Option<Assemble>,
     done: bool,
     foreign: Option<Foreign>,
+    /// Ends with it.
+    _span: Span,
 }
 
 /// Counts what members sent though it was not asked for.
@@ -70,7 +74,9 @@ impl Drop for ListBody {
 
 impl ListBody {
     pub(super) fn new(merge: ListMerge, sources: Vec<MemberBody>, ahead: ReadAhead, assemble: Assemble) -> Self {
+        let members = sources.len();
         Self {
+            _span: telemetry::child(|| tracing::info_span!("merge", members)),
             merge,
             sources,
             ahead,
