@@ -52,6 +52,8 @@ pub struct Launch {
 #[derive(Debug)]
 pub struct Daemon {
     launch: Launch,
+    /// Before the program.
+    wrapper: Vec<String>,
     running: Option<Running>,
     bind: String,
     /// Of a hub: where it is asked about writes.
@@ -71,6 +73,7 @@ impl Daemon {
     pub async fn start(launch: Launch) -> anyhow::Result<Self> {
         let mut daemon = Self {
             launch,
+            wrapper: Vec::new(),
             running: None,
             bind: String::new(),
             webhook: String::new(),
@@ -85,6 +88,7 @@ impl Daemon {
         let text = |key: &str| addresses[key].as_str().unwrap_or_default().to_owned();
         let mut daemon = Self {
             launch,
+            wrapper: Vec::new(),
             running: None,
             bind: text("bind"),
             webhook: text("webhook"),
@@ -97,6 +101,18 @@ impl Daemon {
     /// Starts it on the addresses it had before.
     pub async fn start_again(&mut self) -> anyhow::Result<()> {
         self.start_with(&[]).await
+    }
+
+    /// With this variable, or without it, when it is started the next time.
+    pub fn set_env(&mut self, name: &str, value: Option<&str>) {
+        self.launch.env.retain(|(known, _)| known != name);
+        let set = value.map(|value| (name.to_owned(), value.to_owned()));
+        self.launch.env.extend(set);
+    }
+
+    /// Started by this command, which must become the program that is the rest of its arguments; empty for none.
+    pub fn set_wrapper(&mut self, command: &[&str]) {
+        self.wrapper = command.iter().map(|&word| word.to_owned()).collect();
     }
 
     /// The same, with these values of flags for this run, whatever they were.
@@ -140,6 +156,7 @@ impl Daemon {
         let output = File::options().create(true).append(true).open(&log);
         let mut supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "sh"])
+            .args(&self.wrapper)
             .arg(program(&self.launch.program)?)
             .args(arguments)
             .envs(self.launch.env.iter().cloned())
@@ -193,6 +210,11 @@ impl Daemon {
     pub async fn ready(&self) {
         let what = format!("{} is ready", self.launch.name);
         eventually(&what, || admin_get(&self.admin, "/readyz")).await;
+    }
+
+    /// Its process, while it runs.
+    pub fn pid(&self) -> Option<i32> {
+        self.running.as_ref().map(|running| running.pid.as_raw())
     }
 
     /// Sends a signal to the program.

@@ -202,7 +202,7 @@ async fn two_tenants_notice_nothing_of_a_siege() {
 
 /// The same before a plain proxy in front of the same API server, whose tenants have tokens of their own there.
 async fn beside(world: &World) {
-    let peer = Peer::start(world).await.unwrap();
+    let peer = Peer::start(world, None).await.unwrap();
     let (one, bad) = (peer.door("s-one").await.unwrap(), peer.door("s-bad").await.unwrap());
     let nobody = bad.clone().with_token(&peer.ca_pem, None).unwrap();
     let before = Usage::of(peer.pid()).unwrap();

@@ -40,6 +40,6 @@ mod tools;
 pub use cluster::{Backup, Cluster};
 pub use eventually::{Outcome, eventually, patience};
 pub use jaeger::Jaeger;
-pub use stage::Fault;
+pub use stage::{Fault, Stage};
 pub use testbed::{Options, Testbed};
 pub use tools::{Bundle, cache_dir, kubectl, tool};

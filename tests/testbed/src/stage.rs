@@ -6,7 +6,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::port::Port;
 
@@ -33,9 +34,18 @@ pub enum Fault {
     DelayNew(Duration),
     /// Open connections are cut with RST, new ones right after they were accepted.
     Reset,
-    /// Bytes vanish in both directions and nothing ever ends. A connection that lost bytes is cut with RST when the
+    /// As [`Fault::Blackhole`], and whoever connects hears nothing at all: its SYNs are dropped, as by a firewall or a machine that is off.
+    Unanswered,
+    /// Bytes vanish in both directions and nothing ever ends. New connections are established, by the kernel alone. A connection that lost bytes is cut with RST when the
     /// fault is over, for a stream with a hole cannot go on; one that was silent meanwhile lives.
     Blackhole,
+}
+
+impl Fault {
+    /// Whether what is sent is lost.
+    fn swallows(self) -> bool {
+        matches!(self, Self::Blackhole | Self::Unanswered)
+    }
 }
 
 /// Bytes read at once.
@@ -43,6 +53,8 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks under way in one direction: the delay line's capacity, after which the sender is slowed down.
 const CHUNKS_IN_FLIGHT: usize = 256;
 const BACKLOG: u32 = 1024;
+/// Within which a connection to a listener of ours is there, unless its backlog is full.
+const FILLED: Duration = Duration::from_millis(100);
 
 /// How long it is waited until a dropped stage's listener is closed, which takes its thread a moment.
 const CLOSING: Duration = Duration::from_secs(10);
@@ -58,36 +70,59 @@ static STAGES: LazyLock<Result<Runtime, io::Error>> = LazyLock::new(|| {
 
 /// A running stage. Dropping it closes its port and all its connections.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub struct Stage {
     port: Port,
     /// A watch: connections must see the newest fault, and may miss those in between.
     fault: watch::Sender<Fault>,
+    accepted: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
 }
 
 impl Stage {
+    /// Starts a stage on a free port in front of what listens on this one, on loopback.
+    pub fn before(target: u16) -> io::Result<Self> {
+        Self::start(Port::reserve(None)?, target)
+    }
+
     /// Starts a stage on `port` (see [`Port`]) in front of `target`.
     pub(crate) fn start(port: Port, target: u16) -> io::Result<Self> {
         let runtime = STAGES.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
         let _context = runtime.enter();
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(loopback(port.number()))?;
-        let listener = socket.listen(BACKLOG)?;
+        let listener = listen(port.number(), BACKLOG)?;
         let (fault, seen) = watch::channel(Fault::None);
-        let accepting = runtime.handle().spawn(accept(listener, loopback(target), seen));
-        Ok(Self { port, fault, accepting })
+        let accepted = Arc::new(AtomicU64::new(0));
+        let accepting = Accepting {
+            port: port.number(),
+            target: loopback(target),
+            fault: seen,
+            accepted: accepted.clone(),
+        };
+        let accepting = runtime.handle().spawn(accepting.run(listener));
+        Ok(Self {
+            port,
+            fault,
+            accepted,
+            accepting,
+        })
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Where it listens, on loopback.
+    pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    pub(crate) fn set(&self, fault: Fault) {
+    /// Connections that came, whatever became of them; those that nothing answers are not seen.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Misbehaves so from now on, or behaves again with [`Fault::None`].
+    pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
     }
 
-    pub(crate) fn fault(&self) -> Fault {
+    /// What it does now.
+    pub fn fault(&self) -> Fault {
         *self.fault.borrow()
     }
 }
@@ -107,19 +142,68 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-async fn accept(listener: TcpListener, target: SocketAddr, fault: watch::Receiver<Fault>) {
-    // The set cuts all connections when the stage is dropped.
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((client, _)) => {
-                    connections.spawn(serve(client, target, fault.clone()));
-                }
-                // Out of file descriptors, most likely: others must close before we can go on.
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-            },
-            Some(_) = connections.join_next() => {}
+/// Bound beside the [`Port`] that keeps the number.
+fn listen(port: u16, backlog: u32) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(loopback(port))?;
+    socket.listen(backlog)
+}
+
+/// What takes connections.
+struct Accepting {
+    port: u16,
+    target: SocketAddr,
+    fault: watch::Receiver<Fault>,
+    accepted: Arc<AtomicU64>,
+}
+
+impl Accepting {
+    async fn run(mut self, mut listener: TcpListener) {
+        // The set cuts all connections when the stage is dropped.
+        let mut connections = JoinSet::new();
+        loop {
+            if *self.fault.borrow_and_update() == Fault::Unanswered {
+                drop(listener);
+                listener = self.unanswered().await;
+            }
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((client, _)) => {
+                        self.accepted.fetch_add(1, Ordering::Relaxed);
+                        connections.spawn(serve(client, self.target, self.fault.clone()));
+                    }
+                    // Out of file descriptors, most likely: others must close before we can go on.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                },
+                Some(_) = connections.join_next() => {}
+                _ = self.fault.changed() => {}
+            }
+        }
+    }
+
+    /// Lets nobody be answered while that is the fault; a listener for afterwards. Linux drops the SYNs to a listener whose
+    /// backlog is full, and a backlog of none is full of one connection.
+    async fn unanswered(&mut self) -> TcpListener {
+        let full = self.listen_again(0).await;
+        let mut filling = Vec::new();
+        while let Ok(Ok(one)) = timeout(FILLED, TcpStream::connect(loopback(self.port))).await {
+            filling.push(one);
+        }
+        let ended = self.fault.wait_for(|now| *now != Fault::Unanswered).await.is_err();
+        drop((full, filling));
+        if ended {
+            std::future::pending::<()>().await;
+        }
+        self.listen_again(BACKLOG).await
+    }
+
+    async fn listen_again(&self, backlog: u32) -> TcpListener {
+        loop {
+            match listen(self.port, backlog) {
+                Ok(listener) => return listener,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
         }
     }
 }
@@ -166,8 +250,8 @@ async fn serve(client: TcpStream, target: SocketAddr, mut fault: watch::Receiver
 
 /// Connects to the API server, but not while bytes vanish: then the client's first bytes must, too.
 async fn connect(client: &TcpStream, target: SocketAddr, fault: &mut watch::Receiver<Fault>) -> Result<TcpStream, Cut> {
-    if *fault.borrow_and_update() == Fault::Blackhole {
-        let _ = fault.wait_for(|now| *now != Fault::Blackhole).await;
+    if fault.borrow_and_update().swallows() {
+        let _ = fault.wait_for(|now| !now.swallows()).await;
         // It had nowhere to go: if the client has said something, that is lost.
         if client.try_read(&mut [0; 1]).is_ok() {
             return Err(Cut);
@@ -232,7 +316,7 @@ async fn deliver(
 ) -> Result<(), Cut> {
     while let Some((arrived, chunk)) = arriving.recv().await {
         match delay(arrived, own, &mut fault).await {
-            Fault::Blackhole => return swallow(arriving, fault).await,
+            Fault::Blackhole | Fault::Unanswered => return swallow(arriving, fault).await,
             Fault::Reset => return Err(Cut),
             Fault::None | Fault::Delay(_) | Fault::DelayNew(_) => {}
         }
@@ -253,7 +337,7 @@ async fn delay(arrived: Instant, own: Duration, fault: &mut watch::Receiver<Faul
         let delay = match now {
             Fault::Delay(delay) => own + delay,
             Fault::None | Fault::DelayNew(_) => own,
-            Fault::Reset | Fault::Blackhole => return now,
+            Fault::Reset | Fault::Blackhole | Fault::Unanswered => return now,
         };
         if delay.is_zero() {
             return now;
@@ -270,7 +354,7 @@ async fn swallow(mut arriving: mpsc::Receiver<Chunk>, mut fault: watch::Receiver
     let lose = async { while arriving.recv().await.is_some() {} };
     tokio::select! {
         () = async { lose.await; std::future::pending().await } => Ok(()),
-        _ = fault.wait_for(|now| *now != Fault::Blackhole) => Err(Cut),
+        _ = fault.wait_for(|now| !now.swallows()) => Err(Cut),
     }
 }
 

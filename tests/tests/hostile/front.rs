@@ -2,7 +2,8 @@
 //! to.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -18,13 +19,16 @@ use hyper::server::conn::http2 as server;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
+use portolan_runtime::Tasks;
+use portolan_runtime::pki::CertificateAuthority;
 use portolan_runtime::tls::{self, ALPN_GRPC, ClientAuth, Identity, IdentityStore, TrustStore};
-use portolan_runtime::{Secret, Tasks};
 use rustls::{ClientConfig, ServerConfig};
 use rustls_pki_types::ServerName;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+const DAY: Duration = Duration::from_hours(24);
 
 /// What it does to a request whose path has a word in it. `None`: as it would be.
 pub(crate) type Lie = Box<dyn Fn(&Uri) -> Option<Told> + Send + Sync>;
@@ -38,6 +42,10 @@ pub(crate) enum Told {
     With(&'static [(&'static str, &'static str)]),
     /// The truth about something else.
     Of(String),
+    /// The truth, so much later.
+    Late(Duration),
+    /// The truth, after so many times as long as it took.
+    Slower(u32),
     /// Nothing, for as long as somebody waits.
     Never,
 }
@@ -50,9 +58,15 @@ pub(crate) struct Front {
     /// As `caBundle` of a MemberCluster.
     pub(crate) ca_bundle: String,
     shared: Arc<Shared>,
-    /// Its own: it outlives the test that started it.
-    _runtime: Runtime,
+    ca: CertificateAuthority,
+    identity: Arc<IdentityStore>,
+    /// Its own: it outlives the test that started it. Of one thread, see [`Front::freeze`].
+    runtime: Runtime,
 }
+
+/// Stopped, as by SIGSTOP, until this is dropped.
+#[allow(dead_code, reason = "not by every suite")]
+pub(crate) struct Frozen(#[allow(dead_code, reason = "dropped")] mpsc::Sender<()>);
 
 struct Shared {
     server: SocketAddr,
@@ -66,10 +80,9 @@ struct Shared {
 impl Front {
     /// Before the API server at `url`.
     pub(crate) fn start(url: &str, ca_pem: &str) -> anyhow::Result<Self> {
-        let key = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
-        let (certificate, private) = (key.cert.pem(), Secret::new(key.signing_key.serialize_pem()));
-        let identity = IdentityStore::new(Identity::from_pem(&certificate, &private)?);
-        let config = tls::server_config(identity, ClientAuth::None, ALPN_GRPC)?;
+        let ca = CertificateAuthority::generate("front")?;
+        let identity = IdentityStore::new(issued(&ca, DAY)?);
+        let config = tls::server_config(identity.clone(), ClientAuth::None, ALPN_GRPC)?;
         let listener = std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -88,9 +101,11 @@ impl Front {
         runtime.spawn(async move { accept(TcpListener::from_std(listener)?, config, served).await });
         Ok(Self {
             url: format!("https://{address}"),
-            ca_bundle: STANDARD.encode(certificate),
+            ca_bundle: STANDARD.encode(ca.pem()),
             shared,
-            _runtime: runtime,
+            ca,
+            identity,
+            runtime,
         })
     }
 
@@ -117,6 +132,43 @@ impl Front {
     pub(crate) fn forget(&self) {
         self.shared.asked.lock().clear();
     }
+}
+
+#[allow(dead_code, reason = "not by every suite")]
+impl Front {
+    /// Tells the truth about everything again.
+    pub(crate) fn is_honest(&self) {
+        self.shared.lies.lock().clear();
+    }
+
+    /// A certificate of its own CA on new connections, which ends `ttl` from now.
+    pub(crate) fn wears(&self, ttl: Duration) -> anyhow::Result<()> {
+        self.identity.set(issued(&self.ca, ttl)?);
+        Ok(())
+    }
+
+    /// A certificate of a CA that nobody knows on new connections.
+    pub(crate) fn wears_a_strangers(&self) -> anyhow::Result<()> {
+        let stranger = CertificateAuthority::generate("front")?;
+        self.identity.set(issued(&stranger, DAY)?);
+        Ok(())
+    }
+
+    /// Stops its one thread, and with it all but what the kernel does: connections are established, and nothing is answered.
+    pub(crate) fn freeze(&self) -> Frozen {
+        let (held, until) = mpsc::channel();
+        self.runtime.spawn(async move {
+            // Blocks on purpose, and ends when the other end is dropped.
+            let _ = until.recv();
+        });
+        Frozen(held)
+    }
+}
+
+/// A leaf for loopback.
+fn issued(ca: &CertificateAuthority, ttl: Duration) -> anyhow::Result<Identity> {
+    let issued = ca.issue_server("front", &["127.0.0.1"], ttl)?;
+    Ok(Identity::from_pem(&issued.cert_pem, &issued.key_pem)?)
 }
 
 async fn accept(listener: TcpListener, config: Arc<ServerConfig>, shared: Arc<Shared>) -> std::io::Result<()> {
@@ -169,16 +221,21 @@ async fn answer(
     let lie = shared.lie(request.uri());
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     let (mut more, mut path) = (&[][..], parts.path_and_query.take());
+    let mut slower = 0;
     match lie {
         None => {}
         Some(Told::Head(head)) => return Ok(head.body(Empty::new().map_err(|never| match never {}).boxed())?),
         Some(Told::Never) => std::future::pending().await,
+        Some(Told::Late(by)) => tokio::time::sleep(by).await,
+        Some(Told::Slower(times)) => slower = times - 1,
         Some(Told::With(headers)) => more = headers,
         Some(Told::Of(other)) => path = Some(other.parse()?),
     }
     (parts.scheme, parts.authority, parts.path_and_query) = (Some(Scheme::HTTPS), Some(shared.authority.clone()), path);
     *request.uri_mut() = Uri::from_parts(parts)?;
+    let asked = Instant::now();
     let mut response = member.send_request(request).await?.map(BodyExt::boxed);
+    tokio::time::sleep(asked.elapsed() * slower).await;
     for (name, value) in more {
         response.headers_mut().append(*name, value.parse()?);
     }

@@ -1,4 +1,4 @@
-//! A plain proxy before east's API server: what any proxy takes of the same attack.
+//! A plain proxy before east's API server, and maybe before another: what any proxy takes of the same attack or fault.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,8 +19,16 @@ pub(crate) struct Peer<'a> {
     _dir: tempfile::TempDir,
 }
 
+/// What else the proxy is to stand before.
+#[derive(Clone, Copy)]
+pub(crate) struct Second<'a> {
+    /// `host:port`.
+    pub(crate) address: &'a str,
+    pub(crate) ca_pem: &'a str,
+}
+
 impl<'a> Peer<'a> {
-    pub(crate) async fn start(world: &'a World) -> anyhow::Result<Self> {
+    pub(crate) async fn start(world: &'a World, second: Option<Second<'_>>) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         let key = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
         let (identity, ca) = (dir.path().join("identity.pem"), dir.path().join("ca.pem"));
@@ -29,8 +37,15 @@ impl<'a> Peer<'a> {
         std::fs::write(&ca, east.ca_pem())?;
         let addresses = dir.path().join("addresses.json");
         let backend = east.direct_url().replace("https://", "");
-        let proxy = Command::new(program("portolan-bench")?)
-            .args(["forwarder", "--identity", &argument(&identity), "--backend", &backend])
+        let mut proxy = Command::new(program("portolan-bench")?);
+        proxy.arg("forwarder");
+        if let Some(Second { address, ca_pem }) = second {
+            let ca = dir.path().join("second.pem");
+            std::fs::write(&ca, ca_pem)?;
+            proxy.args(["--second", address, "--second-ca", &argument(&ca)]);
+        }
+        let proxy = proxy
+            .args(["--identity", &argument(&identity), "--backend", &backend])
             .args([
                 "--backend-ca",
                 &argument(&ca),
@@ -50,20 +65,26 @@ impl<'a> Peer<'a> {
         })
     }
 
+    #[allow(dead_code, reason = "not by every suite")]
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.proxy.id()).unwrap_or(i32::MAX)
     }
 
-    /// Through the proxy, as an account that may do what a tenant does in its namespace.
+    /// Through the proxy, as an account of east that may do what a tenant does in its namespace.
     pub(crate) async fn door(&self, namespace: &str) -> anyhow::Result<Door> {
-        let cluster = self.world.cluster("east");
+        self.door_to("east", namespace).await
+    }
+
+    /// The same for an account of this cluster, before which the proxy is to stand.
+    pub(crate) async fn door_to(&self, cluster: &str, namespace: &str) -> anyhow::Result<Door> {
+        let (name, cluster) = (cluster, self.world.cluster(cluster));
         let pod = PodSpec {
             namespace,
             name: "peer",
             service_account: "peer",
             labels: json!({}),
         };
-        self.world.pod("east", pod).await?;
+        self.world.pod(name, pod).await?;
         let account = format!("--serviceaccount={namespace}:peer");
         let bind = [
             "create",
@@ -74,9 +95,9 @@ impl<'a> Peer<'a> {
             "--clusterrole=cluster-admin",
             &account,
         ];
-        self.world.direct("east").ok(&bind).await?;
+        self.world.direct(name).ok(&bind).await?;
         let token = cluster.issue_token(namespace, "peer", &[], None).await?;
-        let mut door = self.world.direct_door("east").await?;
+        let mut door = self.world.direct_door(name).await?;
         door.address.clone_from(&self.address);
         door.with_token(&self.ca_pem, Some(&token))
     }

@@ -22,7 +22,7 @@ pub(crate) struct Probe {
 pub(crate) struct Seen {
     pub(crate) answered: usize,
     pub(crate) failures: Vec<String>,
-    waited: Vec<Duration>,
+    pub(crate) waited: Vec<Duration>,
 }
 
 impl Probe {

@@ -202,3 +202,24 @@ async fn a_dropped_stage_ends_its_connections_and_frees_its_port() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn whoever_connects_to_what_does_not_answer_hears_nothing() {
+    let scene = Scene::new().await;
+    let (mut old, mut old_server) = scene.pair().await;
+    scene.stage.set(Fault::Unanswered);
+    let address = loopback(scene.stage.port());
+    eventually("SYNs are dropped", || async {
+        timeout(SOON, TcpStream::connect(address)).await.is_err()
+    })
+    .await;
+    old.write_all(b"lost").await.unwrap();
+    assert!(is_silent(&mut old_server).await);
+    assert!(timeout(SOON, TcpStream::connect(address)).await.is_err());
+    scene.stage.set(Fault::None);
+    assert!(is_reset(&mut old_server).await, "a stream with a hole cannot go on");
+    let (mut client, mut server) = scene.pair().await;
+    client.write_all(b"again").await.unwrap();
+    assert_eq!(read(&mut server).await.unwrap(), b"again");
+    assert_eq!(scene.stage.accepted(), 2);
+}
