@@ -9,19 +9,20 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Request, Response, Uri};
+use http::{Request, Response, Uri, Version};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http2 as client;
-use hyper::server::conn::http2 as server;
+use hyper::server::conn::{http1, http2 as server};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use portolan_runtime::Tasks;
 use portolan_runtime::pki::CertificateAuthority;
-use portolan_runtime::tls::{self, ALPN_GRPC, ClientAuth, Identity, IdentityStore, TrustStore};
+use portolan_runtime::tls::{self, ALPN_GRPC, ALPN_HTTP, ClientAuth, Identity, IdentityStore, TrustStore};
 use rustls::{ClientConfig, ServerConfig};
 use rustls_pki_types::ServerName;
 use tokio::net::{TcpListener, TcpStream};
@@ -82,7 +83,7 @@ impl Front {
     pub(crate) fn start(url: &str, ca_pem: &str) -> anyhow::Result<Self> {
         let ca = CertificateAuthority::generate("front")?;
         let identity = IdentityStore::new(issued(&ca, DAY)?);
-        let config = tls::server_config(identity.clone(), ClientAuth::None, ALPN_GRPC)?;
+        let config = tls::server_config(identity.clone(), ClientAuth::None, ALPN_HTTP)?;
         let listener = std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -180,10 +181,14 @@ async fn accept(listener: TcpListener, config: Arc<ServerConfig>, shared: Arc<Sh
             if let Ok(stream) = acceptor.accept(stream).await {
                 let Ok(member) = shared.connect().await else { return };
                 let service = service_fn(move |request| answer(shared.clone(), member.clone(), request));
-                // One that breaks is the router's to report.
-                let _ = server::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await;
+                // One that breaks is the router's to report. By HTTP/1.1 it asks for `/readyz`.
+                if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                    let builder = server::Builder::new(TokioExecutor::new());
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                } else {
+                    let builder = http1::Builder::new();
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                }
             }
         });
     }
@@ -233,6 +238,8 @@ async fn answer(
     }
     (parts.scheme, parts.authority, parts.path_and_query) = (Some(Scheme::HTTPS), Some(shared.authority.clone()), path);
     *request.uri_mut() = Uri::from_parts(parts)?;
+    *request.version_mut() = Version::HTTP_2;
+    request.headers_mut().remove(CONNECTION);
     let asked = Instant::now();
     let mut response = member.send_request(request).await?.map(BodyExt::boxed);
     tokio::time::sleep(asked.elapsed() * slower).await;
