@@ -40,6 +40,9 @@ pub(crate) fn judge(case: &Case, row: &mut Row) {
     if case.kind != Kind::Half && open.all() as f64 > AT_MOST_A_SECOND * (open.seconds + 1.0) {
         wrong.push(format!("asked too often while open: {open:?}"));
     }
+    if case.kind == Kind::Half && row.callers.failed > 0 {
+        wrong.push(format!("with one endpoint left: {:?}", row.callers));
+    }
     let relists = row.relists.iter().filter(|(_, times)| **times > 1);
     wrong.extend(relists.map(|(client, times)| format!("{client} listed {times} times")));
     row.wrong.extend(wrong);

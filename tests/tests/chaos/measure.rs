@@ -38,8 +38,10 @@ pub(crate) struct Scene {
     pub(crate) well: Duration,
     /// When callers began.
     pub(crate) began: Instant,
+    /// Of the sick member, by the router and by the proxy.
+    pub(crate) callers: [Callers; 2],
     /// Ends with it.
-    pub(crate) _beside: (Peer<'static>, [Callers; 2]),
+    pub(crate) _peer: Peer<'static>,
 }
 
 /// West's breakers, by class.
@@ -111,6 +113,7 @@ impl Scene {
         row.healthy = self.load().since(before);
 
         let [ours, theirs] = self.others.clone().map(|door| Probe::start(door, EAST));
+        self.callers.each_ref().map(Callers::told);
         let work = Work::start(ground.sick_door().await?, ground.world.merged("alpha"), slug(&row));
         self.sick(case, &mut row).await?;
         (row.others, row.others_behind_proxy) = (Felt::of(&ours.end().await), Felt::of(&theirs.end().await));
@@ -147,6 +150,7 @@ impl Scene {
         if opens {
             row.open = self.load().since(open);
         }
+        [row.callers, row.callers_behind_proxy] = self.callers.each_ref().map(Callers::told);
         case.kind.lift(ground, inflicted).await?;
         row.back_milliseconds = self.until_back(case, row.hub_away).await?;
         Ok(())

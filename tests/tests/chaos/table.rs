@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Serialize;
 
+use crate::load::Told;
 use crate::probe::Seen;
 
 /// What callers felt who use other members.
@@ -83,6 +84,9 @@ pub(crate) struct Row {
     pub(crate) others_behind_proxy: Felt,
     /// In another member, for the shard that uses the sick one too: from a Greeting's making to its condition.
     pub(crate) reconcile: Felt,
+    /// What the sick member's own callers were told meanwhile.
+    pub(crate) callers: Told,
+    pub(crate) callers_behind_proxy: Told,
     /// Until both breakers, for lists and for single objects, were open; of half the endpoints, until one was ejected.
     pub(crate) opened_milliseconds: Option<u64>,
     /// Until both kinds of requests were answered, after the fault was over.

@@ -401,8 +401,8 @@ impl Core {
         match (outcome, self.state) {
             (Outcome::Success, _) => Some(self.close(now, Why::ProbeSucceeded)),
             (Outcome::Failure | Outcome::TimedOut | Outcome::Unreachable, State::HalfOpen) => {
-                // Ready it said, and was not.
-                let was_wrong = self.word == Word::Taken;
+                // Ready it said, and was not. Where the way broke again, the next look tells so itself.
+                let was_wrong = self.word == Word::Taken && outcome != Outcome::Unreachable;
                 let word = if was_wrong { Word::Ignored } else { outcome.word() };
                 Some(self.open(now, jitter, Why::ProbeFailed, word))
             }

@@ -274,6 +274,27 @@ fn a_member_that_is_ready_ends_the_open_time_of_what_failed_and_not_of_what_was_
     assert!(core.wants_readyz(), "but now it is known why nothing came");
 }
 
+/// A member that flaps would be away for all of an open time that has grown by it.
+#[test]
+fn a_way_that_broke_again_leaves_the_readyz_its_worth() {
+    let now = Instant::now();
+    let mut core = opened_by(Outcome::Unreachable, now);
+    for _ in 0..10 {
+        core.readyz(Readyz::Ready).unwrap();
+        let probe = pass(&mut core, now, Probe::Telling);
+        core.record(probe, Outcome::Unreachable, now, 1.0);
+        assert!(
+            refused(&mut core, now + OPEN_FOR, Probe::Telling),
+            "open for longer by now"
+        );
+        assert!(core.wants_readyz());
+    }
+    core.readyz(Readyz::Ready).unwrap();
+    let probe = pass(&mut core, now, Probe::Telling);
+    core.record(probe, Outcome::Success, now, 1.0);
+    assert_eq!(core.state(), State::Closed);
+}
+
 #[test]
 fn a_readyz_that_was_wrong_counts_for_nothing_until_the_open_time_is_over() {
     let now = Instant::now();
