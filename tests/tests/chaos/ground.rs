@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -26,6 +27,9 @@ pub(crate) const WEST: &str = "/api/v1/namespaces/team-b/configmaps";
 pub(crate) const EAST: &str = "/api/v1/namespaces/team-c/configmaps";
 const CRD: &str = include_str!("../../../examples/greeting-crd.yaml");
 
+/// Members are in other places than routers. What a busy machine adds is little beside it, and no pace of the member's.
+const AWAY: Duration = Duration::from_millis(40);
+
 /// One way to west: a network that can misbehave, and an API server that can lie, before the real one.
 pub(crate) struct Way {
     pub(crate) stage: Stage,
@@ -37,6 +41,7 @@ impl Way {
         let west = world.cluster("west");
         // Its runtime must not end in another's.
         let front = Box::leak(Box::new(Front::start(&west.direct_url(), west.ca_pem())?));
+        front.is_away_by(AWAY);
         Ok(Self {
             stage: before(front)?,
             front,

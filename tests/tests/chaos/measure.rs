@@ -1,6 +1,6 @@
 //! One fault: well for a while, sick, well again, and what everybody felt of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) const SLACK: u32 = 3;
 /// Of the member's recovery.
 pub(crate) const BACK_WITHIN: Duration = Duration::from_secs(2);
 /// Nothing is waited for longer.
-const SEEN_WITHIN: Duration = Duration::from_secs(60);
+const SEEN_WITHIN: Duration = Duration::from_secs(75);
 const LOOK: Duration = Duration::from_millis(20);
 /// A member's pace is known from what it took two minutes ago and more, by whole minutes.
 const PACE_AFTER: Duration = Duration::from_secs(200);
@@ -54,12 +54,10 @@ impl Breakers {
         Ok(Self(all))
     }
 
-    fn are_open(&self) -> bool {
-        let is_open = |class: &str| {
-            let mut of_class = self.0.iter().filter(|breaker| breaker["class"] == class);
-            of_class.next().is_some_and(|breaker| breaker["state"] == "open")
-        };
-        is_open("unary") && is_open("list")
+    /// Classes that are open.
+    fn open(&self) -> impl Iterator<Item = &str> {
+        let open = self.0.iter().filter(|breaker| breaker["state"] == "open");
+        open.filter_map(|breaker| breaker["class"].as_str())
     }
 
     fn transitions(&self) -> BTreeMap<String, u64> {
@@ -94,15 +92,10 @@ fn slug(row: &Row) -> String {
 
 impl Scene {
     /// Measures a fault, between two times at which all is well.
-    pub(crate) async fn row(&mut self, case: &Case, hub_away: bool) -> anyhow::Result<Row> {
+    pub(crate) async fn measure(&mut self, case: &Case, row: &mut Row) -> anyhow::Result<()> {
         let ground = self.ground;
-        let mut row = Row {
-            fault: case.name.to_owned(),
-            hub_away,
-            ..Row::default()
-        };
         case.kind.prepare(ground).await?;
-        ground.hub_is(hub_away).await?;
+        ground.hub_is(row.hub_away).await?;
         self.is_well().await?;
         if case.kind.needs_a_pace() {
             tokio::time::sleep(PACE_AFTER.saturating_sub(self.began.elapsed())).await;
@@ -113,9 +106,11 @@ impl Scene {
         row.healthy = self.load().since(before);
 
         let [ours, theirs] = self.others.clone().map(|door| Probe::start(door, EAST));
-        self.callers.each_ref().map(Callers::told);
-        let work = Work::start(ground.sick_door().await?, ground.world.merged("alpha"), slug(&row));
-        self.sick(case, &mut row).await?;
+        for callers in &self.callers {
+            callers.told();
+        }
+        let work = Work::start(ground.sick_door().await?, ground.world.merged("alpha"), slug(row));
+        self.sick(case, row).await?;
         (row.others, row.others_behind_proxy) = (Felt::of(&ours.end().await), Felt::of(&theirs.end().await));
         row.reconcile = work.end().await;
         let blind = self.clients.see_anew(ground).await?;
@@ -128,8 +123,7 @@ impl Scene {
         if case.kind == Kind::Half {
             ground.hub_is(false).await?;
         }
-        case.kind.tidy(ground).await?;
-        Ok(row)
+        case.kind.tidy(ground).await
     }
 
     /// From the fault's beginning until all is as before.
@@ -170,13 +164,16 @@ impl Scene {
             Opens::Within(time) => time * SLACK,
             Opens::Never | Opens::Maybe => case.lasts,
         };
+        let mut seen = BTreeSet::new();
         while sick.elapsed() < at_most {
+            let breakers = Breakers::of(self.ground).await?;
+            seen.extend(breakers.open().map(str::to_owned));
             let open = if case.kind == Kind::Half {
                 let told = self.ground.admin("/endpoints").await?;
                 told.iter()
                     .any(|endpoint| endpoint["cluster"] == "west" && endpoint["state"] == "ejected")
             } else {
-                Breakers::of(self.ground).await?.are_open()
+                seen.contains("unary") && seen.contains("list")
             };
             if open {
                 return Ok(Some(milliseconds(sick.elapsed())));

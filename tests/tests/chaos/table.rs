@@ -121,6 +121,14 @@ const HEAD: [&str; 8] = [
 ];
 
 impl Row {
+    pub(crate) fn new(fault: &str, hub_away: bool) -> Self {
+        Self {
+            fault: fault.to_owned(),
+            hub_away,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn name(&self) -> String {
         format!("{}{}", self.fault, if self.hub_away { ", hub away" } else { "" })
     }

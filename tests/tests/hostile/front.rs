@@ -74,6 +74,8 @@ struct Shared {
     authority: Authority,
     tls: Arc<ClientConfig>,
     asked: Mutex<Vec<String>>,
+    /// How far the member is away.
+    away: Mutex<Duration>,
     lies: Mutex<Vec<(&'static str, Lie)>>,
     tasks: Tasks,
 }
@@ -95,6 +97,7 @@ impl Front {
             authority,
             tls: tls::client_config(TrustStore::from_pem(ca_pem)?, None, ALPN_GRPC)?,
             asked: Mutex::default(),
+            away: Mutex::default(),
             lies: Mutex::default(),
             tasks: Tasks::new(),
         });
@@ -137,6 +140,11 @@ impl Front {
 
 #[allow(dead_code, reason = "not by every suite")]
 impl Front {
+    /// Everything takes so much longer from now on.
+    pub(crate) fn is_away_by(&self, away: Duration) {
+        *self.shared.away.lock() = away;
+    }
+
     /// Tells the truth about everything again.
     pub(crate) fn is_honest(&self) {
         self.shared.lies.lock().clear();
@@ -240,7 +248,8 @@ async fn answer(
     *request.uri_mut() = Uri::from_parts(parts)?;
     *request.version_mut() = Version::HTTP_2;
     request.headers_mut().remove(CONNECTION);
-    let asked = Instant::now();
+    let (asked, away) = (Instant::now(), *shared.away.lock());
+    tokio::time::sleep(away).await;
     let mut response = member.send_request(request).await?.map(BodyExt::boxed);
     tokio::time::sleep(asked.elapsed() * slower).await;
     for (name, value) in more {
