@@ -51,6 +51,14 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 const EXPORT_RETRIES: usize = 1;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Of a text that somebody else may have written, in a span. Heads of requests may be 64 KiB, and each would be kept.
+const MAX_TEXT_BYTES: usize = 256;
+
+/// The beginning of a text, as much as a span may hold of it.
+pub fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
 /// Form of the log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {

@@ -7,11 +7,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use http::StatusCode;
-use portolan_runtime::telemetry::{self, Unsampled};
+use portolan_runtime::telemetry::{self, Unsampled, short};
 
 use super::metrics::RequestMetrics;
 use super::record::{Names, RequestRecord};
-use super::span::short;
 use super::tail::Tail;
 use crate::decision::plan::Rule;
 use crate::value::classify::Verb;

@@ -6,20 +6,12 @@
 
 use http::{HeaderMap, Method, Request, StatusCode};
 use opentelemetry::Context;
-use portolan_runtime::telemetry;
+use portolan_runtime::telemetry::{self, short};
 use tracing::{Span, field};
 
 use crate::decision::plan::{Plan, Planned};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
-
-/// Of a text that a client may have written, in a span. Heads of requests may be 64 KiB, and each would be kept.
-const MAX_TEXT_BYTES: usize = 256;
-
-/// The beginning of a text, as much as a span may hold of it.
-pub(super) fn short(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
-}
 
 /// Whoever invents methods does not name spans by them.
 pub(super) fn method(method: &Method) -> &str {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use opentelemetry::KeyValue;
 use parking_lot::Mutex;
-use portolan_runtime::telemetry::{Keeper, KeptSpan, Unsampled};
+use portolan_runtime::telemetry::{Keeper, KeptSpan, Unsampled, short};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,7 +19,7 @@ use prometheus_client::registry::Registry;
 
 use self::budget::Budget;
 use super::record::{Names, RequestRecord};
-use super::span::{method, short};
+use super::span::method;
 use crate::decision::plan::Rule;
 use crate::resource::upstream::Ended;
 use crate::value::classify::Verb;
@@ -180,6 +180,8 @@ mod tests {
 
     use super::*;
 
+    const LATE: Duration = Duration::from_secs(3);
+
     fn record() -> RequestRecord {
         RequestRecord {
             rule: Some(Rule::OwnedNamespace),
@@ -191,87 +193,50 @@ mod tests {
         }
     }
 
+    fn but(change: impl FnOnce(&mut RequestRecord)) -> RequestRecord {
+        let mut record = record();
+        change(&mut record);
+        record
+    }
+
+    fn code(code: u16) -> RequestRecord {
+        but(|record| record.status = StatusCode::from_u16(code).ok())
+    }
+
     #[test]
-    fn what_is_kept() {
-        let slow = Duration::from_secs(2);
-        let late = Duration::from_secs(3);
-        let with = |change: fn(&mut RequestRecord)| {
-            let mut record = record();
-            change(&mut record);
-            record
-        };
-        let code = |code| RequestRecord {
-            status: StatusCode::from_u16(code).ok(),
-            ..record()
-        };
-        for (name, record, long, why) in [
-            ("a good one", record(), false, None),
-            ("refused", code(403), false, None),
-            ("shed", code(429), false, None),
-            ("member away", code(503), false, Some(Why::Error)),
-            (
-                "not ready",
-                RequestRecord {
-                    rule: None,
-                    ..code(503)
-                },
-                false,
-                None,
-            ),
-            ("watch refused", code(504), true, Some(Why::Error)),
-            (
-                "a panic",
-                with(|record| record.panicked = true),
-                false,
-                Some(Why::Error),
-            ),
-            (
-                "half an answer",
-                with(|record| record.ended = Ended::Broken),
-                false,
-                Some(Why::Error),
-            ),
-            (
-                "a watch that broke",
-                with(|record| record.ended = Ended::Broken),
-                true,
-                None,
-            ),
-            (
-                "slow",
-                RequestRecord {
-                    total: late,
-                    ..record()
-                },
-                false,
-                Some(Why::Slow),
-            ),
-            (
-                "a long watch",
-                RequestRecord {
-                    total: late,
-                    ..record()
-                },
-                true,
-                None,
-            ),
-            (
-                "a watch that began late",
-                RequestRecord {
-                    head: Some(late),
-                    ..record()
-                },
-                true,
-                Some(Why::Slow),
-            ),
+    fn errors_are_kept() {
+        let broken = || but(|record| record.ended = Ended::Broken);
+        let not_ready = but(|record| (record.rule, record.status) = (None, Some(StatusCode::SERVICE_UNAVAILABLE)));
+        for (name, record, long, kept) in [
+            ("a good one", record(), false, false),
+            ("refused", code(403), false, false),
+            ("shed", code(429), false, false),
+            ("member away", code(503), false, true),
+            ("not ready", not_ready, false, false),
+            ("watch refused", code(504), true, true),
+            ("a panic", but(|record| record.panicked = true), false, true),
+            ("half an answer", broken(), false, true),
+            ("a watch that broke", broken(), true, false),
         ] {
-            assert_eq!(Why::of(&record, long, slow), why, "{name}");
+            let why = Why::of(&record, long, Duration::from_secs(2));
+            assert_eq!(why, kept.then_some(Why::Error), "{name}");
         }
-        let never = RequestRecord {
-            total: late,
-            ..record()
-        };
-        assert_eq!(Why::of(&never, false, Duration::ZERO), None, "0 is never");
+    }
+
+    #[test]
+    fn slow_ones_are_kept() {
+        let total = || but(|record| record.total = LATE);
+        let head = but(|record| record.head = Some(LATE));
+        let two = Duration::from_secs(2);
+        for (name, record, long, slow, kept) in [
+            ("slow", total(), false, two, true),
+            ("not so slow", total(), false, LATE * 2, false),
+            ("never", total(), false, Duration::ZERO, false),
+            ("a long watch", total(), true, two, false),
+            ("a watch that began late", head, true, two, true),
+        ] {
+            assert_eq!(Why::of(&record, long, slow), kept.then_some(Why::Slow), "{name}");
+        }
     }
 
     #[test]

@@ -179,9 +179,10 @@ async fn the_caller_does_not_fill_spans() {
     let path = format!("/api/v1/namespaces/team-b/{}/{}", "k".repeat(8_000), "n".repeat(8_000));
     let answer = door.get(&path, &asked).await.unwrap();
     assert!(answer.status >= 400, "{}", answer.status);
-    let (_, told) = request(&ground, &trace, 0).await;
-    let size = told["data"][0]["spans"].to_string().len();
-    assert!(size < 6_000, "{size} bytes: {told}");
+    let (_, told) = request(&ground, &trace, 1).await;
+    let spans = told["data"][0]["spans"].as_array().unwrap();
+    let size = told.to_string().len() / spans.len();
+    assert!(size < 3_000, "{size} bytes a span: {told}");
 }
 
 /// What the hub compiles, pushes, and the router serves from then on is one trace over two programs.

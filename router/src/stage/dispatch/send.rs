@@ -7,7 +7,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use opentelemetry::Context;
-use portolan_runtime::telemetry;
+use portolan_runtime::telemetry::{self, short};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span, field};
 
@@ -53,7 +53,7 @@ pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Respo
         }
         Err(fault) => {
             span.record("otel.status_code", "ERROR");
-            span.record("otel.status_description", field::display(fault));
+            span.record("otel.status_description", short(&fault.to_string()));
         }
     }
     outcome
@@ -67,7 +67,7 @@ pub(super) fn leg_span(run: &Run, head: &Parts) -> Span {
         otel.kind = "client",
         otel.status_code = field::Empty,
         otel.status_description = field::Empty,
-        http.request.method = head.method.as_str(),
+        http.request.method = short(head.method.as_str()),
         http.response.status_code = field::Empty,
         peer.service = &*forward.target.cluster,
         cluster = &*forward.target.cluster,
@@ -83,7 +83,8 @@ pub(super) fn leg_span(run: &Run, head: &Parts) -> Span {
             Some(asked.verb.as_str()),
             what.as_deref(),
         ];
-        span.record("otel.name", words.into_iter().flatten().collect::<Vec<_>>().join(" "));
+        let name = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
+        span.record("otel.name", short(&name));
     }
     span
 }

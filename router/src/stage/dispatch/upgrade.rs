@@ -16,9 +16,10 @@ use http::{Request, Response, StatusCode, Version};
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use portolan_runtime::{Tasks, telemetry};
+use portolan_runtime::Tasks;
+use portolan_runtime::telemetry::{self, short};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tracing::{Instrument as _, field};
+use tracing::Instrument as _;
 
 use self::side::Side;
 use super::acting;
@@ -89,7 +90,7 @@ async fn exchange(
     let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, asking)).await;
     let failed = |fault: Fault| {
         tracing::Span::current().record("otel.status_code", "ERROR");
-        tracing::Span::current().record("otel.status_description", field::display(&fault));
+        tracing::Span::current().record("otel.status_description", short(&fault.to_string()));
         fault
     };
     if let Ok(outcome) = outcome {
