@@ -108,7 +108,7 @@ async fn scene(long: bool) -> Scene {
         Callers::start(by_proxy),
     ];
     let mut clients = Clients::start(&ground.world).await.unwrap();
-    let late = clients.see("where", Duration::from_secs(60)).await.unwrap();
+    let late = clients.see("where", Duration::from_mins(1)).await.unwrap();
     assert_eq!(late, Vec::<String>::new(), "these never held what there is");
     Scene {
         ground,

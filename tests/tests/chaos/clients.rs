@@ -35,7 +35,7 @@ const GO: [&str; 3] = [
 ];
 
 /// A machine under load is slow, and so is a client that backs off.
-const SEEN_WITHIN: Duration = Duration::from_secs(60);
+const SEEN_WITHIN: Duration = Duration::from_mins(1);
 
 /// What one of kube-rs holds.
 #[derive(Default)]

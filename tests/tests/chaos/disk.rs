@@ -1,5 +1,4 @@
-//! A disk of half a megabyte for the router's state: a tmpfs in a mount namespace of the router's own, which needs no rights. It is
-//! filled and emptied from here, by the way that the kernel has into that namespace.
+//! The small disk of the router's state, filled and emptied by the way that the kernel has into the router's mount namespace.
 
 use std::fs::{File, Metadata};
 use std::io::Write as _;
@@ -8,13 +7,6 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use crate::ground::Ground;
-
-/// Becomes what comes after its first argument, the state folder, which a tmpfs that holds the same stands before.
-pub(crate) const WRAPPER: &str = r#"
-state=$1; shift
-held=$(mktemp -d) && cp -a "$state"/. "$held" || exit
-mount -t tmpfs -o size=512k,mode=0700 state "$state" && cp -a "$held"/. "$state" && rm -r "$held" && exec "$@"
-"#;
 
 async fn folder(ground: &Ground) -> anyhow::Result<PathBuf> {
     let pid = ground.router.lock().await.pid().context("the router runs")?;

@@ -143,7 +143,9 @@ impl Kind {
                 inflicted.frozen = ways.map(|way| way.front.freeze()).into();
             }
             Self::Slow | Self::Hundredth | Self::TenTimes | Self::Errors | Self::TooMany => {
-                ways.iter().for_each(|way| self.lie(way.front));
+                for way in ways {
+                    self.lie(way.front);
+                }
             }
             Self::Flapping => drop(inflicted.going_on.spawn(flap(ways))),
             Self::Expired | Self::Stranger => self.certificates(ways).await?,
@@ -160,7 +162,9 @@ impl Kind {
         drop(inflicted);
         let ways = [&ground.ours, &ground.theirs];
         set(ways, Fault::None);
-        ways.iter().for_each(|way| way.front.is_honest());
+        for way in ways {
+            way.front.is_honest();
+        }
         match self {
             Self::Frozen => ground.world.cluster("west").thaw().await?,
             Self::Expired | Self::Stranger => {
@@ -210,7 +214,9 @@ impl Kind {
 }
 
 fn set(ways: [&Way; 2], fault: Fault) {
-    ways.iter().for_each(|way| way.stage.set(fault));
+    for way in ways {
+        way.stage.set(fault);
+    }
 }
 
 async fn flap(ways: [&'static Way; 2]) {
