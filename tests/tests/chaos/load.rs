@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use crate::ground::WEST;
 
 const PAUSE: Duration = Duration::from_millis(100);
-/// What is waited for at a time: more would be a flood.
-const WAITING: usize = 40;
+/// What is waited for at a time: as many as a member's retry budget has in hand, should all break at once.
+const WAITING: usize = 20;
 const PATIENT: Duration = Duration::from_secs(20);
 
 /// What they were told since they were asked last.

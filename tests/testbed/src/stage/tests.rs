@@ -218,8 +218,9 @@ async fn whoever_connects_to_what_does_not_answer_hears_nothing() {
     assert!(timeout(SOON, TcpStream::connect(address)).await.is_err());
     scene.stage.set(Fault::None);
     assert!(is_reset(&mut old_server).await, "a stream with a hole cannot go on");
-    let (mut client, mut server) = scene.pair().await;
+    let mut client = scene.client().await;
     client.write_all(b"again").await.unwrap();
-    assert_eq!(read(&mut server).await.unwrap(), b"again");
-    assert_eq!(scene.stage.accepted(), 2);
+    // Those that were tried before the fault was there may stand before it, and say nothing.
+    while read(&mut scene.accept().await).await.unwrap_or_default() != b"again" {}
+    assert!(scene.stage.accepted() >= 2);
 }
