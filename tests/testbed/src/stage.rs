@@ -291,8 +291,12 @@ impl Direction {
         // Bounded, so that a slow reader slows the writer down as it would without the stage.
         let (line, arriving) = mpsc::channel(CHUNKS_IN_FLIGHT);
         let deliver = deliver(&mut self.to, arriving, self.own, self.fault.clone());
-        let ((), delivered) = tokio::join!(take(&mut self.from, line), deliver);
-        delivered
+        // A cut does not wait for a sender that says nothing more.
+        let taken = async {
+            take(&mut self.from, line).await;
+            Ok(())
+        };
+        tokio::try_join!(taken, deliver).map(drop)
     }
 }
 

@@ -50,7 +50,7 @@ async fn endpoints(ground: &Ground, both: bool) {
     .await;
 }
 
-/// Nobody's read fails, the watch goes on, and the first choice is back after it is over. Says how long all took.
+/// Nobody's read fails that was not being answered, the watch goes on, and the first choice is back after it is over. Says how long all took.
 async fn one_goes(fault: Fault) -> String {
     let (_mine, ground) = with_west().await;
     endpoints(&ground, true).await;
@@ -82,13 +82,16 @@ async fn one_goes(fault: Fault) -> String {
     let mut answered = 0;
     for pulse in pulses {
         let beats = pulse.end().await;
-        assert!(beats.failures.is_empty(), "{beats:?}");
+        // Of an answer that had begun when it went, nobody else has the rest.
+        let begun = beats.failures.iter().filter(|why| why.contains("reading a body"));
+        assert!(
+            begun.count() == beats.failures.len() && beats.failures.len() <= 1,
+            "{beats:?}"
+        );
         (slowest, answered) = (slowest.max(beats.slowest), answered + beats.answered);
     }
     endpoints(&ground, false).await;
-    format!(
-        "{fault:?}: ejected after {ejected:?}, back after {back:?}; {answered} reads, none failed, slowest {slowest:?}"
-    )
+    format!("{fault:?}: ejected after {ejected:?}, back after {back:?}; {answered} reads, slowest {slowest:?}")
 }
 
 #[tokio::test]
