@@ -148,6 +148,7 @@ async fn nobody_else_changes_reserved_labels() {
 #[tokio::test]
 async fn it_writes_no_policy_and_reads_no_secret() {
     let world = world().await;
+    let _there = POLICIES.read().await;
     let thief = thief(world).await;
     for kind in [
         "MutatingAdmissionPolicy",
@@ -197,6 +198,7 @@ async fn it_writes_no_policy_and_reads_no_secret() {
 #[tokio::test]
 async fn the_agent_of_the_hubs_own_cluster_is_not_the_hub() {
     let world = world().await;
+    let _there = POLICIES.read().await;
     let thief = thief(world).await;
     let secrets = Api::<Secret>::namespaced(thief.clone(), SYSTEM);
     for (name, type_) in [
@@ -268,4 +270,18 @@ async fn a_policy_that_is_missing_is_told_and_join_brings_it_back() {
     ];
     ctl::ok(&join).await.unwrap();
     until("True", "").await;
+    // Until it holds again, which is some time after it is there.
+    let maps = Api::<ConfigMap>::namespaced(thief(world).await, SYSTEM);
+    eventually("the agent's writes are held", || async {
+        let change = Patch::Merge(json!({"data": {"hub": "{}"}}));
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        match maps.patch("portolan-pins", &params, &change).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+            answer => Err(format!("{answer:?}")),
+        }
+    })
+    .await;
 }
