@@ -355,7 +355,7 @@ impl Call<'_> {
     /// From what members have said they serve.
     async fn discover(self, wanted: &Wanted, request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        self.edge.preflight.allowed(&wanted.checks).await?;
+        self.edge.preflight.allowed(&request.caller, &wanted.checks).await?;
         let hash = request.asked.query.first("hash");
         let snapshot = &request.routing.snapshot;
         let answer = edge.discovery.answer(wanted, hash.as_deref(), &request.head, snapshot);

@@ -22,10 +22,11 @@ use tracing::{Instrument as _, Span};
 pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
 use self::kept::Kept;
 pub(crate) use self::member::{MemberAnswer, MemberApi, ask};
-use crate::resource::queues::Turn;
+use crate::resource::queues::{Flow, Turn};
 use crate::value::check::Check;
 use crate::value::classify::impersonate::ImpersonationAttribute;
 use crate::value::fault::Fault;
+use crate::value::snapshot::Caller;
 
 /// For one answer of the hub; a person waits for it.
 const HUB_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
@@ -76,8 +77,8 @@ impl Access {
         }
     }
 
-    /// Asks all of a plan's questions. 403 for a no, 503 if nobody can be asked. Safe to drop.
-    pub(crate) async fn check(&self, checks: impl IntoIterator<Item = &Check>) -> Result<(), Fault> {
+    /// Asks all of a plan's questions, members' in the caller's own turn. 403 for a no, 503 if nobody can be asked. Safe to drop.
+    pub(crate) async fn check(&self, caller: &Caller, checks: impl IntoIterator<Item = &Check>) -> Result<(), Fault> {
         for check in checks {
             match check {
                 Check::HubProxy { user, groups, cluster } => {
@@ -99,7 +100,9 @@ impl Access {
                     let wanted = wanted.attributes();
                     let (user_first, others) = wanted.split_at(1);
                     for some in std::iter::once(user_first).chain(others.chunks(AT_ONCE)) {
-                        let questions = some.iter().map(|right| self.may_act(cluster, (user, groups), right));
+                        let questions = some
+                            .iter()
+                            .map(|right| self.may_act(caller, cluster, (user, groups), right));
                         try_join_all(questions).await?;
                     }
                 }
@@ -160,6 +163,7 @@ impl Access {
 
     async fn may_act(
         &self,
+        caller: &Caller,
         cluster: &str,
         (user, groups): (&str, &[String]),
         right: &ImpersonationAttribute,
@@ -179,7 +183,7 @@ impl Access {
         let decision = if let Some(decision) = self.acting.get(&question, |_| MEMBER) {
             decision
         } else {
-            let asked = self.ask_member(&question);
+            let asked = self.ask_member(caller, &question);
             let decision = asked.instrument(asked_at(cluster)).await?;
             self.acting.put(question, decision.clone(), Duration::ZERO);
             decision
@@ -198,7 +202,7 @@ impl Access {
         )))
     }
 
-    async fn ask_member(&self, question: &ActQuestion) -> Result<Decision, Fault> {
+    async fn ask_member(&self, caller: &Caller, question: &ActQuestion) -> Result<Decision, Fault> {
         let (group, resource, subresource, namespace, name) = question.right.clone();
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
@@ -218,9 +222,9 @@ impl Access {
             },
             ..SubjectAccessReview::default()
         };
-        // In order, whatever the request: one of them asks many.
-        let (members, path) = (&*self.members, SUBJECT_ACCESS_REVIEWS);
-        let answer = ask(members, &question.cluster, path, Turn::InOrder, &review).await?;
+        // In order, whatever the request: one of them asks many. Of the caller's own share, so that it delays no others'.
+        let (members, path, turn) = (&*self.members, SUBJECT_ACCESS_REVIEWS, Turn::InOrder(Flow::of(caller)));
+        let answer = ask(members, &question.cluster, path, turn, &review).await?;
         let status = answer.status.unwrap_or_default();
         Ok(Decision {
             allowed: status.allowed,
@@ -273,4 +277,4 @@ fn proxy_outcome(question: &ProxyQuestion, decision: &Decision) -> Result<(), Fa
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -80,11 +80,18 @@ impl FairPermits {
         Some(self.permit(tenant, units))
     }
 
-    /// Whether the tenant holds less than tenants do on average, or nothing: what is too much is not its doing.
+    /// Whether what is too much is not the tenant's doing: it holds nothing, less than tenants do on average, or just that
+    /// where others hold more. Of tenants that hold alike none is: then all of them together are too much.
     pub(crate) fn is_modest(&self, tenant: &str) -> bool {
         let state = self.state.lock();
-        let held = state.tenants.get(tenant).map_or(0, |known| known.held);
-        held == 0 || held * state.tenants.len() < state.all - state.free
+        let held = |known: &Tenant| known.held;
+        let own = state.tenants.get(tenant).map_or(0, held);
+        // Who only waits is no measure of what others hold.
+        let (mut taken, mut tenants, mut most) = (0, 0, 0);
+        for other in state.tenants.values().map(held).filter(|held| *held > 0) {
+            (taken, tenants, most) = (taken + other, tenants + 1, most.max(other));
+        }
+        own == 0 || (own * tenants <= taken && own < most)
     }
 
     /// Waits for them. Safe to drop. More than there are of all is waited for in vain.
@@ -304,6 +311,18 @@ mod tests {
             "who is like the others is not"
         );
         drop((held, own, more));
+    }
+
+    #[test]
+    fn who_holds_the_average_is_modest_where_others_hold_more() {
+        let permits = FairPermits::new(64);
+        let held = [("least", 1), ("like all", 2), ("most", 3)].map(|(tenant, units)| {
+            let permit = permits.try_take(&name(tenant), units).unwrap();
+            (tenant, permit)
+        });
+        let modest: Vec<_> = held.iter().filter(|(tenant, _)| permits.is_modest(tenant)).collect();
+        assert_eq!(modest.len(), 2, "{modest:?}");
+        assert!(!permits.is_modest("most"), "somebody always is too much");
     }
 
     #[tokio::test]

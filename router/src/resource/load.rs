@@ -116,6 +116,14 @@ impl Load {
         }
     }
 
+    /// As late as that, and for long, in tests.
+    #[cfg(test)]
+    pub(crate) fn set_late(&self, by: Duration) {
+        for _ in 0..50 {
+            self.change(|core| core.late(by, Instant::now().into_std()));
+        }
+    }
+
     /// As loaded as that, in tests.
     #[cfg(test)]
     pub(crate) fn set_memory(&self, in_use: f64) {

@@ -17,6 +17,7 @@ mod gather;
 mod last_answer;
 mod places;
 mod pool;
+mod proof;
 mod readyz;
 mod resolve;
 pub(crate) mod retry;
@@ -401,6 +402,7 @@ impl Upstream {
         let dialed = dialer
             .dial(endpoint::Protocol::Http1, |dialed| std::future::ready(Ok(dialed)))
             .await;
+        let dialed = dialed.and_then(|dialed| dialed.trusted(&dialer.trust.store));
         dialed.map_err(|source| self.unreachable(source))
     }
 

@@ -196,7 +196,7 @@ impl Admit {
 
     /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
     pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
-        let modest = || self.shared.requests.is_modest(&admission.caller.tenant());
+        let modest = || self.shared.is_modest(&admission.caller.tenant());
         let shed = admission
             .sheds_from()
             .and_then(|level| bounds::shed(level, &self.load, modest));

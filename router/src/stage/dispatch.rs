@@ -16,6 +16,7 @@ mod rename;
 mod renamed;
 mod send;
 mod silence;
+mod turn;
 pub(crate) mod upgrade;
 
 use std::sync::Arc;
@@ -165,10 +166,7 @@ impl Dispatcher {
         let seat = if forward.traffic.long && leg.asked.verb != Verb::Watch {
             Seat::default()
         } else {
-            let class = leg.class();
-            let taking = upstream.queues.take(class, Flow::of(&leg.caller));
-            let taking = self.waits.waited(QueueKind::Member(cluster), class, taking);
-            leg.within(taking).await?.map_err(|Full| full(&upstream))?
+            leg.seat(&upstream, &self.waits).await?
         };
         let metrics = self.metrics.clone();
         let run = Run {
@@ -214,26 +212,35 @@ impl Leg {
 
     /// Its tenant's place at the member, for what takes one there for as long as it is not read.
     async fn place(&self, upstream: &Upstream) -> Result<Option<Box<Place>>, Fault> {
-        let places = &upstream.places;
+        let (places, tenant) = (&upstream.places, self.caller.tenant());
         let place = match (self.forward.traffic.class, self.asked.verb) {
-            (TrafficClass::List, _) => self.within(places.list(self.caller.tenant())).await?,
+            (TrafficClass::List, _) => self.turn(upstream, places.list(tenant, self.running)).await?,
             (TrafficClass::Watch | TrafficClass::Upgrade, Verb::Watch) => {
-                let place = places.start(self.caller.tenant());
-                let late = |_| {
-                    self.forward
-                        .unavailable("this shard starts as many watches there as it may".to_owned())
-                };
-                tokio::time::timeout(LONG_HEAD_TIMEOUT, place).await.map_err(late)?
+                self.turn(upstream, places.start(tenant, self.running)).await?
             }
             _ => return Ok(None),
         };
         place.map(|place| Some(Box::new(place))).map_err(|_| full(upstream))
     }
 
+    /// Its seat at the member.
+    async fn seat(&self, upstream: &Upstream, waits: &QueueMetrics) -> Result<Seat, Fault> {
+        let (queues, flow, class) = (&upstream.queues, Flow::of(&self.caller), self.class());
+        let kind = QueueKind::Member(&upstream.cluster);
+        let seat = if class == Class::Lease && !self.forward.is_priority() {
+            let taking = waits.waited(kind, class, queues.take_lease(flow));
+            self.turn(upstream, taking).await?
+        } else {
+            let taking = waits.waited(kind, class, queues.take(class, flow));
+            self.turn(upstream, taking).await?
+        };
+        seat.map_err(|Full| full(upstream))
+    }
+
     /// How urgent it is at its member.
     fn class(&self) -> Class {
         match self.forward.traffic.class {
-            _ if self.forward.is_priority() => Class::Lease,
+            _ if self.forward.is_priority() || self.asked.is_lease() => Class::Lease,
             _ if self.running => Class::Running,
             TrafficClass::List | TrafficClass::Watch => Class::List,
             TrafficClass::Unary | TrafficClass::Upgrade | TrafficClass::TokenReview => Class::Single,
@@ -263,23 +270,22 @@ impl Leg {
         replanner.map(|replanner| replanner.swaps())
     }
 
-    /// Awaits something that comes before anything is sent, up to the deadline; a watch as long as its head may take.
-    async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, Fault> {
+    /// Awaits its turn for something that comes before anything is sent: up to the deadline, a watch as long as its head may
+    /// take, and no longer than the breaker would let it through.
+    async fn turn<T>(&self, upstream: &Upstream, turn: impl Future<Output = T>) -> Result<T, Fault> {
+        let class = self.forward.traffic.class;
         let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LONG_HEAD_TIMEOUT);
-        let in_time = tokio::time::timeout_at(deadline, future).await;
-        in_time.map_err(|_| {
-            let cluster = &self.forward.target.cluster;
-            let message = format!("member cluster {cluster} had no room for the request in time");
-            if self.asked.verb == Verb::Watch {
-                // An informer lists anew after anything but 429.
-                return self.forward.unavailable(message);
+        let asks = (Some(&self.caller), self.probe());
+        let turn = turn::unless_refused(upstream.breaker(class), asks, turn);
+        match tokio::time::timeout_at(deadline, turn).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(refused)) => Err(self.forward.unavailable(send::refusal(upstream, class, &refused))),
+            Err(_) => {
+                let cluster = &self.forward.target.cluster;
+                let message = format!("member cluster {cluster} had no room for the request in time");
+                Err(self.forward.unavailable(message))
             }
-            Fault::Timeout {
-                message,
-                cluster: cluster.to_string(),
-                sent: false,
-            }
-        })
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Preflight {
         let mut labels = None;
         for need in &forward.needs {
             match need {
-                Need::Access(check) => self.access.check([check]).await?,
+                Need::Access(check) => self.access.check(pending.caller, [check]).await?,
                 Need::Owners => self.owners(forward, pending, body).await?,
                 Need::Labels(check) => labels = self.labels(forward, check, pending).await?,
                 Need::Body(rule) => {
@@ -88,13 +88,13 @@ impl Preflight {
 
     /// Whether the caller may be served by this member, by the word of the hub and of the member: 403 for a no, 503 if
     /// nobody can be asked.
-    pub(crate) async fn access(&self, forward: &Forward) -> Result<(), Fault> {
-        self.access.check(forward.access()).await
+    pub(crate) async fn access(&self, caller: &Caller, forward: &Forward) -> Result<(), Fault> {
+        self.access.check(caller, forward.access()).await
     }
 
     /// The same of questions that no plan for one member asks.
-    pub(crate) async fn allowed(&self, checks: &[Check]) -> Result<(), Fault> {
-        self.access.check(checks).await
+    pub(crate) async fn allowed(&self, caller: &Caller, checks: &[Check]) -> Result<(), Fault> {
+        self.access.check(caller, checks).await
     }
 
     async fn labels(
@@ -118,7 +118,7 @@ impl Preflight {
         if let Some(held) = &part.held {
             return Err(part.forward.unavailable(held.clone()));
         }
-        self.access(&part.forward).await?;
+        self.access(pending.caller, &part.forward).await?;
         let asked = (pending.asked.path.as_str(), Some("limit=1"));
         let status = self.metadata(&part.forward, asked, pending).await?.status();
         let cluster = &part.forward.target.cluster;

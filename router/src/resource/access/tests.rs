@@ -32,6 +32,14 @@ impl MemberApi for Members {
     }
 }
 
+/// Who asks.
+pub(crate) fn anybody() -> Caller {
+    Caller::Person {
+        user: "anybody".to_owned(),
+        groups: Vec::new(),
+    }
+}
+
 fn access(names: &'static [&'static str]) -> (Access, Arc<Members>) {
     let members = Arc::new(Members {
         names,
@@ -56,9 +64,11 @@ fn act_as(user: &str, groups: &[&str]) -> [Check; 1] {
 #[tokio::test(start_paused = true)]
 async fn every_attribute_must_be_allowed() {
     let (access, _) = access(&["ada", "sre", "robot"]);
-    assert_eq!(access.check(&act_as("ada", &["sre"])).await, Ok(()));
+    assert_eq!(access.check(&anybody(), &act_as("ada", &["sre"])).await, Ok(()));
     assert_eq!(
-        access.check(&act_as("system:serviceaccount:jobs:robot", &[])).await,
+        access
+            .check(&anybody(), &act_as("system:serviceaccount:jobs:robot", &[]))
+            .await,
         Ok(())
     );
     for (user, groups, part) in [
@@ -70,7 +80,7 @@ async fn every_attribute_must_be_allowed() {
             "serviceaccounts \"other\" in API group \"\" in namespace \"jobs\"",
         ),
     ] {
-        match access.check(&act_as(user, groups)).await {
+        match access.check(&anybody(), &act_as(user, groups)).await {
             Err(Fault::Forbidden(text)) => assert!(text.contains(part) && text.contains("east"), "{text}"),
             other => panic!("{user}: {other:?}"),
         }
@@ -81,12 +91,12 @@ async fn every_attribute_must_be_allowed() {
 async fn a_members_answer_lives_ten_seconds() {
     let (access, members) = access(&["ada"]);
     for _ in 0..3 {
-        access.check(&act_as("ada", &[])).await.unwrap();
-        access.check(&act_as("bob", &[])).await.unwrap_err();
+        access.check(&anybody(), &act_as("ada", &[])).await.unwrap();
+        access.check(&anybody(), &act_as("bob", &[])).await.unwrap_err();
     }
     assert_eq!(members.asked.load(Ordering::SeqCst), 2);
     tokio::time::sleep(MEMBER).await;
-    access.check(&act_as("ada", &[])).await.unwrap();
+    access.check(&anybody(), &act_as("ada", &[])).await.unwrap();
     assert_eq!(members.asked.load(Ordering::SeqCst), 3);
 }
 
@@ -104,7 +114,7 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
     }];
     let (access, _) = access(&[]);
     assert!(
-        matches!(access.check(&check).await, Err(Fault::Unavailable { .. })),
+        matches!(access.check(&anybody(), &check).await, Err(Fault::Unavailable { .. })),
         "never asked before"
     );
     access.people.put(
@@ -116,9 +126,12 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
         Duration::ZERO,
     );
     tokio::time::sleep(HUB_AWAY / 2).await;
-    assert_eq!(access.check(&check).await, Ok(()));
+    assert_eq!(access.check(&anybody(), &check).await, Ok(()));
     tokio::time::sleep(HUB_AWAY / 2).await;
-    assert!(matches!(access.check(&check).await, Err(Fault::Unavailable { .. })));
+    assert!(matches!(
+        access.check(&anybody(), &check).await,
+        Err(Fault::Unavailable { .. })
+    ));
     access.people.put(
         question,
         Decision {
@@ -128,7 +141,7 @@ async fn the_hubs_last_word_stands_for_an_hour_and_no_longer() {
         Duration::ZERO,
     );
     tokio::time::sleep(HUB_NO).await;
-    assert!(matches!(access.check(&check).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
+    assert!(matches!(access.check(&anybody(), &check).await, Err(Fault::Forbidden(text)) if text.contains("RBAC")));
 }
 
 #[tokio::test]
@@ -161,13 +174,13 @@ async fn the_hubs_last_word_survives_a_restart() {
             cluster: "east".to_owned(),
         }]
     };
-    assert_eq!(after.check(&check("ada")).await, Ok(()));
-    assert!(after.check(&check("bob")).await.is_err(), "too old");
-    assert!(after.check(&check("eve")).await.is_err(), "never asked");
+    assert_eq!(after.check(&anybody(), &check("ada")).await, Ok(()));
+    assert!(after.check(&anybody(), &check("bob")).await.is_err(), "too old");
+    assert!(after.check(&anybody(), &check("eve")).await.is_err(), "never asked");
     std::fs::write(folder.path().join("people.json"), "[{").unwrap();
     let (spoilt, _) = access(&[]);
     spoilt.recall(folder.path());
-    assert!(spoilt.check(&check("ada")).await.is_err());
+    assert!(spoilt.check(&anybody(), &check("ada")).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +230,7 @@ struct Slow {
 
 impl MemberApi for Slow {
     fn post(&self, _: &str, _: &'static str, turn: Turn, body: Vec<u8>) -> BoxFuture<'static, MemberAnswer> {
-        assert_eq!(turn, Turn::InOrder);
+        assert_eq!(turn, Turn::InOrder(Flow::of(&anybody())), "it delays nobody else's");
         let (asking, most) = (self.asking.clone(), self.most.clone());
         async move {
             most.fetch_max(asking.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -237,7 +250,7 @@ async fn one_request_asks_a_member_a_few_questions_at_a_time() {
     let access = Access::new(HubReviews::default(), members.clone());
     let groups: Vec<_> = (0..32).map(|number| number.to_string()).collect();
     let groups: Vec<_> = groups.iter().map(String::as_str).collect();
-    access.check(&act_as("ada", &groups)).await.unwrap();
+    access.check(&anybody(), &act_as("ada", &groups)).await.unwrap();
     assert_eq!(members.most.load(Ordering::SeqCst), AT_ONCE);
 }
 

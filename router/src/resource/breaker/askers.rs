@@ -89,6 +89,14 @@ impl Askers {
         Some(core.admit(now, probe).0)
     }
 
+    /// How long the caller's own breaker would refuse it; see [`Core::refuses`].
+    pub(super) fn refuses(&self, caller: &Caller, probe: Probe, now: Instant) -> Option<Duration> {
+        if self.callers.is_empty() {
+            return None;
+        }
+        self.callers.get(&CallerId::of(caller))?.refuses(now, probe)
+    }
+
     /// The caller uses the member, and sees nothing amiss.
     pub(super) fn used(&mut self, caller: &Caller, now: Instant) {
         self.seen(shard_of(caller)).used = Some(now);

@@ -277,6 +277,13 @@ impl Core {
         (admission, transition)
     }
 
+    /// How long a request would be refused from now on, as it is open; `None` where it may ask. Takes no place.
+    pub(super) fn refuses(&self, now: Instant, probe: Probe) -> Option<Duration> {
+        let left = self.open_until?.saturating_duration_since(now);
+        let renews = probe == Probe::Lease && self.lease_probe_due(now);
+        (self.state == State::Open && !left.is_zero() && !renews).then_some(left)
+    }
+
     /// Tells how an admitted request ended. `jitter` in 0..=1 spreads the open time of many routers.
     pub(super) fn record(&mut self, ticket: Ticket, outcome: Outcome, now: Instant, jitter: f64) -> Option<Transition> {
         if ticket.epoch != self.epoch {

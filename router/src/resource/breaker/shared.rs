@@ -71,6 +71,17 @@ struct Inner {
     by_hand: ByHand,
 }
 
+impl Refused {
+    /// By a caller's own breaker.
+    fn alone(retry_in: Duration) -> Self {
+        Self {
+            retry_in,
+            state: State::Open,
+            reason: "for this caller alone, whose requests failed".to_owned(),
+        }
+    }
+}
+
 impl Breaker {
     /// Closed. `changes` is bumped at each transition; share one among all breakers that are reported together.
     pub(crate) fn new(settings: Settings, changes: watch::Sender<u64>) -> Arc<Self> {
@@ -127,11 +138,7 @@ impl Breaker {
             Some(Admission::Pass(ticket)) => pass.own = Some(ticket),
             Some(Admission::Refuse { retry_in }) => {
                 pass.told = true;
-                return Err(Refused {
-                    retry_in,
-                    state: State::Open,
-                    reason: "for this caller alone, whose requests failed".to_owned(),
-                });
+                return Err(Refused::alone(retry_in));
             }
             None => {}
         }
@@ -156,6 +163,35 @@ impl Breaker {
                 })
             }
         }
+    }
+
+    /// Why a request of `caller`'s would be refused at once, whatever is free: whoever waits for something else first need not.
+    /// `None`: it may ask, which this does not. Nothing is taken or counted.
+    pub(crate) fn would_refuse(&self, caller: Option<&Caller>, probe: Probe) -> Option<Refused> {
+        let now = Instant::now();
+        let mut inner = self.inner.lock();
+        self.lapse(&mut inner);
+        if let Some(held) = inner.held(probe) {
+            return held.err();
+        }
+        let own = caller.and_then(|caller| inner.askers.refuses(caller, probe, now));
+        if let Some(retry_in) = own {
+            return Some(Refused::alone(retry_in));
+        }
+        if inner.lets_others(caller) {
+            return None;
+        }
+        let retry_in = inner.core.refuses(now, probe)?;
+        Some(Refused {
+            retry_in,
+            state: inner.report.state,
+            reason: inner.report.reason.clone(),
+        })
+    }
+
+    /// Wakes at transitions of this breaker, and of others that are reported with it.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// The member answered other traffic: closes if it only waits for a probe. Costs nothing while closed. `whatever`: see

@@ -1,7 +1,7 @@
 //! What follows from what was measured. Pure: figures and time are arguments.
 //!
 //! Each signal has three thresholds. Over one the router sheds at once; it stops step by step, once the signal has been well
-//! below for a while: what was shed comes again, and must not bring back what it was shed for.
+//! below for a while, or anywhere below for longer: what was shed comes again, and must not bring back what it was shed for.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// Below a threshold by this part of it, and for so long, before less is shed.
 const RELEASE: f64 = 0.9;
 const HOLD: Duration = Duration::from_secs(2);
+/// Below a threshold at all for so long sheds less, too: what a router needs for what it always does, a large cache or an
+/// allocator that gives nothing back, may be just below for ever.
+const SETTLED: Duration = Duration::from_secs(20);
 /// Of each new lateness in the smoothed one; and one alone counts as at most so many thresholds, so that no single stall
 /// sheds anything.
 const WEIGHT: f64 = 0.2;
@@ -76,6 +79,8 @@ struct Signal {
     level: Level,
     /// Since when it is low enough for less.
     low_since: Option<Instant>,
+    /// Since when it is below the threshold of what is shed.
+    under_since: Option<Instant>,
 }
 
 impl Level {
@@ -89,6 +94,11 @@ impl Level {
             Self::WatchStarts => "watch",
             Self::Singles => "single",
         }
+    }
+
+    /// The one that it is shed over.
+    fn threshold(self, thresholds: &[f64; 3]) -> Option<f64> {
+        thresholds.get((self as usize).checked_sub(1)?).copied()
     }
 
     fn below(self) -> Self {
@@ -180,6 +190,7 @@ impl Signal {
             value: 0.0,
             level: Level::Nothing,
             low_since: None,
+            under_since: None,
         }
     }
 
@@ -189,18 +200,22 @@ impl Signal {
         let wanted = Level::ALL[over];
         if wanted > self.level {
             self.level = wanted;
-            self.low_since = None;
+            (self.low_since, self.under_since) = (None, None);
             return;
         }
-        let low = self.level > Level::Nothing && value < self.thresholds[self.level as usize - 1] * RELEASE;
-        if !low {
-            self.low_since = None;
+        let Some(threshold) = self.level.threshold(&self.thresholds) else {
             return;
-        }
-        let since = *self.low_since.get_or_insert(now);
-        if now.saturating_duration_since(since) >= HOLD {
+        };
+        let long = |since: &mut Option<Instant>, holds: bool, time: Duration| {
+            *since = holds.then(|| since.unwrap_or(now));
+            since.is_some_and(|since| now.saturating_duration_since(since) >= time)
+        };
+        let low = long(&mut self.low_since, value < threshold * RELEASE, HOLD);
+        let under = long(&mut self.under_since, value < threshold, SETTLED);
+        if low || under {
             self.level = self.level.below();
-            self.low_since = Some(now);
+            // Of the next step; whether it is low enough for that one, the next figure tells.
+            (self.low_since, self.under_since) = (Some(now), Some(now));
         }
     }
 }
@@ -279,6 +294,23 @@ mod tests {
     }
 
     #[test]
+    fn what_stays_below_a_threshold_is_not_shed_for_for_ever() {
+        for in_use in [0.73, 0.76, 0.79] {
+            let mut now = Instant::now();
+            let mut core = Core::new(Settings::default());
+            core.memory(Some(0.95), now);
+            let mut took = 0;
+            while core.level() != Level::Nothing {
+                now += SECOND;
+                took += 1;
+                core.memory(Some(in_use), now);
+                assert!(took <= 45, "{in_use}: {:?} is shed for ever", core.level());
+            }
+            assert!(took >= 20, "{in_use}: {took} s: what is shed comes again");
+        }
+    }
+
+    #[test]
     fn one_stall_sheds_nothing_and_lasting_lateness_does() {
         let now = Instant::now();
         let mut core = Core::new(Settings::default());
@@ -327,7 +359,7 @@ mod tests {
                     fell = None;
                 } else if core.memory.level < before {
                     prop_assert_eq!(core.memory.level, before.below());
-                    prop_assert!(memory < core.memory.thresholds[before as usize - 1] * RELEASE);
+                    prop_assert!(memory < core.memory.thresholds[before as usize - 1]);
                     prop_assert!(fell.is_none_or(|at| now - at >= HOLD));
                     fell = Some(now);
                 }

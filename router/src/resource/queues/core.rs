@@ -16,6 +16,9 @@ pub(super) const ESTIMATE: Duration = Duration::from_millis(3);
 /// Leases of one tenant at a member at a time, past all bounds: one election each of as many operators. Token reviews, which
 /// `admit` bounds to some dozen, count as Leases of the router's own.
 pub(super) const TENANT_LEASES: usize = 128;
+/// Of these, those that the router does not know as the tenant's election: of a second elector, or through the explicit view.
+/// Any more are single requests, so that nobody floods a member with what anybody may call a Lease.
+pub(super) const TENANT_OTHER_LEASES: usize = 16;
 
 /// How many a member serves, or keeps waiting, of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,13 +66,23 @@ struct Queue {
     had: Duration,
     seated: usize,
     waiting: usize,
-    /// One for each caller that waits, in the order of their turns.
+    /// One for each tenant that waits, in the order of their turns. By tenant, as all callers of one may be seated or none: whose
+    /// turn it is takes a look at each tenant and its few queues, however many callers wait.
+    tenants: VecDeque<Standing>,
+}
+
+/// The callers of one tenant in a queue.
+#[derive(Debug)]
+struct Standing {
+    tenant: u64,
+    /// One for each that waits, in the order of their turns; never none.
     lines: VecDeque<Line>,
 }
 
 #[derive(Debug)]
 struct Line {
-    flow: Flow,
+    caller: u64,
+    /// Ascending.
     numbers: VecDeque<u64>,
 }
 
@@ -119,6 +132,16 @@ impl Core {
         }
     }
 
+    /// What a Lease is that is not known to be of an election.
+    pub(super) fn of_lease(&self, flow: Flow) -> Class {
+        let leases = self.tenants.get(&flow.tenant).map_or(0, |tenant| tenant.leases);
+        if leases < TENANT_OTHER_LEASES {
+            Class::Lease
+        } else {
+            Class::Single
+        }
+    }
+
     /// A request comes. Nobody who waits could be seated now, or would be already: so who can be overtakes nobody.
     pub(super) fn arrive(&mut self, class: Class, flow: Flow, now: Instant) -> Arrival {
         // One tenant with more Leases at a time than elections is not what the way past the bounds is for.
@@ -152,16 +175,8 @@ impl Core {
 
     /// The next who gets a seat; none while nobody can. To be asked again until nobody does, whenever something has changed.
     pub(super) fn next(&mut self, now: Instant) -> Option<(u64, Ticket)> {
-        let (class, queue, line) = self.turn()?;
-        let level = &mut self.levels[class.level()];
-        let of = &mut level.queues[queue];
-        let mut line = of.lines.remove(line)?;
-        let number = line.numbers.pop_front()?;
-        let flow = line.flow;
-        if !line.numbers.is_empty() {
-            of.lines.push_back(line);
-        }
-        of.waiting -= 1;
+        let (class, queue, standing) = self.turn()?;
+        let (flow, number) = self.levels[class.level()].queues[queue].next(standing)?;
         self.left(class, flow.tenant);
         Some((number, self.seat(class, flow, queue, now)))
     }
@@ -169,18 +184,9 @@ impl Core {
     /// Who waits goes away. False: it has a seat already, or had.
     pub(super) fn leave(&mut self, place: &Place) -> bool {
         let queue = &mut self.levels[place.class.level()].queues[place.queue];
-        let Some(at) = queue.lines.iter().position(|line| line.flow == place.flow) else {
+        if queue.leave(place).is_none() {
             return false;
-        };
-        let numbers = &mut queue.lines[at].numbers;
-        let Some(number) = numbers.iter().position(|number| *number == place.number) else {
-            return false;
-        };
-        numbers.remove(number);
-        if numbers.is_empty() {
-            queue.lines.remove(at);
         }
-        queue.waiting -= 1;
         self.left(place.class, place.flow.tenant);
         true
     }
@@ -220,6 +226,7 @@ impl Core {
         })
     }
 
+    #[cfg(test)]
     pub(super) fn is_awaited(&self) -> bool {
         self.waiting.all() > 0
     }
@@ -273,15 +280,7 @@ impl Core {
         self.next += 1;
         let level = &mut self.levels[class.level()];
         level.begin(at);
-        let queue = &mut level.queues[at];
-        queue.waiting += 1;
-        match queue.lines.iter_mut().find(|line| line.flow == flow) {
-            Some(line) => line.numbers.push_back(number),
-            None => queue.lines.push_back(Line {
-                flow,
-                numbers: VecDeque::from([number]),
-            }),
-        }
+        level.queues[at].come(flow, number);
         if let Some(waiting) = self.waiting.of_mut(class) {
             *waiting += 1;
         }
@@ -310,7 +309,7 @@ impl Core {
             .unwrap_or_default()
     }
 
-    /// Whose turn it is: class, queue, and line in it. First who is below its part, else the most urgent.
+    /// Whose turn it is: class, queue, and tenant in it. First who is below its part, else the most urgent.
     fn turn(&self) -> Option<(Class, usize, usize)> {
         let waits = |class: &Class| self.waiting.of(*class) > 0;
         let below = |class: &Class| self.seated.of(*class) < self.seats.part;
@@ -322,25 +321,25 @@ impl Core {
             if !self.seats.allow(class, &self.seated, &Counts::default()) {
                 return None;
             }
-            let (queue, line) = self.queue_of_turn(class)?;
-            Some((class, queue, line))
+            let (queue, standing) = self.queue_of_turn(class)?;
+            Some((class, queue, standing))
         })
     }
 
-    /// Queue and line of who is next, of those who may be seated: of the tenant with the fewest seats of its class; of equals
-    /// the queue that has had least; in it the line whose turn it is.
+    /// Queue and tenant in it who is next, of those who may be seated: the tenant with the fewest seats of its class; of equals
+    /// the queue that has had least; in it who came first or was served longest ago.
     fn queue_of_turn(&self, class: Class) -> Option<(usize, usize)> {
         let queues = self.levels[class.level()].queues.iter().enumerate();
-        let lines = queues.flat_map(|(at, queue)| {
-            let lines = queue.lines.iter().enumerate();
-            lines.map(move |(line, of)| (of.flow.tenant, queue.had, at, line))
+        let standing = queues.flat_map(|(at, queue)| {
+            let tenants = queue.tenants.iter().enumerate();
+            tenants.map(move |(place, of)| (of.tenant, queue.had, at, place))
         });
-        let open = lines.filter_map(|(tenant, had, at, line)| {
+        let open = standing.filter_map(|(tenant, had, at, place)| {
             let seated = self.seats_of(tenant);
             let may = self.seats.allow(class, &self.seated, &seated);
-            may.then_some((seated.of(class), had, at, line))
+            may.then_some((seated.of(class), had, at, place))
         });
-        open.min().map(|(_, _, at, line)| (at, line))
+        open.min().map(|(_, _, at, place)| (at, place))
     }
 
     fn left(&mut self, class: Class, tenant: u64) {
@@ -374,6 +373,65 @@ impl Level {
     }
 }
 
+impl Queue {
+    fn come(&mut self, flow: Flow, number: u64) {
+        self.waiting += 1;
+        let known = self.tenants.iter().position(|of| of.tenant == flow.tenant);
+        let at = known.unwrap_or_else(|| {
+            self.tenants.push_back(Standing {
+                tenant: flow.tenant,
+                lines: VecDeque::new(),
+            });
+            self.tenants.len() - 1
+        });
+        let lines = &mut self.tenants[at].lines;
+        match lines.iter_mut().find(|line| line.caller == flow.caller) {
+            Some(line) => line.numbers.push_back(number),
+            None => lines.push_back(Line {
+                caller: flow.caller,
+                numbers: VecDeque::from([number]),
+            }),
+        }
+    }
+
+    /// The next of the tenant at this place; caller and tenant are last then.
+    fn next(&mut self, standing: usize) -> Option<(Flow, u64)> {
+        let mut of = self.tenants.remove(standing)?;
+        let mut line = of.lines.pop_front()?;
+        let number = line.numbers.pop_front()?;
+        let flow = Flow {
+            tenant: of.tenant,
+            caller: line.caller,
+        };
+        if !line.numbers.is_empty() {
+            of.lines.push_back(line);
+        }
+        if !of.lines.is_empty() {
+            self.tenants.push_back(of);
+        }
+        self.waiting -= 1;
+        Some((flow, number))
+    }
+
+    /// `None`: it does not wait here.
+    fn leave(&mut self, place: &Place) -> Option<()> {
+        let at = self.tenants.iter().position(|of| of.tenant == place.flow.tenant)?;
+        let lines = &mut self.tenants[at].lines;
+        let line = lines.iter().position(|line| line.caller == place.flow.caller)?;
+        let numbers = &mut lines[line].numbers;
+        let number = numbers.binary_search(&place.number).ok()?;
+        numbers.remove(number);
+        if numbers.is_empty() {
+            lines.remove(line);
+        }
+        if lines.is_empty() {
+            self.tenants.remove(at);
+        }
+        self.waiting -= 1;
+        Some(())
+    }
+}
+
 #[cfg(test)]
 impl Core {
     pub(super) fn bounds(&self) -> (Bounds, Bounds) {
@@ -392,6 +450,12 @@ impl Core {
 
     pub(super) fn tenants(&self) -> usize {
         self.tenants.len()
+    }
+
+    /// Steps that a look at whose turn it is takes, at most.
+    pub(super) fn standing(&self, class: Class) -> usize {
+        let queues = self.levels[class.level()].queues.iter();
+        queues.map(|queue| queue.tenants.len()).sum()
     }
 
     /// Waiting and seated in the queue of a place.

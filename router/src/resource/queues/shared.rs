@@ -49,8 +49,8 @@ struct Taken {
 pub(crate) enum Turn {
     /// At once: reviews of tokens, which `admit` bounds.
     First,
-    /// As a single request, of a tenant of its own.
-    InOrder,
+    /// As a single request of the caller for whom it is asked: what one caller has asked delays no other's.
+    InOrder(Flow),
     /// When nobody else can have the seat: what is asked of the router's own accord, which bounds how long it waits. It looks again from time
     /// to time: a place at the end of a queue that others overtake would cost every request.
     Last,
@@ -79,8 +79,18 @@ impl Queues {
 
     /// Waits for a seat. Safe to drop: a seat that comes too late goes on to the next.
     pub(crate) async fn take(&self, class: Class, flow: Flow) -> Result<Seat, Full> {
+        self.take_as(flow, |_| class).await
+    }
+
+    /// As [`Self::take`], for a Lease that is not of the caller's election, as far as the router knows: see [`Core::of_lease`].
+    pub(crate) async fn take_lease(&self, flow: Flow) -> Result<Seat, Full> {
+        self.take_as(flow, |core| core.of_lease(flow)).await
+    }
+
+    async fn take_as(&self, flow: Flow, class: impl FnOnce(&Core) -> Class) -> Result<Seat, Full> {
         let (waiter, turn) = {
             let mut state = self.state.lock();
+            let class = class(&state.core);
             let place = match state.core.arrive(class, flow, now()) {
                 Arrival::Seated(ticket) => return Ok(self.seat(ticket)),
                 Arrival::Full => return Err(Full),
@@ -100,7 +110,7 @@ impl Queues {
     pub(crate) async fn take_own(&self, turn: Turn) -> Result<Seat, Full> {
         match turn {
             Turn::First => self.take(Class::Lease, Flow::OWN).await,
-            Turn::InOrder => self.take(Class::Single, Flow::OWN).await,
+            Turn::InOrder(flow) => self.take(Class::Single, flow).await,
             Turn::Last => loop {
                 if let Some(seat) = self.try_last() {
                     return Ok(seat);
@@ -126,34 +136,30 @@ impl Queues {
         let of = self.clone();
         Seat(Some(Taken { of, ticket }))
     }
+}
 
-    /// Seats whoever can be.
-    fn call(&self) {
-        loop {
-            let next = {
-                let mut state = self.state.lock();
-                let next = state.core.next(now());
-                next.map(|(number, ticket)| (state.turns.remove(&number), ticket))
-            };
-            let Some((turn, ticket)) = next else { return };
-            let seat = self.seat(ticket);
-            // Without the lock: the seat of one who waits no more is given back at once.
-            if let Some(turn) = turn {
-                drop(turn.send(seat));
-            }
-        }
+impl State {
+    /// The member has done with a request: seats whoever can be, before somebody who comes just now could have the seat.
+    fn done(&mut self, ticket: &Ticket) -> Vec<(Option<oneshot::Sender<Seat>>, Ticket)> {
+        let now = now();
+        self.core.done(ticket, now);
+        let next = || {
+            let (number, ticket) = self.core.next(now)?;
+            Some((self.turns.remove(&number), ticket))
+        };
+        std::iter::from_fn(next).collect()
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let awaited = {
-            let mut state = self.of.state.lock();
-            state.core.done(&self.ticket, now());
-            state.core.is_awaited()
-        };
-        if awaited {
-            self.of.call();
+        let called = self.of.state.lock().done(&self.ticket);
+        for (turn, ticket) in called {
+            let seat = self.of.seat(ticket);
+            // Without the lock: the seat of one who waits no more is given back at once.
+            if let Some(turn) = turn {
+                drop(turn.send(seat));
+            }
         }
     }
 }
@@ -196,6 +202,7 @@ mod tests {
 
     use futures::poll;
 
+    use super::super::core::TENANT_OTHER_LEASES;
     use super::*;
 
     const ONE: Flow = Flow { tenant: 1, caller: 1 };
@@ -222,6 +229,38 @@ mod tests {
         assert!(matches!(poll!(&mut waits), Poll::Ready(Ok(_))));
         drop((held, waits, other, lease));
         assert_eq!(queues.crowds().map(|crowd| crowd.seated + crowd.waiting), [0; 4]);
+    }
+
+    #[tokio::test]
+    async fn a_seat_that_becomes_free_is_not_for_who_comes_meanwhile() {
+        let queues = Queues::new(16, 16);
+        let held = queues.fill(Class::Single);
+        let mut waits = Box::pin(queues.take(Class::Single, ONE));
+        assert!(poll!(&mut waits).is_pending());
+        let mut state = queues.state.lock();
+        let ticket = held[0].0.as_ref().unwrap().ticket;
+        assert_eq!(state.done(&ticket).len(), 1);
+        // Within the same hold of the lock: nobody comes between.
+        let comes = state.core.arrive(Class::Single, TWO, now());
+        assert!(matches!(comes, Arrival::Waits(_)), "{comes:?}");
+        drop(state);
+        std::mem::forget(held);
+        std::mem::forget(waits);
+    }
+
+    #[tokio::test]
+    async fn other_leases_pass_the_queues_up_to_a_bound() {
+        let queues = Queues::new(16, 16);
+        let held = queues.fill(Class::Single);
+        let mut leases = Vec::new();
+        for _ in 0..TENANT_OTHER_LEASES {
+            leases.push(queues.take_lease(ONE).await.unwrap());
+        }
+        let mut flood = Box::pin(queues.take_lease(ONE));
+        assert!(poll!(&mut flood).is_pending(), "it waits as a single request");
+        assert!(queues.take(Class::Lease, ONE).await.is_ok(), "its election does not");
+        assert!(queues.take_lease(TWO).await.is_ok(), "nor do others");
+        drop((held, leases, flood));
     }
 
     #[tokio::test]

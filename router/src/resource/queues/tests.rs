@@ -366,6 +366,18 @@ fn the_callers_of_one_tenant_take_turns() {
 }
 
 #[test]
+fn however_many_callers_wait_whose_turn_it_is_takes_a_look_at_each_tenant() {
+    let mut history = History::sized(64, 4_096, 1);
+    for tenant in 0..3 {
+        for caller in 0..300 {
+            history.come(Class::Single, Flow::numbered(tenant, caller));
+        }
+    }
+    assert!(history.waiting.len() > 800);
+    assert!(history.core.standing(Class::Single) <= 3 * HAND);
+}
+
+#[test]
 fn the_more_urgent_come_first() {
     let mut history = History::new(1);
     // Four tenants: single requests have no seat left, lists and running watches want them too.

@@ -115,7 +115,14 @@ fn pools(upstreams: &Upstreams, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
         "upstream_streams",
         "Streams on the HTTP/2 connections to members",
         streams,
-    )
+    )?;
+    let help = "Requests that found as many connections to the member as may be, and no room on them";
+    let mut family = encoder.encode_descriptor("upstream_found_full", help, None, MetricType::Counter)?;
+    for (cluster, pool, size) in sizes() {
+        let labels: Labels<'_> = vec![("cluster", &**cluster), ("pool", pool)];
+        ConstCounter::new(size.found_full).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 /// Endpoints by their place in the spec: their names are the user's.

@@ -101,12 +101,20 @@ impl Addresses {
     pub(super) fn order(&self, now: Instant) -> Vec<SocketAddr> {
         let mut order = self.named.clone();
         order.sort_by_key(|address| {
-            let state = self.known.get(address);
-            let failed = state.and_then(|state| state.failed);
-            let failed = failed.is_some_and(|at| now.saturating_duration_since(at) < AVOID_FAILED_FOR);
-            (failed, state.map_or(0, |state| state.connections))
+            let connections = self.known.get(address).map_or(0, |state| state.connections);
+            (self.is_failing(now, *address), connections)
         });
         order
+    }
+
+    /// Whether one of them has not failed of late.
+    pub(super) fn has_sound(&self, now: Instant) -> bool {
+        self.named.iter().any(|address| !self.is_failing(now, *address))
+    }
+
+    fn is_failing(&self, now: Instant, address: SocketAddr) -> bool {
+        let failed = self.known.get(&address).and_then(|state| state.failed);
+        failed.is_some_and(|at| now.saturating_duration_since(at) < AVOID_FAILED_FOR)
     }
 
     /// Addresses there are to choose from.

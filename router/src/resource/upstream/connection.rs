@@ -14,6 +14,7 @@ use h2::client::{Builder, SendRequest};
 use h2::{Ping, PingPong};
 use http::uri::Authority;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
 use super::endpoint::{ConnectError, Dialed, Way};
@@ -28,6 +29,8 @@ pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// A ping that is not answered for so long makes a connection one to avoid, where there are others.
 const DOUBT_AFTER: Duration = Duration::from_millis(500);
+/// A request whose answer has not begun for so long, at an endpoint that has answered nobody since, speaks against that.
+const LATE_AFTER: Duration = Duration::from_secs(5);
 /// Answers' heads: warnings and audit annotations are the longest known, some kilobytes.
 const MAX_HEADER_BYTES: u32 = 64 << 10;
 /// Request bytes buffered per stream before the client is made to wait.
@@ -48,6 +51,10 @@ pub(crate) struct Tuning {
     pub(crate) ping_every: Duration,
     pub(crate) ping_timeout: Duration,
     pub(crate) idle_timeout: Duration,
+    /// See [`LATE_AFTER`].
+    pub(crate) late_after: Duration,
+    /// Connections at a time, those that are being closed included; who would need more waits.
+    pub(crate) most: usize,
 }
 
 /// Unary answers: 1 MiB in flight carries a large list at 160 Mbit/s over 50 ms. Large frames cost members and us a tenth
@@ -59,6 +66,9 @@ pub(crate) const UNARY: Tuning = Tuning {
     ping_every: PING_EVERY,
     ping_timeout: PING_TIMEOUT,
     idle_timeout: IDLE_TIMEOUT,
+    late_after: LATE_AFTER,
+    // Ten times what the member's seats need at the usual 100 streams each.
+    most: 128,
 };
 /// Watches: many and mostly idle. In both, the connection's window holds over a hundred streams' full windows, and no
 /// more streams are put on it, so that a client that does not read blocks its own stream and never its neighbours'; memory
@@ -68,6 +78,8 @@ pub(crate) const WATCH: Tuning = Tuning {
     connection_window: 64 << 20,
     // The protocol's least: streams interleave finely, and no event is larger than a few of them.
     frame: 16 << 10,
+    // A hundred thousand watches of the usual 100 each.
+    most: 1024,
     ..UNARY
 };
 
@@ -93,8 +105,10 @@ pub(crate) struct Connection {
     closing: AtomicBool,
     /// Some stream was told that it broke.
     told: AtomicBool,
-    /// A ping is not answered yet, after [`DOUBT_AFTER`].
+    /// A ping is not answered yet, after [`DOUBT_AFTER`], and nothing else came since.
     doubted: AtomicBool,
+    /// What has come, in reads.
+    received: Arc<AtomicUsize>,
     /// Asks for a ping now: a notify, as there is one task to wake.
     check: Notify,
     /// Ends the connection's task at once: a notify, as there is one task to wake.
@@ -117,6 +131,7 @@ impl Connection {
             address: authority.to_string(),
             reason: error.to_string(),
         };
+        let received = stream.get_ref().0.received();
         let (send, mut connection) = Builder::new()
             .initial_window_size(tuning.stream_window)
             .initial_connection_window_size(tuning.connection_window)
@@ -150,6 +165,7 @@ impl Connection {
             closing: AtomicBool::new(false),
             told: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
+            received,
             check: Notify::new(),
             cut: Notify::new(),
         };
@@ -251,14 +267,16 @@ pub(crate) enum Ended {
 
 impl Driver {
     /// Runs the connection to its end. `idle` is asked after each ping and closes the connection when it says so; `doubt` is
-    /// called when a ping is late.
-    pub(crate) async fn run(self, shared: &Connection, idle: impl Fn() -> bool, doubt: impl Fn()) -> Ended {
+    /// told when a ping is late and nothing else comes, and when that is over.
+    pub(crate) async fn run(self, shared: &Connection, idle: impl Fn() -> bool, doubt: impl Fn(bool)) -> Ended {
         let Self {
             connection,
             pings,
             tuning,
         } = self;
+        // The connection first: on a busy runtime what has come already is read before it is judged that nothing came.
         let ended = tokio::select! {
+            biased;
             result = connection => match result {
                 Ok(()) => Ended::ByMember,
                 Err(error) => {
@@ -278,7 +296,7 @@ async fn watch(
     mut pings: PingPong,
     tuning: Tuning,
     idle: impl Fn() -> bool,
-    doubt: impl Fn(),
+    doubt: impl Fn(bool),
     shared: &Connection,
 ) -> Ended {
     loop {
@@ -286,22 +304,45 @@ async fn watch(
             () = tokio::time::sleep(tuning.ping_every) => {}
             () = shared.check.notified() => {}
         }
-        let mut pong = std::pin::pin!(tokio::time::timeout(tuning.ping_timeout, pings.ping(Ping::opaque())));
-        let answered = if let Ok(soon) = tokio::time::timeout(DOUBT_AFTER, pong.as_mut()).await {
-            soon
-        } else {
-            shared.doubted.store(true, Ordering::Relaxed);
-            doubt();
-            pong.await
-        };
-        match answered {
-            Ok(Ok(_)) => shared.doubted.store(false, Ordering::Relaxed),
-            // The connection's own future says what broke.
-            Ok(Err(_)) => std::future::pending().await,
-            Err(_) => return Ended::PingTimeout,
+        if !lives(&mut pings, tuning.ping_timeout, &doubt, shared).await {
+            return Ended::PingTimeout;
         }
         if idle() {
             return Ended::Idle;
+        }
+    }
+}
+
+/// Whether the other end answers a ping in time, or sends something else: an answer to a ping comes after all that was under way
+/// before it, which over a slow way takes long.
+async fn lives(pings: &mut PingPong, timeout: Duration, doubt: &impl Fn(bool), shared: &Connection) -> bool {
+    let doubted = |is: bool| {
+        if shared.doubted.swap(is, Ordering::Relaxed) != is {
+            doubt(is);
+        }
+    };
+    let mut pong = std::pin::pin!(pings.ping(Ping::opaque()));
+    let heard = || shared.received.load(Ordering::Relaxed);
+    let (mut before, mut since) = (heard(), Instant::now());
+    loop {
+        let wait = if shared.is_doubted() {
+            timeout
+        } else {
+            timeout.min(DOUBT_AFTER)
+        };
+        match tokio::time::timeout_at(since + wait, pong.as_mut()).await {
+            Ok(Ok(_)) => {
+                doubted(false);
+                return true;
+            }
+            // The connection's own future says what broke.
+            Ok(Err(_)) => std::future::pending().await,
+            Err(_) if heard() != before => {
+                (before, since) = (heard(), Instant::now());
+                doubted(false);
+            }
+            Err(_) if since.elapsed() >= timeout => return false,
+            Err(_) => doubted(true),
         }
     }
 }

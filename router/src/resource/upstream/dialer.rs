@@ -4,26 +4,27 @@
 //! that probes it when its time is over. Callers: `pool` for HTTP/2, `upgrade` for HTTP/1.1, `readyz` for a look.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt as _;
 use http::uri::Authority;
 use parking_lot::Mutex;
 use portolan_runtime::Tasks;
 
 use super::addresses::Ages;
 use super::endpoint::{ConnectError, Dialed, Endpoint, Protocol, Trust, Way};
-use super::failover::{Choice, Failover, Failure, HealthReport, MAX_ENDPOINTS, Order, Pace};
+use super::failover::{Choice, Failover, Failure, HealthReport, MAX_ENDPOINTS, Pace};
+use super::proof;
 use super::resolve::Resolver;
 use super::stagger::{Won, staggered};
 use crate::value::snapshot;
 
 /// Before the next address of a name is tried beside one that has not answered yet.
 const ADDRESS_PAUSE: Duration = Duration::from_millis(500);
-/// Before the next endpoint is tried beside one that has not answered yet. One that is passed over so is ejected.
-const ENDPOINT_PAUSE: Duration = Duration::from_secs(2);
+
+/// When an endpoint was dialled, once its name was known to mean something.
+type Begun = OnceLock<Instant>;
 
 /// Opens connections to one target.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct Dialer {
     failover: Mutex<Failover>,
     /// By endpoint: whether it has failed since it answered, so that answers need not take the mutex.
     failing: Vec<AtomicBool>,
+    /// By endpoint: counts its answers.
+    answers: Vec<AtomicUsize>,
     pub(super) trust: Trust,
     means: Means,
 }
@@ -77,6 +80,7 @@ impl Dialer {
             cluster: target.cluster.clone(),
             failover: Mutex::new(Failover::new(endpoints.len(), means.pace)),
             failing: endpoints.iter().map(|_| AtomicBool::new(false)).collect(),
+            answers: endpoints.iter().map(|_| AtomicUsize::new(0)).collect(),
             endpoints,
             trust,
             means,
@@ -86,6 +90,16 @@ impl Dialer {
     /// Whom the next stream is for.
     pub(super) fn choose(&self) -> Choice {
         self.failover.lock().choose(Instant::now(), draw())
+    }
+
+    /// Whose.
+    pub(super) fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// How many there are.
+    pub(super) fn endpoints(&self) -> usize {
+        self.endpoints.len()
     }
 
     /// Whether there is another way than the one that a connection takes.
@@ -103,24 +117,23 @@ impl Dialer {
     where
         F: Future<Output = Result<T, ConnectError>>,
     {
-        let Order { usable, ejected } = self.failover.lock().order(Instant::now(), draw());
-        let mut failure = None;
-        for endpoints in [usable, ejected] {
-            let attempts = endpoints
-                .iter()
-                .map(|at| self.try_endpoint(*at, protocol, &ready))
-                .collect();
-            match staggered(attempts, ENDPOINT_PAUSE).await {
-                Ok(Won { value, passed_over }) => {
-                    for late in passed_over {
-                        self.failed(endpoints[late], Failure::Silent, &"another endpoint answered before it");
-                    }
-                    return Ok(value);
-                }
-                Err(error) => failure = error.or(failure),
+        let order = self.failover.lock().order(Instant::now(), draw());
+        let pause = self.means.pace.next_after;
+        let begun: Vec<Begun> = order.iter().map(|_| Begun::new()).collect();
+        let attempts = order.iter().zip(&begun);
+        let attempts = attempts
+            .map(|(at, begun)| self.try_endpoint((*at, begun), protocol, &ready))
+            .collect();
+        let Won { value, passed_over } = staggered(attempts, pause)
+            .await
+            .map_err(|error| error.unwrap_or_else(none))?;
+        for late in passed_over {
+            // Not while its name was looked up: that is no fault of its own.
+            if begun[late].get().is_some_and(|began| began.elapsed() >= pause) {
+                self.failed(order[late], Failure::Silent, &"another endpoint answered before it");
             }
         }
-        Err(failure.unwrap_or_else(none))
+        Ok(value)
     }
 
     /// A connection to this endpoint.
@@ -128,31 +141,41 @@ impl Dialer {
     where
         F: Future<Output = Result<T, ConnectError>>,
     {
-        self.try_endpoint(at, Protocol::Http2, &ready).await
+        self.try_endpoint((at, &Begun::new()), Protocol::Http2, &ready).await
     }
 
-    /// Whichever endpoint connects first, all of them tried at once; an error if none does in the connect time-out.
-    pub(crate) async fn race(&self, protocol: Protocol) -> Result<Dialed, ConnectError> {
-        let attempts = (0..self.endpoints.len()).map(|at| {
-            self.connect(at, protocol, &|dialed| std::future::ready(Ok(dialed)))
-                .boxed()
-        });
-        let attempts: Vec<_> = attempts.collect();
-        if attempts.is_empty() {
-            return Err(none());
-        }
-        let (dialed, _) = futures::future::select_ok(attempts).await?;
-        Ok(dialed)
+    /// A connection to this endpoint, whatever it does; what comes of it counts for nothing.
+    pub(super) async fn look_at(&self, at: usize) -> Result<Dialed, ConnectError> {
+        let keep = |dialed| std::future::ready(Ok(dialed));
+        let dialed = self.connect((at, &Begun::new()), Protocol::Http1, &keep).await?;
+        dialed.trusted(&self.trust.store)
     }
 
     /// The endpoint answered a request over this way.
     pub(super) fn answered(&self, way: &Way) {
+        if let Some(answers) = self.answers.get(way.endpoint) {
+            answers.fetch_add(1, Ordering::Relaxed);
+        }
         if self
             .failing
             .get(way.endpoint)
             .is_some_and(|failing| failing.swap(false, Ordering::Relaxed))
         {
             self.failover.lock().answered(way.endpoint);
+        }
+    }
+
+    /// Counts what the endpoint has answered; wraps around.
+    pub(super) fn answers(&self, way: &Way) -> usize {
+        let answers = self.answers.get(way.endpoint);
+        answers.map_or(0, |answers| answers.load(Ordering::Relaxed))
+    }
+
+    /// A request has not been answered for long, that was sent when the endpoint had answered so many. Only one that has
+    /// answered nobody since is late: else it is the request that takes long.
+    pub(super) fn late(&self, way: &Way, answered: usize) {
+        if self.answers(way) == answered {
+            self.failed(way.endpoint, Failure::Late, &"it answers no requests");
         }
     }
 
@@ -164,6 +187,13 @@ impl Dialer {
     /// An open connection broke.
     pub(super) fn broke(&self, way: &Way, why: &dyn std::fmt::Display) {
         way.broke();
+        // One address of several is no endpoint: the next connection tries another.
+        let endpoint = self.endpoints.get(way.endpoint);
+        if endpoint.is_some_and(|endpoint| endpoint.addresses.lock().has_sound(Instant::now())) {
+            let (cluster, endpoint) = (&*self.cluster, way.endpoint);
+            tracing::debug!(cluster, endpoint, %why, "an address of several failed");
+            return;
+        }
         self.failed(way.endpoint, Failure::Broken, why);
     }
 
@@ -196,24 +226,28 @@ impl Dialer {
 
     async fn try_endpoint<T, F>(
         &self,
-        at: usize,
+        (at, begun): (usize, &Begun),
         protocol: Protocol,
         ready: &impl Fn(Dialed) -> F,
     ) -> Result<T, ConnectError>
     where
         F: Future<Output = Result<T, ConnectError>>,
     {
-        let connected = self.connect(at, protocol, ready).await;
+        let connected = self.connect((at, begun), protocol, ready).await;
         match &connected {
             Ok(_) => self.connected(at),
-            Err(error) => self.failed(at, error.failure(), error),
+            Err(error) => {
+                if let Some(failure) = error.failure() {
+                    self.failed(at, failure, error);
+                }
+            }
         }
         connected
     }
 
     async fn connect<T, F>(
         &self,
-        at: usize,
+        (at, begun): (usize, &Begun),
         protocol: Protocol,
         ready: &impl Fn(Dialed) -> F,
     ) -> Result<T, ConnectError>
@@ -221,8 +255,10 @@ impl Dialer {
         F: Future<Output = Result<T, ConnectError>>,
     {
         let endpoint = &self.endpoints[at];
+        // The resolver has a time-out of its own, and its time is none of the endpoint's.
+        let addresses = endpoint.resolved(&self.means.resolver).await?;
+        let _ = begun.set(Instant::now());
         let connect = async {
-            let addresses = endpoint.resolved(&self.means.resolver).await?;
             let attempt =
                 |address| async move { ready(endpoint.connect((at, address), protocol, &self.trust).await?).await };
             let attempts = addresses.iter().copied().map(attempt).collect();
@@ -249,10 +285,15 @@ impl Dialer {
     }
 
     fn failed(&self, at: usize, why: Failure, reason: &dyn std::fmt::Display) {
-        if let Some(failing) = self.failing.get(at) {
-            failing.store(true, Ordering::Relaxed);
-        }
-        let ejected = self.failover.lock().failed(Instant::now(), at, why);
+        let ejected = {
+            let mut failover = self.failover.lock();
+            let ejected = failover.failed(Instant::now(), at, why);
+            // Under the lock, and after: an answer that comes between must not take the sign away and leave the points.
+            if let Some(failing) = self.failing.get(at) {
+                failing.store(true, Ordering::Relaxed);
+            }
+            ejected
+        };
         let Some(time) = ejected else { return };
         let (cluster, endpoint, word) = (&*self.cluster, &self.endpoints[at].authority, why.word());
         tracing::warn!(cluster, %endpoint, word, ?time, %reason, "endpoint ejected: others of the member serve");
@@ -273,7 +314,7 @@ impl Dialer {
                 return (!left.is_zero()).then_some(left);
             }
         }
-        let probed = self.connect(at, Protocol::Http2, &|_| std::future::ready(Ok(()))).await;
+        let probed = self.connect((at, &Begun::new()), Protocol::Http2, &proof::prove).await;
         let time = self.failover.lock().probed(Instant::now(), at, probed.is_ok());
         match &probed {
             Ok(()) => self.tell_back(at),

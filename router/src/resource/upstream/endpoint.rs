@@ -59,14 +59,13 @@ impl ConnectError {
         }
     }
 
-    /// What it says of the endpoint.
-    pub(super) fn failure(&self) -> Failure {
+    /// What it says of the endpoint; `None` where it is this router that could not try.
+    pub(super) fn failure(&self) -> Option<Failure> {
         match self {
-            Self::Timeout { .. } => Failure::Silent,
-            Self::Tls { .. } | Self::Http { .. } => Failure::Untrusted,
-            Self::Tcp { .. } | Self::Cut { .. } | Self::Untried { .. } | Self::Unusable(_) | Self::Closed => {
-                Failure::Refused
-            }
+            Self::Timeout { .. } => Some(Failure::Silent),
+            Self::Tls { .. } | Self::Http { .. } => Some(Failure::Untrusted),
+            Self::Tcp { .. } | Self::Cut { .. } => Some(Failure::Refused),
+            Self::Untried { .. } | Self::Unusable(_) | Self::Closed => None,
         }
     }
 
@@ -156,6 +155,19 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.addresses.lock().ended(self.address);
+    }
+}
+
+impl Dialed {
+    /// Unless the member's CA bundle has changed meanwhile, and does not vouch for the other end any more.
+    pub(super) fn trusted(self, trust: &TrustStore) -> Result<Self, ConnectError> {
+        if self.way.is_trusted(trust) {
+            return Ok(self);
+        }
+        Err(ConnectError::Tls {
+            address: self.authority.to_string(),
+            reason: "the member's CA bundle has changed".to_owned(),
+        })
     }
 }
 

@@ -40,7 +40,20 @@ pub(super) async fn exchange(
         .send_request(Request::from_parts(parts, ()), ended)
         .map_err(refused)?;
     let mut rest = (!ended).then(|| RequestRest::new(body, stream));
-    let head = poll_fn(|cx| poll_head(cx, &mut answer, &mut rest))
+    let mut late = slot.lateness();
+    let head = poll_fn(|cx| {
+        let head = poll_head(cx, &mut answer, &mut rest);
+        // While its client keeps back its body the member has nothing to answer.
+        if head.is_pending()
+            && rest.is_none()
+            && let Some(lateness) = &mut late
+            && lateness.poll(cx, &slot).is_ready()
+        {
+            late = None;
+        }
+        head
+    });
+    let head = head
         .await
         .map_err(|failure| failure.into_error(cluster, slot.connection()))?;
     slot.answered(&head);

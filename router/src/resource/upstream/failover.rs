@@ -16,6 +16,8 @@ pub(super) struct Pace {
     pub(super) ejected_at_most: Duration,
     /// From the first streams to all of them, after an ejection.
     pub(super) returns_within: Duration,
+    /// Before the next endpoint is tried beside one that has not answered yet. One that is passed over so is ejected.
+    pub(super) next_after: Duration,
 }
 
 /// Of every member.
@@ -23,6 +25,7 @@ pub(super) const PACE: Pace = Pace {
     ejected_for: Duration::from_secs(10),
     ejected_at_most: Duration::from_mins(1),
     returns_within: Duration::from_secs(30),
+    next_after: Duration::from_secs(2),
 };
 /// Of an endpoint that has just come back.
 const FIRST_SHARE: f64 = 0.1;
@@ -44,17 +47,20 @@ pub(super) enum Failure {
     Untrusted,
     /// A connection that was open broke, or its pings were not answered.
     Broken,
+    /// A request was not answered for long, nor any other since: it takes connections and answers pings, and does nothing.
+    Late,
     /// 502, 503 or 504, and not an API server's.
     Gateway,
 }
 
 impl Failure {
     /// What it adds to the failures in a row. **The table** of what ejects: the first that was waited for or is not trusted, the second
-    /// that was refused or broke (a listener that restarts refuses one), the fifth gateway's answer.
+    /// that was refused or broke (a listener that restarts refuses one), the third that was late, the fifth gateway's answer.
     fn points(self) -> u32 {
         match self {
             Self::Silent | Self::Untrusted => EJECT_AT,
             Self::Refused | Self::Broken => 3,
+            Self::Late => 2,
             Self::Gateway => 1,
         }
     }
@@ -66,6 +72,7 @@ impl Failure {
             Self::Silent => "silent",
             Self::Untrusted => "untrusted",
             Self::Broken => "broken",
+            Self::Late => "late",
             Self::Gateway => "gateway",
         }
     }
@@ -135,15 +142,6 @@ impl Choice {
     }
 }
 
-/// What a new connection is dialled to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Order {
-    /// One after the other.
-    pub(super) usable: Vec<usize>,
-    /// Only when none of those can be connected to.
-    pub(super) ejected: Vec<usize>,
-}
-
 /// One endpoint's state, for metrics and pages.
 #[derive(Debug, Clone)]
 pub(crate) struct HealthReport {
@@ -196,8 +194,9 @@ impl Failover {
         Choice { first, ejected }
     }
 
-    /// For one connection.
-    pub(super) fn order(&mut self, now: Instant, draw: f64) -> Order {
+    /// For one connection: those to try one after the other, the ejected last. They wait for the others to fail or to take long,
+    /// not for them to time out.
+    pub(super) fn order(&mut self, now: Instant, draw: f64) -> Vec<usize> {
         let choice = self.choose(now, draw);
         let all = 0..self.all.len();
         let (mut usable, mut ejected): (Vec<_>, Vec<_>) = all.partition(|at| choice.rank(*at).is_some());
@@ -206,7 +205,8 @@ impl Failover {
             State::Ejected { until, .. } => Some(until),
             State::Usable | State::Returning { .. } => None,
         });
-        Order { usable, ejected }
+        usable.extend(ejected);
+        usable
     }
 
     /// Whether the endpoint is ejected by this failure, and for how long.

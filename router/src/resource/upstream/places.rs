@@ -1,4 +1,4 @@
-//! Lists and starts of watches under way at one member, so many of each tenant.
+//! Lists and starts of watches under way at one member, so many of each tenant, watches that run first.
 //!
 //! An API server gives each priority level some dozen seats at a time when it is idle, and more of them ten seconds after
 //! they are asked for (API Priority and Fairness borrows in periods). A list keeps its seats until the last of its answer is
@@ -23,6 +23,8 @@ use crate::resource::keyed::{Entry, Keyed};
 /// Lists of one tenant at a time, and starts of its watches. An idle API server of default size has two dozen seats for all
 /// ServiceAccounts.
 pub(crate) const TENANT_PLACES: usize = 8;
+/// More of them for watches that run already, whose legs begin anew: they wait behind nobody who comes new.
+const RUNNING_PLACES: usize = 2;
 /// Longest time with a place.
 const LASTS: Duration = Duration::from_secs(5);
 /// A watch that is waited at for so long has no first objects left to be read.
@@ -38,13 +40,18 @@ pub(crate) struct Places {
 /// One tenant's.
 #[derive(Debug)]
 struct Tenant {
-    permits: Bulkhead,
+    /// Of those that come new, before one of all.
+    new: Bulkhead,
+    all: Bulkhead,
     /// Those that were taken, by when they end. A mutex: held for a look at the first.
     taken: Mutex<VecDeque<(Instant, Taken)>>,
 }
 
 /// Emptied by its owner, or by who waits when its time is over.
-type Taken = Arc<Mutex<Option<Permit>>>;
+type Taken = Arc<Mutex<Option<Permits>>>;
+
+/// Of those that come new, if it does, and one of all.
+type Permits = (Option<Permit>, Permit);
 
 /// A tenant's place.
 #[derive(Debug)]
@@ -57,15 +64,15 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// Waits for a place for a list. Safe to drop.
-    pub(crate) async fn list(&self, tenant: Arc<str>) -> Result<Place, Full> {
-        Place::take(self.lists.entry(tenant, Tenant::new), None).await
+    /// Waits for a place for a list. `running`: of a watch whose client was answered. Safe to drop.
+    pub(crate) async fn list(&self, tenant: Arc<str>, running: bool) -> Result<Place, Full> {
+        Place::take(self.lists.entry(tenant, Tenant::new), running, None).await
     }
 
     /// As [`Self::list`], for the start of a watch.
-    pub(crate) async fn start(&self, tenant: Arc<str>) -> Result<Place, Full> {
+    pub(crate) async fn start(&self, tenant: Arc<str>, running: bool) -> Result<Place, Full> {
         let quiet = Box::pin(sleep_until(Instant::now() + QUIET));
-        Place::take(self.starts.entry(tenant, Tenant::new), Some(quiet)).await
+        Place::take(self.starts.entry(tenant, Tenant::new), running, Some(quiet)).await
     }
 }
 
@@ -73,7 +80,8 @@ impl Tenant {
     /// Any number may wait: `admit` bounds them.
     fn new() -> Self {
         Self {
-            permits: Bulkhead::new(TENANT_PLACES, usize::MAX),
+            new: Bulkhead::new(TENANT_PLACES, usize::MAX),
+            all: Bulkhead::new(TENANT_PLACES + RUNNING_PLACES, usize::MAX),
             taken: Mutex::default(),
         }
     }
@@ -91,8 +99,12 @@ impl Tenant {
         None
     }
 
-    async fn enter(&self) -> Result<Permit, Full> {
-        let mut entering = std::pin::pin!(self.permits.enter());
+    async fn enter(&self, running: bool) -> Result<Permits, Full> {
+        let entering = async {
+            let new = if running { None } else { Some(self.new.enter().await?) };
+            Ok((new, self.all.enter().await?))
+        };
+        let mut entering = std::pin::pin!(entering);
         loop {
             let next = self.reap(Instant::now()).unwrap_or_else(|| Instant::now() + LASTS);
             if let Ok(entered) = tokio::time::timeout_at(next, entering.as_mut()).await {
@@ -103,8 +115,8 @@ impl Tenant {
 }
 
 impl Place {
-    async fn take(of: Entry<Arc<str>, Tenant>, quiet: Option<Pin<Box<Sleep>>>) -> Result<Self, Full> {
-        let taken = Arc::new(Mutex::new(Some(of.enter().await?)));
+    async fn take(of: Entry<Arc<str>, Tenant>, running: bool, quiet: Option<Pin<Box<Sleep>>>) -> Result<Self, Full> {
+        let taken = Arc::new(Mutex::new(Some(of.enter(running).await?)));
         of.taken.lock().push_back((Instant::now() + LASTS, taken.clone()));
         Ok(Self { quiet, taken, _of: of })
     }
@@ -148,16 +160,42 @@ mod tests {
         let (places, [many, few]) = (Places::default(), ["many", "few"].map(Arc::<str>::from));
         let mut held = Vec::new();
         for _ in 0..TENANT_PLACES {
-            held.push(places.list(many.clone()).await.unwrap());
+            held.push(places.list(many.clone(), false).await.unwrap());
         }
-        let mut next = Box::pin(places.list(many.clone()));
+        let mut next = Box::pin(places.list(many.clone(), false));
         assert!(poll!(&mut next).is_pending());
-        drop(places.list(few).await.unwrap());
-        drop(places.start(many).await.unwrap());
+        drop(places.list(few, false).await.unwrap());
+        drop(places.start(many, false).await.unwrap());
         held.pop();
         drop(next.await.unwrap());
         drop(held);
         assert_eq!((places.lists.len(), places.starts.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_runs_waits_behind_nobody_who_comes_new() {
+        let (places, one) = (Places::default(), Arc::<str>::from("one"));
+        let mut held = Vec::new();
+        for _ in 0..TENANT_PLACES {
+            held.push(places.start(one.clone(), false).await.unwrap());
+        }
+        let mut new: Vec<_> = (0..50).map(|_| Box::pin(places.start(one.clone(), false))).collect();
+        for start in &mut new {
+            assert!(poll!(start).is_pending());
+        }
+        let mut leg = Box::pin(places.start(one.clone(), true));
+        assert!(poll!(&mut leg).is_ready(), "it comes last, and is first");
+        let running: Vec<_> = (1..RUNNING_PLACES + 1)
+            .map(|_| Box::pin(places.start(one.clone(), true)))
+            .collect();
+        for leg in running {
+            let mut leg = leg;
+            let waits = poll!(&mut leg).is_pending();
+            if waits {
+                held.pop();
+                assert!(poll!(&mut leg).is_ready(), "what becomes free is for it");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -166,22 +204,22 @@ mod tests {
         let begun = Instant::now();
         let mut held = Vec::new();
         for _ in 0..TENANT_PLACES * 3 {
-            held.push(places.start(one.clone()).await.unwrap());
+            held.push(places.start(one.clone(), false).await.unwrap());
         }
         assert_eq!(begun.elapsed().as_secs(), LASTS.as_secs() * 2);
         drop(held);
         assert_eq!(places.starts.len(), 0);
         for _ in 0..10_000 {
-            drop(places.list(one.clone()).await.unwrap());
+            drop(places.list(one.clone(), false).await.unwrap());
         }
-        let kept = places.list(one.clone()).await.unwrap();
+        let kept = places.list(one.clone(), false).await.unwrap();
         for _ in 0..10_000 {
-            drop(places.list(one.clone()).await.unwrap());
+            drop(places.list(one.clone(), false).await.unwrap());
         }
         let known = places.lists.find(&one).unwrap();
         assert!(known.taken.lock().len() < 10_002, "none is remembered for ever");
         tokio::time::advance(LASTS).await;
-        drop(places.list(one).await.unwrap());
+        drop(places.list(one, false).await.unwrap());
         assert!(known.taken.lock().len() <= 1, "{}", known.taken.lock().len());
         drop(kept);
     }
@@ -190,14 +228,14 @@ mod tests {
     async fn a_watch_has_started_when_it_is_waited_at() {
         let places = Places::default();
         let cx = &mut Context::from_waker(Waker::noop());
-        let mut place = places.start("one".into()).await.unwrap();
+        let mut place = places.start("one".into(), false).await.unwrap();
         assert!(!place.is_over(false, cx), "its first objects may be on their way");
         tokio::time::advance(QUIET).await;
         assert!(!place.is_over(true, cx), "there they are");
         assert!(!place.is_over(false, cx));
         tokio::time::advance(QUIET).await;
         assert!(place.is_over(false, cx));
-        let mut list = places.list("one".into()).await.unwrap();
+        let mut list = places.list("one".into(), false).await.unwrap();
         tokio::time::advance(QUIET).await;
         assert!(!list.is_over(false, cx));
     }

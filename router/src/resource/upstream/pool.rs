@@ -5,15 +5,18 @@
 //! start at once dial ten connections and not a thousand. The wait is bounded by the caller's deadline and the queue by
 //! the queues of `dispatch`. Caller: `upstream`.
 
+mod slot;
+mod under_way;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use h2::RecvStream;
-use http::{Response, StatusCode};
 use parking_lot::Mutex;
 use portolan_runtime::Tasks;
 use tokio::sync::oneshot;
 
+pub(crate) use self::slot::Slot;
+use self::under_way::{Dial, UnderWay};
 use super::connection::{Connection, Driver, Ended, Tuning};
 use super::dialer::Dialer;
 use super::endpoint::{ConnectError, Protocol, Way};
@@ -21,9 +24,6 @@ use super::failover::Choice;
 
 /// Dials under way at a time; each may bring a hundred streams.
 const MAX_DIALS: usize = 4;
-
-/// In the head of every answer of an API server.
-const AUDIT_ID: &str = "audit-id";
 
 /// One pool. Clones are the same pool.
 #[derive(Debug, Clone)]
@@ -53,14 +53,10 @@ struct State {
     /// Stream cap that the member told last: how many waiters a dial under way will serve.
     cap: usize,
     closed: bool,
-}
-
-/// The right to one stream on a connection; given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    /// `None`: given back already.
-    connection: Option<Arc<Connection>>,
-    pool: Pool,
+    /// There are as many connections as may be, and somebody waits for one more.
+    full: bool,
+    /// Requests that found it so.
+    found_full: u64,
 }
 
 /// Size of a pool, for metrics and tests.
@@ -69,6 +65,8 @@ pub(crate) struct PoolSize {
     pub(crate) connections: usize,
     pub(crate) streams: usize,
     pub(crate) waiting: usize,
+    /// Requests that found as many connections as may be, and no room on them.
+    pub(crate) found_full: u64,
 }
 
 impl Pool {
@@ -94,7 +92,7 @@ impl Pool {
             if (state.waiters.is_empty() || first)
                 && let Some(connection) = self.take(&mut state)
             {
-                return Ok(self.slot(connection));
+                return Ok(Slot::new(connection, self));
             }
             let (sender, receiver) = oneshot::channel();
             if first {
@@ -103,6 +101,7 @@ impl Pool {
                 state.waiters.push_back(sender);
             }
             self.grow(&mut state);
+            state.found_full += u64::from(state.full);
             receiver
         };
         // A sender is dropped unanswered only with the pool.
@@ -166,14 +165,19 @@ impl Pool {
             connections: state.connections.len(),
             streams: state.connections.iter().map(|connection| connection.active()).sum(),
             waiting: state.waiters.len(),
+            found_full: state.found_full,
         }
     }
 
-    fn slot(&self, connection: Arc<Connection>) -> Slot {
-        Slot {
-            connection: Some(connection),
-            pool: self.clone(),
-        }
+    /// Connections that may be dead.
+    #[cfg(test)]
+    pub(crate) fn doubted(&self) -> usize {
+        let state = self.shared.state.lock();
+        state
+            .connections
+            .iter()
+            .filter(|connection| connection.is_doubted())
+            .count()
     }
 
     /// Dials for the waiters that the dials under way will not serve.
@@ -183,10 +187,30 @@ impl Pool {
         // Without a cap told yet, the first dial tells it.
         let limit = if state.cap == 0 { 1 } else { MAX_DIALS };
         while state.dialing < limit && state.dialing.saturating_mul(per_dial) < state.waiters.len() {
+            if !self.may_dial(state) {
+                break;
+            }
             state.dialing += 1;
             let dial = self.clone().connect(state.era);
             self.shared.tasks.spawn("upstream-connection", dial);
         }
+    }
+
+    /// Whether there may be one more connection; said once if not.
+    fn may_dial(&self, state: &mut State) -> bool {
+        let (open, most) = (state.connections.len(), self.shared.tuning.most);
+        let full = open + state.dialing + usize::from(state.moving) >= most;
+        if full && !std::mem::replace(&mut state.full, full) {
+            let (cluster, waiting) = (self.shared.dialer.cluster(), state.waiters.len());
+            tracing::warn!(
+                cluster,
+                most,
+                waiting,
+                "as many connections to the member as may be: requests wait for them"
+            );
+        }
+        state.full = full;
+        !full
     }
 
     /// A slot on a connection, and of another endpoint than the one that is to have it: a dial there, which nobody waits for.
@@ -194,7 +218,7 @@ impl Pool {
         let dialer = &self.shared.dialer;
         let choice = dialer.choose();
         let connection = state.take(choice, || dialer.has_alternatives())?;
-        if connection.way.endpoint != choice.first && !state.moving {
+        if connection.way.endpoint != choice.first && !state.moving && self.may_dial(state) {
             state.moving = true;
             self.shared
                 .tasks
@@ -205,7 +229,7 @@ impl Pool {
 
     /// Dials one connection and runs it to its end.
     async fn connect(self, era: u64) {
-        let shared = &self.shared;
+        let (shared, dial) = (&self.shared, UnderWay::new(&self, Dial::Awaited { era }));
         let tuning = shared.tuning;
         let opened = shared
             .dialer
@@ -216,41 +240,37 @@ impl Pool {
             Ok((connection, _)) if connection.cap() == 0 => {
                 let address = connection.authority.to_string();
                 let reason = "it takes no streams".to_owned();
-                self.dial_failed(era, &ConnectError::Http { address, reason });
+                dial.failed(&ConnectError::Http { address, reason });
             }
-            Ok(opened) => {
-                let dialed = |state: &mut State| {
-                    state.dialed(era);
-                };
-                self.run(opened, dialed).await;
-            }
-            Err(error) => self.dial_failed(era, &error),
+            Ok(opened) => self.run(opened, dial).await,
+            Err(error) => dial.failed(&error),
         }
     }
 
+    /// For nobody who waits: to the endpoint that is to have streams.
     async fn move_to(self, endpoint: usize) {
-        let shared = &self.shared;
+        let (shared, dial) = (&self.shared, UnderWay::new(&self, Dial::Moving));
         let tuning = shared.tuning;
         let opened = shared
             .dialer
             .dial_at(endpoint, |dialed| Connection::open(dialed, tuning))
             .await;
-        self.moved(opened).await;
-    }
-
-    async fn moved(&self, opened: Result<(Arc<Connection>, Driver), ConnectError>) {
-        let moved = |state: &mut State| state.moving = false;
         match opened {
-            Ok(opened) => self.run(opened, moved).await,
-            // The dialer knows of it, and nobody waits.
-            Err(_) => moved(&mut self.shared.state.lock()),
+            Ok(opened) => self.run(opened, dial).await,
+            // The dialer knows of it.
+            Err(error) => dial.failed(&error),
         }
     }
 
-    /// A connection may be dead: the next is there by the time that this is known, if there is another way.
+    /// A connection may be dead: the next is there by the time that this is known, if there is another way, and none has room.
     fn prepare(&self) {
         let mut state = self.shared.state.lock();
-        if !state.moving && !state.closed && self.shared.dialer.has_alternatives() {
+        let dialer = &self.shared.dialer;
+        if state.moving || state.closed || !dialer.has_alternatives() {
+            return;
+        }
+        let choice = dialer.choose();
+        if state.sound(choice).is_none() && self.may_dial(&mut state) {
             state.moving = true;
             self.shared
                 .tasks
@@ -258,17 +278,28 @@ impl Pool {
         }
     }
 
+    /// A connection that may have been dead is not: whoever waits may have room on it.
+    fn recovered(&self) {
+        let mut state = self.shared.state.lock();
+        if !state.waiters.is_empty() {
+            self.serve(&mut state);
+        }
+    }
+
     async fn open_another(self) {
-        let shared = &self.shared;
+        let (shared, dial) = (&self.shared, UnderWay::new(&self, Dial::Moving));
         let tuning = shared.tuning;
         let opened = shared
             .dialer
             .dial(Protocol::Http2, |dialed| Connection::open(dialed, tuning))
             .await;
-        self.moved(opened).await;
+        match opened {
+            Ok(opened) => self.run(opened, dial).await,
+            Err(error) => dial.failed(&error),
+        }
     }
 
-    async fn run(&self, (connection, driver): (Arc<Connection>, Driver), dialed: impl FnOnce(&mut State)) {
+    async fn run(&self, (connection, driver): (Arc<Connection>, Driver), dial: UnderWay<'_>) {
         let shared = &self.shared;
         // The member's CA bundle may have changed since the handshake: before it is offered to requests, and just now.
         let distrust = || {
@@ -277,12 +308,13 @@ impl Pool {
             }
         };
         distrust();
-        self.add(connection.clone(), dialed);
+        self.add(connection.clone(), dial);
         distrust();
         let idle_since = Mutex::new(None);
         let idle = || self.close_if_idle(&connection, &idle_since);
+        let doubt = |doubted| if doubted { self.prepare() } else { self.recovered() };
         let ended = tokio::select! {
-            ended = driver.run(&connection, idle, || self.prepare()) => ended,
+            ended = driver.run(&connection, idle, doubt) => ended,
             () = shared.tasks.cancelled() => Ended::Cut,
         };
         connection.close();
@@ -296,9 +328,9 @@ impl Pool {
         self.remove(&connection, ended);
     }
 
-    fn add(&self, connection: Arc<Connection>, dialed: impl FnOnce(&mut State)) {
+    fn add(&self, connection: Arc<Connection>, dial: UnderWay<'_>) {
         let mut state = self.shared.state.lock();
-        dialed(&mut state);
+        dial.over(&mut state);
         state.cap = connection.cap();
         if state.closed {
             connection.cut();
@@ -309,10 +341,11 @@ impl Pool {
         self.serve(&mut state);
     }
 
-    fn dial_failed(&self, era: u64, error: &ConnectError) {
+    /// Nothing came of a dial: whom no other will serve is told.
+    fn dial_failed(&self, dial: Dial, error: &ConnectError) {
         let waiters = {
             let mut state = self.shared.state.lock();
-            if !state.dialed(era) {
+            if !state.dialed(dial) {
                 return;
             }
             // A connection may have come to itself meanwhile.
@@ -376,7 +409,7 @@ impl Pool {
                 state.waiters.push_front(waiter);
                 break;
             };
-            if let Err(Ok(slot)) = waiter.send(Ok(self.slot(connection))) {
+            if let Err(Ok(slot)) = waiter.send(Ok(Slot::new(connection, self))) {
                 // The waiter went away just now. Its slot must not be dropped here, under the lock it would take.
                 slot.forget();
             }
@@ -385,11 +418,27 @@ impl Pool {
 }
 
 impl State {
-    /// A dial that began in `era` is over; whether anybody waits for it.
-    fn dialed(&mut self, era: u64) -> bool {
-        let counted = era == self.era;
-        self.dialing -= usize::from(counted);
-        counted
+    /// A dial is over; whether anybody waits for it.
+    fn dialed(&mut self, dial: Dial) -> bool {
+        match dial {
+            Dial::Awaited { era } => {
+                let counted = era == self.era;
+                self.dialing -= usize::from(counted);
+                counted
+            }
+            Dial::Moving => {
+                self.moving = false;
+                false
+            }
+        }
+    }
+
+    /// A connection that takes streams now and is in no doubt.
+    fn sound(&self, choice: Choice) -> Option<&Arc<Connection>> {
+        self.connections.iter().find(|connection| {
+            let ranked = choice.rank(connection.way.endpoint).is_some();
+            ranked && connection.has_room() && !connection.is_doubted() && connection.is_open()
+        })
     }
 
     /// A slot on a connection of the endpoint that is to have it, else of the next one that is not ejected; of several, on the
@@ -408,48 +457,5 @@ impl State {
         }
         let (_, connection) = best?;
         connection.try_take().then(|| connection.clone())
-    }
-}
-
-impl Slot {
-    pub(super) fn connection(&self) -> &Connection {
-        self.connection.as_ref().expect("taken only when the slot is consumed")
-    }
-
-    /// The head of an answer came over it. Every API server marks each of its answers: what comes without the mark is of
-    /// something that stands before one.
-    pub(super) fn answered(&self, head: &Response<RecvStream>) {
-        let dialer = &self.pool.shared.dialer;
-        let (status, way) = (head.status(), &self.connection().way);
-        let gateways = [
-            StatusCode::BAD_GATEWAY,
-            StatusCode::SERVICE_UNAVAILABLE,
-            StatusCode::GATEWAY_TIMEOUT,
-        ];
-        if gateways.contains(&status) && !head.headers().contains_key(AUDIT_ID) {
-            dialer.answered_for(way, status);
-        } else {
-            dialer.answered(way);
-        }
-    }
-
-    /// Gives the slot back under the pool's lock, which the caller holds.
-    fn forget(mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.give_back();
-        }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else {
-            return;
-        };
-        let mut state = self.pool.shared.state.lock();
-        connection.give_back();
-        if !state.waiters.is_empty() {
-            self.pool.serve(&mut state);
-        }
     }
 }

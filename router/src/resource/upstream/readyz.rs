@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::Empty;
@@ -18,12 +20,15 @@ use tokio::sync::watch;
 use super::Upstream;
 use super::dialer::Dialer;
 use super::doubt::{Doubt, Settled};
-use super::endpoint::{ConnectError, Dialed, Protocol};
+use super::endpoint::{ConnectError, Dialed};
 use crate::resource::breaker::{Readyz, State, Transition};
 use crate::value::traffic::TrafficClass;
 
 /// For the answer, once connected: API servers wait for their etcd in it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For endpoints that have not answered when one has, with a no.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether a member is to be looked at.
 #[derive(Debug)]
@@ -141,11 +146,44 @@ impl Upstream {
     }
 }
 
-/// What was found; an error says why there is no connection.
+/// What was found; an error says why there is no connection. All endpoints are asked at once: the first that connects may say
+/// nothing, or no, while another serves. The best of what they say within a while of the first answer.
 pub(super) async fn look(dialer: &Dialer, bearer: Option<HeaderValue>) -> Result<Readyz, ConnectError> {
-    let dialed = dialer.race(Protocol::Http1).await?;
+    let looks = (0..dialer.endpoints()).map(|at| look_at(dialer, at, bearer.clone()));
+    let mut looks: FuturesUnordered<_> = looks.collect();
+    let mut best = Err(ConnectError::Unusable("there is none".to_owned()));
+    let mut until = None;
+    while let Some(found) = in_time(until, looks.next()).await {
+        match (&best, &found) {
+            (_, Ok(Readyz::Ready | Readyz::Forbidden)) => return found,
+            (_, Ok(_)) => {
+                best = found;
+                until = until.or_else(|| Some(tokio::time::Instant::now() + OTHERS_TIMEOUT));
+            }
+            // That there is somebody, who is not trusted, says more than that there is nobody.
+            (Err(before), Err(now)) if before.is_silence() || !now.is_silence() || is_none(before) => best = found,
+            (_, Err(_)) => {}
+        }
+    }
+    best
+}
+
+async fn look_at(dialer: &Dialer, at: usize, bearer: Option<HeaderValue>) -> Result<Readyz, ConnectError> {
+    let dialed = dialer.look_at(at).await?;
     let asked = tokio::time::timeout(ANSWER_TIMEOUT, ask(dialed, bearer)).await;
     Ok(asked.ok().flatten().map_or(Readyz::NotReady, found))
+}
+
+fn is_none(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Unusable(_))
+}
+
+/// `None` as well if it takes longer.
+async fn in_time<T>(until: Option<tokio::time::Instant>, next: impl Future<Output = Option<T>>) -> Option<T> {
+    match until {
+        Some(until) => tokio::time::timeout_at(until, next).await.ok().flatten(),
+        None => next.await,
+    }
 }
 
 async fn ask(dialed: Dialed, bearer: Option<HeaderValue>) -> Option<StatusCode> {
@@ -190,7 +228,10 @@ mod tests {
 
     /// Answers `/readyz` with this code, once per connection, and hangs up as API servers do that are asked to.
     async fn serve(address: SocketAddr, acceptor: TlsAcceptor, code: u16) {
-        let listener = TcpListener::bind(address).await.unwrap();
+        serve_on(TcpListener::bind(address).await.unwrap(), acceptor, code).await;
+    }
+
+    async fn serve_on(listener: TcpListener, acceptor: TlsAcceptor, code: u16) {
         let (stream, _) = listener.accept().await.unwrap();
         let mut stream = acceptor.accept(stream).await.unwrap();
         let mut asked = vec![0; 1024];
@@ -236,6 +277,27 @@ mod tests {
             assert_eq!(states(), [state; 5], "{code}: {found:?}");
         }
         assert_eq!(all.to_look_at().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_first_that_connects_is_not_believed_while_another_serves() {
+        let (acceptor, ca) = acceptor(ALPN_HTTP1);
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let serves = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = [&silent, &serves].map(|listener| listener.local_addr().unwrap());
+        let connector = Connector::new(Duration::from_secs(20), Tasks::new());
+        let targets = snapshot([target("east", &addresses, &ca)]).targets;
+        let all = connector.follow(&Upstreams::default(), &targets);
+        let east = all.get("east").unwrap();
+        let servers = spawn(async move {
+            let (stream, _) = silent.accept().await.unwrap();
+            let first = acceptor.accept(stream).await.unwrap();
+            serve_on(serves, acceptor, 200).await;
+            drop(first);
+        });
+        let found = east.look(Some(HeaderValue::from_static("Bearer x"))).await;
+        assert_eq!(found, Readyz::Ready);
+        servers.await.unwrap();
     }
 
     #[test]

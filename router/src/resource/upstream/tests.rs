@@ -2,6 +2,7 @@
 
 mod addresses;
 mod endpoints;
+mod outliers;
 mod rotation;
 
 use std::net::SocketAddr;

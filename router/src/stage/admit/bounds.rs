@@ -135,6 +135,11 @@ impl Shared {
         }
     }
 
+    /// Whether what keeps this router busy is not the tenant's doing: neither its requests nor its streams are many.
+    pub(super) fn is_modest(&self, tenant: &str) -> bool {
+        self.requests.is_modest(tenant) && self.streams.is_modest(tenant)
+    }
+
     /// One of all requests, without waiting. Full, a Lease has the reserve.
     pub(super) fn try_request(&self, tenant: &Arc<str>, lease: bool) -> Option<Place> {
         let free = self.requests.try_take(tenant, 1);

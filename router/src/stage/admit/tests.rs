@@ -54,6 +54,30 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
     }
 }
 
+#[tokio::test]
+async fn a_late_router_sheds_from_who_has_many_streams_too() {
+    let load = Load::default();
+    let admit = Admit::new(Limits::default(), load.clone(), AdmitMetrics::default());
+    let mut streams = Vec::new();
+    for user in ["many", "many", "many", "few"] {
+        let watch = format!("{PODS}?watch=true");
+        streams.push(ask(&admit, user, &watch, Life::of_fan(true), 0).await.unwrap());
+    }
+    load.set_late(Duration::from_millis(900));
+    for (user, served) in [("many", false), ("few", true), ("nobody yet", true)] {
+        let caller = person(user);
+        let admission = Admission {
+            caller: &caller,
+            asked: &asked(PODS),
+            life: Life::Unary,
+            bytes: 0,
+            deadline: Instant::now() + Duration::from_secs(1),
+        };
+        let answer = admit.admit(&admission).await;
+        assert_eq!(answer.is_ok(), served, "{user}: {:?}", answer.err());
+    }
+}
+
 fn admit(requests: usize) -> Arc<Admit> {
     let limits = Limits { requests, streams: 4 };
     Admit::new(limits, Load::default(), AdmitMetrics::default())

@@ -15,10 +15,11 @@ use http::{Method, Request, Response, Uri};
 
 use super::outcome::Kind;
 use super::silence::Waiting;
+use super::turn::unless_refused;
 use super::{credential, find, full, send};
 use crate::decision::rewrite;
 use crate::resource::access::{MemberAnswer, MemberApi};
-use crate::resource::breaker::Probe;
+use crate::resource::breaker::{Probe, Refused};
 use crate::resource::queues::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, gather};
@@ -129,8 +130,6 @@ async fn exchange(
     request: Request<Body>,
     allowance: &Allowance,
 ) -> Result<Response<Bytes>, Fault> {
-    let seat = upstream.queues.take_own(allowance.turn).await;
-    let _seat = seat.map_err(|_| full(upstream))?;
     let unavailable = |message| unavailable(&upstream.cluster, message);
     // Reviews of tokens come first, and have a breaker of their own: nobody's requests may keep others from being known.
     let class = match allowance.turn {
@@ -139,10 +138,13 @@ async fn exchange(
     };
     let (kind, probe) = match allowance.turn {
         Turn::Last => (Kind::DOCUMENT, Probe::Doubtful),
-        Turn::First | Turn::InOrder => (Kind::OWN, Probe::Telling),
+        Turn::First | Turn::InOrder(_) => (Kind::OWN, Probe::Telling),
     };
-    let pass = upstream.breaker(class).admit(None, probe);
-    let mut pass = pass.map_err(|refused| unavailable(send::refusal(upstream, class, &refused)))?;
+    let refused = |refused: Refused| unavailable(send::refusal(upstream, class, &refused));
+    let breaker = upstream.breaker(class);
+    let seat = unless_refused(breaker, (None, probe), upstream.queues.take_own(allowance.turn)).await;
+    let _seat = seat.map_err(refused)?.map_err(|_| full(upstream))?;
+    let mut pass = breaker.admit(None, probe).map_err(refused)?;
     upstream.changed(class, pass.began());
     let waiting = Waiting::new(pass, Delivered::whole(), kind, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.

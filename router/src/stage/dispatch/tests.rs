@@ -1,6 +1,7 @@
 //! Requests to a scripted member.
 
 mod rotation;
+mod turns;
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -86,15 +87,20 @@ impl World {
         }
     }
 
+    #[allow(clippy::unused_self, reason = "of this world")]
+    fn person(&self) -> Caller {
+        Caller::Person {
+            user: "ada".to_owned(),
+            groups: Vec::new(),
+        }
+    }
+
     fn leg(&self, forward: Forward, head: &Parts) -> Leg {
         Leg {
             forward: Box::new(forward),
             asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
             routing: self.routing.clone(),
-            caller: Caller::Person {
-                user: "ada".to_owned(),
-                groups: Vec::new(),
-            },
+            caller: self.person(),
             deadline: Some(Instant::now() + Duration::from_secs(20)),
             received: Context::new(),
             replanner: Some(Replanner::new(self.now.clone())),
@@ -257,7 +263,9 @@ async fn documents_fail_nobody() {
     };
     let _ = own.get(&wanted).await;
     assert_eq!(breaker.report().state, State::Closed, "an aggregated API's");
-    let _ = own.post("east", REVIEWS, Turn::InOrder, Vec::new()).await;
+    let _ = own
+        .post("east", REVIEWS, Turn::InOrder(Flow::numbered(7, 1)), Vec::new())
+        .await;
     assert_eq!(breaker.report().state, State::Open, "the member's own");
 }
 
@@ -284,7 +292,7 @@ async fn reviews_go_with_the_routers_own_credential() {
     let reviews = OwnRequests {
         routing: world.now.clone(),
     };
-    let post = |cluster| reviews.post(cluster, REVIEWS, Turn::InOrder, b"{}".to_vec());
+    let post = |cluster| reviews.post(cluster, REVIEWS, Turn::InOrder(Flow::numbered(7, 1)), b"{}".to_vec());
     let (code, body) = post("east").await.unwrap();
     assert_eq!(
         (
@@ -319,7 +327,7 @@ async fn what_the_router_asks_itself_takes_the_members_queues_and_documents_come
     };
     let mut document = Box::pin(own.get(&wanted));
     assert!(futures::poll!(&mut document).is_pending());
-    let mut review = own.post("east", REVIEWS, Turn::InOrder, Vec::new());
+    let mut review = own.post("east", REVIEWS, Turn::InOrder(Flow::numbered(7, 1)), Vec::new());
     assert!(futures::poll!(&mut review).is_pending());
     let token = own.post("east", "/tokens", Turn::First, Vec::new());
     token.await.expect("who is not known yet waits behind nobody's work");

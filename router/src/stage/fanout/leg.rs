@@ -129,7 +129,7 @@ pub(crate) async fn start(
     if let Some(why) = &leg.held {
         return Err(leg.forward.unavailable(why.clone()));
     }
-    fanouts.preflight.access(&leg.forward).await?;
+    fanouts.preflight.access(&asking.caller, &leg.forward).await?;
     let mut asked = asking.asked.clone();
     overrides.apply(&mut asked.query);
     // Whatever the client's connection is to become: members stream their events.

@@ -84,7 +84,7 @@ impl Preflight {
         } else {
             // Nobody may make us read the body before they may do all.
             for candidate in candidates {
-                self.access(&candidate.forward).await?;
+                self.access(pending.caller, &candidate.forward).await?;
             }
             let bytes = pending.gather(body).await?;
             lease::name(pending.content_type(), &bytes)?
@@ -112,7 +112,7 @@ impl Preflight {
         if let Some(held) = &candidate.held {
             return Err(forward.unavailable(held.clone()));
         }
-        match self.access(forward).await {
+        match self.access(pending.caller, forward).await {
             Err(Fault::Forbidden(_)) => return Ok(false),
             other => other?,
         }
@@ -153,7 +153,7 @@ impl Preflight {
             return Err(forward.unavailable(held.clone()));
         }
         // As the user that the caller wants to act as, so it must be allowed to, there.
-        match self.access(forward).await {
+        match self.access(pending.caller, forward).await {
             Err(Fault::Forbidden(_)) => return Ok((Finding::Forbidden, Body::Empty)),
             other => other?,
         }

@@ -1,6 +1,7 @@
 //! Questions that go to the hub over the stream, and its answers.
 
 use super::*;
+use crate::resource::access::tests::anybody;
 
 struct NoMembers;
 
@@ -54,7 +55,8 @@ async fn questions_to_the_hub_are_told_apart_by_id() {
         }
     };
     let (ada, bob) = (proxy("ada"), proxy("bob"));
-    let (ada, bob, ()) = tokio::join!(access.check(&ada), access.check(&bob), answers);
+    let caller = anybody();
+    let (ada, bob, ()) = tokio::join!(access.check(&caller, &ada), access.check(&caller, &bob), answers);
     assert_eq!(ada, Ok(()));
     assert!(
         matches!(&bob, Err(Fault::Forbidden(text)) if text.contains("memberclusters/east")),
@@ -64,9 +66,9 @@ async fn questions_to_the_hub_are_told_apart_by_id() {
     // The hub goes away: its last word stands, and a stranger is told why.
     session.end(Status::unavailable("restarting")).await;
     hub.stop().await;
-    assert_eq!(access.check(&proxy("ada")).await, Ok(()));
+    assert_eq!(access.check(&anybody(), &proxy("ada")).await, Ok(()));
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let eve = access.check(&proxy("eve")).await;
+    let eve = access.check(&anybody(), &proxy("eve")).await;
     assert!(
         matches!(&eve, Err(Fault::Unavailable { message, .. }) if message.contains("away")),
         "{eve:?}"

@@ -19,6 +19,7 @@ fn what_ejects_is_one_table() {
         (Failure::Untrusted, 1),
         (Failure::Refused, 2),
         (Failure::Broken, 2),
+        (Failure::Late, 3),
         (Failure::Gateway, 5),
     ] {
         let (mut failover, now) = (Failover::new(2, PACE), Instant::now());
@@ -27,8 +28,7 @@ fn what_ejects_is_one_table() {
         }
         assert_eq!(first(&mut failover, now, 0.0), 0);
         assert_eq!(failover.failed(now, 0, why), Some(EJECTED_FOR), "{why:?}");
-        assert_eq!(failover.order(now, 0.0).usable, [1]);
-        assert_eq!(failover.order(now, 0.0).ejected, [0]);
+        assert_eq!(failover.order(now, 0.0), [1, 0], "last, and tried all the same");
         assert_eq!(failover.report(now)[0].ejections, BTreeMap::from([(why.word(), 1)]));
     }
 }
@@ -50,8 +50,7 @@ fn the_last_one_stays_and_goes_once_another_is_back() {
     for _ in 0..10 {
         assert_eq!(failover.failed(now, 2, Failure::Silent), None);
     }
-    let order = failover.order(now, 0.0);
-    assert_eq!((order.usable, order.ejected), (vec![2], vec![0, 1]));
+    assert_eq!(failover.order(now, 0.0), [2, 0, 1]);
     assert!(
         failover.connected(now + SECOND, 1),
         "nothing else could be connected to"
@@ -147,11 +146,12 @@ impl History {
 
     fn dial(&mut self, up: u8, draw: f64) {
         let order = self.failover.order(self.now, draw);
-        let all = order.usable.len() + order.ejected.len();
-        assert_eq!(all, self.probing.len(), "each once: {order:?}");
-        assert!(order.usable.iter().all(|at| !self.is_ejected(*at)), "{order:?}");
-        assert!(order.ejected.iter().all(|at| self.is_ejected(*at)), "{order:?}");
-        for at in order.usable.into_iter().chain(order.ejected) {
+        assert_eq!(order.len(), self.probing.len(), "each once: {order:?}");
+        assert!(
+            order.is_sorted_by_key(|at| self.is_ejected(*at)),
+            "those last: {order:?}"
+        );
+        for at in order {
             if up & (1 << at) != 0 {
                 let ejected = self.is_ejected(at);
                 assert_eq!(self.failover.connected(self.now, at), ejected);

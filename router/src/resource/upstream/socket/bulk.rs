@@ -7,6 +7,8 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BytesMut};
@@ -32,6 +34,8 @@ pub(crate) struct Bulk {
     gathers: bool,
     /// A flush was put off, and nothing was written since.
     put_off: bool,
+    /// Reads that brought something. Shared with who judges whether the peer lives.
+    received: Arc<AtomicUsize>,
 }
 
 impl Bulk {
@@ -43,7 +47,13 @@ impl Bulk {
             gathered: BytesMut::new(),
             gathers: false,
             put_off: false,
+            received: Arc::default(),
         }
+    }
+
+    /// Counts what comes from the peer, in reads; wraps around.
+    pub(crate) fn received(&self) -> Arc<AtomicUsize> {
+        self.received.clone()
     }
 
     /// Puts off flushes of large writes from now on: until the second in a row, or until the task was polled once more.
@@ -72,6 +82,7 @@ impl AsyncRead for Bulk {
         if this.ahead.is_empty() {
             if !this.flowing {
                 ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+                this.received.fetch_add(1, Ordering::Relaxed);
                 this.flowing = buf.remaining() == 0;
                 return Poll::Ready(Ok(()));
             }
@@ -82,6 +93,7 @@ impl AsyncRead for Bulk {
                 this.ahead = BytesMut::new();
             }
             ready!(read)?;
+            this.received.fetch_add(1, Ordering::Relaxed);
         }
         let length = this.ahead.len().min(buf.remaining());
         buf.put_slice(&this.ahead[..length]);

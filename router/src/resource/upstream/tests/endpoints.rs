@@ -9,6 +9,7 @@ pub(super) const QUICK: Pace = Pace {
     ejected_for: Duration::from_millis(30),
     ejected_at_most: Duration::from_millis(120),
     returns_within: Duration::from_millis(300),
+    next_after: Duration::from_millis(300),
 };
 
 pub(super) fn settings() -> Settings {
@@ -36,15 +37,15 @@ pub(super) async fn bound() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-async fn ask(east: &Upstream) -> http::StatusCode {
+pub(super) async fn ask(east: &Upstream) -> http::StatusCode {
     east.send(false, false, get("/version")).await.unwrap().status()
 }
 
-fn word(all: &Upstreams, at: usize) -> &'static str {
+pub(super) fn word(all: &Upstreams, at: usize) -> &'static str {
     all.endpoints()[at].health.state.as_str()
 }
 
-fn ejections(all: &Upstreams, at: usize) -> Vec<(&'static str, u64)> {
+pub(super) fn ejections(all: &Upstreams, at: usize) -> Vec<(&'static str, u64)> {
     all.endpoints()[at].health.ejections.clone().into_iter().collect()
 }
 
