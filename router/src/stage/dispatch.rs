@@ -252,10 +252,12 @@ impl Leg {
         let (forward, kind) = (&self.forward, Kind::of(self));
         if forward.is_priority() {
             Probe::Lease
-        } else if forward.traffic.is_read() && !kind.proxied && !self.is_patient() {
+        } else if kind.proxied || self.is_patient() {
+            Probe::Doubtful
+        } else if forward.traffic.is_read() {
             Probe::Telling
         } else {
-            Probe::Doubtful
+            Probe::Write
         }
     }
 

@@ -169,8 +169,10 @@ pub(super) struct Ticket {
 pub(crate) enum Probe {
     /// Answered soon by a member that is well.
     Telling,
-    /// May be silent, or fail, by who asks: a write waits for its body and its webhooks, a followed log for its Pod, and
-    /// what is behind `proxy` answers for itself.
+    /// A write: it waits for its body and its webhooks, and is answered as a rule. Apart from what may be silent for ever, which
+    /// would have all writes refused while it is.
+    Write,
+    /// May be silent, or fail, by who asks: a followed log waits for its Pod, and what is behind `proxy` answers for itself.
     Doubtful,
     /// A renewal of a leader election.
     Lease,
@@ -213,7 +215,7 @@ pub(super) struct Core {
     open_until: Option<Instant>,
     closed_at: Option<Instant>,
     /// Since when each kind of probe is under way.
-    probing: [Option<Instant>; 3],
+    probing: [Option<Instant>; 4],
     next_lease_probe: Option<Instant>,
 }
 
@@ -231,7 +233,7 @@ impl Core {
             word: Word::Ignored,
             open_until: None,
             closed_at: None,
-            probing: [None; 3],
+            probing: [None; 4],
             next_lease_probe: None,
         }
     }
@@ -440,7 +442,10 @@ impl Core {
         let wait = open_time(&self.settings, self.openings, jitter);
         self.openings = (self.openings + 1).min(MAX_GROWTH);
         self.open_until = Some(now + wait);
-        self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+        // Not put off by a probe that fails: whoever's turn was near still has it.
+        if self.state == State::Closed {
+            self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+        }
         self.word = word;
         self.enter(State::Open, why)
     }
@@ -458,7 +463,7 @@ impl Core {
         self.window = Window::default();
         self.paces = Window::default();
         self.lags_since = None;
-        self.probing = [None; 3];
+        self.probing = [None; 4];
         Transition { from, to, why }
     }
 

@@ -133,6 +133,12 @@ fn what_may_hang_by_who_asks_keeps_nobody_from_telling() {
     assert_eq!(core.record(hanging, Outcome::TimedOut, later, 0.0), None);
     let mut core = opened(now);
     pass(&mut core, later, Probe::Doubtful);
+    let write = pass(&mut core, later, Probe::Write);
+    assert!(refused(&mut core, later, Probe::Write), "one write at a time");
+    core.record(write, Outcome::Success, later, 0.0);
+    assert_eq!(core.state(), State::Closed, "nor writes");
+    let mut core = opened(now);
+    pass(&mut core, later, Probe::Doubtful);
     assert_eq!(core.recover(later, false).unwrap().to, State::Closed, "nor others");
     let mut core = opened(now);
     let probe = pass(&mut core, later, Probe::Doubtful);
@@ -145,7 +151,7 @@ fn what_may_hang_by_who_asks_keeps_nobody_from_telling() {
 #[test]
 fn a_probe_that_hangs_is_waited_for_two_seconds() {
     let now = Instant::now();
-    for kind in [Probe::Telling, Probe::Doubtful, Probe::Lease] {
+    for kind in [Probe::Telling, Probe::Write, Probe::Doubtful, Probe::Lease] {
         let mut core = opened(now);
         let (began, next) = (now + OPEN_FOR, now + OPEN_FOR + PROBE_ALONE);
         let hanging = pass(&mut core, began, kind);

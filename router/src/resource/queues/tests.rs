@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::class::{Class, WAITING};
-use super::core::{Arrival, Core, ESTIMATE, Place, TENANT_LEASES, Ticket};
+use super::core::{Arrival, Core, ESTIMATE, Place, TENANT_LEASES, TENANT_OTHER_LEASES, Ticket};
 use super::flow::{Flow, HAND};
 
 const SEATS: usize = 16;
@@ -260,9 +260,35 @@ proptest! {
         }
     }
 
+    /// Whatever anybody asks for, and calls a Lease: a tenant's election is seated at once as long as it has no more of them
+    /// than elections, and so is any Lease of who does not flood.
+    #[test]
+    fn no_lease_starves(
+        crowd in proptest::collection::vec((class(), 1_u64..4, any::<bool>()), 0..400),
+        elections in 1_usize..(TENANT_LEASES - TENANT_OTHER_LEASES),
+        seed in any::<u64>(),
+    ) {
+        let mut history = History::new(seed);
+        let flood = Flow::numbered(1, 7);
+        for (class, tenant, leases) in crowd {
+            let flow = Flow::numbered(tenant, 0);
+            let class = if leases || class == Class::Lease { history.core.of_lease(flow) } else { class };
+            let arrival = history.come(class, flow);
+            prop_assert!(class != Class::Lease || matches!(arrival, Arrival::Seated(_)));
+            prop_assert!(history.core.tenant(tenant).2 <= TENANT_OTHER_LEASES);
+        }
+        for election in 0..elections {
+            let arrival = history.come(Class::Lease, flood);
+            prop_assert!(matches!(arrival, Arrival::Seated(_)), "election {election} waits");
+        }
+        let other = Flow::numbered(99, 0);
+        prop_assert_eq!(history.core.of_lease(other), Class::Lease);
+        prop_assert!(matches!(history.come(Class::Lease, other), Arrival::Seated(_)));
+    }
+
     /// Who asks for one thing at a time waits for one turn of those who flood the member, however many requests they have.
     #[test]
-    fn who_asks_little_waits_for_one_turn_of_the_others(
+    fn nobody_waits_longer_than_its_fair_share_allows(
         noisy in proptest::collection::vec((1_u64..10, 1_u64..100), 1..4),
         waits in 1_usize..3,
         seed in any::<u64>(),

@@ -195,7 +195,7 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
         .admit(None, breaker::Probe::Telling)
         .unwrap()
         .record(breaker::Outcome::Failure);
-    let probe = breaker.admit(None, breaker::Probe::Doubtful).unwrap();
+    let probe = breaker.admit(None, breaker::Probe::Write).unwrap();
     assert_eq!(breaker.report().state, State::HalfOpen);
     let path = format!("{LEASES}/leader");
     let held = world
