@@ -187,12 +187,12 @@ impl Connector {
             pace: PACE,
             ages: AGES,
         };
-        Self::with(settings, tasks)
+        Self::with(&settings, tasks)
     }
 
-    fn with(settings: Settings, tasks: Tasks) -> Self {
+    fn with(settings: &Settings, tasks: Tasks) -> Self {
         Self {
-            settings,
+            settings: *settings,
             resolver: Resolver::system(),
             tasks,
             changed: watch::Sender::new(0),

@@ -185,7 +185,7 @@ mod tests {
         }
         let mut leg = Box::pin(places.start(one.clone(), true));
         assert!(poll!(&mut leg).is_ready(), "it comes last, and is first");
-        let running: Vec<_> = (1..RUNNING_PLACES + 1)
+        let running: Vec<_> = (1..=RUNNING_PLACES)
             .map(|_| Box::pin(places.start(one.clone(), true)))
             .collect();
         for leg in running {

@@ -330,7 +330,7 @@ async fn a_frozen_member_breaks_its_streams_and_comes_back() {
         pace: PACE,
         ages: AGES,
     };
-    let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
+    let all = first(&Connector::with(&settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
     let mut watch = east.send(true, false, get("/watch")).await.unwrap();
     first_frame(watch.body_mut()).await;
@@ -358,7 +358,7 @@ async fn idle_connections_are_closed() {
         pace: PACE,
         ages: AGES,
     };
-    let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
+    let all = first(&Connector::with(&settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
     let held = east.send(true, false, get("/watch")).await.unwrap();
     let more = join_all((0..4).map(|_| east.send(true, false, get("/watch")))).await;
@@ -480,7 +480,7 @@ async fn streams_that_nobody_reads_leave_room_for_the_next() {
         pace: PACE,
         ages: AGES,
     };
-    let all = first(&Connector::with(settings, Tasks::new()), [backend.target("east")]);
+    let all = first(&Connector::with(&settings, Tasks::new()), [backend.target("east")]);
     let east = all.get("east").unwrap();
     let unread = join_all((0..5).map(|_| east.send(false, false, get("/large")))).await;
     let next = east.send(false, false, get("/small")).await.unwrap();

@@ -31,7 +31,7 @@ impl World {
         settings.ages = SHORT;
         settings.watch.ping_every = Duration::from_millis(10);
         settings.connect_timeout = Duration::from_secs(5);
-        let mut connector = Connector::with(settings, Tasks::new());
+        let mut connector = Connector::with(&settings, Tasks::new());
         let answers = means.clone();
         connector.resolver = Resolver::scripted(move |_, _| answers.lock().clone());
         let certified = Certified::new();

@@ -28,7 +28,7 @@ fn slow() -> Connector {
 }
 
 fn quick() -> Connector {
-    Connector::with(settings(), Tasks::new())
+    Connector::with(&settings(), Tasks::new())
 }
 
 pub(super) async fn bound() -> (TcpListener, SocketAddr) {
@@ -196,7 +196,7 @@ async fn a_frozen_endpoint_is_noticed_by_who_waits() {
     let both = format!("{}{}", a.ca_pem, b.ca_pem);
     let mut settings = settings();
     settings.unary.ping_timeout = Duration::from_secs(2);
-    let connector = Connector::with(settings, Tasks::new());
+    let connector = Connector::with(&settings, Tasks::new());
     let all = first(&connector, [target("east", &[a.address, b.address], &both)]);
     let east = all.get("east").unwrap();
     ask(east).await;
