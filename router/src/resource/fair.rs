@@ -25,6 +25,9 @@ pub(crate) struct FairPermits {
 struct State {
     all: usize,
     free: usize,
+    /// How many hold something, and the sum of the squares of what each holds.
+    holders: usize,
+    squares: u128,
     /// Of those who hold or wait.
     tenants: HashMap<Arc<str>, Tenant>,
     /// Number of the next waiter: of equals the first comes first.
@@ -58,6 +61,8 @@ impl FairPermits {
         let state = State {
             all,
             free: all,
+            holders: 0,
+            squares: 0,
             tenants: HashMap::new(),
             next: 0,
             waiters: 0,
@@ -75,8 +80,8 @@ impl FairPermits {
         if waits || !state.may_take(held, units) || state.is_awaited(held) {
             return None;
         }
-        state.free -= units;
-        state.tenants.entry(tenant.clone()).or_default().held += units;
+        state.tenants.entry(tenant.clone()).or_default();
+        state.take(tenant, units);
         Some(self.permit(tenant, units))
     }
 
@@ -84,14 +89,14 @@ impl FairPermits {
     /// where others hold more. Of tenants that hold alike none is: then all of them together are too much.
     pub(crate) fn is_modest(&self, tenant: &str) -> bool {
         let state = self.state.lock();
-        let held = |known: &Tenant| known.held;
-        let own = state.tenants.get(tenant).map_or(0, held);
+        let own = state.tenants.get(tenant).map_or(0, |known| known.held);
         // Who only waits is no measure of what others hold.
-        let (mut taken, mut tenants, mut most) = (0, 0, 0);
-        for other in state.tenants.values().map(held).filter(|held| *held > 0) {
-            (taken, tenants, most) = (taken + other, tenants + 1, most.max(other));
-        }
-        own == 0 || (own * tenants <= taken && own < most)
+        own == 0 || (own * state.holders <= state.all - state.free && state.has_excess())
+    }
+
+    /// Whether some hold more than others.
+    pub(crate) fn has_excess(&self) -> bool {
+        self.state.lock().has_excess()
     }
 
     /// Waits for them. Safe to drop. More than there are of all is waited for in vain.
@@ -153,10 +158,7 @@ impl FairPermits {
     fn give_back(&self, tenant: &Arc<str>, units: usize) {
         {
             let mut state = self.state.lock();
-            state.free += units;
-            if let Some(known) = state.tenants.get_mut(tenant) {
-                known.held -= units;
-            }
+            state.give_back(tenant, units);
             state.forget(tenant);
             if state.waiters == 0 {
                 return;
@@ -167,6 +169,31 @@ impl FairPermits {
 }
 
 impl State {
+    fn take(&mut self, tenant: &str, units: usize) {
+        self.free -= units;
+        self.hold(tenant, |held| held + units);
+    }
+
+    fn give_back(&mut self, tenant: &str, units: usize) {
+        self.free += units;
+        self.hold(tenant, |held| held - units);
+    }
+
+    fn hold(&mut self, tenant: &str, now: impl FnOnce(usize) -> usize) {
+        let Some(known) = self.tenants.get_mut(tenant) else {
+            return;
+        };
+        let (before, now) = (known.held, now(known.held));
+        known.held = now;
+        self.holders = self.holders + usize::from(now > 0) - usize::from(before > 0);
+        self.squares = self.squares + square(now) - square(before);
+    }
+
+    /// The mean of the squares is the square of the mean where all hold alike, and there alone.
+    fn has_excess(&self) -> bool {
+        self.squares * self.holders as u128 != square(self.all - self.free)
+    }
+
     fn may_take(&self, held: usize, units: usize) -> bool {
         let part = self.all / KEPT_PART;
         let kept = if held + units <= part { 0 } else { part };
@@ -198,11 +225,10 @@ impl State {
             return None;
         }
         let tenant = tenant.clone();
-        let known = self.tenants.get_mut(&tenant)?;
-        known.held += units;
-        self.free -= units;
+        self.take(&tenant, units);
         self.waiters -= 1;
-        Some((tenant, known.waiting.pop_front()?))
+        let waiter = self.tenants.get_mut(&tenant)?.waiting.pop_front()?;
+        Some((tenant, waiter))
     }
 
     fn forget(&mut self, tenant: &Arc<str>) {
@@ -211,6 +237,10 @@ impl State {
             self.tenants.remove(tenant);
         }
     }
+}
+
+fn square(held: usize) -> u128 {
+    (held as u128).pow(2)
 }
 
 impl FairPermit {
@@ -310,7 +340,10 @@ mod tests {
             !permits.is_modest(&few) && !permits.is_modest(&many),
             "who is like the others is not"
         );
+        assert!(!permits.has_excess());
         drop((held, own, more));
+        let state = permits.state.lock();
+        assert_eq!((state.holders, state.squares), (0, 0));
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub(crate) use self::places::Place;
 use self::places::Places;
 pub(crate) use self::pool::PoolSize;
 use self::pool::{Pool, Slot};
+pub(crate) use self::proof::AUDIT_ID;
 use self::readyz::Looks;
 use self::resolve::Resolver;
 use self::retry::RetryBudget;

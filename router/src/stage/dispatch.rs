@@ -227,13 +227,12 @@ impl Leg {
     async fn seat(&self, upstream: &Upstream, waits: &QueueMetrics) -> Result<Seat, Fault> {
         let (queues, flow, class) = (&upstream.queues, Flow::of(&self.caller), self.class());
         let kind = QueueKind::Member(&upstream.cluster);
-        let seat = if class == Class::Lease && !self.forward.is_priority() {
-            let taking = waits.waited(kind, class, queues.take_lease(flow));
-            self.turn(upstream, taking).await?
-        } else {
-            let taking = waits.waited(kind, class, queues.take(class, flow));
-            self.turn(upstream, taking).await?
+        let class = match class {
+            Class::Lease if !self.forward.is_priority() => queues.of_lease(flow),
+            class => class,
         };
+        let taking = waits.waited(kind, class, queues.take(class, flow));
+        let seat = self.turn(upstream, taking).await?;
         seat.map_err(|Full| full(upstream))
     }
 
@@ -264,6 +263,14 @@ impl Leg {
     /// Whether the member may say nothing until there is something to say: followed logs, and what is behind `proxy`.
     fn is_patient(&self) -> bool {
         self.deadline.is_none() && self.asked.verb != Verb::Watch
+    }
+
+    /// Whether a member that is well answers it soon, whoever asks: one object is read. A write may wait for its webhooks, a
+    /// collection or a document is work.
+    fn is_prompt(&self) -> bool {
+        let object = self.asked.resource.as_ref();
+        let object = object.is_some_and(|object| object.subresource.is_none() && object.name.is_some());
+        object && self.asked.verb == Verb::Get && !Kind::of(self).proxied
     }
 
     /// Wakes when [`Self::still`] may say something else.

@@ -443,8 +443,9 @@ impl Core {
         self.openings = (self.openings + 1).min(MAX_GROWTH);
         self.open_until = Some(now + wait);
         // Not put off by a probe that fails: whoever's turn was near still has it.
+        let due = now + LEASE_PROBE_EVERY;
         if self.state == State::Closed {
-            self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+            self.next_lease_probe = Some(self.next_lease_probe.map_or(due, |before| before.min(due)));
         }
         self.word = word;
         self.enter(State::Open, why)

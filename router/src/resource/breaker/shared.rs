@@ -55,6 +55,8 @@ pub(crate) struct Breaker {
     closed: AtomicBool,
     /// Counts the transitions of all breakers. A watch: those who report want the latest states, once.
     changes: watch::Sender<u64>,
+    /// Counts those of this one, callers' own included. A watch: whoever waits for its turn looks again, once.
+    turned: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl Breaker {
             }),
             closed: AtomicBool::new(true),
             changes,
+            turned: watch::Sender::new(0),
         })
     }
 
@@ -189,9 +192,9 @@ impl Breaker {
         })
     }
 
-    /// Wakes at transitions of this breaker, and of others that are reported with it.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+    /// Wakes at transitions of this breaker, for all or for one caller.
+    pub(crate) fn turns(&self) -> watch::Receiver<u64> {
+        self.turned.subscribe()
     }
 
     /// The member answered other traffic: closes if it only waits for a probe. Costs nothing while closed. `whatever`: see
@@ -307,6 +310,9 @@ impl Breaker {
             Some(Reach::Sole) => (Outcome::Neutral, outcome.of_all()),
         };
         let own = inner.tell_own(pass, own, now);
+        if own.is_some() {
+            self.turned.send_modify(|count| *count += 1);
+        }
         let sole = pass
             .caller
             .as_ref()
@@ -349,6 +355,7 @@ impl Breaker {
         *report.transitions.entry(transition.why.word()).or_default() += 1;
         self.closed.store(transition.to == State::Closed, Ordering::Relaxed);
         self.changes.send_modify(|count| *count += 1);
+        self.turned.send_modify(|count| *count += 1);
     }
 }
 

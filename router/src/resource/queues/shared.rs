@@ -77,20 +77,15 @@ impl Queues {
         }
     }
 
+    /// What a Lease is that is not of the caller's election, as far as the router knows: see [`Core::of_lease`].
+    pub(crate) fn of_lease(&self, flow: Flow) -> Class {
+        self.state.lock().core.of_lease(flow)
+    }
+
     /// Waits for a seat. Safe to drop: a seat that comes too late goes on to the next.
     pub(crate) async fn take(&self, class: Class, flow: Flow) -> Result<Seat, Full> {
-        self.take_as(flow, |_| class).await
-    }
-
-    /// As [`Self::take`], for a Lease that is not of the caller's election, as far as the router knows: see [`Core::of_lease`].
-    pub(crate) async fn take_lease(&self, flow: Flow) -> Result<Seat, Full> {
-        self.take_as(flow, |core| core.of_lease(flow)).await
-    }
-
-    async fn take_as(&self, flow: Flow, class: impl FnOnce(&Core) -> Class) -> Result<Seat, Full> {
         let (waiter, turn) = {
             let mut state = self.state.lock();
-            let class = class(&state.core);
             let place = match state.core.arrive(class, flow, now()) {
                 Arrival::Seated(ticket) => return Ok(self.seat(ticket)),
                 Arrival::Full => return Err(Full),
@@ -254,12 +249,13 @@ mod tests {
         let held = queues.fill(Class::Single);
         let mut leases = Vec::new();
         for _ in 0..TENANT_OTHER_LEASES {
-            leases.push(queues.take_lease(ONE).await.unwrap());
+            let class = queues.of_lease(ONE);
+            leases.push(queues.take(class, ONE).await.unwrap());
         }
-        let mut flood = Box::pin(queues.take_lease(ONE));
+        let mut flood = Box::pin(queues.take(queues.of_lease(ONE), ONE));
         assert!(poll!(&mut flood).is_pending(), "it waits as a single request");
         assert!(queues.take(Class::Lease, ONE).await.is_ok(), "its election does not");
-        assert!(queues.take_lease(TWO).await.is_ok(), "nor do others");
+        assert!(queues.take(queues.of_lease(TWO), TWO).await.is_ok(), "nor do others");
         drop((held, leases, flood));
     }
 

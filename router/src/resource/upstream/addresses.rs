@@ -27,6 +27,8 @@ pub(super) const AGES: Ages = Ages {
 };
 /// An address that failed is tried last for so long.
 const AVOID_FAILED_FOR: Duration = Duration::from_secs(10);
+/// A name that has never meant anything is asked for again after this: each request would ask.
+const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// Of one name.
 const MAX_ADDRESSES: usize = 32;
 
@@ -46,6 +48,8 @@ pub(super) struct Addresses {
 struct Address {
     connections: usize,
     failed: Option<Instant>,
+    /// A connection broke, and no other has brought an answer since.
+    broken: bool,
     gone: Option<Instant>,
 }
 
@@ -81,7 +85,12 @@ impl Addresses {
 
     /// Whether a dial must ask first.
     pub(super) fn is_stale(&self, now: Instant) -> bool {
-        self.named.is_empty() || self.is_older(now, self.ages.fresh)
+        let age = if self.named.is_empty() {
+            UNKNOWN_FOR
+        } else {
+            self.ages.fresh
+        };
+        self.is_older(now, age)
     }
 
     /// Whether it is time to ask though nobody dials. If so, whoever asked this asks the resolver.
@@ -107,9 +116,10 @@ impl Addresses {
         order
     }
 
-    /// Whether one of them has not failed of late.
-    pub(super) fn has_sound(&self, now: Instant) -> bool {
-        self.named.iter().any(|address| !self.is_failing(now, *address))
+    /// Whether there is one that nothing speaks against: all may lead to the same frozen balancer.
+    pub(super) fn has_sound(&self) -> bool {
+        let is_broken = |address| self.known.get(address).is_some_and(|state| state.broken);
+        self.named.iter().any(|address| !is_broken(address))
     }
 
     fn is_failing(&self, now: Instant, address: SocketAddr) -> bool {
@@ -141,6 +151,20 @@ impl Addresses {
     pub(super) fn failed(&mut self, now: Instant, address: SocketAddr) {
         if let Some(state) = self.known.get_mut(&address) {
             state.failed = Some(now);
+        }
+    }
+
+    /// An open connection broke.
+    pub(super) fn broke(&mut self, now: Instant, address: SocketAddr) {
+        self.failed(now, address);
+        if let Some(state) = self.known.get_mut(&address) {
+            state.broken = true;
+        }
+    }
+
+    pub(super) fn answered(&mut self, address: SocketAddr) {
+        if let Some(state) = self.known.get_mut(&address) {
+            state.broken = false;
         }
     }
 
@@ -223,6 +247,20 @@ mod tests {
     }
 
     #[test]
+    fn broken_addresses_are_sound_again_by_an_answer_alone() {
+        let now = Instant::now();
+        let (mut known, all) = known(now, &["1.0.0.1:1", "1.0.0.2:1"]);
+        known.broke(now, all[0]);
+        assert!(known.has_sound(), "there is another");
+        known.broke(now + AVOID_FAILED_FOR, all[1]);
+        assert!(!known.has_sound(), "however long the first has not been tried");
+        known.connected(all[1]);
+        assert!(!known.has_sound(), "what stands before it takes every connection");
+        known.answered(all[1]);
+        assert!(known.has_sound());
+    }
+
+    #[test]
     fn what_left_the_name_is_gone_after_a_while_and_may_be_back_before() {
         let now = Instant::now();
         let (mut known, all) = known(now, &["1.0.0.1:1", "1.0.0.2:1"]);
@@ -250,6 +288,10 @@ mod tests {
         assert!(!known.is_due(now + AGES.asked_again), "somebody asks");
         known.resolved(now + AGES.asked_again, Vec::new());
         assert_eq!(known.order(now), all);
+        let mut unknown = Addresses::new(AGES);
+        assert!(unknown.is_stale(now));
+        unknown.resolved(now, Vec::new());
+        assert!(!unknown.is_stale(now) && unknown.is_stale(now + UNKNOWN_FOR));
         assert!(!known.is_gone(now + AGES.asked_again + AGES.gone, all[0]));
     }
 }

@@ -156,6 +156,11 @@ impl Connection {
             }
             pong = pings.ping(Ping::opaque()) => pong.map_err(failed)?,
         };
+        if send.current_max_send_streams() == 0 {
+            // Whoever waits would have the next dialled, and the next.
+            let (address, reason) = (authority.to_string(), "it takes no streams".to_owned());
+            return Err(ConnectError::Http { address, reason });
+        }
         let shared = Self {
             send,
             authority,

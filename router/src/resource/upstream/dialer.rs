@@ -153,15 +153,18 @@ impl Dialer {
 
     /// The endpoint answered a request over this way.
     pub(super) fn answered(&self, way: &Way) {
-        if let Some(answers) = self.answers.get(way.endpoint) {
-            answers.fetch_add(1, Ordering::Relaxed);
-        }
-        if self
-            .failing
-            .get(way.endpoint)
-            .is_some_and(|failing| failing.swap(false, Ordering::Relaxed))
-        {
+        self.said_something(way.endpoint);
+        let failing = self.failing.get(way.endpoint);
+        if failing.is_some_and(|failing| failing.swap(false, Ordering::Relaxed)) {
+            way.answered();
             self.failover.lock().answered(way.endpoint);
+        }
+    }
+
+    /// It answers, if not what somebody waits for.
+    pub(super) fn said_something(&self, at: usize) {
+        if let Some(answers) = self.answers.get(at) {
+            answers.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -187,9 +190,12 @@ impl Dialer {
     /// An open connection broke.
     pub(super) fn broke(&self, way: &Way, why: &dyn std::fmt::Display) {
         way.broke();
+        if let Some(failing) = self.failing.get(way.endpoint) {
+            failing.store(true, Ordering::Relaxed);
+        }
         // One address of several is no endpoint: the next connection tries another.
         let endpoint = self.endpoints.get(way.endpoint);
-        if endpoint.is_some_and(|endpoint| endpoint.addresses.lock().has_sound(Instant::now())) {
+        if endpoint.is_some_and(|endpoint| endpoint.addresses.lock().has_sound()) {
             let (cluster, endpoint) = (&*self.cluster, way.endpoint);
             tracing::debug!(cluster, endpoint, %why, "an address of several failed");
             return;
@@ -233,6 +239,11 @@ impl Dialer {
     where
         F: Future<Output = Result<T, ConnectError>>,
     {
+        // One that is ejected must show more than others: it may connect faster than one that serves, and answer nobody.
+        let ejected = self.failover.lock().ejected_until(at).is_some();
+        if ejected {
+            self.connect((at, begun), Protocol::Http2, &proof::prove).await?;
+        }
         let connected = self.connect((at, begun), protocol, ready).await;
         match &connected {
             Ok(_) => self.connected(at),

@@ -179,7 +179,12 @@ impl Way {
 
     /// The next connection tries another address first.
     pub(super) fn broke(&self) {
-        self.held.addresses.lock().failed(Instant::now(), self.held.address);
+        self.held.addresses.lock().broke(Instant::now(), self.held.address);
+    }
+
+    /// An answer came over it.
+    pub(super) fn answered(&self) {
+        self.held.addresses.lock().answered(self.held.address);
     }
 
     /// Whether the other end would be trusted today.
@@ -225,7 +230,14 @@ impl Endpoint {
         if self.addresses.lock().is_stale(Instant::now()) {
             self.resolve(resolver).await?;
         }
-        Ok(self.addresses.lock().order(Instant::now()))
+        let order = self.addresses.lock().order(Instant::now());
+        if order.is_empty() {
+            return Err(ConnectError::Untried {
+                address: self.address(),
+                reason: "the name had no address a moment ago".to_owned(),
+            });
+        }
+        Ok(order)
     }
 
     /// Asks what the name means now.

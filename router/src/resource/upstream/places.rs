@@ -23,8 +23,8 @@ use crate::resource::keyed::{Entry, Keyed};
 /// Lists of one tenant at a time, and starts of its watches. An idle API server of default size has two dozen seats for all
 /// ServiceAccounts.
 pub(crate) const TENANT_PLACES: usize = 8;
-/// More of them for watches that run already, whose legs begin anew: they wait behind nobody who comes new.
-const RUNNING_PLACES: usize = 2;
+/// Beside these, of watches that run already, whose legs begin anew: they wait behind nobody who comes new.
+const RUNNING_PLACES: usize = 8;
 /// Longest time with a place.
 const LASTS: Duration = Duration::from_secs(5);
 /// A watch that is waited at for so long has no first objects left to be read.
@@ -40,18 +40,14 @@ pub(crate) struct Places {
 /// One tenant's.
 #[derive(Debug)]
 struct Tenant {
-    /// Of those that come new, before one of all.
     new: Bulkhead,
-    all: Bulkhead,
+    running: Bulkhead,
     /// Those that were taken, by when they end. A mutex: held for a look at the first.
     taken: Mutex<VecDeque<(Instant, Taken)>>,
 }
 
 /// Emptied by its owner, or by who waits when its time is over.
-type Taken = Arc<Mutex<Option<Permits>>>;
-
-/// Of those that come new, if it does, and one of all.
-type Permits = (Option<Permit>, Permit);
+type Taken = Arc<Mutex<Option<Permit>>>;
 
 /// A tenant's place.
 #[derive(Debug)]
@@ -81,7 +77,7 @@ impl Tenant {
     fn new() -> Self {
         Self {
             new: Bulkhead::new(TENANT_PLACES, usize::MAX),
-            all: Bulkhead::new(TENANT_PLACES + RUNNING_PLACES, usize::MAX),
+            running: Bulkhead::new(RUNNING_PLACES, usize::MAX),
             taken: Mutex::default(),
         }
     }
@@ -99,12 +95,9 @@ impl Tenant {
         None
     }
 
-    async fn enter(&self, running: bool) -> Result<Permits, Full> {
-        let entering = async {
-            let new = if running { None } else { Some(self.new.enter().await?) };
-            Ok((new, self.all.enter().await?))
-        };
-        let mut entering = std::pin::pin!(entering);
+    async fn enter(&self, running: bool) -> Result<Permit, Full> {
+        let bulkhead = if running { &self.running } else { &self.new };
+        let mut entering = std::pin::pin!(bulkhead.enter());
         loop {
             let next = self.reap(Instant::now()).unwrap_or_else(|| Instant::now() + LASTS);
             if let Ok(entered) = tokio::time::timeout_at(next, entering.as_mut()).await {
@@ -183,19 +176,19 @@ mod tests {
         for start in &mut new {
             assert!(poll!(start).is_pending());
         }
-        let mut leg = Box::pin(places.start(one.clone(), true));
-        assert!(poll!(&mut leg).is_ready(), "it comes last, and is first");
-        let running: Vec<_> = (1..=RUNNING_PLACES)
-            .map(|_| Box::pin(places.start(one.clone(), true)))
-            .collect();
-        for leg in running {
-            let mut leg = leg;
-            let waits = poll!(&mut leg).is_pending();
-            if waits {
-                held.pop();
-                assert!(poll!(&mut leg).is_ready(), "what becomes free is for it");
-            }
+        let mut legs = Vec::new();
+        for _ in 0..RUNNING_PLACES {
+            let Poll::Ready(leg) = poll!(Box::pin(places.start(one.clone(), true))) else {
+                panic!("it comes last, and is first");
+            };
+            legs.push(leg.unwrap());
         }
+        let mut next = Box::pin(places.start(one.clone(), true));
+        assert!(poll!(&mut next).is_pending());
+        held.pop();
+        assert!(poll!(&mut next).is_pending(), "nor is it before who comes new");
+        legs.pop();
+        assert!(poll!(&mut next).is_ready());
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ mod under_way;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use portolan_runtime::Tasks;
@@ -24,6 +25,9 @@ use super::failover::Choice;
 
 /// Dials under way at a time; each may bring a hundred streams.
 const MAX_DIALS: usize = 4;
+
+/// After a dial that nobody waited for and that came to nothing, before the next: requests would start one each.
+const MOVE_AGAIN: Duration = Duration::from_secs(1);
 
 /// One pool. Clones are the same pool.
 #[derive(Debug, Clone)]
@@ -48,6 +52,8 @@ struct State {
     /// A dial is under way that nobody waits for: to an endpoint that is to have streams and has no room, or beside a connection
     /// that may be dead.
     moving: bool,
+    /// The last of those came to nothing: no other before this.
+    move_after: Option<Instant>,
     /// Counts retirements: dials that began before one are not waited for.
     era: u64,
     /// Stream cap that the member told last: how many waiters a dial under way will serve.
@@ -196,10 +202,21 @@ impl Pool {
         }
     }
 
-    /// Whether there may be one more connection; said once if not.
+    /// Whether there may be one more connection.
+    fn has_room(&self, state: &State) -> bool {
+        state.connections.len() + state.dialing + usize::from(state.moving) < self.shared.tuning.most
+    }
+
+    /// Whether one may be dialled that nobody waits for.
+    fn may_move(&self, state: &State) -> bool {
+        let again = state.move_after.is_none_or(|after| Instant::now() >= after);
+        again && !state.moving && self.has_room(state)
+    }
+
+    /// Whether one may be dialled for who waits; said once if not.
     fn may_dial(&self, state: &mut State) -> bool {
-        let (open, most) = (state.connections.len(), self.shared.tuning.most);
-        let full = open + state.dialing + usize::from(state.moving) >= most;
+        let full = !self.has_room(state);
+        let most = self.shared.tuning.most;
         if full && !std::mem::replace(&mut state.full, full) {
             let (cluster, waiting) = (self.shared.dialer.cluster(), state.waiters.len());
             tracing::warn!(
@@ -218,7 +235,7 @@ impl Pool {
         let dialer = &self.shared.dialer;
         let choice = dialer.choose();
         let connection = state.take(choice, || dialer.has_alternatives())?;
-        if connection.way.endpoint != choice.first && !state.moving && self.may_dial(state) {
+        if connection.way.endpoint != choice.first && self.may_move(state) {
             state.moving = true;
             self.shared
                 .tasks
@@ -236,12 +253,6 @@ impl Pool {
             .dial(Protocol::Http2, |dialed| Connection::open(dialed, tuning))
             .await;
         match opened {
-            // Whoever waits would have the next dialled, and the next.
-            Ok((connection, _)) if connection.cap() == 0 => {
-                let address = connection.authority.to_string();
-                let reason = "it takes no streams".to_owned();
-                dial.failed(&ConnectError::Http { address, reason });
-            }
             Ok(opened) => self.run(opened, dial).await,
             Err(error) => dial.failed(&error),
         }
@@ -266,11 +277,11 @@ impl Pool {
     fn prepare(&self) {
         let mut state = self.shared.state.lock();
         let dialer = &self.shared.dialer;
-        if state.moving || state.closed || !dialer.has_alternatives() {
+        if state.closed || !dialer.has_alternatives() {
             return;
         }
         let choice = dialer.choose();
-        if state.sound(choice).is_none() && self.may_dial(&mut state) {
+        if state.sound(choice).is_none() && self.may_move(&state) {
             state.moving = true;
             self.shared
                 .tasks
@@ -332,6 +343,7 @@ impl Pool {
         let mut state = self.shared.state.lock();
         dial.over(&mut state);
         state.cap = connection.cap();
+        state.move_after = None;
         if state.closed {
             connection.cut();
             return;
@@ -345,7 +357,12 @@ impl Pool {
     fn dial_failed(&self, dial: Dial, error: &ConnectError) {
         let waiters = {
             let mut state = self.shared.state.lock();
+            if dial == Dial::Moving {
+                state.move_after = Some(Instant::now() + MOVE_AGAIN);
+            }
             if !state.dialed(dial) {
+                // It may have been the one too many for those who wait.
+                self.serve(&mut state);
                 return;
             }
             // A connection may have come to itself meanwhile.
@@ -370,7 +387,7 @@ impl Pool {
     }
 
     /// Judged under the lock, so that no request takes a slot meanwhile.
-    fn close_if_idle(&self, connection: &Connection, since: &Mutex<Option<std::time::Instant>>) -> bool {
+    fn close_if_idle(&self, connection: &Connection, since: &Mutex<Option<Instant>>) -> bool {
         self.shared.dialer.refresh(connection.way.endpoint);
         if connection.way.is_gone() {
             connection.close();
@@ -381,7 +398,7 @@ impl Pool {
             *since = None;
             return false;
         }
-        let now = std::time::Instant::now();
+        let now = Instant::now();
         // One that takes no new streams and has none left serves nobody.
         let idle = !connection.is_open()
             || now.saturating_duration_since(*since.get_or_insert(now)) >= self.shared.tuning.idle_timeout;

@@ -3,15 +3,18 @@
 //! No less than what requests will ask of it: one that only accepts connections would come back, and fail them, for ever.
 //! Caller: `dialer`.
 
+use std::pin::pin;
+
 use bytes::Bytes;
+use futures::FutureExt as _;
 use h2::RecvStream;
 use http::{Request, Response, StatusCode};
 
 use super::connection::{Connection, UNARY};
 use super::endpoint::{ConnectError, Dialed};
 
-/// In the head of every answer of an API server.
-const AUDIT_ID: &str = "audit-id";
+/// Every API server puts it on every answer; what stands in front of one does not.
+pub(crate) const AUDIT_ID: &str = "audit-id";
 
 /// Whether something answered that stands before an API server and does not reach it: each of those marks its answers.
 pub(super) fn is_gateways(head: &Response<RecvStream>) -> bool {
@@ -31,13 +34,18 @@ pub(super) async fn prove(dialed: Dialed) -> Result<(), ConnectError> {
         reason,
     };
     let (connection, driver) = Connection::open(dialed, UNARY).await?;
-    tokio::select! {
-        answer = ask(&connection) => match answer {
-            Ok(head) if is_gateways(&head) => Err(failed(format!("it answered {}", head.status()))),
-            Ok(_) => Ok(()),
-            Err(error) => Err(failed(error.to_string())),
-        },
-        ended = driver.run(&connection, || false, |_| {}) => Err(failed(format!("the connection ended: {ended:?}"))),
+    let mut asking = pin!(ask(&connection));
+    // Whom it does not know an API server answers and leaves, both at once.
+    let answer = tokio::select! {
+        biased;
+        answer = asking.as_mut() => Some(answer),
+        _ = driver.run(&connection, || false, |_| {}) => asking.now_or_never(),
+    };
+    match answer {
+        Some(Ok(head)) if is_gateways(&head) => Err(failed(format!("it answered {}", head.status()))),
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(failed(error.to_string())),
+        None => Err(failed("the connection ended before it answered".to_owned())),
     }
 }
 

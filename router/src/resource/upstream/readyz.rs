@@ -171,7 +171,11 @@ pub(super) async fn look(dialer: &Dialer, bearer: Option<HeaderValue>) -> Result
 async fn look_at(dialer: &Dialer, at: usize, bearer: Option<HeaderValue>) -> Result<Readyz, ConnectError> {
     let dialed = dialer.look_at(at).await?;
     let asked = tokio::time::timeout(ANSWER_TIMEOUT, ask(dialed, bearer)).await;
-    Ok(asked.ok().flatten().map_or(Readyz::NotReady, found))
+    let Some(status) = asked.ok().flatten() else {
+        return Ok(Readyz::NotReady);
+    };
+    dialer.said_something(at);
+    Ok(found(status))
 }
 
 fn is_none(error: &ConnectError) -> bool {

@@ -135,9 +135,10 @@ impl Shared {
         }
     }
 
-    /// Whether what keeps this router busy is not the tenant's doing: neither its requests nor its streams are many.
+    /// Whether what keeps this router busy is not the tenant's doing: its requests are not many, and its streams are not either,
+    /// unless others' requests are what is too much.
     pub(super) fn is_modest(&self, tenant: &str) -> bool {
-        self.requests.is_modest(tenant) && self.streams.is_modest(tenant)
+        self.requests.is_modest(tenant) && (self.requests.has_excess() || self.streams.is_modest(tenant))
     }
 
     /// One of all requests, without waiting. Full, a Lease has the reserve.

@@ -8,7 +8,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::Leg;
 use crate::decision::plan::Forward;
 use crate::resource::breaker::Outcome;
-use crate::resource::upstream::{Body, BodyError, Broke, UpstreamError};
+use crate::resource::upstream::{AUDIT_ID, Body, BodyError, Broke, UpstreamError};
 use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
@@ -16,8 +16,6 @@ use crate::value::traffic::{Effect, Traffic};
 
 /// Without the head of an answer, with the whole request in the member's hands. API servers answer most requests within one.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
-/// Every API server puts it on every answer; what stands in front of one does not.
-const AUDIT_ID: &str = "audit-id";
 
 /// How a request to a member ended.
 pub(super) enum End<'a> {

@@ -301,7 +301,7 @@ pub(super) async fn suspecting<T>(upstream: &Upstream, mut answer: Pin<&mut impl
 async fn deliver(run: &Run, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
     let (leg, forward) = (&run.leg, &run.leg.forward);
     let slot = run.upstream.slot(forward.traffic.long, forward.is_priority()).await?;
-    let slot = slot.patient(leg.is_patient() || Kind::of(leg).proxied);
+    let slot = slot.patient(!leg.is_prompt());
     let delivered = request.body().delivered();
     let swaps = leg.swaps().filter(|_| !delivered.is_whole());
     leg.still()?;

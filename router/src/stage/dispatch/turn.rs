@@ -20,7 +20,7 @@ pub(super) async fn unless_refused<T>(
     if let Some(at_once) = turn.as_mut().now_or_never() {
         return Ok(at_once);
     }
-    let mut changes = breaker.changes();
+    let mut turns = breaker.turns();
     loop {
         if let Some(refused) = breaker.would_refuse(caller, probe) {
             return Err(refused);
@@ -29,7 +29,7 @@ pub(super) async fn unless_refused<T>(
             biased;
             turn = turn.as_mut() => return Ok(turn),
             // The breaker has the sender: never an error.
-            _ = changes.changed() => {}
+            _ = turns.changed() => {}
         }
     }
 }
