@@ -65,17 +65,38 @@ async fn a_late_router_sheds_from_who_has_many_streams_too() {
     }
     load.set_late(Duration::from_millis(900));
     for (user, served) in [("many", false), ("few", true), ("nobody yet", true)] {
-        let caller = person(user);
-        let admission = Admission {
-            caller: &caller,
-            asked: &asked(PODS),
-            life: Life::Unary,
-            bytes: 0,
-            deadline: Instant::now() + Duration::from_secs(1),
-        };
-        let answer = admit.admit(&admission).await;
-        assert_eq!(answer.is_ok(), served, "{user}: {:?}", answer.err());
+        assert_eq!(is_served(&admit, user).await, served, "{user}");
     }
+}
+
+#[tokio::test]
+async fn whose_streams_are_like_the_others_pays_for_nobodys_flood() {
+    let load = Load::default();
+    let admit = Admit::new(Limits::default(), load.clone(), AdmitMetrics::default());
+    let mut held = Vec::new();
+    for user in ["floods", "quiet", "other"] {
+        let watch = format!("{PODS}?watch=true");
+        held.push(ask(&admit, user, &watch, Life::of_fan(true), 0).await.unwrap());
+    }
+    for user in ["floods", "floods", "floods", "quiet"] {
+        held.push(ask(&admit, user, PODS, Life::Unary, 0).await.unwrap());
+    }
+    load.set_late(Duration::from_millis(900));
+    for (user, served) in [("floods", false), ("quiet", true), ("other", true)] {
+        assert_eq!(is_served(&admit, user).await, served, "{user}");
+    }
+}
+
+/// Whether one more request of the user's is not shed.
+async fn is_served(admit: &Admit, user: &str) -> bool {
+    let admission = Admission {
+        caller: &person(user),
+        asked: &asked(PODS),
+        life: Life::Unary,
+        bytes: 0,
+        deadline: Instant::now() + Duration::from_secs(1),
+    };
+    admit.admit(&admission).await.is_ok()
 }
 
 fn admit(requests: usize) -> Arc<Admit> {
