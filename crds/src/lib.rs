@@ -4,11 +4,13 @@
 //! `MemberCluster` and `Router` themselves (kube derives), for the hub and `crdgen`; a router does with the specs.
 #![warn(missing_docs)]
 
+pub mod circuit_breaker;
 pub mod cluster;
 pub mod condition;
 #[cfg(feature = "schema")]
 pub mod definitions;
 pub mod duration;
+pub mod fault_injection;
 pub mod labels;
 pub mod ledger;
 pub mod names;
@@ -22,9 +24,11 @@ pub mod shard;
 pub mod sharding;
 pub mod validate;
 
+pub use circuit_breaker::CircuitBreakerSpec;
 pub use cluster::*;
 pub use condition::{ConditionReason, ConditionType, Finding, set_condition};
 pub use duration::Duration;
+pub use fault_injection::FaultInjectionSpec;
 pub use labels::{LabelKeys, system_namespace};
 pub use names::{GroupResource, NameError, ShardName, leader_election_name, lease_name};
 pub use router::*;

@@ -91,6 +91,7 @@ fn add_view(world: &mut World, (cluster, member): (&str, &MemberObject), caller:
         service_account: caller.service_account.clone(),
         shards: shards.iter().map(ToString::to_string).collect(),
         created_unix_seconds: caller.created_unix_seconds,
+        policies: Vec::new(),
     };
     for name in shards {
         world.callers.entry(name).or_default().insert(view.clone());

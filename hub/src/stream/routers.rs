@@ -410,7 +410,7 @@ impl RouterSession {
             Some(Said::LastAnswersQuery(query)) => self.tell_last_answers(query).await?,
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
             // Of a later release of this protocol.
-            None => {}
+            Some(Said::Policies(_)) | None => {}
         }
         Ok(())
     }

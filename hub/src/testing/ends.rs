@@ -63,7 +63,8 @@ impl TestRouter {
                 | v1::router_update::Kind::CaughtUp(_)
                 | v1::router_update::Kind::Alone(_)
                 | v1::router_update::Kind::LastAnswers(_)
-                | v1::router_update::Kind::Trust(_) => {}
+                | v1::router_update::Kind::Trust(_)
+                | v1::router_update::Kind::Shares(_) => {}
             }
         }
     }

@@ -12,6 +12,9 @@ pub const PROTOCOL: u32 = 2;
 /// Capability of a router that reads cursors of format 2, as its Hello tells it.
 pub const CURSOR_FORMAT_2: &str = "cursor-format-2";
 
+/// Capability of a router that serves Policy resources, as its Hello tells it.
+pub const POLICIES: &str = "policies";
+
 /// Revision from which on the one before is spoken too. Revision 2 shares no resource with 1.
 const FIRST_WITH_A_PREDECESSOR: u32 = 3;
 

@@ -516,7 +516,7 @@ impl BucketAlgorithm {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
-    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
 /// Nested message and enum types in `RouterMessage`.
@@ -537,6 +537,8 @@ pub mod router_message {
         CatchUp(super::CatchUp),
         #[prost(message, tag = "7")]
         LastAnswersQuery(super::LastAnswersQuery),
+        #[prost(message, tag = "8")]
+        Policies(super::PolicyReport),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -547,7 +549,7 @@ pub struct RouterHello {
     pub protocol: u32,
     #[prost(uint32, tag = "5")]
     pub oldest_protocol: u32,
-    /// `cursor-format-2`: the router reads cursors of that format.
+    /// `cursor-format-2`: the router reads cursors of that format. `policies`: it serves Policy resources.
     #[prost(string, repeated, tag = "2")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
@@ -574,7 +576,7 @@ pub struct RouterHello {
 /// - "<cluster>/<namespace>/<name>" for Ownership: of that shard in that member,
 /// - "<home cluster>/<pod uid>" for CallerView,
 /// - "<cluster>/<identity>" for Credential,
-/// - the policy's own for Policy.
+/// - "<kind>/<namespace>/<name>" of the CircuitBreaker or FaultInjection for Policy.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResourceRef {
     #[prost(enumeration = "ResourceKind", tag = "1")]
@@ -591,7 +593,7 @@ pub struct KnownResource {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterUpdate {
-    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: ::core::option::Option<router_update::Kind>,
 }
 /// Nested message and enum types in `RouterUpdate`.
@@ -616,6 +618,8 @@ pub mod router_update {
         LastAnswers(super::LastAnswers),
         #[prost(message, tag = "9")]
         Trust(super::Trust),
+        #[prost(message, tag = "10")]
+        Shares(super::Shares),
     }
 }
 /// Split by how often things change and who may see them. A router ignores and acknowledges kinds that it does not know.
@@ -821,6 +825,9 @@ pub struct CallerView {
     /// Since when the Pod exists, by its member's clock. Absent: nobody has told.
     #[prost(int64, optional, tag = "7")]
     pub created_unix_seconds: ::core::option::Option<i64>,
+    /// Names of the Policies that hold it.
+    #[prost(string, repeated, tag = "8")]
+    pub policies: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Everything of a shard but its pairs, which are in one Ownership for each member.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -919,11 +926,110 @@ pub struct DepartedNamespace {
     #[prost(int64, tag = "3")]
     pub left_unix_seconds: i64,
 }
-/// Traffic rules of callers; none are told in this revision.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+/// Traffic rules of callers: a CircuitBreaker or a FaultInjection. Whom it holds is in CallerView. A router without the
+/// capability `policies` ignores them.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Policy {
+    /// "<kind>/<namespace>/<name>".
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// metadata.uid of the object: one that is made anew under the same name starts anew.
+    #[prost(string, tag = "2")]
+    pub uid: ::prost::alloc::string::String,
+    /// metadata.generation of the accepted spec.
+    #[prost(int64, tag = "3")]
+    pub generation: i64,
+    /// The accepted spec, as JSON of the API type. The router validates it by the same functions as hub and webhook.
+    #[prost(string, tag = "4")]
+    pub spec_json: ::prost::alloc::string::String,
+    /// Rules that people closed.
+    #[prost(message, repeated, tag = "5")]
+    pub closed: ::prost::alloc::vec::Vec<ClosedByHand>,
+}
+/// A rule that had opened and that a person closed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClosedByHand {
+    #[prost(string, tag = "1")]
+    pub rule: ::prost::alloc::string::String,
+    /// One that is later than the last is carried out.
+    #[prost(int64, tag = "2")]
+    pub at_unix_milliseconds: i64,
+}
+/// How the policies stand in this router, for hub status and for the division of shared limits; sent when a rule opens or closes,
+/// once after each Hello, and every second while there are rules, at most twice a second.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PolicyReport {
+    /// Those that differ from what was never used, the worst first; a bounded number.
+    #[prost(message, repeated, tag = "1")]
+    pub rules: ::prost::alloc::vec::Vec<RuleState>,
+    /// Of every rule of scope Shared that the router has.
+    #[prost(message, repeated, tag = "2")]
+    pub demands: ::prost::alloc::vec::Vec<SharedDemand>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RuleState {
+    /// As in Policy.
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    /// The rule's name, `<breaker>@<cluster>` for one of `breakers`.
+    #[prost(string, tag = "2")]
+    pub rule: ::prost::alloc::string::String,
+    /// "<home cluster>/<pod uid>" of the caller; empty for a rule of scope Shared.
+    #[prost(string, tag = "3")]
+    pub caller: ::prost::alloc::string::String,
+    #[prost(bool, tag = "4")]
+    pub opened: bool,
+    /// One of the words of PolicyReason in CamelCase; empty: never opened.
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(int64, tag = "6")]
+    pub since_unix_milliseconds: i64,
+    /// Refused, or, of a FaultInjection, injected.
+    #[prost(uint64, tag = "7")]
+    pub last_minute: u64,
+    #[prost(uint64, tag = "8")]
+    pub total: u64,
+    /// Whole tokens that are left; absent where there is no bucket.
+    #[prost(uint64, optional, tag = "9")]
+    pub tokens: ::core::option::Option<u64>,
+}
+/// What a router was asked for under a shared limit.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SharedDemand {
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub rule: ::prost::alloc::string::String,
+    /// The share that it keeps to, in millionths of the bucket, and the revision of the Shares that told it; 0: none was told.
+    #[prost(uint32, tag = "3")]
+    pub share_millionths: u32,
+    #[prost(uint64, tag = "4")]
+    pub revision: u64,
+    /// Tokens asked for in a second, as it was of late, in thousandths.
+    #[prost(uint64, tag = "5")]
+    pub asked_per_second_thousandths: u64,
+}
+/// This router's shares of all limits of scope Shared, whole; what is not named is 0. The sum over all routers never exceeds the
+/// bucket: a share grows only after others have reported that theirs have shrunk.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Shares {
+    /// Grows with each in the life of a hub's ledger; the router reports it back.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub shares: ::prost::alloc::vec::Vec<RuleShare>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RuleShare {
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    /// metadata.uid of the policy's object.
+    #[prost(string, tag = "2")]
+    pub uid: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub rule: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub millionths: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NamespaceGrant {

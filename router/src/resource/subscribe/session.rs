@@ -168,7 +168,7 @@ impl Session {
             // The session's own loop reads it.
             Some(In::CaughtUp(_) | In::Alone(_)) => {}
             // Of a newer hub: what this router does not know it was not promised to need.
-            None => tracing::debug!("an update of an unknown kind"),
+            Some(In::Shares(_)) | None => tracing::debug!("an update of an unknown kind"),
         }
         Ok(None)
     }

@@ -93,6 +93,7 @@ fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
         service_account: service_account.to_owned(),
         shards: vec![format!("ns/{shard}")],
         created_unix_seconds: None,
+        policies: Vec::new(),
     };
     resource(&format!("caller-{shard}"), Body::CallerView(view))
 }

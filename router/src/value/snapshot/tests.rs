@@ -312,7 +312,10 @@ fn a_caller_is_not_served_before_all_of_its_shard_is_told() {
 
 #[test]
 fn what_is_unknown_is_ignored() {
-    let policy = Body::Policy(v1::Policy { name: "p".into() });
+    let policy = Body::Policy(v1::Policy {
+        name: "p".into(),
+        ..v1::Policy::default()
+    });
     let mut transaction = Transaction {
         upserted: told::resources("1", [policy]),
         removed: vec![v1::ResourceRef {

@@ -112,6 +112,7 @@ impl CallerView {
             service_account: told.service_account,
             shards: told.shards,
             created_unix_seconds: told.created_unix_seconds,
+            policies: Vec::new(),
         }));
         bodies
     }

@@ -255,6 +255,7 @@ fn resources(backends: &[String], ca_pem: &str, jwk: &str) -> Vec<v1::Resource> 
         service_account: CALLER.to_owned(),
         shards: vec![shard_name()],
         created_unix_seconds: None,
+        policies: Vec::new(),
     };
     let mut bodies = vec![Body::CallerView(caller), Body::Shard(shard(backends.len()))];
     for (number, backend) in backends.iter().enumerate() {

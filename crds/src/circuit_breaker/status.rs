@@ -1,0 +1,75 @@
+//! What the hub reports about a CircuitBreaker. Nothing here is read back.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde::{Deserialize, Serialize};
+
+/// What the hub reports about a CircuitBreaker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CircuitBreakerStatus {
+    /// metadata.generation that the rest of the status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Accepted, Distributed, CallersFound.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// Number of callers that it reaches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callers: Option<i64>,
+    /// Callers that it reaches and how their rules stand, the worst first; bounded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target_status: Vec<TargetStatus>,
+}
+
+/// How the rules of one caller stand in one router.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetStatus {
+    /// The caller's Pod. Empty for a Shared rule, which is all callers'.
+    #[serde(default)]
+    pub pod_name: String,
+    /// The Pod's member cluster.
+    #[serde(default)]
+    pub cluster: String,
+    /// The router that tells.
+    #[serde(default)]
+    pub router: String,
+    /// Its rules, the worst first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limiting_snapshots: Vec<LimitingSnapshot>,
+}
+
+/// How one rule stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitingSnapshot {
+    /// The rule: of rateLimitings, or `<breaker>@<cluster>`.
+    pub name: String,
+    /// Whether it refuses all.
+    pub state: LimitingState,
+    /// Why it is so, in one CamelCase word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// Requests that it refused within the last minute.
+    #[serde(default)]
+    pub refused_last_minute: i64,
+    /// Requests that it refused since the router knows it.
+    #[serde(default)]
+    pub refused_total: i64,
+    /// Whole tokens that are left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<i64>,
+}
+
+/// Whether a rule refuses all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LimitingState {
+    /// It refuses all, but for a request that tries.
+    Opened,
+    /// It does not.
+    #[default]
+    Closed,
+}
