@@ -100,22 +100,6 @@ pub const LABEL_FAULT_INJECTION_DISABLE: &str = "faultinjection.ctrlmesh.kusions
 pub const ANNOTATION_CLOSE: &str = "ctrlmesh.kusionstack.io/close";
 /// ConfigMap of the hub's namespace by which all faults are stopped.
 pub const CONFIG_MAP_FAULTS: &str = "portolan-faults";
-
-/// Field manager of labels that the agent applies.
-pub const MANAGER_AGENT: &str = "portolan-agent";
-/// Field manager of objects that the hub applies (children, finalizers).
-pub const MANAGER_HUB: &str = "portolan-hub";
-/// Field manager of statuses that the hub applies; its own, so that an apply of one never drops fields of the other.
-pub const MANAGER_HUB_STATUS: &str = "portolan-hub-status";
-
-/// Label of a CircuitBreaker that is withdrawn, whatever its value.
-pub const LABEL_BREAKER_DISABLE: &str = "circuitbreaker.ctrlmesh.kusionstack.io/disable";
-/// Label of a FaultInjection of which nothing happens, whatever its value.
-pub const LABEL_FAULT_DISABLE: &str = "faultinjection.ctrlmesh.kusionstack.io/disable";
-/// Annotation of a CircuitBreaker: rules that a person closed, as `<rule>=<RFC 3339 time>[,<rule>=…]`.
-pub const ANNOTATION_CLOSE: &str = "ctrlmesh.kusionstack.io/close";
-/// ConfigMap on the hub: whether all faults are stopped, by whom and why.
-pub const CONFIG_MAP_FAULTS: &str = "portolan-faults";
 /// Key of that ConfigMap: faults are stopped, unless it is `false` or empty.
 pub const FAULTS_STOPPED: &str = "stopped";
 /// Key of that ConfigMap: who stopped them.
@@ -124,6 +108,13 @@ pub const FAULTS_BY: &str = "by";
 pub const FAULTS_REASON: &str = "reason";
 /// Key of that ConfigMap: since when, RFC 3339.
 pub const FAULTS_SINCE: &str = "since";
+
+/// Field manager of labels that the agent applies.
+pub const MANAGER_AGENT: &str = "portolan-agent";
+/// Field manager of objects that the hub applies (children, finalizers).
+pub const MANAGER_HUB: &str = "portolan-hub";
+/// Field manager of statuses that the hub applies; its own, so that an apply of one never drops fields of the other.
+pub const MANAGER_HUB_STATUS: &str = "portolan-hub-status";
 
 /// Finalizer of a ShardingConfig: its callers release what they own before it goes.
 pub const FINALIZER_SHARD: &str = "ctrlmesh.kusionstack.io/shard";

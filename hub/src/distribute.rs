@@ -196,7 +196,9 @@ impl Distributor {
         let _entered = span.enter();
         let started = Instant::now();
         decided.state.run = run;
-        let world = self.index.read(|facts| render(facts, &self.settings, decided.clone(), Timestamp::now()));
+        let world = self
+            .index
+            .read(|facts| render(facts, &self.settings, decided.clone(), Timestamp::now()));
         self.metrics
             .compiled(started.elapsed().as_secs_f64(), world.resources.len());
         span.record("resources", world.resources.len());

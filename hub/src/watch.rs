@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, Error as KubeError, Resource};
 use portolan_crds::labels::CONFIG_MAP_FAULTS;
 use portolan_crds::{MemberCluster, Router, ShardingConfig};

@@ -203,7 +203,9 @@ impl Namespace<'_> {
                 holder.selection.is_of(cluster) && selector.is_some_and(|selector| selector.matches(&labels))
             };
             let all = policies.iter().enumerate();
-            all.filter(|(_, holder)| selects(holder)).map(|(index, _)| index).collect()
+            all.filter(|(_, holder)| selects(holder))
+                .map(|(index, _)| index)
+                .collect()
         })
     }
 }

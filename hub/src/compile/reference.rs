@@ -186,7 +186,12 @@ mod tests {
             assert_eq!(Ref::from_wire(&name.to_wire()), Some(name));
         }
         assert_eq!(Ref::from_wire(&v1::ResourceRef::default()), None);
-        for name in ["CircuitBreaker/ops", "Shard/ops/a", "CircuitBreaker/ops/a/b", "FaultInjection//a"] {
+        for name in [
+            "CircuitBreaker/ops",
+            "Shard/ops/a",
+            "CircuitBreaker/ops/a/b",
+            "FaultInjection//a",
+        ] {
             let wire = v1::ResourceRef {
                 kind: ResourceKind::Policy.into(),
                 name: name.to_owned(),

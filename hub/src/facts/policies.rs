@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::api::ApiResource;
-use portolan_crds::circuit_breaker::CircuitBreakerStatus;
-use portolan_crds::fault_injection::FaultInjectionStatus;
-use portolan_crds::labels::{GROUP, VERSION};
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
-use portolan_crds::{CircuitBreakerSpec, FaultInjectionSpec, Problem, Selector};
+use portolan_crds::{
+    CircuitBreaker, CircuitBreakerSpec, CircuitBreakerStatus, FaultInjection, FaultInjectionSpec, FaultInjectionStatus,
+    Problem, Selector,
+};
 use portolan_wire::v1;
 
 use super::Facts;
@@ -105,16 +105,9 @@ impl PolicyKind {
 
     /// The kind as the API server serves it.
     pub(crate) fn resource(self) -> ApiResource {
-        let plural = match self {
-            Self::CircuitBreaker => "circuitbreakers",
-            Self::FaultInjection => "faultinjections",
-        };
-        ApiResource {
-            group: GROUP.to_owned(),
-            version: VERSION.to_owned(),
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: self.name().to_owned(),
-            plural: plural.to_owned(),
+        match self {
+            Self::CircuitBreaker => ApiResource::erase::<CircuitBreaker>(&()),
+            Self::FaultInjection => ApiResource::erase::<FaultInjection>(&()),
         }
     }
 }

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::DynamicObject;
 use portolan_crds::labels::{
-    ANNOTATION_CLOSE, CONFIG_MAP_FAULTS, FAULTS_BY, FAULTS_REASON, FAULTS_SINCE, FAULTS_STOPPED, LABEL_BREAKER_DISABLE,
-    LABEL_FAULT_DISABLE,
+    ANNOTATION_CLOSE, CONFIG_MAP_FAULTS, FAULTS_BY, FAULTS_REASON, FAULTS_SINCE, FAULTS_STOPPED,
+    LABEL_CIRCUIT_BREAKER_DISABLE, LABEL_FAULT_INJECTION_DISABLE,
 };
 use portolan_crds::{CircuitBreakerSpec, FaultInjectionSpec, Problem, Selector};
 use portolan_wire::v1;
@@ -197,8 +197,8 @@ fn status(kind: PolicyKind, object: &DynamicObject) -> PolicyStatus {
 
 fn disabling_label(kind: PolicyKind) -> &'static str {
     match kind {
-        PolicyKind::CircuitBreaker => LABEL_BREAKER_DISABLE,
-        PolicyKind::FaultInjection => LABEL_FAULT_DISABLE,
+        PolicyKind::CircuitBreaker => LABEL_CIRCUIT_BREAKER_DISABLE,
+        PolicyKind::FaultInjection => LABEL_FAULT_INJECTION_DISABLE,
     }
 }
 
@@ -210,7 +210,9 @@ fn selection(good: Option<&PolicySpec>, raw: &Value) -> Option<Selection> {
         Some(PolicySpec::Fault(spec)) => (spec.selector.clone(), spec.caller_clusters.clone()),
         None => (
             Option::<LabelSelector>::deserialize(&raw["selector"]).ok()?,
-            Option::<Vec<String>>::deserialize(&raw["callerClusters"]).ok()?.unwrap_or_default(),
+            Option::<Vec<String>>::deserialize(&raw["callerClusters"])
+                .ok()?
+                .unwrap_or_default(),
         ),
     };
     let selector = selector.as_ref().map(Selector::from_label_selector).transpose().ok()?;
@@ -228,7 +230,9 @@ fn closed_by_hand(annotations: Option<&BTreeMap<String, String>>) -> (Vec<v1::Cl
     let mut bad = Vec::new();
     for entry in entries.filter(|entry| !entry.is_empty()) {
         // A rule's name may have an equals sign, a time has none.
-        let read = entry.rsplit_once('=').and_then(|(rule, at)| Some((rule.trim(), time(at.trim())?)));
+        let read = entry
+            .rsplit_once('=')
+            .and_then(|(rule, at)| Some((rule.trim(), time(at.trim())?)));
         match read {
             Some((rule, at)) if !rule.is_empty() && closed.len() < MAX_CLOSED => {
                 let latest = closed.entry(rule.to_owned()).or_insert(i64::MIN);
@@ -271,9 +275,16 @@ fn stopped_by(object: &DynamicObject) -> Option<FaultsStopped> {
 // TODO-STUB until crds has them.
 fn validate_circuit_breaker(spec: &CircuitBreakerSpec) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let problem = |field: &str, reason| Problem { field: field.to_owned(), reason, message: "stub".to_owned() };
+    let problem = |field: &str, reason| Problem {
+        field: field.to_owned(),
+        reason,
+        message: "stub".to_owned(),
+    };
     if spec.rate_limitings.iter().any(|rule| !rule.rest_rules.is_empty()) || !spec.traffic_intercept_rules.is_empty() {
-        problems.push(problem("spec.trafficInterceptRules", portolan_crds::Reason::NotImplemented));
+        problems.push(problem(
+            "spec.trafficInterceptRules",
+            portolan_crds::Reason::NotImplemented,
+        ));
     }
     if spec.rate_limitings.iter().any(|rule| rule.bucket.burst < 0) {
         problems.push(problem("spec.rateLimitings", portolan_crds::Reason::Invalid));

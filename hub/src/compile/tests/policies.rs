@@ -143,8 +143,15 @@ fn views_change_only_where_their_policies_do() {
     let edited = fleet.compile(0);
     let policy = Ref::Policy(named(CALM));
     assert_ne!(edited.resources[&policy], before.resources[&policy]);
-    assert_eq!(of(&edited, "east", "p1"), of(&before, "east", "p1"), "rules are not its");
-    fleet.policy("CircuitBreaker/ops/more", json!({"selector": {}, "callerClusters": ["west"]}));
+    assert_eq!(
+        of(&edited, "east", "p1"),
+        of(&before, "east", "p1"),
+        "rules are not its"
+    );
+    fleet.policy(
+        "CircuitBreaker/ops/more",
+        json!({"selector": {}, "callerClusters": ["west"]}),
+    );
     let more = fleet.compile(0);
     assert_eq!(of(&more, "east", "p1"), of(&before, "east", "p1"));
     assert_ne!(of(&more, "west", "p3"), of(&before, "west", "p3"));
@@ -157,17 +164,28 @@ fn what_is_switched_off_is_taken_from_routers_and_from_views() {
         fleet.policy(name, json!({"selector": {}}));
     }
     let all: [(&str, Standing, fn(&mut Fleet)); 4] = [
-        (CALM, Standing::Withdrawn, |fleet| fleet.policy(CALM, json!({"selector": {}})).labelled_off = true),
-        (SHAKE, Standing::Disabled, |fleet| fleet.policy(SHAKE, json!({"selector": {}})).disabled = true),
-        (SHAKE, Standing::Expired, |fleet| fleet.policy(SHAKE, json!({"selector": {}})).until = Some(second(0))),
-        (SHAKE, Standing::Stopped, |fleet| fleet.facts.faults_stopped = Some(FaultsStopped::default())),
+        (CALM, Standing::Withdrawn, |fleet| {
+            fleet.policy(CALM, json!({"selector": {}})).labelled_off = true
+        }),
+        (SHAKE, Standing::Disabled, |fleet| {
+            fleet.policy(SHAKE, json!({"selector": {}})).disabled = true
+        }),
+        (SHAKE, Standing::Expired, |fleet| {
+            fleet.policy(SHAKE, json!({"selector": {}})).until = Some(second(0))
+        }),
+        (SHAKE, Standing::Stopped, |fleet| {
+            fleet.facts.faults_stopped = Some(FaultsStopped::default())
+        }),
     ];
     for (name, standing, switch) in all {
         let mut fleet = fleet.clone();
         switch(&mut fleet);
         let world = fleet.compile(0);
         assert_eq!(world.reach(name), (standing, 3), "whom it would hold is told");
-        assert!(world.told(name).is_none() && world.is_gone(&Ref::Policy(named(name))), "{standing:?}");
+        assert!(
+            world.told(name).is_none() && world.is_gone(&Ref::Policy(named(name))),
+            "{standing:?}"
+        );
         let other = if name == CALM { SHAKE } else { CALM };
         assert_eq!(world.view("east", "p1").unwrap().policies, [other], "{standing:?}");
         // What stops it counts, whether or not a good spec of it is known.
@@ -202,7 +220,11 @@ fn of_what_no_good_spec_is_known_routers_keep_theirs() {
     assert_eq!(world.reach(CALM), (Standing::NoneGood, 3));
     let policy = Ref::Policy(named(CALM));
     assert!(!world.resources.contains_key(&policy) && !world.is_gone(&policy));
-    assert_eq!(world.view("east", "p1").unwrap().policies, [CALM], "whose it is stays known");
+    assert_eq!(
+        world.view("east", "p1").unwrap().policies,
+        [CALM],
+        "whose it is stays known"
+    );
     fleet.facts.policies.clear();
     assert!(fleet.compile(0).is_gone(&policy), "what is not there is gone");
 }
@@ -219,7 +241,10 @@ fn the_youngest_of_too_many_in_a_namespace_are_left_out() {
     let world = fleet.compile(0);
     let youngest = format!("CircuitBreaker/ops/p{:05}", 99_999 - MAX_IN_NAMESPACE);
     assert_eq!(world.reach(&youngest).0, Standing::Excess);
-    let told = world.policies.values().filter(|reach| reach.standing == Standing::InForce);
+    let told = world
+        .policies
+        .values()
+        .filter(|reach| reach.standing == Standing::InForce);
     assert_eq!(told.count(), MAX_IN_NAMESPACE + 1);
     assert_eq!(world.view("east", "p1").unwrap().policies.len(), MAX_IN_NAMESPACE);
 }

@@ -1,6 +1,8 @@
 //! The last good spec of a policy stays in force; what switches it off counts by itself.
 
-use portolan_crds::labels::{ANNOTATION_CLOSE, CONFIG_MAP_FAULTS, LABEL_BREAKER_DISABLE, LABEL_FAULT_DISABLE};
+use portolan_crds::labels::{
+    ANNOTATION_CLOSE, CONFIG_MAP_FAULTS, LABEL_CIRCUIT_BREAKER_DISABLE, LABEL_FAULT_INJECTION_DISABLE,
+};
 
 use super::*;
 use crate::facts::{FaultsStopped, PolicyKind, PolicyName, PolicyObject};
@@ -41,9 +43,15 @@ fn in_force(facts: &Facts) -> Option<i64> {
 fn the_last_good_spec_stays_in_force() {
     let mut facts = Facts::default();
     let unreadable = json!({"rateLimitings": 7});
-    assert_eq!(facts.apply_policy(BREAKER, &policy(BREAKER, 1, unreadable.clone())), Change::Compile);
+    assert_eq!(
+        facts.apply_policy(BREAKER, &policy(BREAKER, 1, unreadable.clone())),
+        Change::Compile
+    );
     assert_eq!((in_force(&facts), kept(&facts, BREAKER).problems.len()), (None, 1));
-    assert_eq!(facts.apply_policy(BREAKER, &policy(BREAKER, 2, good())), Change::Compile);
+    assert_eq!(
+        facts.apply_policy(BREAKER, &policy(BREAKER, 2, good())),
+        Change::Compile
+    );
     assert_eq!((in_force(&facts), kept(&facts, BREAKER).problems.len()), (Some(2), 0));
     for (generation, spec) in [(3, bad()), (4, unreadable.clone())] {
         let change = facts.apply_policy(BREAKER, &policy(BREAKER, generation, spec));
@@ -54,7 +62,11 @@ fn the_last_good_spec_stays_in_force() {
     let mut sidecar = good();
     sidecar["rateLimitings"][0]["restRules"] = json!([{"url": "https://x.example/*", "method": "GET"}]);
     facts.apply_policy(BREAKER, &policy(BREAKER, 5, sidecar));
-    assert_eq!(in_force(&facts), Some(2), "what is not served yet replaces nothing either");
+    assert_eq!(
+        in_force(&facts),
+        Some(2),
+        "what is not served yet replaces nothing either"
+    );
     // Made anew it starts anew.
     let mut anew = policy(BREAKER, 1, unreadable);
     anew.metadata.uid = Some("another".to_owned());
@@ -72,7 +84,7 @@ fn a_change_of_status_alone_is_no_news_for_routers() {
     assert_eq!(facts.apply_policy(BREAKER, &object), Change::Status);
     object.metadata.labels = Some([("team".to_owned(), "blue".to_owned())].into());
     assert_eq!(facts.apply_policy(BREAKER, &object), Change::Nothing);
-    object.metadata.labels = Some([(LABEL_BREAKER_DISABLE.to_owned(), String::new())].into());
+    object.metadata.labels = Some([(LABEL_CIRCUIT_BREAKER_DISABLE.to_owned(), String::new())].into());
     assert_eq!(facts.apply_policy(BREAKER, &object), Change::Compile);
     assert!(kept(&facts, BREAKER).labelled_off);
 }
@@ -89,12 +101,15 @@ fn what_ends_a_fault_counts_even_if_the_rest_is_bad() {
         2,
         json!({"httpFault": 7, "disabled": true, "until": "2029-01-01T00:00:00Z"}),
     );
-    object.metadata.labels = Some([(LABEL_FAULT_DISABLE.to_owned(), "no".to_owned())].into());
+    object.metadata.labels = Some([(LABEL_FAULT_INJECTION_DISABLE.to_owned(), "no".to_owned())].into());
     assert_eq!(facts.apply_policy(FAULT, &object), Change::Compile);
     let found = kept(&facts, FAULT);
     assert!(found.in_force.is_some() && found.disabled && found.labelled_off);
     assert_eq!(found.until, Some(at("2029-01-01T00:00:00Z")), "the earlier counts");
-    facts.apply_policy(FAULT, &policy(FAULT, 3, json!({"httpFault": 7, "until": "2031-01-01T00:00:00Z"})));
+    facts.apply_policy(
+        FAULT,
+        &policy(FAULT, 3, json!({"httpFault": 7, "until": "2031-01-01T00:00:00Z"})),
+    );
     assert_eq!(kept(&facts, FAULT).until, Some(at("2030-01-01T00:00:00Z")));
 }
 
@@ -140,7 +155,9 @@ fn rules_are_closed_by_the_annotation_as_far_as_it_can_be_read() {
     let (good, bad) = closed("slow,=1970-01-01T00:00:01Z,slow=yesterday,fast=1970-01-01T00:00:01Z");
     assert_eq!(good, rules(&[("fast", 1_000)]));
     assert_eq!(bad, ["slow", "=1970-01-01T00:00:01Z", "slow=yesterday"]);
-    let many: String = (0..5_000).map(|number| format!("r{number}=1970-01-01T00:00:01Z,x,")).collect();
+    let many: String = (0..5_000)
+        .map(|number| format!("r{number}=1970-01-01T00:00:01Z,x,"))
+        .collect();
     let (good, bad) = closed(&many);
     assert!(good.len() <= 1_000 && bad.len() <= 5);
 }
@@ -154,11 +171,15 @@ fn a_list_replaces_what_is_of_its_kind() {
     assert_eq!(facts.policies.keys().map(|name| name.kind).collect::<Vec<_>>(), [FAULT]);
     assert_eq!(facts.reset_policies(BREAKER, &[]), Change::Nothing);
     let mut leaving = policy(FAULT, 1, json!({}));
-    leaving.metadata.deletion_timestamp = Some(Timestamp::UNIX_EPOCH).map(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time);
+    leaving.metadata.deletion_timestamp =
+        Some(Timestamp::UNIX_EPOCH).map(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time);
     assert_eq!(facts.apply_policy(FAULT, &leaving), Change::Compile);
     assert!(facts.policies.is_empty(), "whoever keeps the object by a finalizer");
     facts.apply_policy(FAULT, &policy(FAULT, 1, json!({})));
-    assert_eq!(facts.delete_policy(FAULT, &policy(FAULT, 1, json!({}))), Change::Compile);
+    assert_eq!(
+        facts.delete_policy(FAULT, &policy(FAULT, 1, json!({}))),
+        Change::Compile
+    );
 }
 
 #[test]
@@ -180,7 +201,10 @@ fn all_but_false_stops_faults() {
     };
     assert_eq!(facts.faults_stopped, Some(expected));
     assert_eq!(facts.apply_fault_switch(&stopped), Change::Nothing);
-    assert_eq!(facts.delete_fault_switch(&switch("another", json!({}))), Change::Nothing);
+    assert_eq!(
+        facts.delete_fault_switch(&switch("another", json!({}))),
+        Change::Nothing
+    );
     for (stopped, stops) in [("yes", true), ("False", false), ("TRUE", true), ("", false)] {
         facts.reset_fault_switch(&[
             switch("another", json!({"stopped": "true"})),

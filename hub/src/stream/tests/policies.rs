@@ -49,7 +49,10 @@ async fn a_policy_and_whom_it_holds_come_together_and_go_together() {
     let received = router.transaction().await;
     assert_eq!(policies(&received)[0].name, CALM);
     let held = views(&received);
-    assert!(!held.is_empty() && held.iter().all(|view| view.policies == [CALM]), "{held:?}");
+    assert!(
+        !held.is_empty() && held.iter().all(|view| view.policies == [CALM]),
+        "{held:?}"
+    );
     router.ack(received.nonce).await;
 
     // A bad edit is told to nobody; the next good one is.
@@ -85,17 +88,30 @@ async fn a_policy_and_whom_it_holds_come_together_and_go_together() {
 async fn a_router_keeps_what_this_hub_knows_no_good_spec_of() {
     let hub = TestHub::start().await;
     let _agents = two_shards(&hub).await;
-    policy(&hub, PolicyKind::CircuitBreaker, "calm", 7, json!({"selector": {}, "rateLimitings": 7}));
+    policy(
+        &hub,
+        PolicyKind::CircuitBreaker,
+        "calm",
+        7,
+        json!({"selector": {}, "rateLimitings": 7}),
+    );
     let known = |name: &str| v1::KnownResource {
         r#ref: Some(Ref::Policy(name.parse().unwrap()).to_wire()),
         version: "of an earlier hub".into(),
     };
     hub.until("it is known", |hub| {
         let worlds = hub.worlds.borrow();
-        worlds.as_ref()?.world.policies.contains_key(&CALM.parse().unwrap()).then_some(())
+        worlds
+            .as_ref()?
+            .world
+            .policies
+            .contains_key(&CALM.parse().unwrap())
+            .then_some(())
     })
     .await;
-    let mut router = hub.router("gateway", vec![known(CALM), known("CircuitBreaker/ops/gone")]).await;
+    let mut router = hub
+        .router("gateway", vec![known(CALM), known("CircuitBreaker/ops/gone")])
+        .await;
     let received = router.transaction().await;
     let removed: Vec<_> = received.removed.iter().map(|name| name.name.as_str()).collect();
     assert_eq!(removed, ["CircuitBreaker/ops/gone"]);
