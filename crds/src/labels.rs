@@ -100,6 +100,14 @@ pub const LABEL_FAULT_INJECTION_DISABLE: &str = "faultinjection.ctrlmesh.kusions
 pub const ANNOTATION_CLOSE: &str = "ctrlmesh.kusionstack.io/close";
 /// ConfigMap of the hub's namespace by which all faults are stopped.
 pub const CONFIG_MAP_FAULTS: &str = "portolan-faults";
+/// Key of that ConfigMap: faults are stopped, unless it is `false` or empty.
+pub const FAULTS_STOPPED: &str = "stopped";
+/// Key of that ConfigMap: who stopped them.
+pub const FAULTS_BY: &str = "by";
+/// Key of that ConfigMap: why.
+pub const FAULTS_REASON: &str = "reason";
+/// Key of that ConfigMap: since when, RFC 3339.
+pub const FAULTS_SINCE: &str = "since";
 
 /// Field manager of labels that the agent applies.
 pub const MANAGER_AGENT: &str = "portolan-agent";

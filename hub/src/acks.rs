@@ -32,6 +32,8 @@ pub(crate) struct RouterState {
     pub(crate) version: String,
     /// Whether it reads cursors of format 2.
     pub(crate) reads_views: bool,
+    /// Whether it serves policies.
+    pub(crate) serves_policies: bool,
     /// What the router is told.
     pub(crate) subscription: Subscription,
     /// When one of its name left that had another memory.
@@ -71,6 +73,7 @@ impl RouterState {
             epoch,
             version: String::new(),
             reads_views: true,
+            serves_policies: true,
             subscription: Subscription::Everything,
             replaces: None,
             left: None,

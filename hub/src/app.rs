@@ -176,6 +176,12 @@ impl Parts {
             ("memberclusters", Watch::members(self.watching.clone())),
             ("shardingconfigs", Watch::shards(self.watching.clone())),
             ("routers", Watch::routers(self.watching.clone(), &self.config.namespace)),
+            ("circuitbreakers", Watch::circuit_breakers(self.watching.clone())),
+            ("faultinjections", Watch::fault_injections(self.watching.clone())),
+            (
+                "fault-switch",
+                Watch::fault_switch(self.watching.clone(), &self.config.namespace),
+            ),
         ] {
             let ready = [facts_ready.task(name), self.readiness.task(name)];
             self.spawn("watch", watch.run(self.index.clone(), ready, self.metrics.clone()));

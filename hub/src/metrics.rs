@@ -34,6 +34,9 @@ pub(crate) enum Watched {
     MemberClusters,
     ShardingConfigs,
     Routers,
+    CircuitBreakers,
+    FaultInjections,
+    FaultSwitch,
 }
 
 /// How a router answered a transaction.

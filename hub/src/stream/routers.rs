@@ -11,7 +11,7 @@ use futures::StreamExt;
 use portolan_crds::ShardName;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::CURSOR_FORMAT_2;
+use portolan_wire::protocol::{CURSOR_FORMAT_2, POLICIES};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
@@ -200,6 +200,7 @@ impl RouterSession {
         let state = RouterState {
             version: hello.version,
             reads_views: hello.capabilities.iter().any(|word| word == CURSOR_FORMAT_2),
+            serves_policies: hello.capabilities.iter().any(|word| word == POLICIES),
             subscription: subscription.clone(),
             seen: LedgerPosition {
                 incarnation: hello.seen_incarnation,

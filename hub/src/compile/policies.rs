@@ -1,0 +1,211 @@
+//! Policies → what routers are told of them, and which callers each holds.
+//!
+//! Whom a policy holds stands in the callers' views: Pods come and go far more often than rules change. A policy speaks of
+//! callers in its own namespace alone, so each caller is compared with those of its namespace, once for all callers that
+//! are alike in the labels that these policies ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+
+use super::{Compiled, Ref, World};
+use crate::facts::{Facts, PolicyKind, PolicyName, PolicyObject, Selection};
+
+/// Policies of one namespace that are in force, the oldest first: their names are in the view of every caller there, and
+/// whoever may make objects in a namespace must not be able to fill the hub's and the routers' memory by them.
+pub(crate) const MAX_IN_NAMESPACE: usize = 1_000;
+
+/// Why a policy holds or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    InForce,
+    /// This process has seen no good spec of it: routers keep what they have.
+    NoneGood,
+    /// Its label says so.
+    Withdrawn,
+    /// Its spec says so.
+    Disabled,
+    /// All faults are stopped.
+    Stopped,
+    /// Its time is over.
+    Expired,
+    /// There are too many in its namespace.
+    Excess,
+}
+
+impl Standing {
+    /// Whether routers are to hold it, so that callers' views name it.
+    pub(crate) fn is_told(self) -> bool {
+        matches!(self, Self::InForce | Self::NoneGood)
+    }
+}
+
+/// How a policy stands, and how far it reaches.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PolicyReach {
+    pub(crate) standing: Standing,
+    /// Callers that it selects, whether or not it is in force.
+    pub(crate) callers: usize,
+}
+
+/// Adds a resource for each policy in force, and returns which policies may hold callers.
+pub(super) fn render<'a>(world: &mut World, facts: &'a Facts, now: Timestamp) -> Holders<'a> {
+    let excess = excess(facts);
+    let mut holders = Holders::default();
+    for (name, object) in &facts.policies {
+        let standing = if excess.contains(name) {
+            Standing::Excess
+        } else {
+            standing(name, object, facts, now)
+        };
+        if let (Standing::InForce, Some(policy)) = (standing, policy(name, object)) {
+            let compiled = Compiled::new(Body::Policy(policy));
+            world.resources.insert(Ref::Policy(name.clone()), compiled);
+        }
+        if let Some(selection) = &object.selection {
+            holders.add(name, selection, standing.is_told());
+        }
+        world
+            .policies
+            .insert(name.clone(), PolicyReach { standing, callers: 0 });
+    }
+    holders
+}
+
+fn standing(name: &PolicyName, object: &PolicyObject, facts: &Facts, now: Timestamp) -> Standing {
+    let is_fault = name.kind == PolicyKind::FaultInjection;
+    if object.labelled_off {
+        Standing::Withdrawn
+    } else if object.disabled {
+        Standing::Disabled
+    } else if is_fault && facts.faults_stopped.is_some() {
+        Standing::Stopped
+    } else if is_fault && object.until.is_some_and(|until| until <= now) {
+        Standing::Expired
+    } else if object.in_force.is_none() {
+        Standing::NoneGood
+    } else {
+        Standing::InForce
+    }
+}
+
+/// The youngest of namespaces that have too many.
+fn excess(facts: &Facts) -> BTreeSet<&PolicyName> {
+    let mut in_namespace = BTreeMap::<&str, Vec<(Timestamp, &PolicyName)>>::new();
+    for (name, object) in &facts.policies {
+        let policies = in_namespace.entry(&name.namespace).or_default();
+        policies.push((object.created, name));
+    }
+    let mut excess = BTreeSet::new();
+    for mut policies in in_namespace.into_values().filter(|all| all.len() > MAX_IN_NAMESPACE) {
+        policies.sort();
+        excess.extend(policies[MAX_IN_NAMESPACE..].iter().map(|(_, name)| *name));
+    }
+    excess
+}
+
+fn policy(name: &PolicyName, object: &PolicyObject) -> Option<v1::Policy> {
+    let in_force = object.in_force.as_ref()?;
+    Some(v1::Policy {
+        name: name.to_string(),
+        uid: object.uid.clone(),
+        generation: in_force.generation,
+        spec_json: in_force.json.clone(),
+        closed: object.closed.clone(),
+    })
+}
+
+/// Which policies may hold callers, by namespace.
+#[derive(Debug, Default)]
+pub(super) struct Holders<'a>(BTreeMap<&'a str, Namespace<'a>>);
+
+#[derive(Debug, Default)]
+struct Namespace<'a> {
+    policies: Vec<Holder<'a>>,
+    /// Labels that some selector asks for: callers that differ in others alone are held by the same.
+    keys: BTreeSet<&'a str>,
+    alike: BTreeMap<Alike<'a>, Vec<usize>>,
+}
+
+#[derive(Debug)]
+struct Holder<'a> {
+    name: &'a PolicyName,
+    selection: &'a Selection,
+    is_told: bool,
+    /// Written once.
+    text: String,
+}
+
+/// What decides which policies hold a caller: its home cluster, and its labels as far as they count.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Alike<'a> {
+    cluster: String,
+    labels: BTreeMap<&'a str, String>,
+}
+
+impl<'a> Holders<'a> {
+    /// In the order of names.
+    fn add(&mut self, name: &'a PolicyName, selection: &'a Selection, is_told: bool) {
+        let namespace = self.0.entry(&name.namespace).or_default();
+        let requirements = selection.selector.iter().flat_map(|selector| selector.requirements());
+        namespace.keys.extend(requirements.map(|requirement| requirement.key()));
+        namespace.policies.push(Holder {
+            name,
+            selection,
+            is_told,
+            text: name.to_string(),
+        });
+    }
+
+    /// Names of the policies that hold the caller, in order. Each that selects it counts one more.
+    pub(super) fn hold(
+        &mut self,
+        reach: &mut BTreeMap<PolicyName, PolicyReach>,
+        cluster: &str,
+        caller: &v1::CallerFact,
+    ) -> Vec<String> {
+        let Some(namespace) = self.0.get_mut(caller.namespace.as_str()) else {
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for index in namespace.selecting(cluster, caller).to_vec() {
+            let holder = &namespace.policies[index];
+            if let Some(reach) = reach.get_mut(holder.name) {
+                reach.callers += 1;
+            }
+            if holder.is_told {
+                names.push(holder.text.clone());
+            }
+        }
+        names
+    }
+}
+
+impl Namespace<'_> {
+    /// Policies that select the caller, by their place.
+    fn selecting(&mut self, cluster: &str, caller: &v1::CallerFact) -> &[usize] {
+        let labels = self
+            .keys
+            .iter()
+            .filter_map(|key| Some((*key, caller.labels.get(*key)?.clone())));
+        let alike = Alike {
+            cluster: cluster.to_owned(),
+            labels: labels.collect(),
+        };
+        let policies = &self.policies;
+        self.alike.entry(alike).or_insert_with_key(|alike| {
+            let labels = alike.labels.iter();
+            let labels: BTreeMap<_, _> = labels.map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+            let selects = |holder: &Holder<'_>| {
+                let selector = holder.selection.selector.as_ref();
+                holder.selection.is_of(cluster) && selector.is_some_and(|selector| selector.matches(&labels))
+            };
+            let all = policies.iter().enumerate();
+            all.filter(|(_, holder)| selects(holder))
+                .map(|(index, _)| index)
+                .collect()
+        })
+    }
+}
