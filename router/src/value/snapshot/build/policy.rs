@@ -53,13 +53,9 @@ pub(super) fn policy(wire: &v1::Policy) -> Result<Policy, BuildError> {
         rule: closed.rule.clone(),
         at_unix_milliseconds: closed.at_unix_milliseconds,
     });
-    Ok(Policy {
-        name: wire.name.as_str().into(),
-        uid: wire.uid.as_str().into(),
-        generation: wire.generation,
-        spec,
-        closed: closed.collect(),
-    })
+    let mut policy = Policy::new(&wire.name, &wire.uid, wire.generation, spec);
+    policy.closed = closed.collect();
+    Ok(policy)
 }
 
 /// The names of a caller's policies, sorted, each once.
@@ -137,6 +133,6 @@ impl Snapshot {
             before.eq(known.iter().map(Arc::as_ptr))
         };
         let kept = self.held.get(names).filter(same).cloned();
-        Some(kept.unwrap_or_else(|| Arc::new(CallerPolicies::new(known))))
+        Some(kept.unwrap_or_else(|| Arc::new(CallerPolicies::new(known, self.generation + 1))))
     }
 }
