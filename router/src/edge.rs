@@ -20,7 +20,6 @@ mod record;
 mod span;
 mod strangers;
 mod tail;
-mod watch;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -51,7 +50,6 @@ use self::passing::{Attached, Right};
 use self::record::Names;
 use self::tail::Tail;
 pub(crate) use self::tail::TailSettings;
-use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::{Access, ProxyQuestion};
 use crate::resource::grants::Grants;
@@ -68,6 +66,7 @@ use crate::stage::identify::{Identifier, PeerIdentity};
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
+use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
 

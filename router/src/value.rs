@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod classify;
 pub(crate) mod code;
 pub(crate) mod document;
+pub(crate) mod event_boundary;
 pub(crate) mod fault;
 pub(crate) mod kinds;
 pub(crate) mod media;
