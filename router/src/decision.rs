@@ -2,4 +2,5 @@
 
 pub(crate) mod lease;
 pub(crate) mod plan;
+pub(crate) mod policy;
 pub(crate) mod rewrite;

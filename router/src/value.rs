@@ -9,5 +9,6 @@ pub(crate) mod fault;
 pub(crate) mod kinds;
 pub(crate) mod media;
 pub(crate) mod object;
+pub(crate) mod policy;
 pub(crate) mod snapshot;
 pub(crate) mod traffic;

@@ -1,0 +1,219 @@
+//! Traffic policies: CircuitBreakers and FaultInjections as the hub told them, and those of one caller joined so that a
+//! request is matched against all their rules at once.
+//!
+//! Values only. Which callers a policy holds the hub has decided; what follows from a rule that matches is
+//! `decision::policy`'s. Made by `value::snapshot::build` when a snapshot is made, never for a request.
+
+mod bits;
+mod matcher;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use portolan_crds::circuit_breaker::{CircuitBreakerSpec, RateLimiting, ResourceRule};
+use portolan_crds::fault_injection::{FaultInjectionSpec, HttpFault, Match, WatchFault};
+
+pub(crate) use self::matcher::{Asked, AskedResource, Matcher};
+use self::matcher::{Empty, MatcherBuilder};
+
+/// One CircuitBreaker or FaultInjection, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Policy {
+    /// `<kind>/<namespace>/<name>`.
+    pub(crate) name: Arc<str>,
+    /// Of the object: one that is made anew under the same name starts anew.
+    pub(crate) uid: Arc<str>,
+    /// `metadata.generation` of the spec.
+    pub(crate) generation: i64,
+    /// What it says.
+    pub(crate) spec: PolicySpec,
+    /// Rules that a person closed.
+    pub(crate) closed: Vec<ClosedByHand>,
+}
+
+/// What a policy says.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum PolicySpec {
+    /// Limits, and breakers of callers.
+    CircuitBreaker(CircuitBreakerSpec),
+    /// Faults that are ordered.
+    FaultInjection(FaultInjectionSpec),
+}
+
+/// A rule that had opened and that a person closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClosedByHand {
+    /// Its name.
+    pub(crate) rule: String,
+    /// One that is later than the last is carried out.
+    pub(crate) at_unix_milliseconds: i64,
+}
+
+impl Policy {
+    /// Its limits; a FaultInjection has none.
+    pub(crate) fn limits(&self) -> &[RateLimiting] {
+        match &self.spec {
+            PolicySpec::CircuitBreaker(spec) => &spec.rate_limitings,
+            PolicySpec::FaultInjection(_) => &[],
+        }
+    }
+
+    /// Its faults of requests; a CircuitBreaker has none.
+    pub(crate) fn http_faults(&self) -> &[HttpFault] {
+        match &self.spec {
+            PolicySpec::CircuitBreaker(_) => &[],
+            PolicySpec::FaultInjection(spec) => &spec.http_fault,
+        }
+    }
+
+    /// Its faults of running watches; a CircuitBreaker has none.
+    pub(crate) fn watch_faults(&self) -> &[WatchFault] {
+        match &self.spec {
+            PolicySpec::CircuitBreaker(_) => &[],
+            PolicySpec::FaultInjection(spec) => &spec.watch_fault,
+        }
+    }
+}
+
+/// All policies that hold one caller, compiled. Callers with the same policies share one.
+#[derive(Debug)]
+pub(crate) struct CallerPolicies {
+    /// In order of their names.
+    policies: Vec<Arc<Policy>>,
+    /// `rateLimitings` of all of them.
+    limits: RuleSet,
+    /// `httpFault` of all of them.
+    http_faults: RuleSet,
+    /// `watchFault` of all of them.
+    watch_faults: RuleSet,
+}
+
+/// Rules of one kind of several policies, in order of policies and then as each has them, with what matches them.
+#[derive(Debug, Default)]
+pub(crate) struct RuleSet {
+    rules: Vec<RuleAt>,
+    matcher: Matcher,
+}
+
+/// Where a rule stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RuleAt {
+    policy: usize,
+    rule: usize,
+}
+
+impl CallerPolicies {
+    /// `policies` in order of their names.
+    pub(crate) fn new(policies: Vec<Arc<Policy>>) -> Self {
+        let limits = RuleSet::new(&policies, Policy::limits, |limit, rows| {
+            rows.add_each(&limit.resource_rules, Empty::MatchesNothing);
+        });
+        let http_faults = RuleSet::new(&policies, Policy::http_faults, |fault, rows| {
+            add_fault(fault.r#match.as_ref(), rows);
+        });
+        let watch_faults = RuleSet::new(&policies, Policy::watch_faults, |fault, rows| {
+            add_fault(fault.r#match.as_ref(), rows);
+        });
+        Self {
+            policies,
+            limits,
+            http_faults,
+            watch_faults,
+        }
+    }
+
+    /// The policies, in order of their names.
+    pub(crate) fn policies(&self) -> &[Arc<Policy>] {
+        &self.policies
+    }
+
+    /// The rules of `rateLimitings`.
+    pub(crate) fn limit_rules(&self) -> &RuleSet {
+        &self.limits
+    }
+
+    /// All limits with their policies; their places are the ids by which [`RuleSet::each`] tells them.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (&Arc<Policy>, &RateLimiting)> {
+        self.all(&self.limits, Policy::limits)
+    }
+
+    /// All faults of requests that match, in order of policies and then as each has them.
+    pub(crate) fn http_faults<'a>(&'a self, asked: &Asked<'_>) -> Vec<(&'a Arc<Policy>, &'a HttpFault)> {
+        self.matching(&self.http_faults, asked, Policy::http_faults)
+    }
+
+    /// All faults of running watches that match, in order of policies and then as each has them.
+    pub(crate) fn watch_faults<'a>(&'a self, asked: &Asked<'_>) -> Vec<(&'a Arc<Policy>, &'a WatchFault)> {
+        self.matching(&self.watch_faults, asked, Policy::watch_faults)
+    }
+
+    fn all<'a, R: 'a>(
+        &'a self,
+        set: &'a RuleSet,
+        rules: fn(&Policy) -> &[R],
+    ) -> impl Iterator<Item = (&'a Arc<Policy>, &'a R)> {
+        set.rules.iter().filter_map(move |at| self.rule(*at, rules))
+    }
+
+    fn matching<'a, R>(
+        &'a self,
+        set: &'a RuleSet,
+        asked: &Asked<'_>,
+        rules: fn(&Policy) -> &[R],
+    ) -> Vec<(&'a Arc<Policy>, &'a R)> {
+        let mut found = Vec::new();
+        set.each(asked, |id| {
+            found.extend(set.rules.get(id).and_then(|at| self.rule(*at, rules)));
+        });
+        found
+    }
+
+    fn rule<'a, R>(&'a self, at: RuleAt, rules: fn(&Policy) -> &[R]) -> Option<(&'a Arc<Policy>, &'a R)> {
+        let policy = self.policies.get(at.policy)?;
+        Some((policy, rules(policy).get(at.rule)?))
+    }
+}
+
+/// What it was made of says all of it.
+impl PartialEq for CallerPolicies {
+    fn eq(&self, other: &Self) -> bool {
+        self.policies == other.policies
+    }
+}
+
+impl RuleSet {
+    fn new<R>(policies: &[Arc<Policy>], rules: fn(&Policy) -> &[R], add: impl Fn(&R, &mut MatcherBuilder)) -> Self {
+        let mut at = Vec::new();
+        let mut rows = MatcherBuilder::default();
+        for (policy, of) in policies.iter().enumerate() {
+            for (rule, one) in rules(of).iter().enumerate() {
+                at.push(RuleAt { policy, rule });
+                add(one, &mut rows);
+                rows.next_rule();
+            }
+        }
+        Self {
+            rules: at,
+            matcher: rows.build(),
+        }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Tells the id of each rule that matches, once, in order.
+    pub(crate) fn each(&self, asked: &Asked<'_>, found: impl FnMut(usize)) {
+        self.matcher.each(asked, found);
+    }
+}
+
+/// A fault without `match`, or without `resources` in it, is of all requests.
+fn add_fault(of: Option<&Match>, rows: &mut MatcherBuilder) {
+    match of.map(|of| &*of.resources).filter(|resources| !resources.is_empty()) {
+        Some(resources) => rows.add_each(resources, Empty::MatchesAll),
+        None => rows.add(&ResourceRule::default(), Empty::MatchesAll),
+    }
+}
