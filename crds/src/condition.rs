@@ -7,9 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 /// What a condition of ours is about. A variant's name is the `type` of the `metav1.Condition`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ConditionType {
-    /// The spec is valid and in force (both kinds); of a MemberCluster also: the hub has opted in.
+    /// The spec is valid and in force (all kinds); of a MemberCluster also: the hub has opted in.
     Accepted,
-    /// ShardingConfig: every caller runs the current version.
+    /// ShardingConfig: every caller runs the current version; of a policy: every router that serves its callers has it.
     Distributed,
     /// ShardingConfig: it has every (cluster, namespace) pair that it asks for.
     Complete,
@@ -29,6 +29,10 @@ pub enum ConditionType {
     CredentialsReady,
     /// MemberCluster: every object has its labels.
     LabelsSynced,
+    /// CircuitBreaker and FaultInjection: something comes of it now; nobody has withdrawn or stopped it, nor is it over.
+    Active,
+    /// CircuitBreaker and FaultInjection: there are callers that it holds.
+    CallersFound,
     /// Router: its stream to the hub is open.
     Connected,
 }
@@ -94,6 +98,16 @@ pub enum ConditionReason {
     Labelling,
     /// The router's stream to the hub has ended.
     StreamEnded,
+    /// Nobody is held: the spec has no selector.
+    NoSelector,
+    /// The object says itself, by a field or a label, that nothing is to come of it.
+    Disabled,
+    /// All faults are stopped in this hub, by hand.
+    Stopped,
+    /// `spec.until` has passed.
+    Expired,
+    /// None of its `effectiveTime`s is now.
+    NotNow,
     /// The admission policies of the member are not as `portolanctl join` writes them.
     PoliciesChanged,
 }

@@ -7,7 +7,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
+use crate::circuit_breaker::CircuitBreaker;
 use crate::cluster::MemberCluster;
+use crate::fault_injection::FaultInjection;
 use crate::router::Router;
 use crate::sharding::ShardingConfig;
 
@@ -21,7 +23,13 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
             ..ValidationRule::default()
         }]);
     }
-    let mut definitions = vec![clusters, ShardingConfig::crd(), Router::crd()];
+    let mut definitions = vec![
+        clusters,
+        ShardingConfig::crd(),
+        CircuitBreaker::crd(),
+        FaultInjection::crd(),
+        Router::crd(),
+    ];
     definitions.iter_mut().flat_map(schemas).for_each(forbid_null);
     definitions
 }

@@ -92,6 +92,15 @@ pub const LABEL_ROUTER_UID: &str = "ctrlmesh.kusionstack.io/router-uid";
 /// Annotation key of those Secrets: the name of the Router.
 pub const ANNOTATION_ROUTER: &str = "ctrlmesh.kusionstack.io/router";
 
+/// Label key of a CircuitBreaker that is withdrawn, whatever its value.
+pub const LABEL_CIRCUIT_BREAKER_DISABLE: &str = "circuitbreaker.ctrlmesh.kusionstack.io/disable";
+/// Label key of a FaultInjection of which nothing happens, whatever its value.
+pub const LABEL_FAULT_INJECTION_DISABLE: &str = "faultinjection.ctrlmesh.kusionstack.io/disable";
+/// Annotation key of a CircuitBreaker: rules that people close, `<rule>=<RFC 3339 time>` joined by commas.
+pub const ANNOTATION_CLOSE: &str = "ctrlmesh.kusionstack.io/close";
+/// ConfigMap of the hub's namespace by which all faults are stopped.
+pub const CONFIG_MAP_FAULTS: &str = "portolan-faults";
+
 /// Field manager of labels that the agent applies.
 pub const MANAGER_AGENT: &str = "portolan-agent";
 /// Field manager of objects that the hub applies (children, finalizers).

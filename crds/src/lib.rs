@@ -1,7 +1,7 @@
 //! API types of Portolan, their validation, and the pure rules that hub, agent and router must agree on.
 //!
-//! No IO, no clocks, no async. The feature `schema` adds the OpenAPI schemas and the kinds `ShardingConfig`,
-//! `MemberCluster` and `Router` themselves (kube derives), for the hub and `crdgen`; a router does with the specs.
+//! No IO, no clocks, no async. The feature `schema` adds the OpenAPI schemas and the kinds themselves (kube derives), such
+//! as `ShardingConfig`, for the hub and `crdgen`; a router does with the specs.
 #![warn(missing_docs)]
 
 pub mod circuit_breaker;
@@ -24,11 +24,15 @@ pub mod shard;
 pub mod sharding;
 pub mod validate;
 
-pub use circuit_breaker::CircuitBreakerSpec;
+#[cfg(feature = "schema")]
+pub use circuit_breaker::CircuitBreaker;
+pub use circuit_breaker::{CircuitBreakerSpec, CircuitBreakerStatus, PolicyReason};
 pub use cluster::*;
 pub use condition::{ConditionReason, ConditionType, Finding, set_condition};
 pub use duration::Duration;
-pub use fault_injection::FaultInjectionSpec;
+#[cfg(feature = "schema")]
+pub use fault_injection::FaultInjection;
+pub use fault_injection::{FaultInjectionSpec, FaultInjectionStatus};
 pub use labels::{LabelKeys, system_namespace};
 pub use names::{GroupResource, NameError, ShardName, leader_election_name, lease_name};
 pub use router::*;

@@ -128,6 +128,24 @@ impl fmt::Display for ShardName {
 /// Most member clusters of one shard, those of its primary and its callers among them: what a cursor has room for.
 pub const SHARD_MEMBERS_MAX: usize = 180;
 
+/// Longest name of a rule of a policy, in characters.
+pub const RULE_NAME_MAX: usize = 253;
+/// Most tokens of a bucket, and of a cost: what the original could hold.
+pub const TOKENS_MAX: i64 = u32::MAX as i64;
+
+/// Verbs that a request to an API server may have, as rules of policies name them.
+pub const VERBS: [&str; 9] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+    "proxy",
+];
+
 /// What in place of an API group or a resource means all of them.
 pub const WILDCARD: &str = "*";
 

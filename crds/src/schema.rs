@@ -4,7 +4,9 @@
 //! below its limits (10 million per rule). Used by the derives of this crate only.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use crate::names::{RULE_NAME_MAX, TOKENS_MAX, VERBS, WILDCARD};
 
 /// A DNS-1123 label.
 pub(crate) const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
@@ -12,6 +14,33 @@ pub(crate) const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 pub(crate) const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// An API group or resource in a rule: lower case, `*`, or (groups only) the empty core group; subresources after a slash.
 pub(crate) const GROUP_OR_RESOURCE: &str = r"^(\*|[a-z0-9]([-a-z0-9./]*[a-z0-9*])?)?$";
+
+/// An API group in a rule of a policy: `*`, or empty for the core group.
+pub(crate) const API_GROUP_RULE: &str = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$";
+/// A resource in a rule of a policy: `pods`, `pods/exec`, `pods/*`, `*/scale`, `*`.
+pub(crate) const RESOURCE_RULE: &str =
+    r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(/\*)?|(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)/[a-z0-9]([-a-z0-9]*[a-z0-9])?)$";
+/// A namespace in a rule of a policy: `*`, or empty for what has none.
+pub(crate) const NAMESPACE_RULE: &str = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$";
+/// The name of a rule: printable ASCII without what stands beside it in annotations, headers and causes.
+pub(crate) const RULE_NAME: &str = r"^[!-+\-.0-<>?A-~]([ -+\-.0-<>?A-~]*[!-+\-.0-<>?A-~])?$";
+/// A length of time as Go reads it, without sign; empty where the original had it so.
+pub(crate) const GO_DURATION: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|μs|ns))+)?$";
+/// A decimal number of at most three digits before its point.
+pub(crate) const PERCENT: &str = r"^([0-9]{1,3}(\.[0-9]{0,9})?|\.[0-9]{1,9})$";
+/// `HH:MM:SS`, or empty where the original had it so.
+pub(crate) const TIME_OF_DAY: &str = r"^(([01]?[0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])?$";
+/// The name of a time zone, as far as a pattern can tell.
+pub(crate) const TIME_ZONE: &str = r"^[A-Za-z0-9_+/-]+$";
+/// A point in time with its offset: RFC 3339.
+pub(crate) const RFC_3339: &str =
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})$";
+/// A method of HTTP, `*`, or empty for any.
+pub(crate) const HTTP_METHOD_RULE: &str = r"^(\*|[A-Z][A-Z-]*)?$";
+/// A token of HTTP.
+pub(crate) const HEADER_NAME: &str = r"^[-!#$%&'*+.^_`|~0-9A-Za-z]+$";
+/// What a header can carry without being encoded.
+pub(crate) const HEADER_VALUE: &str = r"^([!-~]([\t -~]*[!-~])?)?$";
 
 const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$";
 const LABEL_VALUE: &str = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
@@ -104,6 +133,55 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
 /// A point in time, RFC 3339.
 pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "format": "date-time"})
+}
+
+/// A point in time, RFC 3339, kept as text.
+pub(crate) fn time_with_zone(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "maxLength": 64, "pattern": RFC_3339})
+}
+
+/// A length of time as Go writes it, at most 720 hours.
+pub(crate) fn go_duration(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string", "maxLength": 64, "pattern": GO_DURATION,
+        "x-kubernetes-validations": rules([
+            ("self == '' || duration(self) <= duration('720h')", "must be at most 720h"),
+        ]),
+    })
+}
+
+/// How many of a hundred.
+pub(crate) fn percent(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string", "maxLength": 16, "pattern": PERCENT, "default": "100",
+        "x-kubernetes-validations": rules([
+            ("double(self) <= 100.0", "must be from 0 (none) to 100 (all)"),
+        ]),
+    })
+}
+
+/// The name of a rule.
+pub(crate) fn rule_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "minLength": 1, "maxLength": RULE_NAME_MAX, "pattern": RULE_NAME})
+}
+
+/// The verbs in a rule.
+pub(crate) fn verbs() -> Value {
+    let verbs: Value = VERBS.into_iter().chain([WILDCARD]).collect();
+    json!({"type": "string", "enum": verbs})
+}
+
+/// Tokens by verb. Its fields are named, as the API server cannot know how long the keys of a map are.
+pub(crate) fn cost(_: &mut SchemaGenerator) -> Schema {
+    let verb = |verb: &str| {
+        let tokens = json!({
+            "description": format!("Tokens that a request with the verb {verb} takes."),
+            "type": "integer", "format": "int64", "minimum": 0, "maximum": TOKENS_MAX,
+        });
+        (verb.to_owned(), tokens)
+    };
+    let verbs: Map<String, Value> = VERBS.into_iter().map(verb).collect();
+    json_schema!({"type": "object", "properties": verbs})
 }
 
 /// Base64 in JSON and YAML, as every `[]byte` of Kubernetes.

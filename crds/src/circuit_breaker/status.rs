@@ -3,26 +3,36 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use crate::schema;
+
 /// What the hub reports about a CircuitBreaker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitBreakerStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Distributed, CallersFound.
+    /// Accepted, Active, Distributed, CallersFound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,
     /// Number of callers that it reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<i64>,
+    /// Number of its rules that refuse everything now, each counted for every caller and router.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened: Option<i64>,
     /// Callers that it reaches and how their rules stand, the worst first; bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub target_status: Vec<TargetStatus>,
 }
 
 /// How the rules of one caller stand in one router.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TargetStatus {
     /// The caller's Pod. Empty for a Shared rule, which is all callers'.
@@ -36,22 +46,27 @@ pub struct TargetStatus {
     pub router: String,
     /// Its rules, the worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub limiting_snapshots: Vec<LimitingSnapshot>,
 }
 
 /// How one rule stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LimitingSnapshot {
     /// The rule: of rateLimitings, or `<breaker>@<cluster>`.
+    #[serde(default)]
     pub name: String,
     /// Whether it refuses all.
+    #[serde(default)]
     pub state: LimitingState,
-    /// Why it is so, in one CamelCase word.
+    /// Why it is so: one of the words of PolicyReason, or what a newer router says.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::time"))]
     pub last_transition_time: Option<Time>,
     /// Requests that it refused within the last minute.
     #[serde(default)]
@@ -66,6 +81,7 @@ pub struct LimitingSnapshot {
 
 /// Whether a rule refuses all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum LimitingState {
     /// It refuses all, but for a request that tries.
     Opened,

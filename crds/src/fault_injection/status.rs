@@ -3,8 +3,12 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use crate::schema;
+
 /// What the hub reports about a FaultInjection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FaultInjectionStatus {
     /// metadata.generation that the rest of the status is about.
@@ -12,17 +16,20 @@ pub struct FaultInjectionStatus {
     pub observed_generation: Option<i64>,
     /// Accepted, Active, Distributed, CallersFound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,
     /// Number of callers that it reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<i64>,
     /// Callers that it reaches and how often its faults were injected; bounded. In the words of a CircuitBreaker's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub target_status: Vec<InjectedStatus>,
 }
 
 /// How often faults hit one caller in one router.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InjectedStatus {
     /// The caller's Pod.
@@ -35,6 +42,7 @@ pub struct InjectedStatus {
     #[serde(default)]
     pub router: String,
     /// The fault.
+    #[serde(default)]
     pub name: String,
     /// How often within the last minute.
     #[serde(default)]
