@@ -15,6 +15,7 @@ mod health;
 mod limited;
 pub(crate) mod metrics;
 mod namespace;
+mod ordered;
 mod passing;
 mod record;
 mod span;
@@ -53,6 +54,7 @@ pub(crate) use self::tail::TailSettings;
 use crate::decision::rewrite;
 use crate::resource::access::{Access, ProxyQuestion};
 use crate::resource::grants::Grants;
+use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::Seat;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
@@ -82,6 +84,8 @@ pub(crate) struct EdgeParts {
     pub(crate) identifier: Identifier,
     pub(crate) access: Access,
     pub(crate) dispatcher: Arc<Dispatcher>,
+    /// What FaultInjections did.
+    pub(crate) injected: Arc<InjectedFaults>,
     /// Merged watches.
     pub(crate) open: Arc<OpenWatches>,
     pub(crate) discovery: Arc<Discovery>,
@@ -272,7 +276,8 @@ impl Edge {
         } = served;
         completion.answered(response.status(), long);
         span::answered(span, response.status());
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
+        ordered::mark(&mut head.headers, &completion);
         let drain = watch.then(|| {
             let token = self.parts.tasks.token().cancelled_owned();
             (Box::pin(token), EventBoundary::of(&head.headers))

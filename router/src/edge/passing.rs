@@ -243,10 +243,10 @@ impl Passing {
             }
             Some(Err(error)) => {
                 tracing::debug!(%error, "an answer broke off");
-                let ended = if matches!(error, BodyError::Client(_)) {
-                    Ended::ClientGone
-                } else {
-                    Ended::Broken
+                let ended = match error {
+                    BodyError::Client(_) => Ended::ClientGone,
+                    BodyError::Injected(_) => Ended::Injected,
+                    _ => Ended::Broken,
                 };
                 self.end(ended);
             }

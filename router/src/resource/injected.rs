@@ -89,7 +89,7 @@ pub(crate) struct InjectedFaults {
 impl InjectedFaults {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "Faults that FaultInjections ordered and that were injected";
-        registry.register("faults_injected", help, self.by_kind.clone());
+        registry.register("injected", help, self.by_kind.clone());
         // Known before they happen: the first one counts as an increase.
         for kind in Kind::ALL {
             let kind = kind.as_str();
@@ -163,7 +163,11 @@ mod tests {
         assert_eq!(told, [("a", "east/1", 3, 3), ("b", "east/2", 1, 1)]);
         assert_eq!(all.report(|name, _| &*name.rule == "b").len(), 1);
         assert_eq!(all.report(|_, _| true).len(), 1, "forgotten");
-        assert_eq!((all.count(Kind::Abort), all.count(Kind::Drop)), (3, 0), "not in the metric");
+        assert_eq!(
+            (all.count(Kind::Abort), all.count(Kind::Drop)),
+            (3, 0),
+            "not in the metric"
+        );
     }
 
     #[test]

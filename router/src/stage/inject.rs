@@ -9,9 +9,8 @@
 
 mod body;
 mod scan;
-#[cfg(test)]
-mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -74,6 +73,12 @@ pub(crate) struct StreamInjection {
     silent: AtomicBool,
 }
 
+impl fmt::Debug for StreamInjection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StreamInjection").field(&self.names()).finish()
+    }
+}
+
 struct State {
     faults: StreamFaults,
     /// Of the snapshot that was looked at last.
@@ -91,7 +96,12 @@ struct Due {
 
 impl WatchInjection {
     /// `faults`: those that were drawn for it, at least one.
-    pub(crate) fn new(injector: Injector, view: &CallerView, asked: &ApiRequest, faults: Vec<WatchFault>) -> Option<Arc<Self>> {
+    pub(crate) fn new(
+        injector: Injector,
+        view: &CallerView,
+        asked: &ApiRequest,
+        faults: Vec<WatchFault>,
+    ) -> Option<Arc<Self>> {
         let policies = view.policies.clone()?;
         let wanted = asked.query.first("timeoutSeconds").and_then(|text| text.parse().ok());
         let lasts = match wanted {
@@ -108,11 +118,6 @@ impl WatchInjection {
             begun,
             ends: begun + lasts,
         }))
-    }
-
-    /// Names of the faults, for people.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.faults.iter().map(|fault| fault.name.to_string()).collect()
     }
 
     /// What the client sees of a watch that has begun.
@@ -137,7 +142,11 @@ impl WatchInjection {
     }
 
     fn stream(self: &Arc<Self>, leg: Option<Arc<str>>) -> Option<Arc<StreamInjection>> {
-        let part = if leg.is_some() { WatchPart::Leg } else { WatchPart::Whole };
+        let part = if leg.is_some() {
+            WatchPart::Leg
+        } else {
+            WatchPart::Whole
+        };
         let of_part = self.faults.iter().enumerate().filter(|(_, fault)| fault.part == part);
         let faults = of_part.filter(|(_, fault)| leg.as_ref().is_none_or(|cluster| self.is_for(fault, cluster)));
         let faults: Vec<usize> = faults.map(|(at, _)| at).collect();
@@ -182,6 +191,12 @@ impl StreamInjection {
         Body::Merged(Merged::ending(injected, ending))
     }
 
+    /// Names of the faults, for people.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let faults = self.faults.iter().map(|at| &self.watch.faults[*at]);
+        faults.map(|fault| fault.name.to_string()).collect()
+    }
+
     /// Whether nothing comes of it because that was ordered.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
@@ -208,9 +223,8 @@ impl StreamInjection {
         }
         let unix = unix_milliseconds();
         let State { faults, ordered, .. } = &mut *state;
-        let in_force = |index: usize| {
-            !released && ordered[index] && watch.faults[self.faults[index]].when.is_in_force(unix)
-        };
+        let in_force =
+            |index: usize| !released && ordered[index] && watch.faults[self.faults[index]].when.is_in_force(unix);
         let step = faults.step(place, in_force);
         Due {
             step,
@@ -226,7 +240,10 @@ impl StreamInjection {
     fn began(&self, index: usize) {
         let fault = self.fault(index);
         let kind = Kind::from(fault.fault.action);
-        self.watch.injector.injected.injected(kind, &fault.name, &self.watch.caller);
+        self.watch
+            .injector
+            .injected
+            .injected(kind, &fault.name, &self.watch.caller);
         tracing::info!(
             fault = %fault.name,
             kind = kind.as_str(),

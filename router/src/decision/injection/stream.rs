@@ -136,10 +136,14 @@ impl StreamFaults {
 
     /// By how much everything is put off now.
     pub(crate) fn delay(&self, in_force: impl Fn(usize) -> bool) -> Duration {
-        let delays = self.all.iter().enumerate().filter_map(|(index, ordered)| match ordered.fault.action {
-            Action::Delay(delay) if ordered.state == State::Delaying && in_force(index) => Some(delay),
-            _ => None,
-        });
+        let delays = self
+            .all
+            .iter()
+            .enumerate()
+            .filter_map(|(index, ordered)| match ordered.fault.action {
+                Action::Delay(delay) if ordered.state == State::Delaying && in_force(index) => Some(delay),
+                _ => None,
+            });
         delays.fold(Duration::ZERO, Duration::saturating_add)
     }
 

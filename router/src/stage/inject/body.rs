@@ -10,19 +10,20 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::StatusCode;
 use http_body::{Body as _, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::StreamInjection;
 use super::scan::Scan;
+use crate::decision::injection;
 use crate::decision::injection::stream::{Place, Step};
 use crate::resource::upstream::{Body, BodyError, Ended, Ending};
 use crate::stage::reply;
 use crate::value::event_boundary::EventBoundary;
-use crate::value::fault::Fault;
 use crate::value::injection::Action;
 
 /// What is put off waits here up to so many bytes, per stream; beyond, its sender waits.
@@ -114,7 +115,7 @@ impl InjectedBody {
                 self.ending.set(Ended::Injected);
                 self.life = Life::Over;
                 self.body = Body::Empty;
-                let expired = Fault::injected(http::StatusCode::GONE, name, &self.injection.watch.asked);
+                let expired = injection::ordered(StatusCode::GONE, name, &self.injection.watch.asked);
                 self.scan.format().map(|format| reply::error_event(&expired, format))
             }
         }

@@ -135,7 +135,12 @@ fn what_is_put_between_events_waits_for_their_end() {
         between: false,
         ..at(0)
     };
-    for action in [Action::Expire, Action::RepeatBookmark, Action::Drop, Action::Stall(None)] {
+    for action in [
+        Action::Expire,
+        Action::RepeatBookmark,
+        Action::Drop,
+        Action::Stall(None),
+    ] {
         let mut stream = StreamFaults::new([fault(action, After::default())]);
         assert_eq!(stream.step(within, ALL), Step::Pass, "{action:?}");
         assert_eq!(stream.step(at(0), ALL), Step::Begin(0), "{action:?}");
@@ -148,10 +153,7 @@ fn what_is_put_between_events_waits_for_their_end() {
     assert_eq!(stream.step(none, ALL), Step::Pass, "there is none yet");
     assert!(stream.wants_bookmark());
     let mut stream = StreamFaults::new([fault(Action::Expire, After::default())]);
-    let unframed = Place {
-        framed: false,
-        ..at(0)
-    };
+    let unframed = Place { framed: false, ..at(0) };
     assert_eq!(stream.step(unframed, ALL), Step::Pass, "no event can be put there");
 }
 
