@@ -13,11 +13,12 @@ mod tests;
 use std::sync::Arc;
 
 use portolan_crds::circuit_breaker::{CallerBreaker, CircuitBreakerSpec, RateLimiting, ResourceRule};
-use portolan_crds::fault_injection::{FaultInjectionSpec, HttpFault, Match, WatchFault};
+use portolan_crds::fault_injection::FaultInjectionSpec;
 
 pub(crate) use self::limit::{Limit, Rate};
 pub(crate) use self::matcher::{Asked, AskedResource, Matcher};
 use self::matcher::{Empty, MatcherBuilder};
+use crate::value::injection::{Faults, RequestFault, WatchFault};
 
 /// One CircuitBreaker or FaultInjection, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,8 +42,8 @@ pub(crate) struct Policy {
 pub(crate) enum PolicySpec {
     /// Limits, and breakers of callers.
     CircuitBreaker(CircuitBreakerSpec),
-    /// Faults that are ordered.
-    FaultInjection(FaultInjectionSpec),
+    /// Faults that are ordered, as they were written and as requests are judged by them.
+    FaultInjection(FaultInjectionSpec, Faults),
 }
 
 /// A rule that had opened and that a person closed.
@@ -78,7 +79,7 @@ impl Policy {
     fn rate_limitings(&self) -> &[RateLimiting] {
         match &self.spec {
             PolicySpec::CircuitBreaker(spec) => &spec.rate_limitings,
-            PolicySpec::FaultInjection(_) => &[],
+            PolicySpec::FaultInjection(..) => &[],
         }
     }
 
@@ -86,7 +87,7 @@ impl Policy {
     pub(crate) fn breakers(&self) -> &[CallerBreaker] {
         match &self.spec {
             PolicySpec::CircuitBreaker(spec) => &spec.breakers,
-            PolicySpec::FaultInjection(_) => &[],
+            PolicySpec::FaultInjection(..) => &[],
         }
     }
 
@@ -97,10 +98,10 @@ impl Policy {
     }
 
     /// Its faults of requests; a CircuitBreaker has none.
-    pub(crate) fn http_faults(&self) -> &[HttpFault] {
+    pub(crate) fn http_faults(&self) -> &[RequestFault] {
         match &self.spec {
             PolicySpec::CircuitBreaker(_) => &[],
-            PolicySpec::FaultInjection(spec) => &spec.http_fault,
+            PolicySpec::FaultInjection(_, faults) => &faults.requests,
         }
     }
 
@@ -108,7 +109,7 @@ impl Policy {
     pub(crate) fn watch_faults(&self) -> &[WatchFault] {
         match &self.spec {
             PolicySpec::CircuitBreaker(_) => &[],
-            PolicySpec::FaultInjection(spec) => &spec.watch_fault,
+            PolicySpec::FaultInjection(_, faults) => &faults.watches,
         }
     }
 }
@@ -116,8 +117,6 @@ impl Policy {
 /// All policies that hold one caller, compiled. Callers with the same policies share one.
 #[derive(Debug)]
 pub(crate) struct CallerPolicies {
-    /// Generation of the snapshot that it was made for: of two, the higher one is newer.
-    pub(crate) made: u64,
     /// In order of their names.
     policies: Vec<Arc<Policy>>,
     /// `rateLimitings` of all of them.
@@ -143,19 +142,18 @@ struct RuleAt {
 }
 
 impl CallerPolicies {
-    /// `policies` in order of their names. `made`: the generation of their snapshot.
-    pub(crate) fn new(policies: Vec<Arc<Policy>>, made: u64) -> Self {
+    /// `policies` in order of their names.
+    pub(crate) fn new(policies: Vec<Arc<Policy>>) -> Self {
         let limits = RuleSet::new(&policies, Policy::rate_limitings, |limit, rows| {
             rows.add_each(&limit.resource_rules, Empty::MatchesNothing);
         });
         let http_faults = RuleSet::new(&policies, Policy::http_faults, |fault, rows| {
-            add_fault(fault.r#match.as_ref(), rows);
+            add_fault(&fault.when.resources, rows);
         });
         let watch_faults = RuleSet::new(&policies, Policy::watch_faults, |fault, rows| {
-            add_fault(fault.r#match.as_ref(), rows);
+            add_fault(&fault.when.resources, rows);
         });
         Self {
-            made,
             policies,
             limits,
             http_faults,
@@ -195,14 +193,25 @@ impl CallerPolicies {
         all.filter(move |(_, breaker)| breaker.clusters.is_empty() || breaker.clusters.iter().any(|one| one == cluster))
     }
 
+    /// Whether a FaultInjection is among them that orders anything.
+    pub(crate) fn has_faults(&self) -> bool {
+        !self.http_faults.is_empty() || !self.watch_faults.is_empty()
+    }
+
     /// All faults of requests that match, in order of policies and then as each has them.
-    pub(crate) fn http_faults<'a>(&'a self, asked: &Asked<'_>) -> Vec<(&'a Arc<Policy>, &'a HttpFault)> {
+    pub(crate) fn http_faults<'a>(&'a self, asked: &Asked<'_>) -> Vec<&'a RequestFault> {
         self.matching(&self.http_faults, asked, Policy::http_faults)
     }
 
     /// All faults of running watches that match, in order of policies and then as each has them.
-    pub(crate) fn watch_faults<'a>(&'a self, asked: &Asked<'_>) -> Vec<(&'a Arc<Policy>, &'a WatchFault)> {
+    pub(crate) fn watch_faults<'a>(&'a self, asked: &Asked<'_>) -> Vec<&'a WatchFault> {
         self.matching(&self.watch_faults, asked, Policy::watch_faults)
+    }
+
+    /// All faults of running watches.
+    pub(crate) fn all_watch_faults(&self) -> impl Iterator<Item = &WatchFault> {
+        self.all(&self.watch_faults, Policy::watch_faults)
+            .map(|(_, fault)| fault)
     }
 
     fn all<'a, R: 'a>(
@@ -213,15 +222,11 @@ impl CallerPolicies {
         set.rules.iter().filter_map(move |at| self.rule(*at, rules))
     }
 
-    fn matching<'a, R>(
-        &'a self,
-        set: &'a RuleSet,
-        asked: &Asked<'_>,
-        rules: fn(&Policy) -> &[R],
-    ) -> Vec<(&'a Arc<Policy>, &'a R)> {
+    fn matching<'a, R>(&'a self, set: &'a RuleSet, asked: &Asked<'_>, rules: fn(&Policy) -> &[R]) -> Vec<&'a R> {
         let mut found = Vec::new();
         set.each(asked, |id| {
-            found.extend(set.rules.get(id).and_then(|at| self.rule(*at, rules)));
+            let rule = set.rules.get(id).and_then(|at| self.rule(*at, rules));
+            found.extend(rule.map(|(_, rule)| rule));
         });
         found
     }
@@ -268,9 +273,10 @@ impl RuleSet {
 }
 
 /// A fault without `match`, or without `resources` in it, is of all requests.
-fn add_fault(of: Option<&Match>, rows: &mut MatcherBuilder) {
-    match of.map(|of| &*of.resources).filter(|resources| !resources.is_empty()) {
-        Some(resources) => rows.add_each(resources, Empty::MatchesAll),
-        None => rows.add(&ResourceRule::default(), Empty::MatchesAll),
+fn add_fault(resources: &[ResourceRule], rows: &mut MatcherBuilder) {
+    if resources.is_empty() {
+        rows.add(&ResourceRule::default(), Empty::MatchesAll);
+    } else {
+        rows.add_each(resources, Empty::MatchesAll);
     }
 }

@@ -99,7 +99,7 @@ fn a_narrow_rule_hides_no_force_opened_one() {
         let spec = format!(r#"{{"rateLimitings": [{}]}}"#, order.join(","));
         let spec = PolicySpec::CircuitBreaker(serde_json::from_str(&spec).unwrap());
         let policy = std::sync::Arc::new(Policy::new("CircuitBreaker/ops/calm", "u1", 1, spec));
-        let policies = CallerPolicies::new(vec![policy], 1);
+        let policies = CallerPolicies::new(vec![policy]);
         let resource = AskedResource {
             group: "",
             resource: "pods",

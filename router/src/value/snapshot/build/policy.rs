@@ -15,6 +15,7 @@ use portolan_wire::v1;
 use serde::de::DeserializeOwned;
 
 use super::{BuildError, bad};
+use crate::value::injection::Faults;
 use crate::value::policy::{CallerPolicies, ClosedByHand, Policy, PolicySpec};
 use crate::value::snapshot::{CallerView, Snapshot};
 
@@ -43,7 +44,11 @@ pub(super) fn policy(wire: &v1::Policy) -> Result<Policy, BuildError> {
     }
     let spec = match kind {
         CIRCUIT_BREAKER => PolicySpec::CircuitBreaker(spec(&wire.spec_json, circuit_breaker_problems)?),
-        FAULT_INJECTION => PolicySpec::FaultInjection(spec(&wire.spec_json, fault_injection_problems)?),
+        FAULT_INJECTION => {
+            let spec = spec(&wire.spec_json, fault_injection_problems)?;
+            let faults = Faults::compile(&wire.name.as_str().into(), &wire.uid.as_str().into(), &spec);
+            PolicySpec::FaultInjection(spec, faults.map_err(|problem| bad("spec_json", problem))?)
+        }
         other => {
             let problem = format!("kind {other:?} is unknown: this router is older than its hub");
             return Err(bad("name", problem));
@@ -133,6 +138,6 @@ impl Snapshot {
             before.eq(known.iter().map(Arc::as_ptr))
         };
         let kept = self.held.get(names).filter(same).cloned();
-        Some(kept.unwrap_or_else(|| Arc::new(CallerPolicies::new(known, self.generation + 1))))
+        Some(kept.unwrap_or_else(|| Arc::new(CallerPolicies::new(known))))
     }
 }
