@@ -5,15 +5,17 @@
 //! `decision::policy`'s. Made by `value::snapshot::build` when a snapshot is made, never for a request.
 
 mod bits;
+mod limit;
 mod matcher;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use portolan_crds::circuit_breaker::{CircuitBreakerSpec, RateLimiting, ResourceRule};
+use portolan_crds::circuit_breaker::{CallerBreaker, CircuitBreakerSpec, RateLimiting, ResourceRule};
 use portolan_crds::fault_injection::FaultInjectionSpec;
 
+pub(crate) use self::limit::{Limit, Rate};
 pub(crate) use self::matcher::{Asked, AskedResource, Matcher};
 use self::matcher::{Empty, MatcherBuilder};
 use crate::value::injection::{Faults, RequestFault, WatchFault};
@@ -31,6 +33,8 @@ pub(crate) struct Policy {
     pub(crate) spec: PolicySpec,
     /// Rules that a person closed.
     pub(crate) closed: Vec<ClosedByHand>,
+    /// Its limits as numbers, in the spec's order.
+    limits: Vec<Arc<Limit>>,
 }
 
 /// What a policy says.
@@ -52,12 +56,45 @@ pub(crate) struct ClosedByHand {
 }
 
 impl Policy {
-    /// Its limits; a FaultInjection has none.
-    pub(crate) fn limits(&self) -> &[RateLimiting] {
+    /// Of a spec that was checked.
+    pub(crate) fn new(name: &str, uid: &str, generation: i64, spec: PolicySpec) -> Self {
+        let mut policy = Self {
+            name: name.into(),
+            uid: uid.into(),
+            generation,
+            spec,
+            closed: Vec::new(),
+            limits: Vec::new(),
+        };
+        policy.limits = policy.rate_limitings().iter().map(Limit::new).map(Arc::new).collect();
+        policy
+    }
+
+    /// Its limits as numbers; a FaultInjection has none.
+    pub(crate) fn limits(&self) -> &[Arc<Limit>] {
+        &self.limits
+    }
+
+    /// Its limits as they were told.
+    fn rate_limitings(&self) -> &[RateLimiting] {
         match &self.spec {
             PolicySpec::CircuitBreaker(spec) => &spec.rate_limitings,
             PolicySpec::FaultInjection(..) => &[],
         }
+    }
+
+    /// Its breakers of callers; a FaultInjection has none.
+    pub(crate) fn breakers(&self) -> &[CallerBreaker] {
+        match &self.spec {
+            PolicySpec::CircuitBreaker(spec) => &spec.breakers,
+            PolicySpec::FaultInjection(..) => &[],
+        }
+    }
+
+    /// When a person closed this rule last, in milliseconds of Unix time; `None`: nobody has.
+    pub(crate) fn closed_at(&self, rule: &str) -> Option<i64> {
+        let of = self.closed.iter().filter(|closed| closed.rule == rule);
+        of.map(|closed| closed.at_unix_milliseconds).max()
     }
 
     /// Its faults of requests; a CircuitBreaker has none.
@@ -107,7 +144,7 @@ struct RuleAt {
 impl CallerPolicies {
     /// `policies` in order of their names.
     pub(crate) fn new(policies: Vec<Arc<Policy>>) -> Self {
-        let limits = RuleSet::new(&policies, Policy::limits, |limit, rows| {
+        let limits = RuleSet::new(&policies, Policy::rate_limitings, |limit, rows| {
             rows.add_each(&limit.resource_rules, Empty::MatchesNothing);
         });
         let http_faults = RuleSet::new(&policies, Policy::http_faults, |fault, rows| {
@@ -135,8 +172,25 @@ impl CallerPolicies {
     }
 
     /// All limits with their policies; their places are the ids by which [`RuleSet::each`] tells them.
-    pub(crate) fn limits(&self) -> impl Iterator<Item = (&Arc<Policy>, &RateLimiting)> {
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (&Arc<Policy>, &Arc<Limit>)> {
         self.all(&self.limits, Policy::limits)
+    }
+
+    /// The limit of this id.
+    pub(crate) fn limit(&self, id: usize) -> Option<(&Arc<Policy>, &Arc<Limit>)> {
+        self.rule(*self.limits.rules.get(id)?, Policy::limits)
+    }
+
+    /// Breakers for this member, with their policies.
+    pub(crate) fn breakers<'a>(
+        &'a self,
+        cluster: &'a str,
+    ) -> impl Iterator<Item = (&'a Arc<Policy>, &'a CallerBreaker)> {
+        let all = self
+            .policies
+            .iter()
+            .flat_map(|policy| policy.breakers().iter().map(move |breaker| (policy, breaker)));
+        all.filter(move |(_, breaker)| breaker.clusters.is_empty() || breaker.clusters.iter().any(|one| one == cluster))
     }
 
     /// Whether a FaultInjection is among them that orders anything.

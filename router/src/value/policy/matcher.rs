@@ -23,7 +23,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) resource: Option<AskedResource<'a>>,
     /// The API server's verb.
     pub(crate) verb: &'a str,
-    /// `None`: it has none, or is over all of them. It meets rules that take any namespace.
+    /// `None`: it has none, or is over all of them. It meets rules that take any namespace, or name the empty one.
     pub(crate) namespace: Option<&'a str>,
     /// The members that it goes to, or may go to.
     pub(crate) clusters: &'a [&'a str],
@@ -94,7 +94,7 @@ impl Matcher {
             Some(resource) => [
                 self.groups.sets(Some(resource.group)),
                 self.resources.sets(&resource),
-                self.namespaces.sets(asked.namespace),
+                self.namespaces.sets(Some(asked.namespace.unwrap_or_default())),
             ],
             None => [
                 self.groups.sets(None),

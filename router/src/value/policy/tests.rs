@@ -61,7 +61,7 @@ mod oracle {
             .resources
             .iter()
             .any(|name| name == "leases" || name.starts_with("leases/"));
-        let namespace = asked.namespace.filter(|_| asked.resource.is_some());
+        let namespace = asked.resource.map(|_| asked.namespace.unwrap_or_default());
         resources
             && clusters
             && (leases || !asked.election)
@@ -92,7 +92,7 @@ const RESOURCES: [&str; 12] = [
     "leases/*",
 ];
 const VERBS: [&str; 4] = ["get", "list", "create", "*"];
-const NAMESPACES: [&str; 4] = ["a", "b", "kube-system", "*"];
+const NAMESPACES: [&str; 5] = ["a", "b", "kube-system", "*", ""];
 const CLUSTERS: [&str; 4] = ["east", "west", "north", "*"];
 
 fn words(of: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {
@@ -229,10 +229,14 @@ fn subresources_are_told_apart() {
 }
 
 #[test]
-fn what_has_no_namespace_meets_any_namespace_alone() {
+fn what_has_no_namespace_meets_any_namespace_or_the_empty_one() {
     assert!(!meets(&rule(&["*"], &["a", "b"]), "nodes", None, false));
     assert!(meets(&rule(&["*"], &["a", "*"]), "nodes", None, false));
-    assert!(!meets(&rule(&["*"], &["a"]), "", None, false), "no resource");
+    assert!(meets(&rule(&["*"], &[""]), "nodes", None, false));
+    assert!(!meets(&rule(&["*"], &[""]), "pods", Some("a"), false));
+    for named in ["a", ""] {
+        assert!(!meets(&rule(&["*"], &[named]), "", None, false), "no resource");
+    }
 }
 
 /// The predecessor's wildcards stopped elections.

@@ -58,13 +58,9 @@ pub(super) fn policy(wire: &v1::Policy) -> Result<Policy, BuildError> {
         rule: closed.rule.clone(),
         at_unix_milliseconds: closed.at_unix_milliseconds,
     });
-    Ok(Policy {
-        name: wire.name.as_str().into(),
-        uid: wire.uid.as_str().into(),
-        generation: wire.generation,
-        spec,
-        closed: closed.collect(),
-    })
+    let mut policy = Policy::new(&wire.name, &wire.uid, wire.generation, spec);
+    policy.closed = closed.collect();
+    Ok(policy)
 }
 
 /// The names of a caller's policies, sorted, each once.

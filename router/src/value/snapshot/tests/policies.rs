@@ -95,7 +95,7 @@ fn policies_of_callers_are_made_anew_only_where_one_of_them_changed() {
     let next = upsert(&first, "3", bodies).snapshot;
     let same = |uid| Arc::ptr_eq(&held(&first, uid).unwrap(), &held(&next, uid).unwrap());
     assert!(same("u1") && !same("u2"));
-    assert_eq!(held(&next, "u2").unwrap().policies()[0].limits()[0].bucket.limit, 2);
+    assert_eq!(held(&next, "u2").unwrap().policies()[0].limits()[0].rate.limit, 2);
     let gone = apply(&next, &removed(v1::ResourceKind::Policy, BREAKER)).snapshot;
     assert!(held(&gone, "u1").is_none() && held(&gone, "u2").is_some());
     let again = upsert(&gone, "4", [Body::Policy(policy(BREAKER, &limit(1)))]).snapshot;
