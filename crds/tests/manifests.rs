@@ -43,8 +43,11 @@ fn manifests_are_fresh() {
 
 #[test]
 fn every_field_is_described() {
+    /// What kubectl reads as a boolean, also where the name of a field stands.
+    const YAML_BOOLEANS: [&str; 6] = ["on", "off", "yes", "no", "y", "n"];
     fn check(path: &str, schema: &serde_json::Value, missing: &mut Vec<String>) {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            assert!(!YAML_BOOLEANS.contains(&name.as_str()), "{path}.{name}");
             let path = format!("{path}.{name}");
             if property["description"].as_str().is_none_or(str::is_empty) {
                 missing.push(path.clone());

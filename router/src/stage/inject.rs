@@ -9,15 +9,17 @@
 
 mod body;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use http::Response;
+use jiff::Timestamp;
 use parking_lot::Mutex;
-use portolan_crds::fault_injection::WatchPart;
 use portolan_runtime::Tasks;
 use tokio::time::Instant;
 
@@ -29,7 +31,7 @@ use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::{Body, Ending, Merged};
 use crate::value::classify::ApiRequest;
 use crate::value::event_boundary::EventBoundary;
-use crate::value::injection::WatchFault;
+use crate::value::injection::{WatchFault, WatchPart};
 use crate::value::policy::CallerPolicies;
 use crate::value::snapshot::{CallerKey, CallerView};
 
@@ -71,6 +73,8 @@ pub(crate) struct StreamInjection {
     state: Mutex<State>,
     /// Nothing comes of it now, as ordered.
     silent: AtomicBool,
+    /// It was told that it has expired, as ordered.
+    expired: AtomicBool,
 }
 
 impl fmt::Debug for StreamInjection {
@@ -163,6 +167,7 @@ impl WatchInjection {
                 leg,
                 state: Mutex::new(state),
                 silent: AtomicBool::new(false),
+                expired: AtomicBool::new(false),
             })
         })
     }
@@ -202,6 +207,11 @@ impl StreamInjection {
         self.silent.load(Ordering::Relaxed)
     }
 
+    /// Whether it was told that it has expired because that was ordered.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.expired.load(Ordering::Relaxed)
+    }
+
     fn set_silent(&self, silent: bool) {
         self.silent.store(silent, Ordering::Relaxed);
     }
@@ -221,10 +231,10 @@ impl StreamInjection {
             let faults = self.faults.iter().map(|at| watch.orders(&routing, &watch.faults[*at]));
             state.ordered = faults.collect();
         }
-        let unix = unix_milliseconds();
+        let now = Timestamp::now();
         let State { faults, ordered, .. } = &mut *state;
         let in_force =
-            |index: usize| !released && ordered[index] && watch.faults[self.faults[index]].when.is_in_force(unix);
+            |index: usize| !released && ordered[index] && watch.faults[self.faults[index]].when.is_in_force(now);
         let step = faults.step(place, in_force);
         Due {
             step,
@@ -240,6 +250,9 @@ impl StreamInjection {
     fn began(&self, index: usize) {
         let fault = self.fault(index);
         let kind = Kind::from(fault.fault.action);
+        if kind == Kind::Expire {
+            self.expired.store(true, Ordering::Relaxed);
+        }
         self.watch
             .injector
             .injected
@@ -257,10 +270,4 @@ impl StreamInjection {
     fn is_timed(&self) -> bool {
         self.faults.iter().any(|at| self.watch.faults[*at].when.is_timed())
     }
-}
-
-/// By this router's clock.
-pub(crate) fn unix_milliseconds() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -46,7 +46,7 @@ impl Published {
 
 #[test]
 fn edits_of_other_rules_make_and_lose_no_token_while_requests_come() {
-    const TOKENS: usize = 20_000;
+    const TOKENS: usize = 4_000;
     let kept = limit("kept", "LimiterOnly", i64::try_from(TOKENS).unwrap(), 0);
     let shared = with(limit("shared", "LimiterOnly", 1_000_000, 0), "scope", json!("Shared"));
     let other = |edit: i64| limit("other", "LimiterOnly", 1_000_000 + edit, 1);
@@ -77,7 +77,7 @@ fn edits_of_other_rules_make_and_lose_no_token_while_requests_come() {
                 });
             });
         }
-        for edit in 1..300_i64 {
+        for edit in 1..200_i64 {
             let order = if edit % 2 == 0 {
                 [other(edit), kept.clone(), shared.clone()]
             } else {
@@ -123,7 +123,7 @@ fn no_request_is_judged_by_half_an_update() {
                 });
             });
         }
-        for edit in 1..400 {
+        for edit in 1..200 {
             world.edit(&version(edit));
             published.publish(&world);
         }
@@ -131,66 +131,82 @@ fn no_request_is_judged_by_half_an_update() {
     });
 }
 
+/// Good in most cases, so that of a whole document of them many are good.
+fn mostly<T: std::fmt::Debug + Clone + 'static>(
+    good: impl Strategy<Value = T> + 'static,
+    bad: impl Strategy<Value = T> + 'static,
+) -> impl Strategy<Value = T> {
+    proptest::prop_oneof![40 => good, 1 => bad]
+}
+
+fn words(good: &'static [&'static str]) -> impl Strategy<Value = Value> {
+    use proptest::collection::vec;
+    let good = vec(proptest::sample::select(good), 1..3).prop_map(|words| json!(words));
+    mostly(good, vec("\\PC{0,8}", 0..3).prop_map(|words| json!(words)))
+}
+
+fn row() -> impl Strategy<Value = Value> {
+    let row = (
+        words(&["*", "", "apps"]),
+        words(&["*", "pods", "pods/exec", "pods/*", "*/scale", "leases"]),
+        words(&["*", "get", "list"]),
+        words(&["*", "", "ns", "other"]),
+        words(&["east", "west"]),
+    );
+    row.prop_map(|(groups, resources, verbs, namespaces, clusters)| {
+        json!({"apiGroups": groups, "resources": resources, "verbs": verbs, "namespaces": namespaces, "clusters": clusters})
+    })
+}
+
+fn rule() -> impl Strategy<Value = Value> {
+    use proptest::prelude::*;
+    let number = |least: i64| mostly(least..20, any::<i64>());
+    let word = |good: &'static [&'static str]| mostly(prop::sample::select(good), Just("Whatever"));
+    let interval = mostly(
+        prop::sample::select(&["1s", "1ms", "720h"][..]),
+        prop::sample::select(&["", "-1s", "1000000h", "soon"][..]),
+    );
+    let recover = mostly(
+        prop::sample::select(vec![
+            Value::Null,
+            json!({"type": "Manual"}),
+            json!({"type": "SleepingWindow", "sleepingWindowSize": "1ms"}),
+        ]),
+        prop::sample::select(vec![json!({"type": "SleepingWindow"}), json!({"type": 7}), json!([])]),
+    );
+    let rule = (
+        prop::collection::vec(row(), 1..3),
+        (number(2), interval, number(0)),
+        word(&["Normal", "LimiterOnly", "ForceOpened", "ForceClosed"]),
+        recover,
+        word(&["PerRouter", "Shared"]),
+        mostly(0..2_i64, any::<i64>()),
+    );
+    rule.prop_map(|(rows, (burst, interval, limit), trigger, recover, scope, cost)| {
+        json!({
+            "resourceRules": rows, "triggerPolicy": trigger, "recoverPolicy": recover, "scope": scope,
+            "bucket": {"burst": burst, "interval": interval, "limit": limit}, "cost": {"get": cost},
+        })
+    })
+}
+
 /// Documents, good and broken: cut short, with fields of another kind, numbers out of all bounds, words that mean nothing.
 fn document() -> impl Strategy<Value = String> {
-    use proptest::collection::vec;
     use proptest::prelude::*;
-    let word = || {
-        prop_oneof![
-            4 => Just("*".to_owned()),
-            3 => prop::sample::select(vec!["", "apps", "pods", "pods/exec", "pods/*", "*/scale", "leases", "ns", "east"]).prop_map(str::to_owned),
-            1 => "\\PC{0,8}",
-        ]
-    };
-    let words = move || vec(word(), 0..3);
-    let row = (words(), words(), words(), words(), words()).prop_map(|(groups, resources, verbs, namespaces, clusters)| {
-        json!({"apiGroups": groups, "resources": resources, "verbs": verbs, "namespaces": namespaces, "clusters": clusters})
+    let name = mostly("[a-z]{6}", "\\PC{0,2}");
+    let named = (name, rule()).prop_map(|(name, rule)| with(rule, "name", json!(name)));
+    let ratio = mostly(0.1..1.0_f64, any::<f64>());
+    let failures = mostly(1..5_i64, any::<i64>());
+    let time = mostly("[1-9]{1,2}(s|ms)", "[0-9]{1,3}x");
+    let breaker = (failures, ratio, time).prop_map(|(failures, ratio, time)| {
+        json!({"name": "breaker", "consecutiveFailures": failures, "failureRatio": ratio, "openFor": "1ms", "window": time})
     });
-    let all = json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]});
-    let row = prop_oneof![2 => Just(all), 1 => row];
-    let number = || prop_oneof![4 => 0..20_i64, 1 => any::<i64>()];
-    let interval =
-        prop_oneof![5 => Just("1s"), 1 => Just(""), 1 => Just("-1s"), 1 => Just("1000000h"), 1 => Just("soon")];
-    let trigger = prop_oneof![
-        Just("Normal"),
-        Just("LimiterOnly"),
-        Just("ForceOpened"),
-        Just("ForceClosed"),
-        Just("Sometimes"),
-    ];
-    let recover = prop_oneof![
-        Just(Value::Null),
-        Just(json!({"type": "Manual"})),
-        Just(json!({"type": "SleepingWindow", "sleepingWindowSize": "1ms"})),
-        Just(json!({"type": "SleepingWindow"})),
-        Just(json!({"type": 7})),
-    ];
-    let scope = prop_oneof![Just("PerRouter"), Just("Shared"), Just("Everyone")];
-    let name = prop_oneof![4 => "[a-d]", 1 => "\\PC{0,5}"];
-    let rule = (
-        name,
-        vec(row, 0..3),
-        (number(), interval, number()),
-        trigger,
-        recover,
-        scope,
-        number(),
-    );
-    let rule = rule.prop_map(
-        |(name, rows, (burst, interval, limit), trigger, recover, scope, cost)| {
-            json!({
-                "name": name, "resourceRules": rows, "triggerPolicy": trigger, "recoverPolicy": recover, "scope": scope,
-                "bucket": {"burst": burst, "interval": interval, "limit": limit}, "cost": {"get": cost},
-            })
-        },
-    );
-    let breaker = (number(), any::<f64>(), "[0-9]{1,3}(s|ms|x)").prop_map(|(failures, ratio, time)| {
-        json!({"name": "breaker", "consecutiveFailures": failures, "failureRatio": ratio, "openFor": time, "window": time})
-    });
-    let whole = (vec(rule, 0..4), vec(breaker, 0..2)).prop_map(|(limits, breakers)| {
+    let whole = (prop::collection::vec(named, 0..4), prop::collection::vec(breaker, 0..2));
+    let whole = whole.prop_map(|(limits, breakers)| {
         json!({"selector": {}, "rateLimitings": limits, "breakers": breakers}).to_string()
     });
-    (whole, prop::option::weighted(0.15, any::<prop::sample::Index>())).prop_map(|(whole, cut)| match cut {
+    let cut = prop::option::weighted(0.1, any::<prop::sample::Index>());
+    (whole, cut).prop_map(|(whole, cut)| match cut {
         Some(cut) => whole.chars().take(cut.index(whole.len())).collect(),
         None => whole,
     })
@@ -241,7 +257,7 @@ fn a_thousand_documents_under_load_panic_nothing_and_lose_no_good_one() {
         }
         published.over.store(true, Ordering::Relaxed);
     });
-    assert!(good > 100 && bad > 300, "{good} good, {bad} bad");
+    assert!(good > 200 && bad > 200, "{good} good, {bad} bad");
     assert!(asked.into_inner() > 1_000);
     world.edit(&[limit("all", "LimiterOnly", 3, 0)]);
     assert_eq!(world.pass("1", 9), 3, "and the next good one is in force");
