@@ -17,7 +17,7 @@ mod refusal;
 mod report;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trial;
 
 use std::sync::Arc;
