@@ -24,7 +24,9 @@ use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::{Enroller, HubCa};
+use crate::resource::injected::InjectedFaults;
 use crate::resource::load::{Load, LoadMetrics};
+use crate::resource::policies::PolicyCollector;
 use crate::resource::queues::QueueMetrics;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
 use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
@@ -93,6 +95,8 @@ struct Metrics {
     discovery: DiscoveryMetrics,
     dispatch: DispatchMetrics,
     requests: Arc<RequestMetrics>,
+    /// Of the policies, which report them.
+    injected: Arc<InjectedFaults>,
 }
 
 /// Takes the addresses, then starts everything. Clients run on `traffic`, all else on the caller's runtime.
@@ -146,9 +150,13 @@ fn register(parts: &Parts, registry: &Registry) {
     registry.scope("identify", |part| metrics.identify.register(part));
     registry.scope("discovery", |part| metrics.discovery.register(part));
     registry.scope("dispatch", |part| metrics.dispatch.register(part));
+    registry.scope("faults", |part| metrics.injected.register(part));
     registry.scope("requests", |part| metrics.requests.register(part));
     registry.scope("fanout", |part| parts.open.metrics.register(part));
+    let policies = &parts.routing.load().policies;
+    registry.scope("policy", |part| policies.metrics.register(part));
     registry.root(|root| {
+        root.register_collector(Box::new(PolicyCollector(policies.clone())));
         root.register_collector(Box::new(RoutingCollector(parts.routing.clone())));
         root.register_collector(Box::new(OpenCollector(parts.open.clone())));
     });
@@ -159,13 +167,17 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
         .follow(tasks, DEFAULT_RELOAD_PERIOD)
         .context("--hub-ca")?;
     let routing = RoutingStore::new(config.timeouts.connect, members);
+    let metrics = Metrics {
+        injected: routing.load().policies.injected.clone(),
+        ..Metrics::default()
+    };
     Ok(Parts {
         config,
         routing,
         reviews: HubReviews::default(),
         identity: IdentityStore::empty(),
         hub_ca,
-        metrics: Metrics::default(),
+        metrics,
         open: OpenWatches::new(FanOutMetrics::default()),
         readiness: Readiness::new(),
         registry: Registry::new("router"),
@@ -279,6 +291,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         dispatcher: Arc::new(
             Dispatcher::new(clients.clone(), metrics.dispatch.clone()).measured(metrics.queue.clone()),
         ),
+        injected: metrics.injected.clone(),
         open: parts.open.clone(),
         discovery,
         metrics: metrics.requests.clone(),
@@ -296,6 +309,7 @@ fn admit(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Admit> {
     let limits = &parts.config.limits;
     let load = Load::new(limits.shed, parts.metrics.load.clone());
     let metrics = parts.metrics.admit.clone().measured(parts.metrics.queue.clone());
+    let metrics = metrics.counting(parts.metrics.injected.clone());
     let counts = Limits {
         requests: limits.requests,
         streams: limits.streams,

@@ -18,11 +18,15 @@ use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
 use super::namespace::{self, Basis};
+use super::ordered::{self, PlannedRequest};
 use super::{Connection, Edge, EdgeParts, Served, span};
+use crate::decision::injection::Injection;
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
+use crate::decision::policy::{self, Reach};
 use crate::resource::access::ProxyQuestion;
 use crate::resource::other_leases::OtherLease;
+use crate::resource::policies::Judging;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
@@ -56,6 +60,10 @@ struct Identified {
     asked: ApiRequest,
     routing: Arc<Routing>,
     caller: Caller,
+    /// What a FaultInjection orders for it.
+    injection: Option<Box<Injection>>,
+    /// What policies must know of its plan.
+    reach: Reach,
 }
 
 impl Call<'_> {
@@ -81,7 +89,15 @@ impl Call<'_> {
             edge.routing.miss();
         }
         self.note(&planned);
+        let planned_request = PlannedRequest {
+            plan: &planned.plan,
+            head: &head,
+            asked: &asked,
+            caller: &caller,
+        };
         let request = Identified {
+            injection: ordered::draw(&planned_request, self.completion),
+            reach: Reach::of(&planned.plan),
             deadline: started + timeout(&asked, edge.request_timeout),
             started,
             head,
@@ -151,6 +167,15 @@ impl Call<'_> {
     ) -> Result<(Admitted, Body), Fault> {
         let long = life != Life::Unary;
         let body = Arriving::bounded(Passage::of(long, gathers), &request.head, body)?;
+        let clusters: Vec<&str> = request.reach.clusters.iter().map(|cluster| &**cluster).collect();
+        let judging = match &request.caller {
+            Caller::Pod(view) => Some(Judging {
+                view,
+                asked: policy::asked(&request.asked, &clusters, request.reach.election),
+                generation: request.routing.snapshot.generation,
+            }),
+            Caller::Person { .. } => None,
+        };
         let admission = Admission {
             caller: &request.caller,
             asked: &request.asked,
@@ -161,8 +186,12 @@ impl Call<'_> {
             } else {
                 request.deadline
             },
+            judging: judging.map(|judging| (&*request.routing.policies, judging)),
         };
         let edge = &self.edge.parts;
+        if let Some(injection) = &request.injection {
+            ordered::happens(edge, injection, &admission).await?;
+        }
         let admitted = edge.admit.admit(&admission).await?;
         // What is reserved for a body is not its client's for as long as it likes, whatever time-out it asks for. One that
         // is streamed ends with its request first, where that is not longer.
@@ -209,6 +238,7 @@ impl Call<'_> {
             asked,
             routing,
             caller,
+            injection,
             ..
         } = request;
         let Traffic { class, long, .. } = forward.traffic;
@@ -219,6 +249,7 @@ impl Call<'_> {
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing));
         let right = long.then(|| forward.access().find_map(ProxyQuestion::of)).flatten();
         let deadline = (!long).then_some(deadline);
+        let injection = self.edge.watch_injection(injection, &asked, &caller);
         let after = After {
             write: Write::of(&caller, &asked, &forward.target.cluster),
             renewal: other_lease(&caller, &asked),
@@ -235,7 +266,10 @@ impl Call<'_> {
             running: false,
         };
         let Dispatched { response, seat, tunnel } = edge.dispatcher.dispatch(leg, head, body).await?;
-        let response = after.answered(edge, response).await?;
+        let mut response = after.answered(edge, response).await?;
+        if let Some(injection) = injection.filter(|_| watch) {
+            response = injection.whole(response);
+        }
         Ok(Served {
             watch: watch && response.status() == StatusCode::OK,
             seat,
@@ -311,8 +345,12 @@ impl Call<'_> {
             _ => None,
         };
         let received = self.received.clone();
+        let injection = self
+            .edge
+            .watch_injection(request.injection, &request.asked, &request.caller);
         let mut asking = Asking::new(request.asked, &request.head, request.caller, received);
         asking.deadline = (!long).then_some(request.deadline);
+        asking.injection = injection;
         // A member that is slow has its own time, and the others have theirs.
         let own = (request.deadline - request.started).min(self.edge.parts.request_timeout);
         let most = request.deadline + own;

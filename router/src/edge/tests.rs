@@ -1,6 +1,8 @@
 //! The data path from a client's socket to a scripted member's and back.
 
 mod admission;
+mod faults;
+mod limits;
 mod swaps;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

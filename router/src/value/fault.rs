@@ -79,6 +79,89 @@ pub(crate) enum Fault {
     /// 500: a fault of the router itself.
     #[error("{0}")]
     Internal(String),
+    /// 429 or 503: a CircuitBreaker of the caller's refuses it. Nothing was sent.
+    #[error("{} refuses this request: {}", .0.rule, .0.why)]
+    Policy(Box<PolicyRefusal>),
+    /// What a FaultInjection orders a request to be answered. Nothing was sent.
+    #[error("FaultInjection {} has this request answered {}, as ordered", .0.name, .0.code.as_str())]
+    Injected(Box<InjectedFault>),
+}
+
+/// Why a CircuitBreaker refuses a request.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PolicyRefusal {
+    /// `<kind>/<namespace>/<name>/<rule>`.
+    pub(crate) rule: String,
+    pub(crate) by: RefusedBy,
+    /// For people.
+    pub(crate) why: String,
+    /// A list or the start of a watch: informers list anew after a 503.
+    pub(crate) collection: bool,
+    /// Where a `Retry-After` is told.
+    pub(crate) retry_after_seconds: u32,
+}
+
+/// What of a CircuitBreaker refuses. A closed set: the words of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RefusedBy {
+    /// An empty bucket.
+    Limit,
+    /// A rule that has opened.
+    Opened,
+    /// `ForceOpened`.
+    Forced,
+    /// A breaker of the caller's, for one member.
+    Breaker,
+}
+
+impl RefusedBy {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Limit, Self::Opened, Self::Forced, Self::Breaker];
+
+    /// The word.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limited",
+            Self::Opened => "opened",
+            Self::Forced => "forced",
+            Self::Breaker => "breaker",
+        }
+    }
+}
+
+impl PolicyRefusal {
+    /// Over a limit there is always a time to come again. What is opened is told so to who lists or watches; others would
+    /// repeat it in the worker's own time.
+    fn says_when(&self) -> bool {
+        self.collection || self.by == RefusedBy::Limit
+    }
+}
+
+/// An error that was ordered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct InjectedFault {
+    /// Any error.
+    pub(crate) code: http::StatusCode,
+    /// `<namespace>/<name>/<rule>` of what orders it.
+    pub(crate) name: String,
+    /// Whether the request makes an object: a conflict of these is another one.
+    pub(crate) creates: bool,
+    /// Whether it is a watch whose client reads a stream: API servers say within it what has expired, and some clients
+    /// repeat for ever what is refused before.
+    pub(crate) streams: bool,
+    /// What the request is about.
+    pub(crate) about: Option<AboutObject>,
+}
+
+/// An object, or a collection, as the details of a Status name it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AboutObject {
+    /// API group.
+    pub(crate) group: String,
+    /// Plural name.
+    pub(crate) resource: String,
+    /// Its name, if it is one object.
+    pub(crate) name: Option<String>,
 }
 
 /// What one of several members answered.
@@ -105,6 +188,8 @@ pub(crate) enum Origin {
     Router,
     /// A member cluster.
     Cluster(String),
+    /// A policy, `<kind>/<namespace>/<name>/<rule>`, and what it says.
+    Policy(String),
 }
 
 impl Fault {
@@ -130,6 +215,9 @@ impl Fault {
             },
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Policy(refusal) if refusal.says_when() => StatusCode::TOO_MANY_REQUESTS,
+            Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Injected(injected) => injected.code,
         }
     }
 
@@ -151,6 +239,8 @@ impl Fault {
             Self::Members(_) => "members",
             Self::UnsupportedMediaType(_) => "unsupported-media-type",
             Self::Internal(_) => "internal",
+            Self::Policy(_) => "policy",
+            Self::Injected(_) => "injected",
         }
     }
 
@@ -170,6 +260,8 @@ impl Fault {
             // Their causes name them.
             | Self::Members(_)
             | Self::Internal(_) => Origin::Router,
+            Self::Policy(refusal) => Origin::Policy(format!("{}: {}", refusal.rule, refusal.why)),
+            Self::Injected(injected) => Origin::Policy(format!("FaultInjection/{}: ordered", injected.name)),
             Self::BadRequest(_)
             | Self::Unauthenticated(_)
             | Self::Forbidden(_)
@@ -190,11 +282,14 @@ impl Fault {
             Self::TooManyRequests {
                 retry_after_seconds, ..
             } => Some(*retry_after_seconds),
+            Self::Policy(refusal) if refusal.says_when() => Some(refusal.retry_after_seconds),
             Self::Unavailable {
                 sent: false,
                 cluster: None,
                 ..
             } => Some(1),
+            // As API servers do who have no room; they say so in no other error.
+            Self::Injected(injected) if injected.code == http::StatusCode::TOO_MANY_REQUESTS => Some(1),
             _ => None,
         }
     }

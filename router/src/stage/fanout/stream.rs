@@ -25,6 +25,7 @@ use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::upstream::{Body, BodyError, Ended, Ending};
+use crate::stage::inject::StreamInjection;
 use crate::stage::replan::{FanVerdict, Verdict, WatchedFan};
 use crate::value::media::Shape;
 
@@ -94,6 +95,8 @@ pub(super) enum Reason {
     Relist,
     /// A swap changed what it is asked.
     Replanned,
+    /// A fault that was ordered cut it.
+    Injected,
 }
 
 impl Reason {
@@ -107,6 +110,7 @@ impl Reason {
             Self::Unreadable => "unreadable",
             Self::Relist => "relist",
             Self::Replanned => "replanned",
+            Self::Injected => "injected",
         }
     }
 }
@@ -129,6 +133,8 @@ struct LegStream {
     hurried: u32,
     /// While it is listed what the client holds: as the client was answered from.
     held_by: Option<Box<FanLeg>>,
+    /// Faults that are ordered for it, whatever connections it goes over.
+    injection: Option<Arc<StreamInjection>>,
 }
 
 /// The body of one merged watch.
@@ -173,11 +179,15 @@ impl MergedWatch {
         } = begun;
         let wakes = Wakes::new(links.len() + 1);
         let open = &shared.fanouts.open;
+        let injection = shared.asking.injection.as_ref();
         let legs: Vec<LegStream> = links
             .into_iter()
             .zip(&plan.legs)
             .enumerate()
-            .map(|(index, (link, leg))| LegStream::new(link, wakes.waker(index), open.leg(leg.cluster())))
+            .map(|(index, (link, leg))| {
+                let leg = LegStream::new(link, wakes.waker(index), open.leg(leg.cluster()));
+                leg.injected(injection, shape)
+            })
             .collect();
         for (stream, leg) in legs.iter().zip(&plan.legs) {
             let selector = leg.forward.rewrite.selector.clone();
@@ -185,6 +195,9 @@ impl MergedWatch {
         }
         let shown = legs.iter().map(|leg| leg.shown.clone()).collect();
         let shown = open.register(&shared.asking.caller, &shared.asking.asked, plan.fence, shown);
+        if let Some(injection) = injection.and_then(|injection| injection.client()) {
+            shown.watch.set_injection(injection);
+        }
         let mut stream = Self {
             control: wakes.waker(legs.len()),
             ends: Box::pin(tokio::time::sleep_until(shared.ends)),
@@ -207,6 +220,11 @@ impl MergedWatch {
         };
         stream.settle_failed();
         stream
+    }
+
+    /// Faults that are ordered for what the client sees.
+    pub(super) fn injection(&self) -> Option<Arc<StreamInjection>> {
+        self.shown.watch.injection().cloned()
     }
 
     fn control(&mut self, cx: &Context<'_>) {
@@ -331,7 +349,11 @@ impl MergedWatch {
                         self.push(index, data);
                     }
                 }
-                Poll::Ready(Some(Err(error))) => self.lost(index, Reason::Broken, &error.to_string()),
+                Poll::Ready(Some(Err(error))) => {
+                    let ordered = matches!(error, BodyError::Injected(_));
+                    let reason = if ordered { Reason::Injected } else { Reason::Broken };
+                    self.lost(index, reason, &error.to_string());
+                }
                 Poll::Ready(None) => self.lost(index, Reason::Ended, "the member ended it"),
             },
         }

@@ -10,6 +10,7 @@
 mod join;
 mod member;
 mod past;
+mod policy;
 mod shard;
 
 use std::hash::Hash;
@@ -22,6 +23,7 @@ use portolan_wire::v1::resource::Body;
 use thiserror::Error;
 
 use super::{Binding, CallerKey, CallerView, Map, Snapshot};
+use crate::value::policy::Policy;
 
 /// What arrived between two Commits.
 #[derive(Debug, Clone, Default)]
@@ -77,11 +79,17 @@ pub(crate) fn apply(previous: &Snapshot, transaction: &Transaction) -> Applied {
         }
     }
     next.join(previous);
+    next.hold_callers(previous);
     next.generation += 1;
     Applied {
         snapshot: next,
         rejected,
     }
+}
+
+/// A policy, if it could be served.
+pub(crate) fn check_policy(wire: &v1::Policy) -> Result<Policy, BuildError> {
+    policy::policy(wire)
 }
 
 impl Snapshot {
@@ -116,7 +124,8 @@ impl Snapshot {
                     remove(&mut self.callers, &key);
                 }
             }
-            Ok(ResourceKind::Policy | ResourceKind::Unspecified) | Err(_) => {}
+            Ok(ResourceKind::Policy) => remove(&mut self.policies, name),
+            Ok(ResourceKind::Unspecified) | Err(_) => {}
         }
     }
 
@@ -180,8 +189,14 @@ impl Snapshot {
                 let view = caller_view(wire)?;
                 insert(&mut self.callers, view.key.clone(), view);
             }
-            // Known by name alone, so far.
-            Some(Body::Policy(_)) | None => {}
+            Some(Body::Policy(wire)) => {
+                let told = policy::policy(wire)?;
+                // The same as before stays the same value: what callers have is not made anew for it.
+                if self.policies.get(&told.name).is_none_or(|before| **before != told) {
+                    insert(&mut self.policies, told.name.clone(), told);
+                }
+            }
+            None => {}
         }
         Ok(())
     }
@@ -207,7 +222,7 @@ fn cluster(field: &'static str, name: &str) -> Result<Arc<str>, BuildError> {
     }
 }
 
-/// Not joined with its shard yet.
+/// Not joined with its shard and its policies yet.
 fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
     let key = CallerKey {
         home_cluster: cluster("home_cluster", &wire.home_cluster)?,
@@ -240,5 +255,7 @@ fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
         service_account: wire.service_account.clone(),
         created_unix_seconds: wire.created_unix_seconds,
         binding,
+        policy_names: policy::names(&wire.policies),
+        policies: None,
     })
 }

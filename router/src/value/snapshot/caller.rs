@@ -5,6 +5,7 @@ use std::sync::Arc;
 use portolan_crds::names::ShardName;
 
 use super::Shard;
+use crate::value::policy::CallerPolicies;
 
 /// Who asks. Found by `identify`, judged by `plan`.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,12 +74,33 @@ pub(crate) struct CallerView {
     pub(crate) created_unix_seconds: Option<i64>,
     /// The shard it belongs to.
     pub(crate) binding: Binding,
+    /// Names of the policies that hold it, sorted.
+    pub(crate) policy_names: Arc<[Arc<str>]>,
+    /// Those of them that this router knows; `None`: none.
+    pub(crate) policies: Option<Arc<CallerPolicies>>,
 }
 
 impl CallerView {
     /// The user that members know it as.
     pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
+    }
+
+    /// Whether the same requests of both are planned the same: which policies hold a caller is nothing to where they go.
+    pub(crate) fn is_planned_as(&self, other: &Self) -> bool {
+        let Self {
+            key,
+            namespace,
+            pod,
+            service_account,
+            created_unix_seconds,
+            binding,
+            policy_names: _,
+            policies: _,
+        } = self;
+        (key, namespace, pod) == (&other.key, &other.namespace, &other.pod)
+            && (service_account, created_unix_seconds) == (&other.service_account, &other.created_unix_seconds)
+            && *binding == other.binding
     }
 
     /// The ShardingConfig of its one shard, `namespace/name`.

@@ -35,6 +35,7 @@ pub(crate) struct CallerView {
     pub(crate) pod: String,
     pub(crate) service_account: String,
     pub(crate) shards: Vec<String>,
+    pub(crate) policies: Vec<String>,
     pub(crate) created_unix_seconds: Option<i64>,
     pub(crate) shard: Option<Shard>,
 }
@@ -112,7 +113,7 @@ impl CallerView {
             service_account: told.service_account,
             shards: told.shards,
             created_unix_seconds: told.created_unix_seconds,
-            policies: Vec::new(),
+            policies: told.policies,
         }));
         bodies
     }
@@ -168,4 +169,32 @@ pub(crate) fn upsert(previous: &Snapshot, version: &str, bodies: impl IntoIterat
         removed: Vec::new(),
     };
     apply(previous, &transaction)
+}
+
+/// The one that tests order faults by.
+pub(crate) const FAULT_INJECTION: &str = "FaultInjection/ops/fj";
+
+/// That one, with this spec.
+pub(crate) fn fault_injection(spec: &serde_json::Value) -> Body {
+    Body::Policy(v1::Policy {
+        name: FAULT_INJECTION.to_owned(),
+        uid: "fj-uid".to_owned(),
+        generation: 1,
+        spec_json: spec.to_string(),
+        closed: Vec::new(),
+    })
+}
+
+/// The one that tests hold callers by.
+pub(crate) const CIRCUIT_BREAKER: &str = "CircuitBreaker/ops/cb";
+
+/// That one, with this spec.
+pub(crate) fn circuit_breaker(spec: &serde_json::Value) -> Body {
+    Body::Policy(v1::Policy {
+        name: CIRCUIT_BREAKER.to_owned(),
+        uid: "cb-uid".to_owned(),
+        generation: 1,
+        spec_json: spec.to_string(),
+        closed: Vec::new(),
+    })
 }
