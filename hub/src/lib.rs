@@ -32,6 +32,7 @@ mod rotation;
 mod routers;
 mod server;
 mod settings;
+mod shares;
 mod standing;
 mod status;
 mod stream;
