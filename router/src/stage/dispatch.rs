@@ -251,6 +251,8 @@ impl Leg {
         let (forward, kind) = (&self.forward, Kind::of(self));
         if forward.is_priority() {
             Probe::Lease
+        } else if self.asked.is_lease() {
+            Probe::OtherLease
         } else if kind.proxied || self.is_patient() {
             Probe::Doubtful
         } else if forward.traffic.is_read() {
