@@ -212,15 +212,15 @@ impl Leg {
 
     /// Its tenant's place at the member, for what takes one there for as long as it is not read.
     async fn place(&self, upstream: &Upstream) -> Result<Option<Box<Place>>, Fault> {
-        let (places, tenant) = (&upstream.places, self.caller.tenant());
+        let places = &upstream.places;
         let place = match (self.forward.traffic.class, self.asked.verb) {
-            (TrafficClass::List, _) => self.turn(upstream, places.list(tenant, self.running)).await?,
+            (TrafficClass::List, _) => self.turn(upstream, places.list(&self.caller, self.running)).await?,
             (TrafficClass::Watch | TrafficClass::Upgrade, Verb::Watch) => {
-                self.turn(upstream, places.start(tenant, self.running)).await?
+                self.turn(upstream, places.start(&self.caller, self.running)).await?
             }
             _ => return Ok(None),
         };
-        place.map(|place| Some(Box::new(place))).map_err(|_| full(upstream))
+        place.map(|place| Some(Box::new(place))).ok_or_else(|| full(upstream))
     }
 
     /// Its seat at the member.

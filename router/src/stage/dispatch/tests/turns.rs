@@ -56,9 +56,8 @@ async fn an_open_breaker_refuses_at_once_who_would_have_to_wait_first() {
     drop(seats);
 
     let mut places = Vec::new();
-    for _ in 0..8 {
-        let tenant = world.person().tenant();
-        places.push(upstream.places.list(tenant, false).await.unwrap());
+    for _ in 0..7 {
+        places.push(upstream.places.list(&world.person(), false).await.unwrap());
     }
     opens(&upstream, TrafficClass::List);
     let comes = world.dispatch(list(&world), Method::GET, PODS, Value::Null);
