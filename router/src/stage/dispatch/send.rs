@@ -13,13 +13,13 @@ use tracing::{Instrument as _, Span, field};
 
 use super::acting;
 use super::metrics::Told;
-use super::outcome::{End, Kind, fault_of, judge};
+use super::outcome::{End, Kind, SILENCE, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::resource::breaker::{Change, Outcome, Pass, Refused, Size, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
-use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
+use crate::resource::upstream::{Body, Broke, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::traffic::TrafficClass;
@@ -124,6 +124,10 @@ async fn attempts(run: &Run, (head, body): (Parts, Body), seen: &mut Told) -> Re
 /// Reads only. What took its full time already is not tried again: the client is better served by an answer.
 fn is_retryable(error: &UpstreamError) -> bool {
     match error {
+        // What the request itself brought about it would bring about again, from the budget of all.
+        UpstreamError::Lost {
+            broke: Broke::Request, ..
+        } => false,
         UpstreamError::Refused { .. } | UpstreamError::Lost { .. } => true,
         UpstreamError::Connect { source, .. } => {
             matches!(
@@ -161,7 +165,7 @@ impl Run {
 }
 
 /// A span of no length: who reads the trace sees at once that the member was not asked.
-fn refused_span(upstream: &Upstream, refused: &Refused) {
+pub(super) fn refused_span(upstream: &Upstream, refused: &Refused) {
     let _over = telemetry::child(|| {
         tracing::info_span!(
             "breaker refusal",
@@ -250,7 +254,12 @@ async fn attempt_once(
     let watch = run.leg.asked.verb == Verb::Watch;
     let patient = run.leg.is_patient();
     let waiting = Waiting::new(pass, request.body().delivered(), Kind::of(&run.leg), patient);
-    let patience = Instant::now() + LONG_HEAD_TIMEOUT;
+    let patience = if watch {
+        // It has waited for its turn within the same time; but not so long that its member would be blamed for that.
+        run.head_until.max(Instant::now() + SILENCE)
+    } else {
+        Instant::now() + LONG_HEAD_TIMEOUT
+    };
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
     let mut sending = std::pin::pin!(deliver(run, request));
     let suspecting = suspecting(&run.upstream, sending.as_mut());
