@@ -154,6 +154,8 @@ pub(super) struct Core {
     window: Window,
     /// Answers, and those that lag.
     paces: Window,
+    /// Requests that lag and have no answer yet.
+    waiting: u32,
     /// Since when at least half of them do.
     lags_since: Option<Instant>,
     /// Openings without a quiet time between them.
@@ -177,6 +179,7 @@ impl Core {
             consecutive: 0,
             window: Window::default(),
             paces: Window::default(),
+            waiting: 0,
             lags_since: None,
             openings: 0,
             word: Word::Ignored,
@@ -297,19 +300,51 @@ impl Core {
     /// A request was answered, at the member's own pace or far behind it. Opens when half of them lag, at volume, and go on
     /// to: a pause is no failure.
     pub(super) fn paced(&mut self, lags: bool, now: Instant, jitter: f64) -> Option<Transition> {
+        self.paces.count(now, self.settings.window, lags);
+        self.opens_for_lag(now, jitter)
+    }
+
+    /// A request has waited for longer than the member's own pace, and waits on: as if it had been answered now, until
+    /// [`Self::waits_no_more`] is told of the state that this returns. The slower a member is, the fewer answers there are to
+    /// tell by.
+    pub(super) fn waits(&mut self, now: Instant, jitter: f64) -> (u64, Option<Transition>) {
+        let state = self.epoch;
+        self.waiting = self.waiting.saturating_add(1);
+        (state, self.opens_for_lag(now, jitter))
+    }
+
+    pub(super) fn waits_no_more(&mut self, state: u64) {
+        if state == self.epoch {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+    }
+
+    fn opens_for_lag(&mut self, now: Instant, jitter: f64) -> Option<Transition> {
         if self.state != State::Closed {
             return None;
         }
+        let (slow, requests) = self.lag(now)?;
+        let since = *self.lags_since.get_or_insert(now);
+        let goes_on = now.saturating_duration_since(since) >= self.settings.window / 2;
+        goes_on.then(|| self.open(now, jitter, Why::Slower { slow, requests }, Word::Ignored))
+    }
+
+    /// How many lag, of how many, if that is at least half at volume.
+    pub(super) fn lag(&mut self, now: Instant) -> Option<(u32, u32)> {
         let settings = self.settings;
-        self.paces.count(now, settings.window, lags);
-        let (requests, slow) = self.paces.totals(now, settings.window);
-        if requests < settings.min_requests.max(1) || slow.saturating_mul(2) < requests {
+        let (answered, slow) = self.paces.totals(now, settings.window);
+        let (requests, slow) = (answered.saturating_add(self.waiting), slow.saturating_add(self.waiting));
+        // Answers of those who wait together come together: half of the volume is enough to go on.
+        let least = if self.lags_since.is_some() {
+            settings.min_requests.div_ceil(2)
+        } else {
+            settings.min_requests
+        };
+        if requests < least.max(1) || slow.saturating_mul(2) < requests {
             self.lags_since = None;
             return None;
         }
-        let since = *self.lags_since.get_or_insert(now);
-        let goes_on = now.saturating_duration_since(since) >= settings.window / 2;
-        goes_on.then(|| self.open(now, jitter, Why::Slower { slow, requests }, Word::Ignored))
+        Some((slow, requests))
     }
 
     /// The member answered a shard that this breaker does not refuse.
@@ -418,6 +453,7 @@ impl Core {
         self.consecutive = 0;
         self.window = Window::default();
         self.paces = Window::default();
+        self.waiting = 0;
         self.lags_since = None;
         self.probing = [None; Probe::ALL];
         Transition { from, to, why }

@@ -27,6 +27,8 @@ pub(crate) struct Pass {
     /// Of the caller.
     pub(super) tenant: Option<Arc<str>>,
     pub(super) probe: Probe,
+    /// The state in which it is counted as one that lags and waits.
+    pub(super) waits: Option<u64>,
     pub(super) told: bool,
 }
 
@@ -41,6 +43,7 @@ impl Pass {
             caller: caller.cloned(),
             tenant: caller.map(Caller::tenant),
             probe,
+            waits: None,
             told: false,
         }
     }
@@ -53,6 +56,12 @@ impl Pass {
     /// How long the head of its answer took.
     pub(crate) fn took(&mut self, took: Duration, size: Size) {
         self.took = Some((took, size));
+    }
+
+    /// It has waited for so long, and waits on; returns what that changed.
+    pub(crate) fn waits(&mut self, waited: Duration) -> Option<Transition> {
+        let breaker = self.breaker.clone();
+        breaker.waits(self, waited)
     }
 
     /// Tells how the request ended; returns what that changed.

@@ -295,6 +295,10 @@ impl Breaker {
     pub(super) fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
+        let waited = pass.waits.take();
+        if let Some(state) = waited {
+            inner.core.waits_no_more(state);
+        }
         if inner.by_hand.held.is_some() {
             return None;
         }
@@ -321,6 +325,10 @@ impl Breaker {
             Some(took) => inner.paced(pass.tenant.as_ref(), took, now),
             None => (transition, sole),
         };
+        if waited.is_some() {
+            // Of one that was not answered nothing is left.
+            inner.core.lag(now);
+        }
         match &transition {
             Some(transition) if transition.to == State::Open => {
                 inner.sole = sole;
@@ -336,6 +344,25 @@ impl Breaker {
         self.publish(&mut inner, transition.as_ref());
         let change = |of_caller| move |transition| Change { transition, of_caller };
         transition.map(change(false)).or_else(|| own.map(change(true)))
+    }
+
+    pub(super) fn waits(&self, pass: &mut Pass, waited: Duration) -> Option<Transition> {
+        let now = Instant::now();
+        let mut inner = self.inner.lock();
+        if inner.by_hand.held.is_some() || pass.waits.is_some() || inner.pace.waits(waited) != Some(true) {
+            return None;
+        }
+        let reach = inner.lags(pass.tenant.as_ref(), now);
+        if reach == Reach::Caller {
+            return None;
+        }
+        let (state, transition) = inner.core.waits(now, rand::random());
+        pass.waits = Some(state);
+        if transition.is_some() {
+            inner.sole = pass.tenant.clone().filter(|_| reach == Reach::Sole);
+        }
+        self.publish(&mut inner, transition.as_ref());
+        transition
     }
 
     /// Under the lock, so that reports come in the order of the transitions.
@@ -413,17 +440,23 @@ impl Inner {
         let Some(lags) = self.pace.took(took, size, now) else {
             return (None, None);
         };
-        let reach = match tenant {
-            Some(tenant) if lags => self.laggers.failed(tenant, now, self.settings.window),
-            Some(tenant) => {
+        let reach = if lags {
+            self.lags(tenant, now)
+        } else {
+            if let Some(tenant) = tenant {
                 self.laggers.used(tenant, now);
-                Reach::Caller
             }
-            None => Reach::Tenants,
+            Reach::Caller
         };
-        let counts = lags && reach != Reach::Caller;
+        let counts = reach != Reach::Caller;
         let sole = tenant.filter(|_| reach == Reach::Sole).cloned();
         (self.core.paced(counts, now, rand::random()), sole)
+    }
+
+    /// How far it reaches that a request lags.
+    fn lags(&mut self, tenant: Option<&Arc<str>>, now: Instant) -> Reach {
+        let window = self.settings.window;
+        tenant.map_or(Reach::Tenants, |tenant| self.laggers.failed(tenant, now, window))
     }
 
     fn tell_own(&mut self, pass: &mut Pass, outcome: Outcome, now: Instant) -> Option<Transition> {

@@ -436,6 +436,50 @@ fn opens_for_lag(lags: impl Fn(u32) -> bool) -> Option<Duration> {
     })
 }
 
+/// Ten callers, who ask again when they are answered, five seconds later: two answers a second, all of which lag.
+#[test]
+fn what_still_waits_counts_where_there_are_few_answers() {
+    let start = Instant::now();
+    let mut core = Core::new(settings());
+    let opened = (0..).find_map(|round| {
+        let asked = start + Duration::from_secs(5) * round;
+        let (waited, answered) = (asked + Duration::from_secs(2), asked + Duration::from_secs(5));
+        let mut waiting = Vec::new();
+        for _ in 0..9 {
+            let (state, transition) = core.waits(waited, 1.0);
+            waiting.push(state);
+            if let Some(transition) = transition {
+                return Some((waited, transition));
+            }
+        }
+        waiting.into_iter().find_map(|state| {
+            core.waits_no_more(state);
+            core.paced(true, answered, 1.0).map(|transition| (answered, transition))
+        })
+    });
+    let (opened, transition) = opened.unwrap();
+    assert_eq!(transition.why.word(), "slower-than-itself");
+    assert!(opened - start < Duration::from_secs(20), "{:?}", opened - start);
+    let mut answers = Core::new(settings());
+    for number in 0..90 {
+        answers.paced(true, start + Duration::from_secs(5) * (number / 9), 1.0);
+    }
+    assert_eq!(answers.state(), State::Closed, "answers alone are too few");
+    let mut few = Core::new(settings());
+    for at in 0..60 {
+        few.waits(start + Duration::from_secs(at) / 4, 1.0);
+    }
+    assert_eq!(few.state(), State::Open, "and if none is answered at all");
+    let mut none = Core::new(settings());
+    for at in 0..60 {
+        let now = start + Duration::from_secs(at);
+        let (state, transition) = none.waits(now, 1.0);
+        assert_eq!(transition, None);
+        none.waits_no_more(state);
+        none.paced(false, now, 1.0);
+    }
+}
+
 #[test]
 fn a_member_far_behind_its_own_pace_opens_and_one_that_pauses_does_not() {
     let opened = opens_for_lag(|_| true).unwrap();

@@ -273,6 +273,48 @@ async fn window_of(callers: &[Caller], lagging: usize) -> Report {
 }
 
 #[tokio::test]
+async fn those_who_still_wait_show_a_slow_member() {
+    let settings = Settings {
+        window: Duration::from_millis(100),
+        min_requests: 4,
+        ..settings()
+    };
+    let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
+    let long = Duration::from_millis(20);
+    let (green, blue) = (caller("green", "g"), caller("blue", "b"));
+    let mut early = breaker.admit(Some(&green), Probe::Telling).unwrap();
+    assert_eq!(early.waits(long), None, "no pace is known");
+    breaker.learn(Duration::from_millis(1));
+    let mut waiting: Vec<_> = [&green, &blue, &green, &blue, &green]
+        .map(|caller| breaker.admit(Some(caller), Probe::Telling).unwrap())
+        .into();
+    let mut last = waiting.pop().unwrap();
+    for pass in &mut waiting {
+        assert_eq!((pass.waits(Duration::from_millis(1)), pass.waits(long)), (None, None));
+    }
+    tokio::time::sleep(settings.window * 2).await;
+    // Those who went away wait no more.
+    waiting.truncate(1);
+    assert_eq!(last.waits(long), None);
+    assert_eq!(early.waits(long), None);
+    tokio::time::sleep(settings.window / 2).await;
+    let mut more: Vec<_> = [&green, &blue]
+        .map(|caller| breaker.admit(Some(caller), Probe::Telling).unwrap())
+        .into();
+    assert!(
+        more.iter_mut().all(|pass| pass.waits(long).is_none()),
+        "four now, but not for long"
+    );
+    tokio::time::sleep(settings.window / 2).await;
+    let mut once_more = breaker.admit(Some(&green), Probe::Telling).unwrap();
+    let transition = once_more.waits(long).unwrap();
+    assert_eq!(
+        (transition.to, transition.why.word()),
+        (State::Open, "slower-than-itself")
+    );
+}
+
+#[tokio::test]
 async fn a_slow_member_is_one_that_half_of_the_shards_find_slow() {
     let callers = [caller("green", "g"), caller("blue", "b"), caller("red", "r")];
     let report = window_of(&callers, 2).await;
