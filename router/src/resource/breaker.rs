@@ -13,16 +13,18 @@ mod core;
 mod pace;
 mod pass;
 mod shared;
+mod why;
 mod window;
 
 use std::time::Duration;
 
 pub(crate) use self::beside::{Beside, BesidePass};
 pub(crate) use self::by_hand::{ByHand, Held};
-pub(crate) use self::core::{Outcome, Probe, Readyz, State, Transition};
+pub(crate) use self::core::{Outcome, Probe, Readyz, State};
 pub(crate) use self::pace::Size;
 pub(crate) use self::pass::Pass;
 pub(crate) use self::shared::{Breaker, Change, Refused, Report};
+pub(crate) use self::why::Transition;
 
 /// Failures in a row that open the breaker.
 pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;

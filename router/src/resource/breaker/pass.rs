@@ -1,19 +1,21 @@
-//! The right to send one request to a member, which its breaker gave: told how the request ended, or neutral when it is
-//! dropped. Made by `shared`; `dispatch` carries it as long as the request is under way.
+//! The right to send one request to a member, given by its breaker: told how that ended, in every case.
+//!
+//! Called by `dispatch`, which has it from [`Breaker::admit`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::beside::BesidePass;
-use super::core::{Outcome, Ticket, Transition};
+use super::core::{Outcome, Probe, Ticket};
 use super::pace::Size;
 use super::shared::{Breaker, Change};
+use super::why::Transition;
 use crate::value::snapshot::Caller;
 
 /// The right to send one request to the member.
 #[derive(Debug)]
 pub(crate) struct Pass {
-    pub(super) breaker: Arc<Breaker>,
+    breaker: Arc<Breaker>,
     /// Of the breaker for all; `None` where that does not concern the caller.
     pub(super) ticket: Option<Ticket>,
     /// Of the caller's own, if it has one.
@@ -23,12 +25,33 @@ pub(crate) struct Pass {
     /// Until the head of the answer, if that says something of the member.
     pub(super) took: Option<(Duration, Size)>,
     pub(super) caller: Option<Caller>,
+    /// Of the caller.
+    pub(super) tenant: Option<Arc<str>>,
+    pub(super) probe: Probe,
+    /// The state in which it is counted as one that lags and waits.
+    pub(super) waits: Option<u64>,
     /// Of breakers beside this one: they are told the same.
     pub(super) beside: Vec<BesidePass>,
     pub(super) told: bool,
 }
 
 impl Pass {
+    pub(super) fn new(breaker: Arc<Breaker>, caller: Option<&Caller>, probe: Probe) -> Self {
+        Self {
+            breaker,
+            ticket: None,
+            own: None,
+            began: None,
+            took: None,
+            caller: caller.cloned(),
+            tenant: caller.map(Caller::tenant),
+            probe,
+            waits: None,
+            beside: Vec::new(),
+            told: false,
+        }
+    }
+
     /// What letting it through changed: it may be the one that decides.
     pub(crate) fn began(&mut self) -> Option<Transition> {
         self.began.take()
@@ -42,6 +65,12 @@ impl Pass {
     /// How long the head of its answer took.
     pub(crate) fn took(&mut self, took: Duration, size: Size) {
         self.took = Some((took, size));
+    }
+
+    /// It has waited for so long, and waits on; returns what that changed.
+    pub(crate) fn waits(&mut self, waited: Duration) -> Option<Transition> {
+        let breaker = self.breaker.clone();
+        breaker.waits(self, waited)
     }
 
     /// Tells how the request ended; returns what that changed.

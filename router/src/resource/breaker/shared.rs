@@ -9,11 +9,12 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::Settings;
-use super::askers::{Askers, Group, Reach};
+use super::askers::{Askers, Reach};
 use super::by_hand::{ByHand, Held};
-use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Transition, Why};
+use super::core::{Admission, Core, Outcome, Probe, Readyz, State};
 use super::pace::{Pace, Size};
 use super::pass::Pass;
+use super::why::{Transition, Why};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// A client comes again after so long at most, however long a breaker is held open by hand: it may be let go before.
@@ -70,7 +71,7 @@ struct Inner {
     /// Who saw it lag: apart, so that one slow answer makes nobody's failures everybody's.
     laggers: Askers,
     /// Not closed, and what failed is known of these only: others are let through.
-    sole: Option<Group>,
+    sole: Option<Arc<str>>,
     by_hand: ByHand,
 }
 
@@ -124,20 +125,14 @@ impl Breaker {
     pub(crate) fn admit(self: &Arc<Self>, caller: Option<&Caller>, probe: Probe) -> Result<Pass, Refused> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
-        let mut pass = Pass {
-            breaker: self.clone(),
-            ticket: None,
-            own: None,
-            began: None,
-            took: None,
-            caller: caller.cloned(),
-            beside: Vec::new(),
-            told: false,
-        };
+        let mut pass = Pass::new(self.clone(), caller, probe);
         self.lapse(&mut inner);
         if let Some(held) = inner.held(probe) {
             pass.told = true;
             return held.map(|()| pass);
+        }
+        if let Some(tenant) = &pass.tenant {
+            inner.askers.used(tenant, now);
         }
         match caller.and_then(|caller| inner.askers.admit(caller, probe, now)) {
             Some(Admission::Pass(ticket)) => pass.own = Some(ticket),
@@ -147,7 +142,7 @@ impl Breaker {
             }
             None => {}
         }
-        if inner.lets_others(caller) {
+        if inner.lets_others(pass.tenant.as_ref()) {
             return Ok(pass);
         }
         let (admission, transition) = inner.core.admit(now, probe);
@@ -183,7 +178,7 @@ impl Breaker {
         if let Some(retry_in) = own {
             return Some(Refused::alone(retry_in));
         }
-        if inner.lets_others(caller) {
+        if inner.lets_others(caller.map(Caller::tenant).as_ref()) {
             return None;
         }
         let retry_in = inner.core.refuses(now, probe)?;
@@ -300,26 +295,26 @@ impl Breaker {
     pub(super) fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
+        let waited = pass.waits.take();
+        if let Some(state) = waited {
+            inner.core.waits_no_more(state);
+        }
         if inner.by_hand.held.is_some() {
             return None;
         }
-        let reach = inner.reach(pass.caller.as_ref(), outcome, now);
+        let reach = inner.reach(pass, outcome, now);
         let (own, all) = match reach {
             None => (outcome, outcome),
             Some(Reach::Caller) => (outcome, Outcome::Neutral),
             // Its own as well: what others are answered, with what they ask for, may keep the one for all closed.
-            Some(Reach::Shards) => (outcome, outcome.of_all()),
+            Some(Reach::Tenants) => (outcome, outcome.of_all()),
             Some(Reach::Sole) => (Outcome::Neutral, outcome.of_all()),
         };
         let own = inner.tell_own(pass, own, now);
         if own.is_some() {
             self.turned.send_modify(|count| *count += 1);
         }
-        let sole = pass
-            .caller
-            .as_ref()
-            .filter(|_| reach == Some(Reach::Sole))
-            .map(Group::of);
+        let sole = pass.tenant.clone().filter(|_| reach == Some(Reach::Sole));
         let transition = match pass.ticket.take() {
             Some(ticket) => inner.core.record(ticket, all, now, rand::random()),
             None if all == Outcome::Success && inner.sole.is_some() => inner.core.answers_others(now),
@@ -327,13 +322,17 @@ impl Breaker {
         };
         let paced = pass.took.take().filter(|_| all == Outcome::Success);
         let (transition, sole) = match paced.filter(|_| transition.is_none()) {
-            Some(took) => inner.paced(pass.caller.as_ref(), took, now),
+            Some(took) => inner.paced(pass.tenant.as_ref(), took, now),
             None => (transition, sole),
         };
+        if waited.is_some() {
+            // Of one that was not answered nothing is left.
+            inner.core.lag(now);
+        }
         match &transition {
             Some(transition) if transition.to == State::Open => {
                 inner.sole = sole;
-                if reach == Some(Reach::Shards) {
+                if reach == Some(Reach::Tenants) {
                     inner.askers.forgive();
                 }
             }
@@ -345,6 +344,25 @@ impl Breaker {
         self.publish(&mut inner, transition.as_ref());
         let change = |of_caller| move |transition| Change { transition, of_caller };
         transition.map(change(false)).or_else(|| own.map(change(true)))
+    }
+
+    pub(super) fn waits(&self, pass: &mut Pass, waited: Duration) -> Option<Transition> {
+        let now = Instant::now();
+        let mut inner = self.inner.lock();
+        if inner.by_hand.held.is_some() || pass.waits.is_some() || inner.pace.waits(waited) != Some(true) {
+            return None;
+        }
+        let reach = inner.lags(pass.tenant.as_ref(), now);
+        if reach == Reach::Caller {
+            return None;
+        }
+        let (state, transition) = inner.core.waits(now, rand::random());
+        pass.waits = Some(state);
+        if transition.is_some() {
+            inner.sole = pass.tenant.clone().filter(|_| reach == Reach::Sole);
+        }
+        self.publish(&mut inner, transition.as_ref());
+        transition
     }
 
     /// Under the lock, so that reports come in the order of the transitions.
@@ -392,44 +410,53 @@ impl Inner {
         })
     }
 
-    /// Whether what keeps this breaker open concerns another shard alone.
-    fn lets_others(&self, caller: Option<&Caller>) -> bool {
-        let other = |sole: &Group| !caller.is_some_and(|caller| sole.has(caller));
+    /// Whether what keeps this breaker open concerns another tenant alone.
+    fn lets_others(&self, tenant: Option<&Arc<str>>) -> bool {
+        let other = |sole: &Arc<str>| tenant != Some(sole);
         self.core.state() != State::Closed && self.sole.as_ref().is_some_and(other)
     }
 
-    /// How far the failure of a caller's request reaches; `None` for all other outcomes.
-    fn reach(&mut self, caller: Option<&Caller>, outcome: Outcome, now: Instant) -> Option<Reach> {
-        match outcome {
-            Outcome::Failure | Outcome::TimedOut | Outcome::Slow => {
-                let reach = |caller| self.askers.failed(caller, now, self.settings.window);
-                Some(caller.map_or(Reach::Shards, reach))
-            }
-            Outcome::Success | Outcome::Unreachable | Outcome::Neutral => None,
-        }
+    /// How far the failure of a request reaches; `None` for all other outcomes.
+    fn reach(&mut self, pass: &Pass, outcome: Outcome, now: Instant) -> Option<Reach> {
+        let silent = match outcome {
+            Outcome::Failure => false,
+            Outcome::TimedOut | Outcome::Slow => true,
+            Outcome::Success | Outcome::Unreachable | Outcome::Neutral => return None,
+        };
+        Some(match &pass.tenant {
+            None => Reach::Tenants,
+            Some(_) if silent && !pass.probe.tells_by_silence() => Reach::Caller,
+            Some(tenant) => self.askers.failed(tenant, now, self.settings.window),
+        })
     }
 
-    /// An answer that took so long; with what that changed, those who see it if they are one shard alone.
+    /// An answer that took so long; with what that changed, those who see it if they are one tenant alone.
     fn paced(
         &mut self,
-        caller: Option<&Caller>,
+        tenant: Option<&Arc<str>>,
         (took, size): (Duration, Size),
         now: Instant,
-    ) -> (Option<Transition>, Option<Group>) {
+    ) -> (Option<Transition>, Option<Arc<str>>) {
         let Some(lags) = self.pace.took(took, size, now) else {
             return (None, None);
         };
-        let reach = match caller {
-            Some(caller) if lags => self.laggers.failed(caller, now, self.settings.window),
-            Some(caller) => {
-                self.laggers.used(caller, now);
-                Reach::Caller
+        let reach = if lags {
+            self.lags(tenant, now)
+        } else {
+            if let Some(tenant) = tenant {
+                self.laggers.used(tenant, now);
             }
-            None => Reach::Shards,
+            Reach::Caller
         };
-        let counts = lags && reach != Reach::Caller;
-        let sole = caller.filter(|_| reach == Reach::Sole).map(Group::of);
+        let counts = reach != Reach::Caller;
+        let sole = tenant.filter(|_| reach == Reach::Sole).cloned();
         (self.core.paced(counts, now, rand::random()), sole)
+    }
+
+    /// How far it reaches that a request lags.
+    fn lags(&mut self, tenant: Option<&Arc<str>>, now: Instant) -> Reach {
+        let window = self.settings.window;
+        tenant.map_or(Reach::Tenants, |tenant| self.laggers.failed(tenant, now, window))
     }
 
     fn tell_own(&mut self, pass: &mut Pass, outcome: Outcome, now: Instant) -> Option<Transition> {
