@@ -18,8 +18,8 @@ const UNITS: [(&str, u128); 5] = [
     ("s", 1_000_000_000),
     ("ms", 1_000_000),
 ];
-/// What Go writes besides.
-const SMALL_UNITS: [(&str, u128); 3] = [("us", 1_000), ("µs", 1_000), ("ns", 1)];
+/// What Go reads besides: its micro is the sign of that name, or the Greek letter.
+const SMALL_UNITS: [(&str, u128); 4] = [("us", 1_000), ("µs", 1_000), ("μs", 1_000), ("ns", 1)];
 /// Digits of a fraction that count; an hour has 3.6 × 10¹² nanoseconds.
 const FRACTION_DIGITS: usize = 12;
 
@@ -82,6 +82,14 @@ pub fn parse_duration(text: &str) -> Result<StdDuration, DurationError> {
     let seconds = u64::try_from(sum / 1_000_000_000).map_err(|_| refuse())?;
     let rest = u32::try_from(sum % 1_000_000_000).map_err(|_| refuse())?;
     Ok(StdDuration::new(seconds, rest))
+}
+
+/// Reads what Go's `time.ParseDuration` does, but for signs: fields that the original read so. No days, no spaces.
+pub fn parse_go_duration(text: &str) -> Result<StdDuration, DurationError> {
+    if text.contains(|c: char| c == 'd' || c.is_whitespace()) {
+        return Err(DurationError(text.to_owned()));
+    }
+    parse_duration(text)
 }
 
 /// Prints what [`parse_duration`] reads back, to the millisecond: `1h30m`.
@@ -168,6 +176,28 @@ mod tests {
             "18446744073709551615d",
         ] {
             assert_eq!(parse_duration(text), Err(DurationError(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn what_go_reads_has_no_days_and_no_spaces() {
+        for (text, nanoseconds) in [
+            ("0", 0),
+            ("1.5s", 1_500_000_000),
+            ("100ms", 100_000_000),
+            ("1h2m3.5s", 3_723_500_000_000),
+            (".5s", 500_000_000),
+            ("5.s", 5_000_000_000),
+            ("1us", 1_000),
+            ("1µs", 1_000),
+            ("1μs", 1_000),
+            ("7ns", 7),
+        ] {
+            let read = parse_go_duration(text).map(|duration| duration.as_nanos());
+            assert_eq!(read, Ok(nanoseconds), "{text}");
+        }
+        for text in ["", "1", "1d", " 1s", "1s ", "1 s", "-1s", "+1s", "1m 1s", "s"] {
+            assert_eq!(parse_go_duration(text), Err(DurationError(text.to_owned())));
         }
     }
 

@@ -3,15 +3,27 @@
 //! Fields of the original keep their names and meaning, so an existing manifest applies unchanged; see `validate`.
 
 mod effective;
+mod percent;
+mod schedule;
 mod status;
+mod text;
+mod until;
+
+use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 
 pub use effective::EffectiveTime;
+pub use percent::{Percent, PercentError};
+pub use schedule::{Schedule, ScheduleError};
 pub use status::{FaultInjectionStatus, InjectedStatus};
+pub use text::{TextError, TextPattern};
+pub use until::{TimeError, parse_until};
 
-use crate::circuit_breaker::{RESOURCE_RULES_MAX, ResourceRule};
+#[cfg(feature = "schema")]
+use crate::circuit_breaker::RESOURCE_RULES_MAX;
+use crate::circuit_breaker::ResourceRule;
 #[cfg(feature = "schema")]
 use crate::schema::{self, DNS_LABEL, DNS_SUBDOMAIN, HEADER_NAME, HEADER_VALUE, HTTP_METHOD_RULE, rules};
 
@@ -21,6 +33,8 @@ pub const FAULTS_MAX: usize = 128;
 pub const MATCHES_MAX: usize = 64;
 /// Longest regular expression, in characters.
 pub const REGEX_MAX: usize = 1024;
+/// Most regular expressions of one object, each of which may take a megabyte once it is compiled.
+pub const REGEXES_TOTAL_MAX: usize = 64;
 /// Longest text to compare with, in characters.
 pub const EXACT_MAX: usize = 2048;
 
@@ -63,6 +77,8 @@ pub const EXACT_MAX: usize = 2048;
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
     ("!has(self.httpFault) || self.httpFault.all(f, !has(f.name) || self.httpFault.exists_one(g, has(g.name) && g.name == f.name))",
      "two of httpFault have one name: give each a name of its own"),
+    ("(has(self.httpFault) ? self.httpFault.map(f, has(f.match) && has(f.match.resources) ? f.match.resources.size() : 0).sum() : 0) + (has(self.watchFault) ? self.watchFault.map(f, has(f.match) && has(f.match.resources) ? f.match.resources.size() : 0).sum() : 0) <= 1024",
+     "at most 1024 match.resources in one object: merge rules, or split the object"),
     ("!has(self.httpFault) || !has(self.watchFault) || self.watchFault.all(w, !self.httpFault.exists(f, has(f.name) && f.name == w.name))",
      "a watchFault has the name of one of httpFault: give each a name of its own"),
 ]))))]
@@ -126,6 +142,16 @@ pub struct HttpFault {
     /// When. Absent: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_time: Option<EffectiveTime>,
+}
+
+impl HttpFault {
+    /// The name it is known by, as the one at `index` of its object's.
+    pub fn name_at(&self, index: usize) -> Cow<'_, str> {
+        if self.name.is_empty() {
+            return format!("httpFault-{index}").into();
+        }
+        self.name.as_str().into()
+    }
 }
 
 /// A request waits.
@@ -275,8 +301,8 @@ pub struct CallerMatch {
      "duration is needed with Delay, such as 500ms, and at most 5m"),
     ("!has(self.duration) || self.action in ['Delay', 'Stall']",
      "duration is for Delay and Stall alone: remove it"),
-    ("self.on != 'Leg' || self.action != 'RepeatBookmark'",
-     "RepeatBookmark has no legs, as bookmarks are the merged watch's: say on: Whole"),
+    ("self.part != 'Leg' || self.action != 'RepeatBookmark'",
+     "RepeatBookmark has no legs, as bookmarks are the merged watch's: say part: Whole"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct WatchFault {
@@ -298,7 +324,7 @@ pub struct WatchFault {
     pub percent: Option<String>,
     /// What of a merged watch. Drop, Stall, Delay and Expire alone know legs: those of the clusters that match.
     #[serde(default)]
-    pub on: WatchPart,
+    pub part: WatchPart,
     /// Which watches. Absent: all of the callers'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#match: Option<Match>,

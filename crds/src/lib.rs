@@ -39,4 +39,7 @@ pub use router::*;
 pub use selector::{Operator, Requirement, Selector, SelectorError};
 pub use shard::{BucketAlgorithm, Bucketing};
 pub use sharding::*;
-pub use validate::{Problem, Reason, accepted_reason, validate_member, validate_sharding};
+pub use validate::{
+    Problem, Reason, accepted_reason, validate_circuit_breaker, validate_fault_injection, validate_member,
+    validate_sharding,
+};

@@ -3,14 +3,20 @@
 //! Every problem is found at once, each names its field and the fix, and no input makes these functions panic. They see one
 //! object: what needs the others (does the cluster exist, do two shards overlap) is the index's.
 
+mod circuit_breaker;
+mod fault_injection;
 mod member;
+mod policies;
 mod selectors;
 mod sharding;
 #[cfg(test)]
 mod tests;
+mod thresholds;
 
 use std::fmt;
 
+pub use circuit_breaker::validate_circuit_breaker;
+pub use fault_injection::validate_fault_injection;
 pub use member::validate_member;
 pub use sharding::validate_sharding;
 
@@ -102,8 +108,16 @@ impl Problems {
         }
     }
 
+    /// Reports a list of more than `most` items.
+    fn at_most(&mut self, field: &str, count: usize, most: usize) {
+        if count > most {
+            self.invalid(field, format!("has {count} items, at most {most}: split the object"));
+        }
+    }
+
     /// Reports a number outside `range`.
-    fn within(&mut self, field: &str, value: i32, range: std::ops::RangeInclusive<i32>) {
+    fn within(&mut self, field: &str, value: impl Into<i64>, range: std::ops::RangeInclusive<i64>) {
+        let value = value.into();
         if !range.contains(&value) {
             self.invalid(
                 field,

@@ -4,13 +4,10 @@ use std::time::Duration as StdDuration;
 
 use rustls_pki_types::pem::{PemObject, SectionKind};
 
+use super::thresholds::Thresholds;
 use super::{Problem, Problems, Reason};
 use crate::cluster::{Access, Breaker, HandState, HeldBreaker, IdentityMode, LONGEST_BY_HAND, MemberClusterSpec};
-use crate::duration::Duration;
 use crate::names::{is_dns_label, is_dns_subdomain};
-
-/// Longest time a breaker may look back or stay open.
-const BREAKER_TIME_MAX: StdDuration = StdDuration::from_hours(24);
 
 /// Everything wrong with the MemberCluster `name`; empty if it can be served.
 pub fn validate_member(name: &str, spec: &MemberClusterSpec) -> Vec<Problem> {
@@ -128,25 +125,15 @@ fn is_der_sequence(der: &[u8]) -> bool {
 }
 
 fn check_breaker(problems: &mut Problems, breaker: &Breaker) {
-    if let Some(failures) = breaker.consecutive_failures {
-        problems.within("spec.breaker.consecutiveFailures", failures, 1..=100_000);
-    }
-    if let Some(requests) = breaker.min_requests {
-        problems.within("spec.breaker.minRequests", requests, 1..=1_000_000);
-    }
-    // NaN is in no range.
-    if let Some(ratio) = breaker.failure_ratio.filter(|ratio| !(0.001..=1.0).contains(ratio)) {
-        problems.invalid("spec.breaker.failureRatio", format!("{ratio} must be from 0.001 to 1"));
-    }
-    check_time(problems, "spec.breaker.window", breaker.window.as_ref());
-    let open = check_time(problems, "spec.breaker.openFor", breaker.open_for.as_ref());
-    let most = check_time(problems, "spec.breaker.maxOpenFor", breaker.max_open_for.as_ref());
-    if open.zip(most).is_some_and(|(open, most)| most < open) {
-        problems.invalid(
-            "spec.breaker.maxOpenFor",
-            "must not be shorter than openFor, which grows to it",
-        );
-    }
+    let thresholds = Thresholds {
+        consecutive_failures: breaker.consecutive_failures.map(i64::from),
+        failure_ratio: breaker.failure_ratio,
+        min_requests: breaker.min_requests.map(i64::from),
+        window: breaker.window.as_ref(),
+        open_for: breaker.open_for.as_ref(),
+        max_open_for: breaker.max_open_for.as_ref(),
+    };
+    thresholds.check(problems, "spec.breaker");
     for (index, held) in breaker.by_hand.iter().enumerate() {
         let field = format!("spec.breaker.byHand[{index}]");
         let before = breaker.by_hand[..index].iter();
@@ -176,18 +163,4 @@ fn wrong_time(held: &HeldBreaker) -> Option<(&'static str, &'static str)> {
         "until",
         "must be later than since, by 720h at most: what is held by hand is no setting",
     ))
-}
-
-fn check_time(problems: &mut Problems, field: &str, time: Option<&Duration>) -> Option<StdDuration> {
-    match time?.parse() {
-        Ok(time) if !time.is_zero() && time <= BREAKER_TIME_MAX => Some(time),
-        Ok(_) => {
-            problems.invalid(field, "must be longer than nothing and at most 24h");
-            None
-        }
-        Err(error) => {
-            problems.invalid(field, error);
-            None
-        }
-    }
 }

@@ -169,7 +169,7 @@ fn check_root(problems: &mut Problems, root: &Root) {
         problems.within(
             "spec.root.auto.shardingSize",
             auto.sharding_size,
-            1..=i32::from(MAX_BUCKETS),
+            1..=i64::from(MAX_BUCKETS),
         );
         problems.within(
             "spec.root.auto.everyShardReplicas",
