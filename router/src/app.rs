@@ -24,6 +24,7 @@ use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::{Enroller, HubCa};
+use crate::resource::injected::InjectedFaults;
 use crate::resource::load::{Load, LoadMetrics};
 use crate::resource::queues::QueueMetrics;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
@@ -93,6 +94,7 @@ struct Metrics {
     discovery: DiscoveryMetrics,
     dispatch: DispatchMetrics,
     requests: Arc<RequestMetrics>,
+    injected: Arc<InjectedFaults>,
 }
 
 /// Takes the addresses, then starts everything. Clients run on `traffic`, all else on the caller's runtime.
@@ -146,6 +148,7 @@ fn register(parts: &Parts, registry: &Registry) {
     registry.scope("identify", |part| metrics.identify.register(part));
     registry.scope("discovery", |part| metrics.discovery.register(part));
     registry.scope("dispatch", |part| metrics.dispatch.register(part));
+    registry.scope("faults", |part| metrics.injected.register(part));
     registry.scope("requests", |part| metrics.requests.register(part));
     registry.scope("fanout", |part| parts.open.metrics.register(part));
     registry.root(|root| {
@@ -279,6 +282,7 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         dispatcher: Arc::new(
             Dispatcher::new(clients.clone(), metrics.dispatch.clone()).measured(metrics.queue.clone()),
         ),
+        injected: metrics.injected.clone(),
         open: parts.open.clone(),
         discovery,
         metrics: metrics.requests.clone(),
@@ -296,6 +300,7 @@ fn admit(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Admit> {
     let limits = &parts.config.limits;
     let load = Load::new(limits.shed, parts.metrics.load.clone());
     let metrics = parts.metrics.admit.clone().measured(parts.metrics.queue.clone());
+    let metrics = metrics.counting(parts.metrics.injected.clone());
     let counts = Limits {
         requests: limits.requests,
         streams: limits.streams,

@@ -15,12 +15,12 @@ mod health;
 mod limited;
 pub(crate) mod metrics;
 mod namespace;
+mod ordered;
 mod passing;
 mod record;
 mod span;
 mod strangers;
 mod tail;
-mod watch;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -51,10 +51,10 @@ use self::passing::{Attached, Right};
 use self::record::Names;
 use self::tail::Tail;
 pub(crate) use self::tail::TailSettings;
-use self::watch::EventBoundary;
 use crate::decision::rewrite;
 use crate::resource::access::{Access, ProxyQuestion};
 use crate::resource::grants::Grants;
+use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::Seat;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
@@ -68,6 +68,7 @@ use crate::stage::identify::{Identifier, PeerIdentity};
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
+use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
 
@@ -83,6 +84,8 @@ pub(crate) struct EdgeParts {
     pub(crate) identifier: Identifier,
     pub(crate) access: Access,
     pub(crate) dispatcher: Arc<Dispatcher>,
+    /// What FaultInjections did.
+    pub(crate) injected: Arc<InjectedFaults>,
     /// Merged watches.
     pub(crate) open: Arc<OpenWatches>,
     pub(crate) discovery: Arc<Discovery>,
@@ -273,7 +276,8 @@ impl Edge {
         } = served;
         completion.answered(response.status(), long);
         span::answered(span, response.status());
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
+        ordered::mark(&mut head.headers, &completion);
         let drain = watch.then(|| {
             let token = self.parts.tasks.token().cancelled_owned();
             (Box::pin(token), EventBoundary::of(&head.headers))

@@ -9,6 +9,7 @@ pub(crate) mod enroll;
 pub(crate) mod fair;
 mod following;
 pub(crate) mod grants;
+pub(crate) mod injected;
 pub(crate) mod keyed;
 pub(crate) mod load;
 pub(crate) mod other_leases;

@@ -5,6 +5,7 @@ pub(crate) mod discovery;
 pub(crate) mod dispatch;
 pub(crate) mod fanout;
 pub(crate) mod identify;
+pub(crate) mod inject;
 pub(crate) mod preflight;
 pub(crate) mod replan;
 pub(crate) mod reply;

@@ -34,7 +34,7 @@ mod propagate;
 pub use batch::ACCESS;
 pub use kept::{Keeper, KeptSpan, Unsampled};
 pub use propagate::{
-    child, context_of, extract_context, extract_untrusted, inject_context, kept_trace_id, rename, set_parent,
+    child, context_of, event, extract_context, extract_untrusted, inject_context, kept_trace_id, rename, set_parent,
 };
 
 use count::{CountEvents, EventCounts};

@@ -18,7 +18,9 @@ use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
 use super::namespace::{self, Basis};
+use super::ordered::{self, PlannedRequest};
 use super::{Connection, Edge, EdgeParts, Served, span};
+use crate::decision::injection::Injection;
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::resource::access::ProxyQuestion;
@@ -56,6 +58,8 @@ struct Identified {
     asked: ApiRequest,
     routing: Arc<Routing>,
     caller: Caller,
+    /// What a FaultInjection orders for it.
+    injection: Option<Box<Injection>>,
 }
 
 impl Call<'_> {
@@ -81,7 +85,14 @@ impl Call<'_> {
             edge.routing.miss();
         }
         self.note(&planned);
+        let planned_request = PlannedRequest {
+            plan: &planned.plan,
+            head: &head,
+            asked: &asked,
+            caller: &caller,
+        };
         let request = Identified {
+            injection: ordered::draw(&planned_request, self.completion),
             deadline: started + timeout(&asked, edge.request_timeout),
             started,
             head,
@@ -161,6 +172,7 @@ impl Call<'_> {
             } else {
                 request.deadline
             },
+            injection: request.injection.as_deref(),
         };
         let edge = &self.edge.parts;
         let admitted = edge.admit.admit(&admission).await?;
@@ -209,6 +221,7 @@ impl Call<'_> {
             asked,
             routing,
             caller,
+            injection,
             ..
         } = request;
         let Traffic { class, long, .. } = forward.traffic;
@@ -219,6 +232,7 @@ impl Call<'_> {
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing));
         let right = long.then(|| forward.access().find_map(ProxyQuestion::of)).flatten();
         let deadline = (!long).then_some(deadline);
+        let injection = self.edge.watch_injection(injection, &asked, &caller);
         let after = After {
             write: Write::of(&caller, &asked, &forward.target.cluster),
             renewal: other_lease(&caller, &asked),
@@ -235,7 +249,10 @@ impl Call<'_> {
             running: false,
         };
         let Dispatched { response, seat, tunnel } = edge.dispatcher.dispatch(leg, head, body).await?;
-        let response = after.answered(edge, response).await?;
+        let mut response = after.answered(edge, response).await?;
+        if let Some(injection) = injection.filter(|_| watch) {
+            response = injection.whole(response);
+        }
         Ok(Served {
             watch: watch && response.status() == StatusCode::OK,
             seat,
@@ -311,8 +328,12 @@ impl Call<'_> {
             _ => None,
         };
         let received = self.received.clone();
+        let injection = self
+            .edge
+            .watch_injection(request.injection, &request.asked, &request.caller);
         let mut asking = Asking::new(request.asked, &request.head, request.caller, received);
         asking.deadline = (!long).then_some(request.deadline);
+        asking.injection = injection;
         // A member that is slow has its own time, and the others have theirs.
         let own = (request.deadline - request.started).min(self.edge.parts.request_timeout);
         let most = request.deadline + own;

@@ -59,6 +59,10 @@ impl Completion {
     /// An answer of our own, which is an error.
     pub(crate) fn failed(&mut self, fault: &Fault) {
         self.record.reason = Some(fault.reason());
+        if matches!(fault, Fault::Injected(_)) {
+            // It reached no member, and is nothing that one of them did.
+            self.record.cluster = None;
+        }
         if self.latecomer.is_some() {
             let mut text = fault.to_string();
             text.truncate(short(&text).len());
@@ -97,6 +101,7 @@ impl Drop for Completion {
             cluster = record.cluster.as_deref(),
             status = record.status.map(|status| status.as_u16()),
             reason = record.reason,
+            injected = names.injected,
             ended = record.ended.as_str(),
             bytes = record.bytes,
             milliseconds = u64::try_from(record.total.as_millis()).unwrap_or(u64::MAX),

@@ -22,6 +22,7 @@ use super::{Edge, EdgeParts};
 use crate::accept::{self, AcceptConfig};
 use crate::edge::metrics::RequestMetrics;
 use crate::resource::access::{Access, Asked, Decision, HubReviews, MemberApi};
+use crate::resource::injected::InjectedFaults;
 use crate::resource::load::Load;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{open_to, spawn};
@@ -71,6 +72,7 @@ pub(crate) struct Router {
     pub(crate) routing: Arc<RoutingStore>,
     pub(crate) tasks: Tasks,
     pub(crate) trust: Arc<TrustStore>,
+    pub(crate) injected: Arc<InjectedFaults>,
     ca: CertificateAuthority,
 }
 
@@ -103,13 +105,15 @@ impl Router {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
-        let admit = admit(bounds);
+        let injected = Arc::new(InjectedFaults::default());
+        let admit = admit(bounds, &injected);
         let edge = Edge::new(EdgeParts {
             routing: routing.clone(),
             admit: admit.clone(),
             identifier: Identifier::new(identity, members.clone(), admit, IdentifyMetrics::default()),
             access: Access::new(willing_hub(), members),
             dispatcher: Arc::new(Dispatcher::new(tasks.clone(), DispatchMetrics::default())),
+            injected: injected.clone(),
             open: OpenWatches::new(FanOutMetrics::default()),
             discovery: Discovery::new(own, DiscoveryMetrics::default(), tasks.clone()),
             metrics: Arc::new(RequestMetrics::default()),
@@ -142,6 +146,7 @@ impl Router {
             routing,
             tasks,
             trust,
+            injected,
             ca,
         }
     }
@@ -207,12 +212,16 @@ impl Router {
     }
 }
 
-fn admit(bounds: Bounds) -> Arc<Admit> {
+fn admit(bounds: Bounds, injected: &Arc<InjectedFaults>) -> Arc<Admit> {
     let limits = Limits {
         requests: bounds.max_requests,
         ..Limits::default()
     };
-    Admit::new(limits, Load::default(), AdmitMetrics::default())
+    Admit::new(
+        limits,
+        Load::default(),
+        AdmitMetrics::default().counting(injected.clone()),
+    )
 }
 
 /// A request to the router, whose connection is chosen later.

@@ -86,7 +86,7 @@ impl Default for RequestMetrics {
 impl RequestMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("finished", "Requests that are over", self.finished.clone());
-        let help = "Time to the head of the answer";
+        let help = "Time to the head of the answer, of requests without an injected fault";
         registry.register_with_unit("head_duration", help, Unit::Seconds, self.head_seconds.clone());
         registry.register(
             "by_member",
@@ -123,7 +123,7 @@ impl RequestMetrics {
             ended: record.ended.as_str(),
         };
         self.finished.get_or_create(&labels).inc();
-        if let Some(head) = record.head {
+        if let Some(head) = record.head.filter(|_| !record.injected) {
             let labels = DurationLabels { verb, class };
             observe_traced(&self.head_seconds, &labels, head, trace_id.map(str::to_owned));
         }

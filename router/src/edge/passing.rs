@@ -13,13 +13,13 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::carried::Carried;
 use super::completion::Completion;
-use super::watch::EventBoundary;
 use crate::resource::queues::Seat;
 use crate::resource::upstream::{Body, BodyError, Ended};
 use crate::stage::admit::Admitted;
 use crate::stage::replan::{Verdict, Watched};
 use crate::stage::reply;
 use crate::value::classify::Verb;
+use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
 use crate::value::traffic::TrafficClass;
 
@@ -243,10 +243,10 @@ impl Passing {
             }
             Some(Err(error)) => {
                 tracing::debug!(%error, "an answer broke off");
-                let ended = if matches!(error, BodyError::Client(_)) {
-                    Ended::ClientGone
-                } else {
-                    Ended::Broken
+                let ended = match error {
+                    BodyError::Client(_) => Ended::ClientGone,
+                    BodyError::Injected(_) => Ended::Injected,
+                    _ => Ended::Broken,
                 };
                 self.end(ended);
             }

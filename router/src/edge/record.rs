@@ -34,6 +34,8 @@ pub(crate) struct RequestRecord {
     /// `Audit` let it through.
     pub(crate) audited: bool,
     pub(crate) panicked: bool,
+    /// A FaultInjection had its hand in it: how long it took says nothing.
+    pub(crate) injected: bool,
 }
 
 /// Names for the access line; not labels.
@@ -47,6 +49,8 @@ pub(crate) struct Names {
     pub(crate) resource: Option<String>,
     /// What the client was told of an error of ours, if it is to be kept.
     pub(crate) fault: Option<String>,
+    /// The faults that were ordered for it, `<namespace>/<name>/<rule>`.
+    pub(crate) injected: Option<String>,
     /// Of a trace that is kept.
     pub(crate) trace_id: Option<String>,
 }
@@ -67,6 +71,7 @@ impl Default for RequestRecord {
             bytes: 0,
             audited: false,
             panicked: false,
+            injected: false,
         }
     }
 }

@@ -5,10 +5,11 @@
 //! exported when they end, and a watch may last for hours. What clients write is cut before it is recorded. Caller: `edge`.
 
 use http::{HeaderMap, Method, Request, StatusCode};
-use opentelemetry::Context;
+use opentelemetry::{Context, KeyValue};
 use portolan_runtime::telemetry::{self, short};
 use tracing::{Span, field};
 
+use crate::decision::injection::Injection;
 use crate::decision::plan::{Plan, Planned};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
@@ -58,6 +59,7 @@ pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
         resource = field::Empty,
         plan = field::Empty,
         clusters = field::Empty,
+        portolan.fault = field::Empty,
     );
     telemetry::set_parent(&span, received.clone());
     span
@@ -103,6 +105,24 @@ pub(super) fn planned(planned: &Planned) {
         | Plan::Local(_)
         | Plan::Refuse(_) => {}
     }
+}
+
+/// Attribute that names ordered faults.
+pub(super) const PORTOLAN_FAULT: &str = "portolan.fault";
+
+/// Faults were ordered for the request, by these names.
+pub(super) fn injected(names: &str, injection: &Injection) {
+    let span = Span::current();
+    span.record(PORTOLAN_FAULT, short(names));
+    let mut said = vec![KeyValue::new(PORTOLAN_FAULT, short(names).to_owned())];
+    if !injection.delayed_by.is_empty() {
+        let milliseconds = i64::try_from(injection.delay.as_millis()).unwrap_or(i64::MAX);
+        said.push(KeyValue::new("delay_ms", milliseconds));
+    }
+    if let Some((code, _)) = &injection.abort {
+        said.push(KeyValue::new("abort", i64::from(code.as_u16())));
+    }
+    telemetry::event(&span, "faults injected", said);
 }
 
 /// Of what is asked before the request may leave, where anything is.

@@ -19,7 +19,7 @@ use prometheus_client::registry::Registry;
 
 use self::budget::Budget;
 use super::record::{Names, RequestRecord};
-use super::span::method;
+use super::span::{self, method};
 use crate::decision::plan::Rule;
 use crate::resource::upstream::Ended;
 use crate::value::classify::Verb;
@@ -165,6 +165,7 @@ fn attributes(record: &RequestRecord, names: &Names, why: Why) -> Vec<KeyValue> 
         text("plan", record.rule.map(Rule::as_str)),
         text("clusters", record.cluster.as_deref()),
         text("reason", record.reason),
+        text(span::PORTOLAN_FAULT, names.injected.as_deref()),
         text("ended", Some(record.ended.as_str())),
         number("head_ms", head),
         number("bytes", i64::try_from(record.bytes).ok()),
@@ -253,7 +254,7 @@ mod tests {
         };
         let all = attributes(&record, &names, Why::Slow);
         let bytes: usize = all.iter().map(|attribute| attribute.value.as_str().len()).sum();
-        assert!(all.len() <= 14 && bytes < 1024, "{} of {bytes} bytes", all.len());
+        assert!(all.len() <= 15 && bytes < 1024, "{} of {bytes} bytes", all.len());
         assert!(name(&record, &names).len() < 512);
     }
 }

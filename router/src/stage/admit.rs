@@ -12,8 +12,8 @@
 //! 4. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
 //!    them fairly, so that one with many callers does not, either.
 //!
-//! Injected faults and rate limits will stand before these: what a test of an operator breaks must break whatever else is
-//! going on, and who is over a limit must wait in no queue.
+//! Injected faults ([`delay`]) stand before these: what a test of an operator breaks must break whatever else is going on.
+//! Rate limits will, too: who is over a limit must wait in no queue.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
 //! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make
@@ -23,6 +23,7 @@
 mod arrive;
 mod body;
 mod bounds;
+mod delay;
 pub(crate) mod metrics;
 mod reviews;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Place, Shared};
 use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
 pub(crate) use self::reviews::{Share, Shares};
+use crate::decision::injection::Injection;
 use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
@@ -102,6 +104,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) bytes: u32,
     /// It waits no longer.
     pub(crate) deadline: Instant,
+    /// What a FaultInjection orders for it.
+    pub(crate) injection: Option<&'a Injection>,
 }
 
 /// What a request holds until its answer is over. The permits are dropped before the entry that they are counted in.
@@ -196,6 +200,9 @@ impl Admit {
 
     /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
     pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
+        if let Some(injection) = admission.injection {
+            self.inject(injection, admission).await?;
+        }
         let modest = || self.shared.is_modest(&admission.caller.tenant());
         let shed = admission
             .sheds_from()

@@ -18,9 +18,17 @@ use crate::value::object::protobuf::MAGIC;
 
 /// Cause that names the member cluster at fault.
 const MEMBER_CAUSE: &str = "MemberCluster";
+/// Cause that names the policy, and the rule in it, by which a request is answered so.
+const POLICY_CAUSE: &str = "Policy";
 
 /// The whole answer to a failed request: code, content type, `Retry-After` if allowed, Status body.
 pub(crate) fn reply(fault: &Fault, format: Media) -> Response<Bytes> {
+    if let Fault::Injected(injected) = fault
+        && injected.streams
+        && injected.code == StatusCode::GONE
+    {
+        return headed(StatusCode::OK, error_event(fault, format), format.watch_content_type());
+    }
     answer(fault, &fault.status(), format)
 }
 
@@ -44,10 +52,14 @@ fn written(code: StatusCode, status: &v1::Status, format: Media) -> Response<Byt
         Media::Json => json(status),
         Media::Protobuf => protobuf::status(status).into(),
     };
+    headed(code, body, format.content_type())
+}
+
+fn headed(code: StatusCode, body: Bytes, kind: HeaderValue) -> Response<Bytes> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, format.content_type());
+    headers.insert(CONTENT_TYPE, kind);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
 }
@@ -96,11 +108,12 @@ fn json(status: &v1::Status) -> Bytes {
 impl Fault {
     /// The Kubernetes Status of this fault.
     pub(crate) fn status(&self) -> v1::Status {
-        let of_member = |message| v1::StatusCause {
+        let because = |reason: &str, message| v1::StatusCause {
             field: None,
             message: Some(message),
-            reason: Some(MEMBER_CAUSE.into()),
+            reason: Some(reason.into()),
         };
+        let of_member = |message| because(MEMBER_CAUSE, message);
         let cause = match (self, self.origin()) {
             (Self::Members(failures), _) => {
                 let each = failures.iter();
@@ -108,6 +121,7 @@ impl Fault {
                 Some(each.collect())
             }
             (_, Origin::Cluster(cluster)) => Some(vec![of_member(cluster)]),
+            (_, Origin::Policy(said)) => Some(vec![because(POLICY_CAUSE, said)]),
             (_, Origin::Client | Origin::Router) => None,
         };
         let retry = self
@@ -116,7 +130,7 @@ impl Fault {
         let details = (cause.is_some() || retry.is_some()).then(|| v1::StatusDetails {
             causes: cause,
             retry_after_seconds: retry,
-            ..v1::StatusDetails::default()
+            ..self.about()
         });
         v1::Status {
             code: Some(self.status_code().as_u16().into()),
@@ -126,6 +140,20 @@ impl Fault {
             reason: Some(self.status_reason().into()),
             status: Some("Failure".into()),
         }
+    }
+
+    /// The object that an error is about which an API server would have answered.
+    fn about(&self) -> v1::StatusDetails {
+        let about = match self {
+            Self::Injected(injected) => injected.about.clone(),
+            _ => None,
+        };
+        about.map_or_else(v1::StatusDetails::default, |about| v1::StatusDetails {
+            group: Some(about.group).filter(|group| !group.is_empty()),
+            kind: Some(about.resource),
+            name: about.name,
+            ..v1::StatusDetails::default()
+        })
     }
 
     /// As in apimachinery's `StatusReason`: clients switch on it.
@@ -159,6 +187,32 @@ impl Fault {
             },
             Self::UnsupportedMediaType(_) => "UnsupportedMediaType",
             Self::Internal(_) => "InternalError",
+            Self::Injected(injected) => reason_of_code(injected.code, injected.creates),
         }
+    }
+}
+
+/// The reason that an API server gives with a code. Where several have one code, that of the usual case: a conflict of who
+/// makes an object is that it is there; what is gone is a version. Of a code that API servers do not answer: what client-go
+/// makes of it.
+fn reason_of_code(code: StatusCode, creates: bool) -> &'static str {
+    match code {
+        StatusCode::BAD_REQUEST => "BadRequest",
+        StatusCode::UNAUTHORIZED => "Unauthorized",
+        StatusCode::FORBIDDEN => "Forbidden",
+        StatusCode::NOT_FOUND => "NotFound",
+        StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
+        StatusCode::NOT_ACCEPTABLE => "NotAcceptable",
+        StatusCode::CONFLICT if creates => "AlreadyExists",
+        StatusCode::CONFLICT => "Conflict",
+        StatusCode::GONE => "Expired",
+        StatusCode::PAYLOAD_TOO_LARGE => "RequestEntityTooLarge",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
+        StatusCode::UNPROCESSABLE_ENTITY => "Invalid",
+        StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+        StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
+        StatusCode::GATEWAY_TIMEOUT => "Timeout",
+        code if code.is_server_error() => "InternalError",
+        _ => "",
     }
 }

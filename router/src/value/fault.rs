@@ -79,6 +79,36 @@ pub(crate) enum Fault {
     /// 500: a fault of the router itself.
     #[error("{0}")]
     Internal(String),
+    /// What a FaultInjection orders a request to be answered. Nothing was sent.
+    #[error("FaultInjection {} has this request answered {}, as ordered", .0.name, .0.code.as_str())]
+    Injected(Box<InjectedFault>),
+}
+
+/// An error that was ordered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct InjectedFault {
+    /// Any error.
+    pub(crate) code: http::StatusCode,
+    /// `<namespace>/<name>/<rule>` of what orders it.
+    pub(crate) name: String,
+    /// Whether the request makes an object: a conflict of these is another one.
+    pub(crate) creates: bool,
+    /// Whether it is a watch whose client reads a stream: API servers say within it what has expired, and some clients
+    /// repeat for ever what is refused before.
+    pub(crate) streams: bool,
+    /// What the request is about.
+    pub(crate) about: Option<AboutObject>,
+}
+
+/// An object, or a collection, as the details of a Status name it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AboutObject {
+    /// API group.
+    pub(crate) group: String,
+    /// Plural name.
+    pub(crate) resource: String,
+    /// Its name, if it is one object.
+    pub(crate) name: Option<String>,
 }
 
 /// What one of several members answered.
@@ -105,6 +135,8 @@ pub(crate) enum Origin {
     Router,
     /// A member cluster.
     Cluster(String),
+    /// A policy, `<kind>/<namespace>/<name>/<rule>`, and what it says.
+    Policy(String),
 }
 
 impl Fault {
@@ -130,6 +162,7 @@ impl Fault {
             },
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Injected(injected) => injected.code,
         }
     }
 
@@ -151,6 +184,7 @@ impl Fault {
             Self::Members(_) => "members",
             Self::UnsupportedMediaType(_) => "unsupported-media-type",
             Self::Internal(_) => "internal",
+            Self::Injected(_) => "injected",
         }
     }
 
@@ -170,6 +204,7 @@ impl Fault {
             // Their causes name them.
             | Self::Members(_)
             | Self::Internal(_) => Origin::Router,
+            Self::Injected(injected) => Origin::Policy(format!("FaultInjection/{}: ordered", injected.name)),
             Self::BadRequest(_)
             | Self::Unauthenticated(_)
             | Self::Forbidden(_)
@@ -195,6 +230,8 @@ impl Fault {
                 cluster: None,
                 ..
             } => Some(1),
+            // As API servers do who have no room; they say so in no other error.
+            Self::Injected(injected) if injected.code == http::StatusCode::TOO_MANY_REQUESTS => Some(1),
             _ => None,
         }
     }

@@ -14,6 +14,7 @@ pub(crate) use self::accepted::{Accepted, Shape};
 pub(crate) const JSON: &str = "application/json";
 /// What most kinds can be asked for in.
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const PROTOBUF_WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 /// The serialization of one answer, of those that are read and written here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +65,14 @@ impl Media {
         HeaderValue::from_static(match self {
             Self::Json => JSON,
             Self::Protobuf => PROTOBUF,
+        })
+    }
+
+    /// The same for a watch.
+    pub(crate) fn watch_content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Json => JSON,
+            Self::Protobuf => PROTOBUF_WATCH,
         })
     }
 }

@@ -28,6 +28,7 @@ use portolan_wire::v1;
 pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView};
 use self::keys::KeyIndex;
 pub(crate) use self::reach::{Reach, Unlabelled};
+use crate::value::policy::{CallerPolicies, Policy};
 
 /// Routing state of one moment. Cheap to clone: everything large is behind an `Arc`.
 #[derive(Debug, Clone, Default)]
@@ -48,10 +49,14 @@ pub(crate) struct Snapshot {
     pub(crate) coverage: Map<Arc<str>, Kinds>,
     /// Tokens for members by name of the resource, see [`Self::gateway_credential`].
     pub(crate) credentials: Map<String, Credential>,
+    /// CircuitBreakers and FaultInjections by name.
+    pub(crate) policies: Map<Arc<str>, Policy>,
     /// Keys that sign callers' tokens, over all members.
     pub(crate) keys: Arc<KeyIndex>,
     /// Shards that callers are joined with.
     shards: Map<ShardKey, Shard>,
+    /// What callers are held by, by the names of the policies: one for all who have the same.
+    held: Map<Arc<[Arc<str>]>, CallerPolicies>,
     /// The rules of shards as they came, checked.
     rules: Map<ShardName, v1::Shard>,
     /// What shards own, by member.

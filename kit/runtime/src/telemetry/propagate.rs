@@ -4,9 +4,9 @@
 //! ends of the control streams.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
 use opentelemetry::trace::{SpanContext, TraceContextExt, TraceState};
+use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -73,6 +73,11 @@ pub fn child(make: impl FnOnce() -> Span) -> Span {
     } else {
         Span::none()
     }
+}
+
+/// Something happened in `span`, at this moment. Costs nothing where the span is not recorded.
+pub fn event(span: &Span, name: &'static str, attributes: Vec<KeyValue>) {
+    span.add_event(name, attributes);
 }
 
 /// Calls `span` something better than it was called when it began; recording `otel.name` does nothing by then.

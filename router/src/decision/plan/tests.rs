@@ -146,6 +146,7 @@ impl World {
     fn of(shards: Vec<String>, of: Option<told::Shard>, change: impl Fn(&mut told::Target)) -> Self {
         let view = told::CallerView {
             created_unix_seconds: None,
+            policies: Vec::new(),
             home_cluster: "home".into(),
             pod_uid: "u1".into(),
             namespace: "ops".into(),

@@ -33,6 +33,7 @@ fn snapshot(generation: u64, namespaces: &[&str]) -> Snapshot {
         service_account: "operator".into(),
         shards: vec!["ops/blue".into()],
         created_unix_seconds: None,
+        policies: Vec::new(),
         shard: Some(shard),
     };
     let mut snapshot = told::upsert(&Snapshot::default(), "1", view.bodies()).snapshot;

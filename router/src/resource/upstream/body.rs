@@ -41,6 +41,9 @@ pub(crate) enum BodyError {
     Deadline { cluster: Arc<str> },
     #[error("the answer was not over in time")]
     Overdue,
+    /// The name of the fault, `<namespace>/<name>/<rule>`.
+    #[error("cut by FaultInjection {0}, as ordered")]
+    Injected(String),
 }
 
 /// A request or response body.
@@ -81,6 +84,8 @@ pub(crate) enum Ended {
     Replanned,
     /// The right that it rests on was taken away.
     Revoked,
+    /// A fault that was ordered ended it.
+    Injected,
 }
 
 impl Ended {
@@ -92,6 +97,7 @@ impl Ended {
             Self::Drained => "drained",
             Self::Replanned => "replanned",
             Self::Revoked => "revoked",
+            Self::Injected => "injected",
         }
     }
 }

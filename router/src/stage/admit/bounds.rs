@@ -92,6 +92,8 @@ pub(super) enum Bound {
     Arrivals,
     /// TokenReviews at one member.
     Reviews,
+    /// Requests that a FaultInjection delays.
+    Delayed,
 }
 
 /// What a request is told that is shed at this load, if it is. Nothing was sent. Those who come again do not come all at once.
@@ -187,7 +189,7 @@ impl Drop for Queued<'_> {
 }
 
 impl Bound {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Streams,
         Self::Caller,
         Self::CallerStreams,
@@ -196,6 +198,7 @@ impl Bound {
         Self::Time,
         Self::Arrivals,
         Self::Reviews,
+        Self::Delayed,
     ];
 
     pub(super) fn as_str(self) -> &'static str {
@@ -208,6 +211,7 @@ impl Bound {
             Self::Time => "time",
             Self::Arrivals => "arrivals",
             Self::Reviews => "reviews",
+            Self::Delayed => "delayed",
         }
     }
 
@@ -222,6 +226,7 @@ impl Bound {
             Self::Time => "other requests left no room for this one in time",
             Self::Arrivals => "this router is finding out the callers of as many requests as it may",
             Self::Reviews => "the tokens of as many callers as may are being reviewed by their member cluster",
+            Self::Delayed => "a FaultInjection delays as many requests of this caller as may wait",
         };
         Fault::TooManyRequests {
             message: message.to_owned(),

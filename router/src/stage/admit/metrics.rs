@@ -1,11 +1,14 @@
 //! `portolan_router_admit_…`: requests that were turned away, by the bound that did it.
 
+use std::sync::Arc;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::bounds::Bound;
+use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::QueueMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -19,12 +22,20 @@ pub(crate) struct AdmitMetrics {
     refused: Family<BoundLabels, Counter>,
     /// Registered by who hands them to `dispatch` too.
     pub(super) waits: QueueMetrics,
+    /// Registered by who hands them to `inject` too.
+    pub(super) injected: Arc<InjectedFaults>,
 }
 
 impl AdmitMetrics {
     /// Tells these how long requests wait.
     pub(crate) fn measured(mut self, waits: QueueMetrics) -> Self {
         self.waits = waits;
+        self
+    }
+
+    /// Counts here what faults were injected.
+    pub(crate) fn counting(mut self, injected: Arc<InjectedFaults>) -> Self {
+        self.injected = injected;
         self
     }
 

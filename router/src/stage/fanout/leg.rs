@@ -20,6 +20,7 @@ use crate::decision::plan::FanLeg;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::Leg;
+use crate::stage::inject::WatchInjection;
 use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
@@ -51,7 +52,6 @@ const NOT_KEPT: [HeaderName; 8] = [
 ];
 
 /// What all legs of one request have in common. Small: a watch keeps it for its life.
-#[derive(Debug)]
 pub(crate) struct Asking {
     pub(crate) asked: ApiRequest,
     /// The client's, without what must not be kept.
@@ -61,6 +61,8 @@ pub(crate) struct Asking {
     pub(crate) received: Context,
     /// For the whole answer; `None` for watches.
     pub(crate) deadline: Option<Instant>,
+    /// Faults that are ordered for a watch.
+    pub(crate) injection: Option<Arc<WatchInjection>>,
 }
 
 /// What one leg is asked otherwise than the client asked. The default: as the client asked.
@@ -90,6 +92,7 @@ impl Asking {
             caller,
             received,
             deadline: None,
+            injection: None,
         }
     }
 }

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::metrics::FanOutMetrics;
+use crate::stage::inject::StreamInjection;
 use crate::value::classify::ApiRequest;
 use crate::value::object;
 use crate::value::snapshot::{Caller, CallerId};
@@ -98,6 +99,8 @@ pub(crate) struct OpenWatch {
     /// The client's own selectors: not every object of the shard shows in it.
     pub(crate) narrowed: bool,
     opened: Instant,
+    /// Faults that are ordered for what the client sees.
+    injection: OnceLock<Arc<StreamInjection>>,
     // A mutex: replaced when a swap changes the plan.
     legs: Mutex<Vec<Arc<OpenLeg>>>,
     pub(crate) bytes: AtomicU64,
@@ -121,6 +124,8 @@ pub(crate) struct OpenLeg {
     restarts: AtomicU32,
     /// Why it is not live.
     why: Mutex<Option<Arc<str>>>,
+    /// Faults that are ordered for it.
+    injection: OnceLock<Arc<StreamInjection>>,
     /// Told of changes of `seen` and `state`. Only fences wait here.
     moved: Notify,
     /// A mutex: replaced when a swap changes the plan.
@@ -197,6 +202,7 @@ impl OpenWatches {
             name: resource.name,
             narrowed,
             opened: Instant::now(),
+            injection: OnceLock::new(),
             legs: Mutex::new(legs),
             bytes: AtomicU64::new(0),
             events: AtomicU64::new(0),
@@ -226,6 +232,7 @@ impl OpenWatches {
             heard: AtomicU64::new(self.now()),
             restarts: AtomicU32::new(0),
             why: Mutex::new(None),
+            injection: OnceLock::new(),
             moved: Notify::new(),
             shows: Mutex::default(),
         })
@@ -262,7 +269,10 @@ impl OpenWatches {
             for leg in watch.legs.lock().iter() {
                 let legs = counted.legs.entry((leg.cluster.clone(), leg.state())).or_default();
                 legs.count += 1;
-                legs.lag = legs.lag.max(leg.lag(now));
+                // Silence that was ordered is no member's.
+                if !(is_silent(&watch.injection) || is_silent(&leg.injection)) {
+                    legs.lag = legs.lag.max(leg.lag(now));
+                }
             }
         }
         counted
@@ -294,6 +304,15 @@ impl OpenWatch {
         handed == 0 || now.saturating_add(1).saturating_sub(handed) < UNREAD_MILLISECONDS
     }
 
+    /// Once, when it begins.
+    pub(crate) fn set_injection(&self, injection: Arc<StreamInjection>) {
+        let _ = self.injection.set(injection);
+    }
+
+    pub(crate) fn injection(&self) -> Option<&Arc<StreamInjection>> {
+        self.injection.get()
+    }
+
     pub(crate) fn set_legs(&self, legs: Vec<Arc<OpenLeg>>) {
         *self.legs.lock() = legs;
     }
@@ -310,6 +329,7 @@ impl OpenWatch {
             "namespace": self.namespace,
             "name": self.name,
             "fenced": self.fenced.is_some(),
+            "faults": faults(&self.injection),
             "ageSeconds": self.opened.elapsed().as_secs(),
             "bytes": self.bytes.load(Ordering::Relaxed),
             "events": self.events.load(Ordering::Relaxed),
@@ -328,6 +348,11 @@ impl OpenLeg {
         self.state.store(state as u8, Ordering::Release);
         *self.why.lock() = why.map(Arc::from);
         self.moved.notify_waiters();
+    }
+
+    /// Once, when it is made.
+    pub(crate) fn set_injection(&self, injection: Arc<StreamInjection>) {
+        let _ = self.injection.set(injection);
     }
 
     /// What it is asked for from now on.
@@ -398,6 +423,7 @@ impl OpenLeg {
             "lagSeconds": self.lag(now).as_secs_f64(),
             "restarts": self.restarts.load(Ordering::Relaxed),
             "why": self.why.lock().as_deref(),
+            "faults": faults(&self.injection),
         })
     }
 }
@@ -411,6 +437,15 @@ impl Drop for Registered {
             watches.is_empty()
         });
     }
+}
+
+/// Names of what is ordered.
+fn faults(injection: &OnceLock<Arc<StreamInjection>>) -> Option<Vec<String>> {
+    injection.get().map(|injection| injection.names())
+}
+
+fn is_silent(injection: &OnceLock<Arc<StreamInjection>>) -> bool {
+    injection.get().is_some_and(|injection| injection.is_silent())
 }
 
 fn names(caller: &Caller) -> (String, Option<String>) {

@@ -25,6 +25,7 @@ use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::upstream::{Body, BodyError, Ended, Ending};
+use crate::stage::inject::StreamInjection;
 use crate::stage::replan::{FanVerdict, Verdict, WatchedFan};
 use crate::value::media::Shape;
 
@@ -129,6 +130,8 @@ struct LegStream {
     hurried: u32,
     /// While it is listed what the client holds: as the client was answered from.
     held_by: Option<Box<FanLeg>>,
+    /// Faults that are ordered for it, whatever connections it goes over.
+    injection: Option<Arc<StreamInjection>>,
 }
 
 /// The body of one merged watch.
@@ -173,11 +176,15 @@ impl MergedWatch {
         } = begun;
         let wakes = Wakes::new(links.len() + 1);
         let open = &shared.fanouts.open;
+        let injection = shared.asking.injection.as_ref();
         let legs: Vec<LegStream> = links
             .into_iter()
             .zip(&plan.legs)
             .enumerate()
-            .map(|(index, (link, leg))| LegStream::new(link, wakes.waker(index), open.leg(leg.cluster())))
+            .map(|(index, (link, leg))| {
+                let leg = LegStream::new(link, wakes.waker(index), open.leg(leg.cluster()));
+                leg.injected(injection, shape)
+            })
             .collect();
         for (stream, leg) in legs.iter().zip(&plan.legs) {
             let selector = leg.forward.rewrite.selector.clone();
@@ -185,6 +192,9 @@ impl MergedWatch {
         }
         let shown = legs.iter().map(|leg| leg.shown.clone()).collect();
         let shown = open.register(&shared.asking.caller, &shared.asking.asked, plan.fence, shown);
+        if let Some(injection) = injection.and_then(|injection| injection.client()) {
+            shown.watch.set_injection(injection);
+        }
         let mut stream = Self {
             control: wakes.waker(legs.len()),
             ends: Box::pin(tokio::time::sleep_until(shared.ends)),
@@ -207,6 +217,11 @@ impl MergedWatch {
         };
         stream.settle_failed();
         stream
+    }
+
+    /// Faults that are ordered for what the client sees.
+    pub(super) fn injection(&self) -> Option<Arc<StreamInjection>> {
+        self.shown.watch.injection().cloned()
     }
 
     fn control(&mut self, cx: &Context<'_>) {

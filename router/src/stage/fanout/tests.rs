@@ -305,6 +305,8 @@ fn pod(pod_uid: &str, created_unix_seconds: Option<i64>) -> Caller {
         pod: format!("operator-{pod_uid}"),
         service_account: "operator".to_owned(),
         created_unix_seconds,
+        policy_names: Arc::default(),
+        policies: None,
         binding: Binding::None,
     }))
 }

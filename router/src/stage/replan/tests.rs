@@ -58,6 +58,7 @@ impl World {
         };
         let view = told::CallerView {
             created_unix_seconds: None,
+            policies: Vec::new(),
             home_cluster: "east".into(),
             pod_uid: "u".into(),
             namespace: "ops".into(),

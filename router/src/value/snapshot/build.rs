@@ -10,6 +10,7 @@
 mod join;
 mod member;
 mod past;
+mod policy;
 mod shard;
 
 use std::hash::Hash;
@@ -77,6 +78,7 @@ pub(crate) fn apply(previous: &Snapshot, transaction: &Transaction) -> Applied {
         }
     }
     next.join(previous);
+    next.hold_callers(previous);
     next.generation += 1;
     Applied {
         snapshot: next,
@@ -116,7 +118,8 @@ impl Snapshot {
                     remove(&mut self.callers, &key);
                 }
             }
-            Ok(ResourceKind::Policy | ResourceKind::Unspecified) | Err(_) => {}
+            Ok(ResourceKind::Policy) => remove(&mut self.policies, name),
+            Ok(ResourceKind::Unspecified) | Err(_) => {}
         }
     }
 
@@ -180,8 +183,14 @@ impl Snapshot {
                 let view = caller_view(wire)?;
                 insert(&mut self.callers, view.key.clone(), view);
             }
-            // Known by name alone, so far.
-            Some(Body::Policy(_)) | None => {}
+            Some(Body::Policy(wire)) => {
+                let told = policy::policy(wire)?;
+                // The same as before stays the same value: what callers have is not made anew for it.
+                if self.policies.get(&told.name).is_none_or(|before| **before != told) {
+                    insert(&mut self.policies, told.name.clone(), told);
+                }
+            }
+            None => {}
         }
         Ok(())
     }
@@ -207,7 +216,7 @@ fn cluster(field: &'static str, name: &str) -> Result<Arc<str>, BuildError> {
     }
 }
 
-/// Not joined with its shard yet.
+/// Not joined with its shard and its policies yet.
 fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
     let key = CallerKey {
         home_cluster: cluster("home_cluster", &wire.home_cluster)?,
@@ -240,5 +249,7 @@ fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
         service_account: wire.service_account.clone(),
         created_unix_seconds: wire.created_unix_seconds,
         binding,
+        policy_names: policy::names(&wire.policies),
+        policies: None,
     })
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use portolan_crds::names::ShardName;
 
 use super::Shard;
+use crate::value::policy::CallerPolicies;
 
 /// Who asks. Found by `identify`, judged by `plan`.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +74,10 @@ pub(crate) struct CallerView {
     pub(crate) created_unix_seconds: Option<i64>,
     /// The shard it belongs to.
     pub(crate) binding: Binding,
+    /// Names of the policies that hold it, sorted.
+    pub(crate) policy_names: Arc<[Arc<str>]>,
+    /// Those of them that this router knows; `None`: none.
+    pub(crate) policies: Option<Arc<CallerPolicies>>,
 }
 
 impl CallerView {

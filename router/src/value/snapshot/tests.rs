@@ -1,6 +1,7 @@
 //! Wire → snapshot: what is refused, what is kept, whose key it is; nothing on the wire makes it panic.
 
 mod bad;
+mod policies;
 
 use portolan_wire::v1::{self, resource::Body};
 use proptest::prelude::*;
@@ -44,6 +45,7 @@ fn way(cluster: &str) -> v1::Target {
 fn view(uid: &str, label_prefix: &str) -> told::CallerView {
     told::CallerView {
         created_unix_seconds: None,
+        policies: Vec::new(),
         home_cluster: "east".into(),
         pod_uid: uid.into(),
         namespace: "ops".into(),
@@ -312,12 +314,8 @@ fn a_caller_is_not_served_before_all_of_its_shard_is_told() {
 
 #[test]
 fn what_is_unknown_is_ignored() {
-    let policy = Body::Policy(v1::Policy {
-        name: "p".into(),
-        ..v1::Policy::default()
-    });
     let mut transaction = Transaction {
-        upserted: told::resources("1", [policy]),
+        upserted: Vec::new(),
         removed: vec![v1::ResourceRef {
             kind: 99,
             name: "of a later release".into(),

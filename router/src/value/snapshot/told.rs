@@ -35,6 +35,7 @@ pub(crate) struct CallerView {
     pub(crate) pod: String,
     pub(crate) service_account: String,
     pub(crate) shards: Vec<String>,
+    pub(crate) policies: Vec<String>,
     pub(crate) created_unix_seconds: Option<i64>,
     pub(crate) shard: Option<Shard>,
 }
@@ -112,7 +113,7 @@ impl CallerView {
             service_account: told.service_account,
             shards: told.shards,
             created_unix_seconds: told.created_unix_seconds,
-            policies: Vec::new(),
+            policies: told.policies,
         }));
         bodies
     }

@@ -12,12 +12,16 @@ use tokio::time::Instant;
 
 use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason};
 use crate::decision::plan::FanOut;
+use crate::resource::upstream::Body;
 use crate::stage::fanout::connect::{Answered, Away, Wish, connect, watch_legs};
 use crate::stage::fanout::listing::{NotListed, list};
 use crate::stage::fanout::open::{LegState, OpenLeg};
 use crate::stage::fanout::wake::Wakes;
+use crate::stage::inject::WatchInjection;
 use crate::stage::reply;
+use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
+use crate::value::media::Shape;
 
 /// Between two looks whether a member serves a kind now.
 const ABSENT_FIRST: Duration = Duration::from_secs(5);
@@ -58,6 +62,28 @@ impl LegStream {
             refused: 0,
             hurried: 0,
             held_by: None,
+            injection: None,
+        }
+    }
+
+    /// With what is ordered for its member's part of the watch.
+    pub(super) fn injected(mut self, watch: Option<&Arc<WatchInjection>>, shape: Shape) -> Self {
+        self.injection = watch.and_then(|watch| watch.leg(&self.shown.cluster));
+        if let Some(injection) = &self.injection {
+            self.shown.set_injection(injection.clone());
+        }
+        self.link = match std::mem::replace(&mut self.link, Link::Idle) {
+            Link::Live(body) => Link::Live(self.inject(shape, body)),
+            other => other,
+        };
+        self
+    }
+
+    /// A stream of its member, with what is ordered for it.
+    fn inject(&self, shape: Shape, body: Body) -> Body {
+        match &self.injection {
+            Some(injection) => injection.inject(EventBoundary::of_media(shape.media()), body),
+            None => body,
         }
     }
 
@@ -252,7 +278,7 @@ impl MergedWatch {
                     return self.lost(index, Reason::Unreadable, &why);
                 }
                 let leg = &mut self.legs[index];
-                leg.link = Link::Live(response.into_body());
+                leg.link = Link::Live(leg.inject(self.shape, response.into_body()));
                 leg.since = Some(Instant::now());
                 leg.touched = true;
                 if !self.merge.is_telling_change(index) {
@@ -333,7 +359,10 @@ impl MergedWatch {
                     parked: false,
                     ..before.swap_remove(at)
                 },
-                None => LegStream::new(Link::Idle, waker, open.leg(leg.cluster())),
+                None => {
+                    let leg = LegStream::new(Link::Idle, waker, open.leg(leg.cluster()));
+                    leg.injected(self.shared.asking.injection.as_ref(), self.shape)
+                }
             });
         }
         for (stream, leg) in self.legs.iter().zip(&self.plan.legs) {

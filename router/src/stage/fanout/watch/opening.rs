@@ -21,6 +21,7 @@ use crate::resource::upstream::{Body, Ending, Merged};
 use crate::stage::fanout::absence;
 use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect, watch_legs};
 use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
+use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
 use crate::value::media::Shape;
 
@@ -329,7 +330,12 @@ impl Opening {
         if let Some(now) = now {
             stream.replan(now);
         }
-        *head.body_mut() = Body::Merged(Merged::ending(stream, ending));
+        let injection = stream.injection();
+        let body = Body::Merged(Merged::ending(stream, ending));
+        *head.body_mut() = match injection {
+            Some(injection) => injection.inject(EventBoundary::of_media(shape.media()), body),
+            None => body,
+        };
         head
     }
 }

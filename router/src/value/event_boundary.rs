@@ -1,14 +1,15 @@
-//! Where the events of a watch end, so that a drain can end the stream between two of them.
+//! Where the events of a watch end, so that a stream can be ended between two of them.
 //!
 //! Bytes pass unread but for this: JSON events end with a newline, protobuf events are framed by a four-byte length.
-//! A client that sees a stream end inside an event reports an error and lists again.
+//! A client that sees a stream end inside an event reports an error and lists again. Callers: `edge` for a drain, `inject`
+//! for faults that come between events.
 
 use crate::value::media::Media;
 use http::HeaderMap;
 
 /// Follows one watch's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EventBoundary {
+pub(crate) enum EventBoundary {
     /// Events end with a newline, and no newline is inside one.
     Lines { between: bool },
     /// Length-delimited: bytes of the length read so far, then bytes of the frame left.
@@ -18,19 +19,22 @@ pub(super) enum EventBoundary {
 }
 
 impl EventBoundary {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        match Media::of_content(headers) {
-            Some(Media::Json) => Self::Lines { between: true },
-            Some(Media::Protobuf) => Self::Frames {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        Media::of_content(headers).map_or(Self::Unknown, Self::of_media)
+    }
+
+    pub(crate) fn of_media(media: Media) -> Self {
+        match media {
+            Media::Json => Self::Lines { between: true },
+            Media::Protobuf => Self::Frames {
                 head: [0; 4],
                 read: 0,
                 left: 0,
             },
-            None => Self::Unknown,
         }
     }
 
-    pub(super) fn is_between_events(self) -> bool {
+    pub(crate) fn is_between_events(self) -> bool {
         match self {
             Self::Lines { between } => between,
             Self::Frames { read, left, .. } => read == 0 && left == 0,
@@ -39,7 +43,7 @@ impl EventBoundary {
     }
 
     /// How many of these bytes belong to events that end with them.
-    pub(super) fn first_end(mut self, data: &[u8]) -> Option<usize> {
+    pub(crate) fn first_end(mut self, data: &[u8]) -> Option<usize> {
         if let Self::Lines { .. } = self {
             return data.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
         }
@@ -61,7 +65,7 @@ impl EventBoundary {
     }
 
     /// For an event of our own.
-    pub(super) fn format(self) -> Media {
+    pub(crate) fn format(self) -> Media {
         match self {
             Self::Lines { .. } | Self::Unknown => Media::Json,
             Self::Frames { .. } => Media::Protobuf,
@@ -69,7 +73,7 @@ impl EventBoundary {
     }
 
     /// These bytes were passed on.
-    pub(super) fn pass(&mut self, mut data: &[u8]) {
+    pub(crate) fn pass(&mut self, mut data: &[u8]) {
         match self {
             Self::Lines { between } => {
                 if let Some(last) = data.last() {

@@ -1,0 +1,90 @@
+//! What traffic policies make of a request. Pure: the clock is an argument.
+//!
+//! [`asked`] puts a request into the words of rules; `value::policy` says which it meets. `bucket` counts tokens, `rule` is the
+//! state of one limit, `judge` what all that are met make of a request together, `demand` what is asked of a limit
+//! that routers share. Not here: where state is kept (`resource::policies`).
+
+mod bucket;
+mod demand;
+mod judge;
+mod recent;
+mod rule;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::bucket::MILLIONTHS;
+pub(crate) use self::demand::Demand;
+pub(crate) use self::judge::{Denied, Judged, Met, Why, judge, would_deny};
+pub(crate) use self::recent::Recent;
+pub(crate) use self::rule::{Look, RuleState, Stands};
+use crate::decision::plan::Plan;
+use crate::value::classify::ApiRequest;
+use crate::value::policy::{Asked, AskedResource};
+
+/// A moment, in nanoseconds since some beginning that all moments of a clock have in common.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(u64);
+
+impl Tick {
+    /// So long after the beginning.
+    pub(crate) fn at(nanoseconds: u64) -> Self {
+        Self(nanoseconds)
+    }
+
+    /// Since the beginning.
+    pub(crate) fn nanoseconds(self) -> u64 {
+        self.0
+    }
+
+    /// Nanoseconds that have passed since an earlier moment; none since a later one.
+    pub(crate) fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// So many nanoseconds later.
+    pub(crate) fn after(self, nanoseconds: u64) -> Self {
+        Self(self.0.saturating_add(nanoseconds))
+    }
+}
+
+/// A request in the words of rules. `clusters`: see [`clusters`]. `election`: see [`is_election`].
+pub(crate) fn asked<'a>(request: &'a ApiRequest, clusters: &'a [&'a str], election: bool) -> Asked<'a> {
+    let resource = request.resource.as_ref();
+    Asked {
+        resource: resource.map(|of| AskedResource {
+            group: &of.group,
+            resource: &of.resource,
+            subresource: of.subresource.as_deref(),
+        }),
+        verb: request.verb.as_str(),
+        namespace: resource.and_then(|of| of.namespace.as_deref()),
+        clusters,
+        election,
+    }
+}
+
+/// The members that a request goes to by its plan, or may go to. None: the router answers it itself, and no policy is asked.
+pub(crate) fn clusters(plan: &Plan) -> Vec<&str> {
+    match plan {
+        Plan::Forward(forward) => vec![&forward.target.cluster],
+        Plan::FanOut(fan) => fan.legs.iter().map(|leg| &**leg.cluster()).collect(),
+        Plan::Choose(choose) => choose
+            .candidates
+            .iter()
+            .map(|one| &*one.forward.target.cluster)
+            .collect(),
+        Plan::DeleteEach(parts) => parts.iter().map(|one| &*one.forward.target.cluster).collect(),
+        Plan::Discovery(wanted) => wanted.members.iter().map(|one| &*one.cluster).collect(),
+        Plan::Local(_) | Plan::Refuse(_) => Vec::new(),
+    }
+}
+
+/// Whether it is of the caller's own leader election, which only rules stop that name `leases`. So is one whose body tells
+/// whether it makes the election's Lease.
+pub(crate) fn is_election(plan: &Plan) -> bool {
+    match plan {
+        Plan::Forward(forward) => forward.is_priority(),
+        Plan::Choose(choose) => choose.candidates.iter().any(|one| one.forward.is_priority()),
+        Plan::FanOut(_) | Plan::DeleteEach(_) | Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => false,
+    }
+}

@@ -1,0 +1,109 @@
+//! Faults that a FaultInjection orders for a request: drawn once, when it is planned, and told wherever somebody may look.
+//!
+//! What becomes of them is `admit`'s and `inject`'s. Caller: `call`.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use http::request::Parts;
+
+use super::completion::Completion;
+use super::{Edge, span};
+use crate::decision::injection::{Circumstances, Injection};
+use crate::decision::plan::Plan;
+use crate::decision::policy;
+use crate::stage::inject::{self, Injector, WatchInjection};
+use crate::value::classify::{ApiRequest, Verb};
+use crate::value::injection::{Head, WatchFault, WatchPart, Who};
+use crate::value::snapshot::{Caller, CallerView};
+
+/// Names what was ordered for a request, on its answer.
+const PORTOLAN_FAULT: HeaderName = HeaderName::from_static("portolan-fault");
+
+/// A request whose plan is made.
+pub(super) struct PlannedRequest<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) head: &'a Parts,
+    pub(super) asked: &'a ApiRequest,
+    pub(super) caller: &'a Caller,
+}
+
+/// What is ordered for it; `None` for nearly all. Told in its record and its span.
+pub(super) fn draw(request: &PlannedRequest<'_>, completion: &mut Completion) -> Option<Box<Injection>> {
+    let (
+        Caller::Pod(view),
+        Plan::Forward(_) | Plan::FanOut(_) | Plan::Choose(_) | Plan::DeleteEach(_) | Plan::Discovery(_),
+    ) = (request.caller, request.plan)
+    else {
+        return None;
+    };
+    let policies = view.policies.as_ref().filter(|policies| policies.has_faults())?;
+    let clusters = policy::clusters(request.plan);
+    let asked = policy::asked(request.asked, &clusters, policy::is_election(request.plan));
+    let watches = if request.asked.verb == Verb::Watch {
+        policies.watch_faults(&asked)
+    } else {
+        Vec::new()
+    };
+    let circumstances = Circumstances {
+        head: Head(request.head),
+        who: who(view),
+        now: inject::unix_milliseconds(),
+    };
+    let watches = watches.into_iter().filter(|fault| can_happen(fault, request));
+    let drawn = Injection::draw(policies.http_faults(&asked), watches, circumstances, rand::random);
+    let names: Vec<String> = drawn.names().iter().map(ToString::to_string).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let names = names.join(", ");
+    span::injected(&names, &drawn);
+    completion.record.injected = true;
+    completion.names.injected = Some(names);
+    Some(Box::new(drawn))
+}
+
+/// Whether a fault of running watches can happen to this one: a watch of one member as it answers has no legs, and one that
+/// is a tunnel of bytes has no events.
+fn can_happen(fault: &WatchFault, request: &PlannedRequest<'_>) -> bool {
+    let merged = matches!(request.plan, Plan::FanOut(_));
+    merged || (fault.part == WatchPart::Whole && request.asked.upgrade.is_none())
+}
+
+fn who(view: &CallerView) -> Who<'_> {
+    Who {
+        cluster: &view.key.home_cluster,
+        pod: &view.pod,
+        service_account: &view.service_account,
+    }
+}
+
+impl Edge {
+    /// The faults of a watch that begins; `None`: it has none.
+    pub(super) fn watch_injection(
+        &self,
+        injection: Option<Box<Injection>>,
+        asked: &ApiRequest,
+        caller: &Caller,
+    ) -> Option<Arc<WatchInjection>> {
+        let (faults, Caller::Pod(view)) = (injection?.watch, caller) else {
+            return None;
+        };
+        let injector = Injector {
+            routing: self.parts.routing.clone(),
+            injected: self.parts.injected.clone(),
+            tasks: self.parts.tasks.clone(),
+        };
+        WatchInjection::new(injector, view, asked, faults)
+    }
+}
+
+/// Says on an answer by whose order it came so, or late, or may end otherwise.
+pub(super) fn mark(headers: &mut HeaderMap, completion: &Completion) {
+    let names = completion.names.injected.as_deref();
+    // Names of rules are printable.
+    if let Some(value) = names.and_then(|names| HeaderValue::try_from(names).ok()) {
+        headers.insert(PORTOLAN_FAULT, value);
+    }
+}

@@ -1,0 +1,186 @@
+//! Faults that were injected, counted: by kind for metrics, by rule and caller for the hub. What was ordered must be told
+//! apart from what failed, wherever somebody looks.
+//!
+//! Bounded: of a rule and caller that the snapshot knows no more nothing is kept past the next report. Callers: `admit` and
+//! `inject` count, `subscribe` reports.
+
+mod minute;
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use dashmap::DashMap;
+use portolan_wire::v1;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use self::minute::Minute;
+use crate::value::injection::{Action, FaultName};
+use crate::value::snapshot::CallerKey;
+
+/// Rules times callers of which it is counted how often; of more only the metric tells. Some two hundred bytes each.
+const MOST: usize = 20_000;
+/// Seconds are counted from here.
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// What was injected. A closed set: the words of the metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Delay,
+    Abort,
+    Drop,
+    Stall,
+    Expire,
+    WatchDelay,
+    RepeatBookmark,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::Delay,
+        Self::Abort,
+        Self::Drop,
+        Self::Stall,
+        Self::Expire,
+        Self::WatchDelay,
+        Self::RepeatBookmark,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::Abort => "abort",
+            Self::Drop => "drop",
+            Self::Stall => "stall",
+            Self::Expire => "expire",
+            Self::WatchDelay => "watch-delay",
+            Self::RepeatBookmark => "repeat-bookmark",
+        }
+    }
+}
+
+impl From<Action> for Kind {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Drop => Self::Drop,
+            Action::Stall(_) => Self::Stall,
+            Action::Expire => Self::Expire,
+            Action::Delay(_) => Self::WatchDelay,
+            Action::RepeatBookmark => Self::RepeatBookmark,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+/// All of this process.
+#[derive(Debug, Default)]
+pub(crate) struct InjectedFaults {
+    by_kind: Family<KindLabels, Counter>,
+    // Sharded locks: held for an addition.
+    by_rule: DashMap<(FaultName, CallerKey), Minute>,
+}
+
+impl InjectedFaults {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help = "Faults that FaultInjections ordered and that were injected";
+        registry.register("injected", help, self.by_kind.clone());
+        // Known before they happen: the first one counts as an increase.
+        for kind in Kind::ALL {
+            let kind = kind.as_str();
+            drop(self.by_kind.get_or_create(&KindLabels { kind }));
+        }
+    }
+
+    /// One was.
+    pub(crate) fn injected(&self, kind: Kind, name: &FaultName, caller: &CallerKey) {
+        self.by_kind.get_or_create(&KindLabels { kind: kind.as_str() }).inc();
+        let key = (name.clone(), caller.clone());
+        let known = self.by_rule.len() < MOST || self.by_rule.contains_key(&key);
+        if known {
+            self.by_rule.entry(key).or_default().add(BEGUN.elapsed().as_secs());
+        }
+    }
+
+    /// How often each fault hit each caller, for the hub's status. `is_known`: of policy and caller, whether one still holds the
+    /// other; what is not is forgotten.
+    pub(crate) fn report(&self, is_known: impl Fn(&FaultName, &CallerKey) -> bool) -> Vec<v1::RuleState> {
+        self.by_rule.retain(|(name, caller), _| is_known(name, caller));
+        let now = BEGUN.elapsed().as_secs();
+        let states = self.by_rule.iter().map(|entry| {
+            let ((name, caller), count) = entry.pair();
+            v1::RuleState {
+                policy: name.policy.to_string(),
+                rule: name.rule.to_string(),
+                caller: format!("{}/{}", caller.home_cluster, caller.pod_uid),
+                last_minute: count.last_minute(now),
+                total: count.total(),
+                ..v1::RuleState::default()
+            }
+        });
+        states.collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self, kind: Kind) -> u64 {
+        self.by_kind.get_or_create(&KindLabels { kind: kind.as_str() }).get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(uid: &str) -> CallerKey {
+        CallerKey {
+            home_cluster: "east".into(),
+            pod_uid: uid.into(),
+        }
+    }
+
+    #[test]
+    fn each_rule_is_counted_by_caller_until_nobody_knows_it() {
+        let all = InjectedFaults::default();
+        let name = |rule: &str| FaultName {
+            policy: "FaultInjection/ns/fj".into(),
+            rule: rule.into(),
+        };
+        for _ in 0..3 {
+            all.injected(Kind::Abort, &name("a"), &caller("1"));
+        }
+        all.injected(Kind::Delay, &name("b"), &caller("2"));
+        let mut told = all.report(|_, _| true);
+        told.sort_by(|one, other| one.rule.cmp(&other.rule));
+        let told: Vec<_> = told
+            .iter()
+            .map(|state| (&*state.rule, &*state.caller, state.last_minute, state.total))
+            .collect();
+        assert_eq!(told, [("a", "east/1", 3, 3), ("b", "east/2", 1, 1)]);
+        assert_eq!(all.report(|name, _| &*name.rule == "b").len(), 1);
+        assert_eq!(all.report(|_, _| true).len(), 1, "forgotten");
+        assert_eq!(
+            (all.count(Kind::Abort), all.count(Kind::Drop)),
+            (3, 0),
+            "not in the metric"
+        );
+    }
+
+    #[test]
+    fn who_makes_up_callers_fills_nothing() {
+        let all = InjectedFaults::default();
+        let name = FaultName {
+            policy: "FaultInjection/ns/fj".into(),
+            rule: "a".into(),
+        };
+        for uid in 0..MOST + 10 {
+            all.injected(Kind::Abort, &name, &caller(&uid.to_string()));
+        }
+        assert_eq!(all.by_rule.len(), MOST);
+        assert_eq!(all.count(Kind::Abort), MOST as u64 + 10);
+    }
+}

@@ -1,0 +1,55 @@
+//! Ordered faults of requests: a wait, then perhaps an error, before anything else is asked of a request.
+//!
+//! Who waits holds no permit, only a place among those who wait, of its caller and of all: its body stays unread in the
+//! client's connection like theirs. A client that goes drops the future, and with it the wait.
+
+use tokio::time::{Instant, sleep_until};
+
+use super::bounds::{Bound, CallerBounds};
+use super::{Admission, Admit};
+use crate::decision::injection::{Injection, ordered};
+use crate::resource::injected::Kind;
+use crate::value::fault::Fault;
+use crate::value::injection::FaultName;
+use crate::value::snapshot::{Caller, CallerId};
+
+impl Admit {
+    pub(super) async fn inject(&self, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
+        let tell = |kind: Kind, name: &FaultName| {
+            // People are held by no policy.
+            if let Caller::Pod(view) = admission.caller {
+                self.metrics.injected.injected(kind, name, &view.key);
+            }
+        };
+        if let Some(last) = injection.delayed_by.last() {
+            for name in &injection.delayed_by {
+                tell(Kind::Delay, name);
+            }
+            self.delay(injection, last, admission).await?;
+        }
+        match &injection.abort {
+            None => Ok(()),
+            Some((code, name)) => {
+                tell(Kind::Abort, name);
+                Err(ordered(*code, name, admission.asked))
+            }
+        }
+    }
+
+    /// To the request's deadline at most, which then is over.
+    async fn delay(&self, injection: &Injection, by: &FaultName, admission: &Admission<'_>) -> Result<(), Fault> {
+        let caller = self
+            .callers
+            .entry(CallerId::of(admission.caller), || CallerBounds::new(self.limits));
+        let place = self.shared.queue(&admission.caller.tenant(), &caller, admission.bytes);
+        let _place = place.map_err(|_| self.refused(Bound::Delayed))?;
+        let until = Instant::now()
+            .checked_add(injection.delay)
+            .unwrap_or(admission.deadline);
+        sleep_until(until.min(admission.deadline)).await;
+        if until < admission.deadline {
+            return Ok(());
+        }
+        Err(ordered(http::StatusCode::GATEWAY_TIMEOUT, by, admission.asked))
+    }
+}

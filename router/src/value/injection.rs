@@ -1,0 +1,294 @@
+//! Faults that a FaultInjection orders, as requests are judged by them: times parsed, expressions compiled, once when a
+//! snapshot is made.
+//!
+//! Values only. Which of them hit a request is `decision::injection`'s, what then happens `stage::inject`'s. What a rule says
+//! of resources is matched with all other rules' at once, see `value::policy`. Made by `value::snapshot::build`.
+
+mod head;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_crds::circuit_breaker::ResourceRule;
+use portolan_crds::duration::parse_duration;
+pub(crate) use portolan_crds::fault_injection::WatchPart;
+use portolan_crds::fault_injection::{self as spec, FaultInjectionSpec, WatchAction};
+
+pub(crate) use self::head::Head;
+use self::head::HeadMatch;
+
+/// Kind of the object in the name of a policy.
+const KIND: &str = "FaultInjection/";
+/// Of an abort that is none, as the original has it.
+const NO_ABORT: i64 = 200;
+
+/// A fault's name, which everything is marked with that it does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FaultName {
+    /// `FaultInjection/<namespace>/<name>`.
+    pub(crate) policy: Arc<str>,
+    /// The rule in it.
+    pub(crate) rule: Arc<str>,
+}
+
+impl fmt::Display for FaultName {
+    /// `<namespace>/<name>/<rule>`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let object = self.policy.strip_prefix(KIND).unwrap_or(&self.policy);
+        write!(f, "{object}/{}", self.rule)
+    }
+}
+
+/// All faults of one FaultInjection. None, if it is disabled.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Faults {
+    pub(crate) requests: Vec<RequestFault>,
+    pub(crate) watches: Vec<WatchFault>,
+}
+
+/// What happens to requests.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RequestFault {
+    pub(crate) name: FaultName,
+    pub(crate) when: Condition,
+    pub(crate) delay: Option<Delay>,
+    pub(crate) abort: Option<Abort>,
+}
+
+/// A request waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Delay {
+    pub(crate) time: Duration,
+    pub(crate) chance: Chance,
+}
+
+/// A request is answered with an error.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Abort {
+    pub(crate) code: http::StatusCode,
+    pub(crate) chance: Chance,
+}
+
+/// What happens to a watch.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WatchFault {
+    pub(crate) name: FaultName,
+    /// Of the policy's object: one that is made anew under the same name is another one.
+    pub(crate) uid: Arc<str>,
+    pub(crate) when: Condition,
+    pub(crate) chance: Chance,
+    pub(crate) part: WatchPart,
+    pub(crate) fault: StreamFault,
+}
+/// One fault of a stream, as it was ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamFault {
+    pub(crate) action: Action,
+    pub(crate) after: After,
+}
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// It is cut, as a connection that breaks.
+    Drop,
+    /// Nothing comes for so long; `None`: to its end.
+    Stall(Option<Duration>),
+    /// 410 within the stream, and its end.
+    Expire,
+    /// Everything comes later by so much.
+    Delay(Duration),
+    /// The last bookmark comes again.
+    RepeatBookmark,
+}
+
+/// Where in the life of the stream: when all of these are behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct After {
+    /// Events that were handed on, bookmarks not counted.
+    pub(crate) events: u64,
+    /// Bytes that were handed on.
+    pub(crate) bytes: u64,
+    /// Time since it began.
+    pub(crate) time: Duration,
+}
+
+/// In how many of a hundred cases something happens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Chance(f64);
+
+/// For which requests, and when, beside what is said of resources.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Condition {
+    /// Of a fault of legs: which it hits.
+    pub(crate) resources: Vec<ResourceRule>,
+    heads: Vec<HeadMatch>,
+    callers: Vec<spec::CallerMatch>,
+    /// Seconds of Unix time.
+    until: Option<i64>,
+}
+
+/// Who asks, in the words of rules.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Who<'a> {
+    pub(crate) cluster: &'a str,
+    pub(crate) pod: &'a str,
+    pub(crate) service_account: &'a str,
+}
+
+impl Faults {
+    /// Of an accepted spec, whose object is called `policy` and has this uid. What is wrong with it, by its field: what
+    /// validation lets through compiles, so this names a defect of it.
+    pub(crate) fn compile(policy: &Arc<str>, uid: &Arc<str>, of: &FaultInjectionSpec) -> Result<Self, String> {
+        if of.disabled {
+            return Ok(Self::default());
+        }
+        let until = of.until.as_deref().map(instant).transpose()?;
+        let name = |rule: &str| FaultName {
+            policy: policy.clone(),
+            rule: rule.into(),
+        };
+        let request = |(index, fault): (usize, &spec::HttpFault)| {
+            let rule = match &*fault.name {
+                "" => format!("httpFault-{index}"),
+                given => given.to_owned(),
+            };
+            request_fault(name(&rule), fault, until).map_err(|problem| format!("httpFault {rule}: {problem}"))
+        };
+        let watch = |fault: &spec::WatchFault| {
+            let rule = &fault.name;
+            watch_fault(name(rule), uid, fault, until).map_err(|problem| format!("watchFault {rule}: {problem}"))
+        };
+        Ok(Self {
+            requests: of
+                .http_fault
+                .iter()
+                .enumerate()
+                .map(request)
+                .collect::<Result<_, _>>()?,
+            watches: of.watch_fault.iter().map(watch).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn request_fault(name: FaultName, fault: &spec::HttpFault, until: Option<i64>) -> Result<RequestFault, String> {
+    let delay = fault.delay.as_ref().map(|delay| {
+        Ok::<_, String>(Delay {
+            time: time(&delay.fixed_delay)?,
+            chance: Chance::of(delay.percent.as_deref())?,
+        })
+    });
+    let abort = fault.abort.as_ref().filter(|abort| abort.http_status != NO_ABORT);
+    let abort = abort.map(|abort| {
+        let code = u16::try_from(abort.http_status).ok();
+        let code = code.and_then(|code| http::StatusCode::from_u16(code).ok());
+        Ok::<_, String>(Abort {
+            code: code.ok_or_else(|| format!("{} is no HTTP status", abort.http_status))?,
+            chance: Chance::of(abort.percent.as_deref())?,
+        })
+    });
+    Ok(RequestFault {
+        name,
+        when: Condition::compile(fault.r#match.as_ref(), fault.effective_time.as_ref(), until)?,
+        delay: delay.transpose()?,
+        abort: abort.transpose()?,
+    })
+}
+
+fn watch_fault(
+    name: FaultName,
+    uid: &Arc<str>,
+    fault: &spec::WatchFault,
+    until: Option<i64>,
+) -> Result<WatchFault, String> {
+    let duration = fault.duration.as_deref().map(time).transpose()?;
+    let action = match fault.action {
+        WatchAction::Drop => Action::Drop,
+        WatchAction::Stall => Action::Stall(duration),
+        WatchAction::Expire => Action::Expire,
+        WatchAction::Delay => Action::Delay(duration.ok_or("a Delay needs a duration")?),
+        WatchAction::RepeatBookmark => Action::RepeatBookmark,
+    };
+    let count = |number: Option<i64>| u64::try_from(number.unwrap_or_default()).map_err(|error| error.to_string());
+    let after = fault.after.clone().unwrap_or_default();
+    Ok(WatchFault {
+        name,
+        uid: uid.clone(),
+        when: Condition::compile(fault.r#match.as_ref(), fault.effective_time.as_ref(), until)?,
+        chance: Chance::of(fault.percent.as_deref())?,
+        part: fault.on,
+        fault: StreamFault {
+            action,
+            after: After {
+                events: count(after.events)?,
+                bytes: count(after.bytes)?,
+                time: after.time.as_deref().map(time).transpose()?.unwrap_or_default(),
+            },
+        },
+    })
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// Milliseconds of Unix time.
+fn instant(text: &str) -> Result<i64, String> {
+    let parsed = text.parse::<jiff::Timestamp>();
+    parsed
+        .map(jiff::Timestamp::as_millisecond)
+        .map_err(|error| error.to_string())
+}
+
+impl Chance {
+    /// Absent: always. Zero: never.
+    fn of(percent: Option<&str>) -> Result<Self, String> {
+        let percent = percent.map_or(Ok(100.0), str::parse::<f64>);
+        percent.map(Self).map_err(|error| error.to_string())
+    }
+
+    /// `draw`: from 0 up to 1.
+    pub(crate) fn hits(self, draw: f64) -> bool {
+        draw * 100.0 < self.0
+    }
+}
+
+impl Condition {
+    fn compile(
+        of: Option<&spec::Match>,
+        _effective: Option<&spec::EffectiveTime>,
+        until: Option<i64>,
+    ) -> Result<Self, String> {
+        let of = of.cloned().unwrap_or_default();
+        Ok(Self {
+            resources: of.resources,
+            heads: of.http_match.iter().map(HeadMatch::compile).collect::<Result<_, _>>()?,
+            callers: of.callers,
+            until,
+        })
+    }
+
+    /// Whether it is about such a request of this caller. What it says of resources is not asked here.
+    pub(crate) fn concerns(&self, head: Head<'_>, who: Who<'_>) -> bool {
+        let heads = self.heads.is_empty() || self.heads.iter().any(|one| one.matches(head));
+        heads && (self.callers.is_empty() || self.callers.iter().any(|one| who.is(one)))
+    }
+
+    /// At this time, in milliseconds of Unix time.
+    pub(crate) fn is_in_force(&self, now: i64) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
+    /// Whether that changes with the time.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.until.is_some()
+    }
+}
+
+impl Who<'_> {
+    fn is(&self, one: &spec::CallerMatch) -> bool {
+        let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|wanted| wanted == own);
+        is(&one.cluster, self.cluster) && is(&one.pod, self.pod) && is(&one.service_account, self.service_account)
+    }
+}
