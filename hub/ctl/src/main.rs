@@ -8,6 +8,7 @@
 )]
 
 mod admin;
+mod admission;
 mod apply;
 mod bootstrap;
 mod breaker;
@@ -17,6 +18,7 @@ mod cli;
 mod connect;
 mod dev;
 mod explain;
+mod faults;
 mod forget;
 mod get;
 mod grant;
@@ -35,6 +37,7 @@ mod sentence;
 mod strict;
 mod table;
 mod watch_state;
+mod whoami;
 
 use clap::Parser;
 
@@ -66,6 +69,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
         },
         Command::Breakers(args) => breakers::run(&args).await,
         Command::Breaker { command } => breaker::run(&command).await,
+        Command::Policies { command } => policies::run(&command).await,
+        Command::Faults(args) => faults::run(&args).await,
         Command::Ca { command } => match command {
             CaCommand::Show(args) => ca::show(&args).await,
             CaCommand::Rotate(args) => ca::rotate(&args).await,
