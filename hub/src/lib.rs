@@ -32,6 +32,8 @@ mod rotation;
 mod routers;
 mod server;
 mod settings;
+#[allow(dead_code)]
+mod shares;
 mod standing;
 mod status;
 mod stream;

@@ -1,0 +1,213 @@
+//! Laws of shares over a network that delays, loses and forgets, and how demand is followed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use portolan_wire::v1;
+
+use super::core::{Core, Message, Registered, RuleKey, UNHEARD_FOR};
+use super::division::WHOLE;
+use crate::facts::PolicyName;
+
+mod laws;
+mod network;
+
+use network::{Network, key};
+
+const RATE: u64 = 100_000;
+
+/// Two routers that have heard of their halves of one rule.
+fn halves() -> Network {
+    let mut network = Network::new(2);
+    network.put_rule(key(0, 0));
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [500_000, 500_000]);
+    network
+}
+
+#[test]
+fn shares_begin_equal_at_once() {
+    let mut network = Network::new(3);
+    network.settle(2);
+    network.put_rule(key(0, 0));
+    // Before any router has even seen the rule: they have it when the policy comes.
+    network.divide();
+    network.deliver();
+    assert_eq!(network.shares(&key(0, 0)), [333_334, 333_333, 333_333]);
+}
+
+#[test]
+fn a_share_grows_only_after_the_others_have_said_that_theirs_have_shrunk() {
+    let mut network = halves();
+    network.routers[0].asked = RATE;
+    network.report();
+    network.divide();
+    let told = |network: &Network, router: usize| network.routers[router].to_hear.back().map(|told| told.shares[0].millionths);
+    assert_eq!((told(&network, 0), told(&network, 1)), (None, Some(25_000)), "first the one that shrinks");
+    network.deliver();
+    network.divide();
+    assert_eq!(told(&network, 0), None, "it has heard, and has not said so");
+    network.report();
+    network.divide();
+    assert_eq!(told(&network, 0), Some(975_000));
+}
+
+#[test]
+fn demand_that_moves_is_followed_and_noise_is_not() {
+    let mut network = halves();
+    network.routers[0].asked = RATE;
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [975_000, 25_000]);
+    network.routers[0].asked = 0;
+    network.routers[1].asked = RATE * 3 / 4;
+    network.settle(4);
+    let settled = network.shares(&key(0, 0));
+    assert!(settled[1] >= 825_000 && settled.iter().sum::<u32>() == WHOLE, "{settled:?}");
+    let revision = network.routers[1].revision;
+    for asked in [74, 76, 75, 77, 73] {
+        network.routers[1].asked = asked * 1_000;
+        network.settle(1);
+    }
+    assert_eq!(network.routers[1].revision, revision, "nobody was told anything");
+}
+
+#[test]
+fn a_router_that_is_cut_off_keeps_its_share_until_it_is_back_or_forgotten() {
+    let mut network = halves();
+    network.break_stream(1);
+    network.routers[0].asked = RATE;
+    network.settle(4);
+    network.advance(UNHEARD_FOR * 3);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [500_000, 500_000], "however long it takes");
+    network.reconnect(1);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [975_000, 25_000]);
+    network.break_stream(1);
+    network.forget(1);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0))[0], WHOLE);
+}
+
+#[test]
+fn what_it_may_have_heard_counts_when_its_stream_breaks() {
+    let mut network = halves();
+    network.routers[0].asked = RATE;
+    network.settle(1);
+    network.report();
+    network.divide();
+    // The larger share is under way, or lost: nobody knows.
+    network.break_stream(0);
+    network.core.left("r0", network.epoch_of(0));
+    let bound = network.core.bounds()[&key(0, 0)]["r0"];
+    assert_eq!(bound, 975_000);
+    network.reconnect(0);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [975_000, 25_000]);
+}
+
+#[test]
+fn after_a_restart_of_the_hub_nothing_grows_until_all_have_spoken() {
+    let mut network = halves();
+    network.restart_hub();
+    network.reconnect(0);
+    network.routers[0].asked = RATE;
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [500_000, 500_000], "the other may have the rest");
+    network.reconnect(1);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [975_000, 25_000]);
+}
+
+#[test]
+fn after_a_restart_who_is_not_heard_is_waited_for_ten_minutes() {
+    let mut network = halves();
+    network.restart_hub();
+    network.reconnect(0);
+    network.advance(UNHEARD_FOR - Duration::from_secs(10));
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0))[0], 500_000);
+    network.advance(Duration::from_secs(10));
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0))[0], WHOLE);
+    // It comes back all the same: there is too much for a moment, and then there is not.
+    network.reconnect(1);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [500_000, 500_000]);
+}
+
+#[test]
+fn a_rule_of_an_object_that_is_new_waits_for_nobody() {
+    let mut network = halves();
+    network.restart_hub();
+    network.reconnect(0);
+    network.put_rule(key(1, 0));
+    network.settle(4);
+    assert_eq!(network.shares(&key(1, 0))[0], WHOLE);
+}
+
+#[test]
+fn who_enrols_later_is_not_presumed_to_have_anything() {
+    let mut network = halves();
+    network.advance(Duration::from_mins(2));
+    network.join("late");
+    network.routers[0].asked = RATE;
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [975_000, 25_000, 0]);
+}
+
+#[test]
+fn a_router_that_serves_no_policies_has_no_share_and_holds_nobody_up() {
+    let mut network = Network::new(2);
+    network.put_rule(key(0, 0));
+    network.break_stream(1);
+    network.routers[1].serves = false;
+    network.reconnect(1);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [WHOLE, 0]);
+}
+
+#[test]
+fn what_is_not_in_force_stays_as_it_is_while_routers_have_it() {
+    let mut network = halves();
+    // The object has no good spec that this hub knows, or is about to be taken from routers.
+    network.rules.clear();
+    network.tell_rules();
+    network.put_rule(key(1, 1));
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [500_000, 500_000]);
+    for router in &mut network.routers {
+        router.has.remove(&key(0, 0));
+    }
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [0, 0]);
+    assert!(!network.core.bounds().contains_key(&key(0, 0)) || network.core.bounds()[&key(0, 0)].is_empty());
+}
+
+#[test]
+fn a_router_of_a_part_has_no_share_of_what_it_is_not_told_of() {
+    let mut network = Network::new(2);
+    network.put_rule(key(0, 0));
+    network.routers[1].sees = Some(BTreeSet::new());
+    network.register();
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [WHOLE, 0]);
+}
+
+#[test]
+fn a_revision_is_beyond_what_routers_say_and_nobody_uses_them_up() {
+    let mut network = halves();
+    network.routers[0].revision = 7_000;
+    network.routers[1].revision = u64::MAX;
+    network.restart_router(1);
+    network.reconnect(1);
+    network.settle(4);
+    network.routers[0].asked = RATE;
+    network.settle(4);
+    assert!(network.routers[0].revision > 7_000);
+    network.routers[1].revision = u64::MAX;
+    network.report();
+    network.core.left("r1", network.epoch_of(1));
+    network.settle(4);
+    assert!(network.routers[0].revision < 8_000);
+}
