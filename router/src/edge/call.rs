@@ -23,8 +23,10 @@ use super::{Connection, Edge, EdgeParts, Served, span};
 use crate::decision::injection::Injection;
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
+use crate::decision::policy::{self, Reach};
 use crate::resource::access::ProxyQuestion;
 use crate::resource::other_leases::OtherLease;
+use crate::resource::policies::Judging;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
@@ -60,6 +62,8 @@ struct Identified {
     caller: Caller,
     /// What a FaultInjection orders for it.
     injection: Option<Box<Injection>>,
+    /// What policies must know of its plan.
+    reach: Reach,
 }
 
 impl Call<'_> {
@@ -93,6 +97,7 @@ impl Call<'_> {
         };
         let request = Identified {
             injection: ordered::draw(&planned_request, self.completion),
+            reach: Reach::of(&planned.plan),
             deadline: started + timeout(&asked, edge.request_timeout),
             started,
             head,
@@ -162,6 +167,15 @@ impl Call<'_> {
     ) -> Result<(Admitted, Body), Fault> {
         let long = life != Life::Unary;
         let body = Arriving::bounded(Passage::of(long, gathers), &request.head, body)?;
+        let clusters: Vec<&str> = request.reach.clusters.iter().map(|cluster| &**cluster).collect();
+        let judging = match &request.caller {
+            Caller::Pod(view) => Some(Judging {
+                view,
+                asked: policy::asked(&request.asked, &clusters, request.reach.election),
+                generation: request.routing.snapshot.generation,
+            }),
+            Caller::Person { .. } => None,
+        };
         let admission = Admission {
             caller: &request.caller,
             asked: &request.asked,
@@ -173,6 +187,7 @@ impl Call<'_> {
                 request.deadline
             },
             injection: request.injection.as_deref(),
+            judging: judging.map(|judging| (&*request.routing.policies, judging)),
         };
         let edge = &self.edge.parts;
         let admitted = edge.admit.admit(&admission).await?;

@@ -40,6 +40,7 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 bytes: 0,
                 deadline: Instant::now() + Duration::from_secs(1),
                 injection: None,
+                judging: None,
             };
             match admit.admit(&admission).await {
                 Ok(_) => assert!(served, "{path} at {in_use}"),
@@ -97,6 +98,7 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
         bytes: 0,
         deadline: Instant::now() + Duration::from_secs(1),
         injection: None,
+        judging: None,
     };
     admit.admit(&admission).await.is_ok()
 }
@@ -125,6 +127,7 @@ async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> R
         bytes,
         deadline: Instant::now() + Duration::from_secs(1),
         injection: None,
+        judging: None,
     };
     admit.checks(&admission).await
 }
