@@ -15,6 +15,8 @@ mod health;
 mod limited;
 pub(crate) mod metrics;
 mod namespace;
+#[cfg(test)]
+pub(crate) mod operators;
 mod ordered;
 mod passing;
 mod record;

@@ -8,6 +8,7 @@ pub(crate) mod stream;
 use std::time::Duration;
 
 use http::StatusCode;
+use jiff::Timestamp;
 
 use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::{AboutObject, Fault, InjectedFault};
@@ -31,8 +32,7 @@ pub(crate) struct Injection {
 pub(crate) struct Circumstances<'a> {
     pub(crate) head: Head<'a>,
     pub(crate) who: Who<'a>,
-    /// Milliseconds of Unix time.
-    pub(crate) now: i64,
+    pub(crate) now: Timestamp,
 }
 
 impl Circumstances<'_> {
@@ -43,7 +43,7 @@ impl Circumstances<'_> {
 
 impl Injection {
     /// Of the faults whose resources match, those that hit: what their heads, callers and times say, and the draw of each,
-    /// from 0 up to 1. Every draw is made once, whatever another one decided.
+    /// from 0 up to 100. Every draw is made once, whatever another one decided.
     pub(crate) fn draw<'a>(
         requests: impl IntoIterator<Item = &'a RequestFault>,
         watches: impl IntoIterator<Item = &'a WatchFault>,
@@ -55,22 +55,18 @@ impl Injection {
             if !circumstances.concern(&fault.when) || !fault.when.is_in_force(circumstances.now) {
                 continue;
             }
-            if let Some(delay) = fault.delay.filter(|delay| delay.chance.hits(draw())) {
+            if let Some(delay) = fault.delay.filter(|delay| delay.percent.hits(draw())) {
                 injection.delay = injection.delay.saturating_add(delay.time);
                 injection.delayed_by.push(fault.name.clone());
             }
-            if let Some(abort) = fault.abort.filter(|abort| abort.chance.hits(draw())) {
+            if let Some(abort) = fault.abort.filter(|abort| abort.percent.hits(draw())) {
                 injection.abort.get_or_insert_with(|| (abort.code, fault.name.clone()));
             }
         }
         // Whether one is in force is seen when it is due: the watch may last for hours.
         let watches = watches.into_iter().filter(|fault| circumstances.concern(&fault.when));
-        injection.watch = watches.filter(|fault| fault.chance.hits(draw())).cloned().collect();
+        injection.watch = watches.filter(|fault| fault.percent.hits(draw())).cloned().collect();
         injection
-    }
-
-    pub(crate) fn is_none(&self) -> bool {
-        self.delayed_by.is_empty() && self.abort.is_none() && self.watch.is_empty()
     }
 
     /// Whose orders these are: each once, in order.

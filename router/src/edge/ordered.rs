@@ -7,13 +7,14 @@ use std::sync::Arc;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
+use jiff::Timestamp;
 
 use super::completion::Completion;
 use super::{Edge, span};
 use crate::decision::injection::{Circumstances, Injection};
 use crate::decision::plan::Plan;
 use crate::decision::policy;
-use crate::stage::inject::{self, Injector, WatchInjection};
+use crate::stage::inject::{Injector, WatchInjection};
 use crate::value::classify::{ApiRequest, Verb};
 use crate::value::injection::{Head, WatchFault, WatchPart, Who};
 use crate::value::snapshot::{Caller, CallerView};
@@ -49,10 +50,12 @@ pub(super) fn draw(request: &PlannedRequest<'_>, completion: &mut Completion) ->
     let circumstances = Circumstances {
         head: Head(request.head),
         who: who(view),
-        now: inject::unix_milliseconds(),
+        now: Timestamp::now(),
     };
     let watches = watches.into_iter().filter(|fault| can_happen(fault, request));
-    let drawn = Injection::draw(policies.http_faults(&asked), watches, circumstances, rand::random);
+    let drawn = Injection::draw(policies.http_faults(&asked), watches, circumstances, || {
+        rand::random_range(0.0..100.0)
+    });
     let names: Vec<String> = drawn.names().iter().map(ToString::to_string).collect();
     if names.is_empty() {
         return None;

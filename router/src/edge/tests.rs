@@ -1,6 +1,7 @@
 //! The data path from a client's socket to a scripted member's and back.
 
 mod admission;
+mod faults;
 mod swaps;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

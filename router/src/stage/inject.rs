@@ -13,11 +13,11 @@ mod scan;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use http::Response;
+use jiff::Timestamp;
 use parking_lot::Mutex;
-use portolan_crds::fault_injection::WatchPart;
 use portolan_runtime::Tasks;
 use tokio::time::Instant;
 
@@ -29,7 +29,7 @@ use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::{Body, Ending, Merged};
 use crate::value::classify::ApiRequest;
 use crate::value::event_boundary::EventBoundary;
-use crate::value::injection::WatchFault;
+use crate::value::injection::{WatchFault, WatchPart};
 use crate::value::policy::CallerPolicies;
 use crate::value::snapshot::{CallerKey, CallerView};
 
@@ -221,10 +221,10 @@ impl StreamInjection {
             let faults = self.faults.iter().map(|at| watch.orders(&routing, &watch.faults[*at]));
             state.ordered = faults.collect();
         }
-        let unix = unix_milliseconds();
+        let now = Timestamp::now();
         let State { faults, ordered, .. } = &mut *state;
         let in_force =
-            |index: usize| !released && ordered[index] && watch.faults[self.faults[index]].when.is_in_force(unix);
+            |index: usize| !released && ordered[index] && watch.faults[self.faults[index]].when.is_in_force(now);
         let step = faults.step(place, in_force);
         Due {
             step,
@@ -257,10 +257,4 @@ impl StreamInjection {
     fn is_timed(&self) -> bool {
         self.faults.iter().any(|at| self.watch.faults[*at].when.is_timed())
     }
-}
-
-/// By this router's clock.
-pub(crate) fn unix_milliseconds() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

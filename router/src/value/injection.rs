@@ -10,10 +10,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use portolan_crds::circuit_breaker::ResourceRule;
 use portolan_crds::duration::parse_duration;
 pub(crate) use portolan_crds::fault_injection::WatchPart;
-use portolan_crds::fault_injection::{self as spec, FaultInjectionSpec, WatchAction};
+use portolan_crds::fault_injection::{self as spec, FaultInjectionSpec, Percent, Schedule, WatchAction, parse_until};
 
 pub(crate) use self::head::Head;
 use self::head::HeadMatch;
@@ -60,14 +61,14 @@ pub(crate) struct RequestFault {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Delay {
     pub(crate) time: Duration,
-    pub(crate) chance: Chance,
+    pub(crate) percent: Percent,
 }
 
 /// A request is answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Abort {
     pub(crate) code: http::StatusCode,
-    pub(crate) chance: Chance,
+    pub(crate) percent: Percent,
 }
 
 /// What happens to a watch.
@@ -77,7 +78,7 @@ pub(crate) struct WatchFault {
     /// Of the policy's object: one that is made anew under the same name is another one.
     pub(crate) uid: Arc<str>,
     pub(crate) when: Condition,
-    pub(crate) chance: Chance,
+    pub(crate) percent: Percent,
     pub(crate) part: WatchPart,
     pub(crate) fault: StreamFault,
 }
@@ -114,10 +115,6 @@ pub(crate) struct After {
     pub(crate) time: Duration,
 }
 
-/// In how many of a hundred cases something happens.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Chance(f64);
-
 /// For which requests, and when, beside what is said of resources.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Condition {
@@ -125,8 +122,8 @@ pub(crate) struct Condition {
     pub(crate) resources: Vec<ResourceRule>,
     heads: Vec<HeadMatch>,
     callers: Vec<spec::CallerMatch>,
-    /// Seconds of Unix time.
-    until: Option<i64>,
+    schedule: Option<Schedule>,
+    until: Option<Timestamp>,
 }
 
 /// Who asks, in the words of rules.
@@ -144,16 +141,14 @@ impl Faults {
         if of.disabled {
             return Ok(Self::default());
         }
-        let until = of.until.as_deref().map(instant).transpose()?;
+        let until = of.until.as_deref().map(parse_until).transpose();
+        let until = until.map_err(|error| format!("until: {error}"))?;
         let name = |rule: &str| FaultName {
             policy: policy.clone(),
             rule: rule.into(),
         };
         let request = |(index, fault): (usize, &spec::HttpFault)| {
-            let rule = match &*fault.name {
-                "" => format!("httpFault-{index}"),
-                given => given.to_owned(),
-            };
+            let rule = fault.name_at(index);
             request_fault(name(&rule), fault, until).map_err(|problem| format!("httpFault {rule}: {problem}"))
         };
         let watch = |fault: &spec::WatchFault| {
@@ -172,11 +167,12 @@ impl Faults {
     }
 }
 
-fn request_fault(name: FaultName, fault: &spec::HttpFault, until: Option<i64>) -> Result<RequestFault, String> {
+fn request_fault(name: FaultName, fault: &spec::HttpFault, until: Option<Timestamp>) -> Result<RequestFault, String> {
+    // One of no time is none.
     let delay = fault.delay.as_ref().map(|delay| {
         Ok::<_, String>(Delay {
             time: time(&delay.fixed_delay)?,
-            chance: Chance::of(delay.percent.as_deref())?,
+            percent: percent(delay.percent.as_deref())?,
         })
     });
     let abort = fault.abort.as_ref().filter(|abort| abort.http_status != NO_ABORT);
@@ -185,13 +181,13 @@ fn request_fault(name: FaultName, fault: &spec::HttpFault, until: Option<i64>) -
         let code = code.and_then(|code| http::StatusCode::from_u16(code).ok());
         Ok::<_, String>(Abort {
             code: code.ok_or_else(|| format!("{} is no HTTP status", abort.http_status))?,
-            chance: Chance::of(abort.percent.as_deref())?,
+            percent: percent(abort.percent.as_deref())?,
         })
     });
     Ok(RequestFault {
         name,
         when: Condition::compile(fault.r#match.as_ref(), fault.effective_time.as_ref(), until)?,
-        delay: delay.transpose()?,
+        delay: delay.transpose()?.filter(|delay| !delay.time.is_zero()),
         abort: abort.transpose()?,
     })
 }
@@ -200,7 +196,7 @@ fn watch_fault(
     name: FaultName,
     uid: &Arc<str>,
     fault: &spec::WatchFault,
-    until: Option<i64>,
+    until: Option<Timestamp>,
 ) -> Result<WatchFault, String> {
     let duration = fault.duration.as_deref().map(time).transpose()?;
     let action = match fault.action {
@@ -216,8 +212,8 @@ fn watch_fault(
         name,
         uid: uid.clone(),
         when: Condition::compile(fault.r#match.as_ref(), fault.effective_time.as_ref(), until)?,
-        chance: Chance::of(fault.percent.as_deref())?,
-        part: fault.on,
+        percent: percent(fault.percent.as_deref())?,
+        part: fault.part,
         fault: StreamFault {
             action,
             after: After {
@@ -229,42 +225,29 @@ fn watch_fault(
     })
 }
 
+fn percent(text: Option<&str>) -> Result<Percent, String> {
+    Percent::of(text).map_err(|error| error.to_string())
+}
+
 fn time(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
-}
-
-/// Milliseconds of Unix time.
-fn instant(text: &str) -> Result<i64, String> {
-    let parsed = text.parse::<jiff::Timestamp>();
-    parsed
-        .map(jiff::Timestamp::as_millisecond)
-        .map_err(|error| error.to_string())
-}
-
-impl Chance {
-    /// Absent: always. Zero: never.
-    fn of(percent: Option<&str>) -> Result<Self, String> {
-        let percent = percent.map_or(Ok(100.0), str::parse::<f64>);
-        percent.map(Self).map_err(|error| error.to_string())
-    }
-
-    /// `draw`: from 0 up to 1.
-    pub(crate) fn hits(self, draw: f64) -> bool {
-        draw * 100.0 < self.0
-    }
 }
 
 impl Condition {
     fn compile(
         of: Option<&spec::Match>,
-        _effective: Option<&spec::EffectiveTime>,
-        until: Option<i64>,
+        effective: Option<&spec::EffectiveTime>,
+        until: Option<Timestamp>,
     ) -> Result<Self, String> {
         let of = of.cloned().unwrap_or_default();
         Ok(Self {
             resources: of.resources,
             heads: of.http_match.iter().map(HeadMatch::compile).collect::<Result<_, _>>()?,
             callers: of.callers,
+            schedule: effective
+                .map(Schedule::new)
+                .transpose()
+                .map_err(|error| format!("effectiveTime.{}: {error}", error.field))?,
             until,
         })
     }
@@ -275,14 +258,15 @@ impl Condition {
         heads && (self.callers.is_empty() || self.callers.iter().any(|one| who.is(one)))
     }
 
-    /// At this time, in milliseconds of Unix time.
-    pub(crate) fn is_in_force(&self, now: i64) -> bool {
-        self.until.is_none_or(|until| now < until)
+    /// Whether it is in force at this time.
+    pub(crate) fn is_in_force(&self, now: Timestamp) -> bool {
+        let scheduled = |schedule: &Schedule| schedule.is_active(now);
+        self.until.is_none_or(|until| now < until) && self.schedule.as_ref().is_none_or(scheduled)
     }
 
     /// Whether that changes with the time.
     pub(crate) fn is_timed(&self) -> bool {
-        self.until.is_some()
+        self.until.is_some() || self.schedule.is_some()
     }
 }
 

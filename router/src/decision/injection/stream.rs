@@ -130,10 +130,6 @@ impl StreamFaults {
         }
     }
 
-    pub(crate) fn action(&self, index: usize) -> Action {
-        self.all[index].fault.action
-    }
-
     /// By how much everything is put off now.
     pub(crate) fn delay(&self, in_force: impl Fn(usize) -> bool) -> Duration {
         let delays = self
