@@ -33,7 +33,7 @@ mod wanted;
 pub(crate) use arbitrate::{Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use ledger::{Ledger, Released};
-pub(crate) use policies::{PolicyReach, Standing};
+pub(crate) use policies::{MAX_IN_NAMESPACE, PolicyReach, SharedLimit, Standing};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use scope::Scope;
 pub(crate) use wanted::{Wanted, WantedMember};
@@ -75,6 +75,8 @@ pub(crate) struct World {
     pub(crate) not_admitted: BTreeMap<ShardName, BTreeSet<String>>,
     /// How each policy that there is stands, and how many callers it reaches.
     pub(crate) policies: BTreeMap<PolicyName, PolicyReach>,
+    /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
+    pub(crate) shared_limits: BTreeMap<SharedLimit, u64>,
     pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
     /// What is of one router and no other, by its name: its tokens.
     pub(crate) credentials: BTreeMap<String, BTreeMap<Ref, Compiled>>,
@@ -93,6 +95,7 @@ impl World {
             && self.callers == other.callers
             && self.not_admitted == other.not_admitted
             && self.policies == other.policies
+            && self.shared_limits == other.shared_limits
             && self.agent_configs == other.agent_configs
             && self.credentials == other.credentials
     }

@@ -32,7 +32,6 @@ mod rotation;
 mod routers;
 mod server;
 mod settings;
-#[allow(dead_code)]
 mod shares;
 mod standing;
 mod status;

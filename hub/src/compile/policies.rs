@@ -7,11 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use portolan_crds::circuit_breaker::{Bucket, LimitScope, RateLimiting, TriggerPolicy};
+use portolan_crds::duration::parse_go_duration;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::{Compiled, Ref, World};
-use crate::facts::{Facts, PolicyKind, PolicyName, PolicyObject, Selection};
+use crate::facts::{Facts, PolicyKind, PolicyName, PolicyObject, PolicySpec, Selection};
 
 /// Policies of one namespace that are in force, the oldest first: their names are in the view of every caller there, and
 /// whoever may make objects in a namespace must not be able to fill the hub's and the routers' memory by them.
@@ -42,9 +44,21 @@ impl Standing {
     }
 }
 
+/// A limit that routers have together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SharedLimit {
+    pub(crate) policy: PolicyName,
+    /// Of the policy's object: one that is made anew has buckets of its own.
+    pub(crate) uid: String,
+    pub(crate) rule: String,
+}
+
 /// How a policy stands, and how far it reaches.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PolicyReach {
+    pub(crate) uid: String,
+    /// Of the object, whose spec may be a bad one.
+    pub(crate) generation: i64,
     pub(crate) standing: Standing,
     /// Callers that it selects, whether or not it is in force.
     pub(crate) callers: usize,
@@ -63,13 +77,18 @@ pub(super) fn render<'a>(world: &mut World, facts: &'a Facts, now: Timestamp) ->
         if let (Standing::InForce, Some(policy)) = (standing, policy(name, object)) {
             let compiled = Compiled::new(Body::Policy(policy));
             world.resources.insert(Ref::Policy(name.clone()), compiled);
+            world.shared_limits.extend(shared_limits(name, object));
         }
         if let Some(selection) = &object.selection {
             holders.add(name, selection, standing.is_told());
         }
-        world
-            .policies
-            .insert(name.clone(), PolicyReach { standing, callers: 0 });
+        let reach = PolicyReach {
+            uid: object.uid.clone(),
+            generation: object.generation,
+            standing,
+            callers: 0,
+        };
+        world.policies.insert(name.clone(), reach);
     }
     holders
 }
@@ -115,6 +134,36 @@ fn policy(name: &PolicyName, object: &PolicyObject) -> Option<v1::Policy> {
         spec_json: in_force.json.clone(),
         closed: object.closed.clone(),
     })
+}
+
+/// Limits of the spec in force that routers have together, with their rates. Those that count nothing have no tokens.
+fn shared_limits(name: &PolicyName, object: &PolicyObject) -> Vec<(SharedLimit, u64)> {
+    let Some(PolicySpec::Breaker(spec)) = object.in_force.as_deref().map(|good| &good.spec) else {
+        return Vec::new();
+    };
+    let counts = |rule: &&RateLimiting| {
+        rule.scope == LimitScope::Shared
+            && matches!(rule.trigger_policy, TriggerPolicy::Normal | TriggerPolicy::LimiterOnly)
+    };
+    let rules = spec.rate_limitings.iter().filter(counts);
+    let limits = rules.map(|rule| {
+        let limit = SharedLimit {
+            policy: name.clone(),
+            uid: object.uid.clone(),
+            rule: rule.name.clone(),
+        };
+        (limit, rate(&rule.bucket))
+    });
+    limits.collect()
+}
+
+/// Tokens that come in a second, in thousandths.
+fn rate(bucket: &Bucket) -> u64 {
+    let interval = parse_go_duration(&bucket.interval).unwrap_or_default().as_nanos();
+    let tokens = u128::from(u64::try_from(bucket.limit).unwrap_or_default());
+    // A thousand thousandths, and so many nanoseconds in a second.
+    let rate = tokens * 1_000 * 1_000_000_000 / interval.max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 /// Which policies may hold callers, by namespace.

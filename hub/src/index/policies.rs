@@ -10,11 +10,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::DynamicObject;
+use portolan_crds::fault_injection::parse_until;
 use portolan_crds::labels::{
     ANNOTATION_CLOSE, CONFIG_MAP_FAULTS, FAULTS_BY, FAULTS_REASON, FAULTS_SINCE, FAULTS_STOPPED,
     LABEL_CIRCUIT_BREAKER_DISABLE, LABEL_FAULT_INJECTION_DISABLE,
 };
-use portolan_crds::{CircuitBreakerSpec, FaultInjectionSpec, Problem, Selector};
+use portolan_crds::{
+    CircuitBreakerSpec, FaultInjectionSpec, Problem, Selector, validate_circuit_breaker, validate_fault_injection,
+};
 use portolan_wire::v1;
 use serde::Deserialize;
 use serde_json::Value;
@@ -44,7 +47,7 @@ impl Facts {
         let policy = policy_from(kind, object, before);
         let change = match before {
             Some(before) if *before == policy => Change::Nothing,
-            Some(before) if same_for_routers(before, &policy) => Change::Status,
+            Some(before) if same_when_compiled(before, &policy) => Change::Status,
             _ => Change::Compile,
         };
         self.policies.insert(name, policy);
@@ -151,10 +154,9 @@ fn policy_from(kind: PolicyKind, object: &DynamicObject, before: Option<&PolicyO
     }
 }
 
-/// Whether routers are told the same.
-fn same_for_routers(before: &PolicyObject, after: &PolicyObject) -> bool {
+/// Whether the compiler makes the same of both; the generation shows which object it is about.
+fn same_when_compiled(before: &PolicyObject, after: &PolicyObject) -> bool {
     let same_but_status = PolicyObject {
-        generation: before.generation,
         problems: before.problems.clone(),
         bad_close: before.bad_close.clone(),
         status: before.status.clone(),
@@ -254,7 +256,7 @@ fn closed_by_hand(annotations: Option<&BTreeMap<String, String>>) -> (Vec<v1::Cl
 }
 
 fn time(text: &str) -> Option<Timestamp> {
-    text.parse().ok()
+    parse_until(text).ok()
 }
 
 /// Anything but `false` stops: whoever writes `yes` in a hurry means it.
@@ -270,35 +272,4 @@ fn stopped_by(object: &DynamicObject) -> Option<FaultsStopped> {
         reason: text(FAULTS_REASON),
         since: text(FAULTS_SINCE),
     })
-}
-
-// TODO-STUB until crds has them.
-fn validate_circuit_breaker(spec: &CircuitBreakerSpec) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let problem = |field: &str, reason| Problem {
-        field: field.to_owned(),
-        reason,
-        message: "stub".to_owned(),
-    };
-    if spec.rate_limitings.iter().any(|rule| !rule.rest_rules.is_empty()) || !spec.traffic_intercept_rules.is_empty() {
-        problems.push(problem(
-            "spec.trafficInterceptRules",
-            portolan_crds::Reason::NotImplemented,
-        ));
-    }
-    if spec.rate_limitings.iter().any(|rule| rule.bucket.burst < 0) {
-        problems.push(problem("spec.rateLimitings", portolan_crds::Reason::Invalid));
-    }
-    problems
-}
-
-fn validate_fault_injection(spec: &FaultInjectionSpec) -> Vec<Problem> {
-    let bad = spec.until.as_deref().is_some_and(|until| time(until).is_none());
-    bad.then(|| Problem {
-        field: "spec.until".to_owned(),
-        reason: portolan_crds::Reason::Invalid,
-        message: "stub".to_owned(),
-    })
-    .into_iter()
-    .collect()
 }

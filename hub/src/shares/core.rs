@@ -13,6 +13,7 @@ use portolan_wire::v1;
 
 use super::division::{WHOLE, divide, wanted};
 use super::router::{Router, Shares};
+use crate::compile::SharedLimit;
 use crate::facts::PolicyName;
 
 /// Of routers that are not heard after a start of the hub it is presumed for so long that they have what nobody else says
@@ -25,15 +26,6 @@ const BELIEVED: u64 = 1 << 62;
 /// What a router may lack before all is divided anew, in parts of its share and at least: demand is never even.
 const SLACK: u32 = 10;
 const LEAST_SLACK: u32 = WHOLE / 500;
-
-/// A limit that routers have together.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RuleKey {
-    pub(crate) policy: PolicyName,
-    /// Of the policy's object: one that is made anew has buckets of its own.
-    pub(crate) uid: String,
-    pub(crate) rule: String,
-}
 
 /// A rule's number in this process: keys are long, and looked up for each router.
 pub(super) type Id = u32;
@@ -65,7 +57,7 @@ pub(crate) struct Core {
     of_before: Option<BTreeSet<String>>,
     /// Uids of the policies' objects, also of those that are gone while routers may have something of them.
     objects: BTreeMap<PolicyName, String>,
-    ids: BTreeMap<RuleKey, Id>,
+    ids: BTreeMap<SharedLimit, Id>,
     next_id: Id,
     rules: BTreeMap<Id, Rule>,
     routers: BTreeMap<String, Router>,
@@ -73,7 +65,7 @@ pub(crate) struct Core {
 
 #[derive(Debug)]
 struct Rule {
-    key: RuleKey,
+    key: SharedLimit,
     /// Tokens that come in a second, in thousandths. `None`: it is not in force, or of an object of which no good spec is
     /// known, and shares stay as they are.
     rate: Option<u64>,
@@ -86,11 +78,10 @@ struct Rule {
 }
 
 impl Core {
-    /// `revision`: beyond all that an earlier hub of this ledger gave.
-    pub(crate) fn new(revision: u64, now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             started: now,
-            revision,
+            revision: 0,
             of_before: None,
             objects: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -100,8 +91,13 @@ impl Core {
         }
     }
 
+    /// `revision`: beyond all that an earlier hub of this ledger gave.
+    pub(crate) fn begin(&mut self, revision: u64) {
+        self.revision = self.revision.max(revision);
+    }
+
     /// The rules in force, with the tokens that come to each in a second, in thousandths; and the uids of all objects.
-    pub(crate) fn set_rules(&mut self, rules: BTreeMap<RuleKey, u64>, objects: BTreeMap<PolicyName, String>) {
+    pub(crate) fn set_rules(&mut self, rules: &BTreeMap<SharedLimit, u64>, objects: BTreeMap<PolicyName, String>) {
         self.of_before
             .get_or_insert_with(|| objects.values().cloned().collect());
         self.objects = objects;
@@ -109,16 +105,16 @@ impl Core {
             rule.rate = None;
         }
         for (key, rate) in rules {
-            let id = self.id_of(key);
+            let id = self.id_of(key.clone());
             if let Some(rule) = self.rules.get_mut(&id) {
-                rule.rate = Some(rate);
+                rule.rate = Some(*rate);
             }
         }
         let routers = &self.routers;
         let is_used = |id: &Id| routers.values().any(|router| router.uses(*id));
         self.rules.retain(|id, rule| rule.rate.is_some() || is_used(id));
         self.ids.retain(|_, id| self.rules.contains_key(id));
-        for RuleKey { policy, uid, .. } in self.ids.keys() {
+        for SharedLimit { policy, uid, .. } in self.ids.keys() {
             if !self.objects.contains_key(policy) {
                 self.objects.insert(policy.clone(), uid.clone());
             }
@@ -159,7 +155,11 @@ impl Core {
         let Some(router) = self.routers.get_mut(router).filter(|router| router.is_on(epoch)) else {
             return;
         };
-        let beyond = demands.iter().map(|demand| demand.revision).filter(|said| *said < BELIEVED).max();
+        let beyond = demands
+            .iter()
+            .map(|demand| demand.revision)
+            .filter(|said| *said < BELIEVED)
+            .max();
         self.revision = self.revision.max(beyond.unwrap_or_default());
         for id in router.hear(&said) {
             let found = self.rules.get_mut(&id);
@@ -177,7 +177,9 @@ impl Core {
         let mut next = BTreeMap::<String, Shares>::new();
         for (name, router) in self.routers.iter().filter(|(_, router)| router.is_free(now)) {
             // What is not in force stays as it is for as long as the router has it: it is about to learn that.
-            let asked = router.asked().filter(|id| self.rules.get(id).is_some_and(|rule| rule.rate.is_none()));
+            let asked = router
+                .asked()
+                .filter(|id| self.rules.get(id).is_some_and(|rule| rule.rate.is_none()));
             let kept = asked.map(|id| (id, router.bound_of(id)));
             next.insert(name.clone(), kept.collect());
         }
@@ -204,9 +206,12 @@ impl Core {
     }
 
     /// What each router may be using at most, of each rule that any of them has.
-    pub(crate) fn bounds(&self) -> BTreeMap<&RuleKey, BTreeMap<&str, u32>> {
+    pub(crate) fn bounds(&self) -> BTreeMap<&SharedLimit, BTreeMap<&str, u32>> {
         let of = |id: Id| {
-            let routers = self.routers.iter().map(|(name, router)| (name.as_str(), router.bound_of(id)));
+            let routers = self
+                .routers
+                .iter()
+                .map(|(name, router)| (name.as_str(), router.bound_of(id)));
             routers.filter(|(_, bound)| *bound > 0).collect()
         };
         self.rules.iter().map(|(id, rule)| (&rule.key, of(*id))).collect()
@@ -227,10 +232,10 @@ impl Core {
         let policy: PolicyName = demand.policy.parse().ok()?;
         let uid = self.objects.get(&policy)?.clone();
         let rule = demand.rule.clone();
-        Some(self.id_of(RuleKey { policy, uid, rule }))
+        Some(self.id_of(SharedLimit { policy, uid, rule }))
     }
 
-    fn id_of(&mut self, key: RuleKey) -> Id {
+    fn id_of(&mut self, key: SharedLimit) -> Id {
         if let Some(id) = self.ids.get(&key) {
             return *id;
         }
@@ -312,20 +317,25 @@ impl Rule {
                 (*name, router.bound_of(id), goal)
             })
             .collect();
-        let lacking: u64 = steps.iter().map(|(_, bound, goal)| u64::from(goal.saturating_sub(*bound))).sum();
+        let lacking: u64 = steps
+            .iter()
+            .map(|(_, bound, goal)| u64::from(goal.saturating_sub(*bound)))
+            .sum();
         let grown = |bound: u32, goal: u32| {
             let lacks = goal.saturating_sub(bound);
             let part = u64::from(lacks) * u64::from(spare) / lacking.max(1);
             goal.min(bound + u32::try_from(part).unwrap_or(WHOLE).min(lacks))
         };
         let steps = steps.into_iter();
-        steps.map(|(name, bound, goal)| (name.clone(), grown(bound, goal))).collect()
+        steps
+            .map(|(name, bound, goal)| (name.clone(), grown(bound, goal)))
+            .collect()
     }
 }
 
 fn wire(revision: u64, shares: &Shares, rules: &BTreeMap<Id, Rule>) -> v1::Shares {
     let shares = shares.iter().filter_map(|(id, millionths)| {
-        let RuleKey { policy, uid, rule } = &rules.get(id)?.key;
+        let SharedLimit { policy, uid, rule } = &rules.get(id)?.key;
         Some(v1::RuleShare {
             policy: policy.to_string(),
             uid: uid.clone(),

@@ -54,7 +54,11 @@ mod tests {
         assert_eq!(divide(WHOLE, &[0, 0, 0, 0]), [WHOLE / 4; 4]);
         assert_eq!(divide(WHOLE, &[WHOLE, 0]), [975_000, 25_000]);
         assert_eq!(divide(WHOLE, &[600_000, 600_000, 100_000]), [450_000, 450_000, 100_000]);
-        assert_eq!(divide(WHOLE, &[100_000, 300_000]), [400_000, 600_000], "what nobody wants is divided");
+        assert_eq!(
+            divide(WHOLE, &[100_000, 300_000]),
+            [400_000, 600_000],
+            "what nobody wants is divided"
+        );
         assert_eq!(divide(1, &[WHOLE, WHOLE]).iter().sum::<u32>(), 1);
         assert!(divide(WHOLE, &[]).is_empty());
     }

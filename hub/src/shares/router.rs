@@ -77,7 +77,9 @@ impl Router {
     }
 
     pub(super) fn takes_part(&self) -> bool {
-        self.stream.as_ref().is_some_and(|stream| stream.serves && stream.is_heard)
+        self.stream
+            .as_ref()
+            .is_some_and(|stream| stream.serves && stream.is_heard)
     }
 
     /// Whether it can be told something at `now`.
@@ -105,7 +107,10 @@ impl Router {
     /// Whether it has, or was told, something of the rule.
     pub(super) fn uses(&self, rule: Id) -> bool {
         let told = self.told.as_ref().is_some_and(|told| told.most.contains_key(&rule));
-        let asked = self.stream.as_ref().is_some_and(|stream| stream.asked.contains_key(&rule));
+        let asked = self
+            .stream
+            .as_ref()
+            .is_some_and(|stream| stream.asked.contains_key(&rule));
         told || asked || self.bound.contains_key(&rule)
     }
 

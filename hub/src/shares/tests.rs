@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use portolan_wire::v1;
 
-use super::core::{Core, Message, Registered, RuleKey, UNHEARD_FOR};
+use super::core::{Core, Message, Registered, UNHEARD_FOR};
 use super::division::WHOLE;
+use crate::compile::SharedLimit;
 use crate::facts::PolicyName;
 
 mod laws;
@@ -42,8 +43,17 @@ fn a_share_grows_only_after_the_others_have_said_that_theirs_have_shrunk() {
     network.routers[0].asked = RATE;
     network.report();
     network.divide();
-    let told = |network: &Network, router: usize| network.routers[router].to_hear.back().map(|told| told.shares[0].millionths);
-    assert_eq!((told(&network, 0), told(&network, 1)), (None, Some(25_000)), "first the one that shrinks");
+    let told = |network: &Network, router: usize| {
+        network.routers[router]
+            .to_hear
+            .back()
+            .map(|told| told.shares[0].millionths)
+    };
+    assert_eq!(
+        (told(&network, 0), told(&network, 1)),
+        (None, Some(25_000)),
+        "first the one that shrinks"
+    );
     network.deliver();
     network.divide();
     assert_eq!(told(&network, 0), None, "it has heard, and has not said so");
@@ -62,7 +72,10 @@ fn demand_that_moves_is_followed_and_noise_is_not() {
     network.routers[1].asked = RATE * 3 / 4;
     network.settle(4);
     let settled = network.shares(&key(0, 0));
-    assert!(settled[1] >= 825_000 && settled.iter().sum::<u32>() == WHOLE, "{settled:?}");
+    assert!(
+        settled[1] >= 825_000 && settled.iter().sum::<u32>() == WHOLE,
+        "{settled:?}"
+    );
     let revision = network.routers[1].revision;
     for asked in [74, 76, 75, 77, 73] {
         network.routers[1].asked = asked * 1_000;
@@ -113,7 +126,11 @@ fn after_a_restart_of_the_hub_nothing_grows_until_all_have_spoken() {
     network.reconnect(0);
     network.routers[0].asked = RATE;
     network.settle(4);
-    assert_eq!(network.shares(&key(0, 0)), [500_000, 500_000], "the other may have the rest");
+    assert_eq!(
+        network.shares(&key(0, 0)),
+        [500_000, 500_000],
+        "the other may have the rest"
+    );
     network.reconnect(1);
     network.settle(4);
     assert_eq!(network.shares(&key(0, 0)), [975_000, 25_000]);

@@ -5,7 +5,6 @@ use portolan_wire::subscription::Subscription;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::compile::policies::MAX_IN_NAMESPACE;
 use crate::facts::{
     FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, Selection,
 };

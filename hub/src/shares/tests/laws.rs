@@ -37,7 +37,8 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::Divide),
         router.clone().prop_map(Step::Deliver),
         router.clone().prop_map(Step::Learn),
-        (router.clone(), prop_oneof![Just(0), 0..RATE, Just(RATE * 3)]).prop_map(|(router, asked)| Step::Ask(router, asked)),
+        (router.clone(), prop_oneof![Just(0), 0..RATE, Just(RATE * 3)])
+            .prop_map(|(router, asked)| Step::Ask(router, asked)),
         (0..1_500_u64).prop_map(Step::Advance),
     ];
     let seldom = prop_oneof![

@@ -12,10 +12,10 @@ pub(super) struct SimRouter {
     registered: bool,
     pub(super) serves: bool,
     pub(super) sees: Option<BTreeSet<PolicyName>>,
-    pub(super) shares: BTreeMap<RuleKey, u32>,
+    pub(super) shares: BTreeMap<SharedLimit, u32>,
     pub(super) revision: u64,
     /// Rules of policies that it has.
-    pub(super) has: BTreeSet<RuleKey>,
+    pub(super) has: BTreeSet<SharedLimit>,
     pub(super) asked: u64,
     /// The hub's end of its stream.
     epoch: Option<u64>,
@@ -28,7 +28,7 @@ pub(super) struct SimRouter {
 pub(super) struct Network {
     pub(super) core: Core,
     pub(super) routers: Vec<SimRouter>,
-    pub(super) rules: BTreeSet<RuleKey>,
+    pub(super) rules: BTreeSet<SharedLimit>,
     now: Instant,
     epochs: u64,
     /// Hubs so far.
@@ -36,8 +36,8 @@ pub(super) struct Network {
 }
 
 /// Rule `rule` of object `policy`; another object of the same name from 10 on.
-pub(super) fn key(policy: u32, rule: u32) -> RuleKey {
-    RuleKey {
+pub(super) fn key(policy: u32, rule: u32) -> SharedLimit {
+    SharedLimit {
         policy: format!("CircuitBreaker/ops/p{}", policy % 10).parse().unwrap(),
         uid: format!("uid-{policy}"),
         rule: format!("rule-{rule}"),
@@ -49,7 +49,7 @@ impl Network {
     pub(super) fn new(routers: usize) -> Self {
         let now = Instant::now();
         let mut network = Self {
-            core: Core::new(0, now),
+            core: Core::new(now),
             routers: Vec::new(),
             rules: BTreeSet::new(),
             now,
@@ -84,12 +84,13 @@ impl Network {
         for rule in &self.rules {
             objects.insert(rule.policy.clone(), rule.uid.clone());
         }
-        self.core.set_rules(rules.collect(), objects);
+        self.core.set_rules(&rules.collect(), objects);
     }
 
     /// A rule is in force, and routers get it.
-    pub(super) fn put_rule(&mut self, rule: RuleKey) {
-        self.rules.retain(|one| one.policy != rule.policy || one.uid == rule.uid);
+    pub(super) fn put_rule(&mut self, rule: SharedLimit) {
+        self.rules
+            .retain(|one| one.policy != rule.policy || one.uid == rule.uid);
         self.rules.insert(rule);
         self.tell_rules();
     }
@@ -185,7 +186,8 @@ impl Network {
             self.notice(router);
         }
         self.terms += 1;
-        self.core = Core::new(self.terms << 32, self.now);
+        self.core = Core::new(self.now);
+        self.core.begin(self.terms << 32);
         self.tell_rules();
         self.register();
     }
@@ -220,7 +222,7 @@ impl Network {
                 .shares
                 .into_iter()
                 .map(|share| {
-                    let key = RuleKey {
+                    let key = SharedLimit {
                         policy: share.policy.parse().unwrap(),
                         uid: share.uid,
                         rule: share.rule,
@@ -282,18 +284,18 @@ impl Network {
     }
 
     /// What each router keeps to.
-    pub(super) fn shares(&self, rule: &RuleKey) -> Vec<u32> {
+    pub(super) fn shares(&self, rule: &SharedLimit) -> Vec<u32> {
         let of = |router: &SimRouter| router.shares.get(rule).copied().unwrap_or_default();
         self.routers.iter().map(of).collect()
     }
 
     /// What registered routers have or are about to have of each rule.
-    pub(super) fn sums(&self) -> BTreeMap<RuleKey, u64> {
+    pub(super) fn sums(&self) -> BTreeMap<SharedLimit, u64> {
         let mut sums = BTreeMap::new();
         for router in self.routers.iter().filter(|router| router.registered) {
-            let mut most: BTreeMap<RuleKey, u32> = router.shares.clone();
+            let mut most: BTreeMap<SharedLimit, u32> = router.shares.clone();
             for share in router.to_hear.iter().flat_map(|told| &told.shares) {
-                let key = RuleKey {
+                let key = SharedLimit {
                     policy: share.policy.parse().unwrap(),
                     uid: share.uid.clone(),
                     rule: share.rule.clone(),
