@@ -186,10 +186,12 @@ impl Call<'_> {
             } else {
                 request.deadline
             },
-            injection: request.injection.as_deref(),
             judging: judging.map(|judging| (&*request.routing.policies, judging)),
         };
         let edge = &self.edge.parts;
+        if let Some(injection) = &request.injection {
+            ordered::happens(edge, injection, &admission).await?;
+        }
         let admitted = edge.admit.admit(&admission).await?;
         // What is reserved for a body is not its client's for as long as it likes, whatever time-out it asks for. One that
         // is streamed ends with its request first, where that is not longer.

@@ -116,6 +116,7 @@ impl Operators {
             cluster: cluster.clone(),
             namespaces: vec![v1::NamespaceGrant {
                 namespace: cluster.clone(),
+                state: v1::GrantState::Granted.into(),
                 ..v1::NamespaceGrant::default()
             }],
             ..told::MemberGrant::default()
@@ -145,14 +146,8 @@ impl Operators {
 
     /// A FaultInjection `ops/fj` holds replica `a` from now on.
     pub(crate) fn order(&self, spec: &Value) {
-        self.tell([Body::Policy(v1::Policy {
-            name: FAULT_INJECTION.to_owned(),
-            uid: "fj-uid".to_owned(),
-            generation: 1,
-            spec_json: spec.to_string(),
-            closed: Vec::new(),
-        })]);
-        self.hold(&[FAULT_INJECTION]);
+        self.tell([told::fault_injection(spec)]);
+        self.hold(&[told::FAULT_INJECTION]);
     }
 
     /// The kill switch: it is told of no more.
@@ -199,5 +194,3 @@ impl Operators {
         self.ask("a", "GET", path).await
     }
 }
-
-pub(crate) const FAULT_INJECTION: &str = "FaultInjection/ops/fj";

@@ -10,13 +10,15 @@ use http::request::Parts;
 use jiff::Timestamp;
 
 use super::completion::Completion;
-use super::{Edge, span};
+use super::{Edge, EdgeParts, span};
 use crate::decision::injection::{Circumstances, Injection};
 use crate::decision::plan::Plan;
 use crate::decision::policy;
+use crate::stage::admit::Admission;
 use crate::stage::inject::{Injector, WatchInjection};
 use crate::value::classify::{ApiRequest, Verb};
-use crate::value::injection::{Head, WatchFault, WatchPart, Who};
+use crate::value::fault::Fault;
+use crate::value::injection::{FaultName, Head, WatchFault, WatchPart, Who};
 use crate::value::snapshot::{Caller, CallerView};
 
 /// Names what was ordered for a request, on its answer.
@@ -65,6 +67,33 @@ pub(super) fn draw(request: &PlannedRequest<'_>, completion: &mut Completion) ->
     completion.record.injected = true;
     completion.names.injected = Some(names);
     Some(Box::new(drawn))
+}
+
+/// What is ordered for a request before anything else: its wait ends at once when nobody orders it any more.
+pub(super) async fn happens(edge: &EdgeParts, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
+    let Caller::Pod(view) = admission.caller else {
+        return Ok(());
+    };
+    let mut swaps = edge.routing.subscribe();
+    let taken_back = async {
+        loop {
+            let snapshot = edge.routing.load().snapshot.clone();
+            let held_by = snapshot.callers.get(&view.key).and_then(|view| view.policies.as_ref());
+            let orders = |name: &FaultName| held_by.is_some_and(|policies| policies.orders_delay(name));
+            if !injection.delayed_by.iter().any(orders) {
+                return;
+            }
+            if swaps.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    tokio::select! {
+        // What is to be told comes first.
+        biased;
+        happened = edge.admit.inject(injection, admission) => happened,
+        () = taken_back => Ok(()),
+    }
 }
 
 /// Whether a fault of running watches can happen to this one: a watch of one member as it answers has no legs, and one that

@@ -4,8 +4,6 @@
 //! Bounded: of a rule and caller that the snapshot knows no more nothing is kept past the next report. Callers: `admit` and
 //! `inject` count, `subscribe` reports.
 
-mod minute;
-
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -16,13 +14,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use self::minute::Minute;
+use crate::decision::policy::{Recent, Tick};
 use crate::value::injection::{Action, FaultName};
 use crate::value::snapshot::CallerKey;
 
 /// Rules times callers of which it is counted how often; of more only the metric tells. Some two hundred bytes each.
 const MOST: usize = 20_000;
-/// Seconds are counted from here.
+/// Time is counted from here.
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// What was injected. A closed set: the words of the metric.
@@ -83,7 +81,7 @@ struct KindLabels {
 pub(crate) struct InjectedFaults {
     by_kind: Family<KindLabels, Counter>,
     // Sharded locks: held for an addition.
-    by_rule: DashMap<(FaultName, CallerKey), Minute>,
+    by_rule: DashMap<(FaultName, CallerKey), Recent>,
 }
 
 impl InjectedFaults {
@@ -103,7 +101,7 @@ impl InjectedFaults {
         let key = (name.clone(), caller.clone());
         let known = self.by_rule.len() < MOST || self.by_rule.contains_key(&key);
         if known {
-            self.by_rule.entry(key).or_default().add(BEGUN.elapsed().as_secs());
+            self.by_rule.entry(key).or_default().count(now());
         }
     }
 
@@ -111,7 +109,7 @@ impl InjectedFaults {
     /// other; what is not is forgotten.
     pub(crate) fn report(&self, is_known: impl Fn(&FaultName, &CallerKey) -> bool) -> Vec<v1::RuleState> {
         self.by_rule.retain(|(name, caller), _| is_known(name, caller));
-        let now = BEGUN.elapsed().as_secs();
+        let now = now();
         let states = self.by_rule.iter().map(|entry| {
             let ((name, caller), count) = entry.pair();
             v1::RuleState {
@@ -130,6 +128,10 @@ impl InjectedFaults {
     pub(crate) fn count(&self, kind: Kind) -> u64 {
         self.by_kind.get_or_create(&KindLabels { kind: kind.as_str() }).get()
     }
+}
+
+fn now() -> Tick {
+    Tick::at(u64::try_from(BEGUN.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@
 //! 4. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
 //!    them fairly, so that one with many callers does not, either.
 //!
-//! Injected faults ([`delay`]) stand before these: what a test of an operator breaks must break whatever else is going on.
-//! So do the limits of CircuitBreakers (`resource::policies`): who is over one waits in no queue, and takes nothing of others'.
+//! Injected faults ([`Admit::inject`]) stand before these: what a test of an operator breaks must break whatever else is going on.
+//! Then come the limits of CircuitBreakers (`resource::policies`): who is over one waits in no queue, and takes nothing of others'.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
 //! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make
@@ -41,7 +41,6 @@ use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Place, Shared};
 use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
 pub(crate) use self::reviews::{Share, Shares};
-use crate::decision::injection::Injection;
 use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
@@ -105,8 +104,6 @@ pub(crate) struct Admission<'a> {
     pub(crate) bytes: u32,
     /// It waits no longer.
     pub(crate) deadline: Instant,
-    /// What a FaultInjection orders for it.
-    pub(crate) injection: Option<&'a Injection>,
     /// Who judges it by the limits that hold its caller; `None`: people are held by none.
     pub(crate) judging: Option<(&'a Policies, Judging<'a>)>,
 }
@@ -203,9 +200,6 @@ impl Admit {
 
     /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
     pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
-        if let Some(injection) = admission.injection {
-            self.inject(injection, admission).await?;
-        }
         if let Some((policies, judging)) = &admission.judging {
             policies.admit(judging)?;
         }

@@ -9,6 +9,8 @@
 
 mod body;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -71,6 +73,8 @@ pub(crate) struct StreamInjection {
     state: Mutex<State>,
     /// Nothing comes of it now, as ordered.
     silent: AtomicBool,
+    /// It was told that it has expired, as ordered.
+    expired: AtomicBool,
 }
 
 impl fmt::Debug for StreamInjection {
@@ -163,6 +167,7 @@ impl WatchInjection {
                 leg,
                 state: Mutex::new(state),
                 silent: AtomicBool::new(false),
+                expired: AtomicBool::new(false),
             })
         })
     }
@@ -200,6 +205,11 @@ impl StreamInjection {
     /// Whether nothing comes of it because that was ordered.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was told that it has expired because that was ordered.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.expired.load(Ordering::Relaxed)
     }
 
     fn set_silent(&self, silent: bool) {
@@ -240,6 +250,9 @@ impl StreamInjection {
     fn began(&self, index: usize) {
         let fault = self.fault(index);
         let kind = Kind::from(fault.fault.action);
+        if kind == Kind::Expire {
+            self.expired.store(true, Ordering::Relaxed);
+        }
         self.watch
             .injector
             .injected

@@ -18,7 +18,7 @@ use portolan_crds::fault_injection::FaultInjectionSpec;
 pub(crate) use self::limit::{Limit, Rate};
 pub(crate) use self::matcher::{Asked, AskedResource, Matcher};
 use self::matcher::{Empty, MatcherBuilder};
-use crate::value::injection::{Faults, RequestFault, WatchFault};
+use crate::value::injection::{FaultName, Faults, RequestFault, WatchFault};
 
 /// One CircuitBreaker or FaultInjection, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -208,6 +208,12 @@ impl CallerPolicies {
     /// All faults of running watches that match, in order of policies and then as each has them.
     pub(crate) fn watch_faults<'a>(&'a self, asked: &Asked<'_>) -> Vec<&'a WatchFault> {
         self.matching(&self.watch_faults, asked, Policy::watch_faults)
+    }
+
+    /// Whether requests are still put off by the fault of this name.
+    pub(crate) fn orders_delay(&self, name: &FaultName) -> bool {
+        let mut all = self.all(&self.http_faults, Policy::http_faults);
+        all.any(|(_, fault)| fault.name == *name && fault.delay.is_some())
     }
 
     /// All faults of running watches.

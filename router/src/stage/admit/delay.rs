@@ -14,7 +14,8 @@ use crate::value::injection::FaultName;
 use crate::value::snapshot::{Caller, CallerId};
 
 impl Admit {
-    pub(super) async fn inject(&self, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
+    /// To be asked first, if anything is ordered. Safe to drop: the wait is over then.
+    pub(crate) async fn inject(&self, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
         let tell = |kind: Kind, name: &FaultName| {
             // People are held by no policy.
             if let Caller::Pod(view) = admission.caller {

@@ -39,7 +39,6 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 life,
                 bytes: 0,
                 deadline: Instant::now() + Duration::from_secs(1),
-                injection: None,
                 judging: None,
             };
             match admit.admit(&admission).await {
@@ -97,7 +96,6 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
         life: Life::Unary,
         bytes: 0,
         deadline: Instant::now() + Duration::from_secs(1),
-        injection: None,
         judging: None,
     };
     admit.admit(&admission).await.is_ok()
@@ -126,7 +124,6 @@ async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> R
         life,
         bytes,
         deadline: Instant::now() + Duration::from_secs(1),
-        injection: None,
         judging: None,
     };
     admit.checks(&admission).await

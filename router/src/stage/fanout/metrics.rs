@@ -15,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 const FENCE_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25];
 
 /// Why merged watches tell their clients to list again.
-const EXPIRED: [&str; 7] = [
+const EXPIRED: [&str; 8] = [
     "position",
     "changed",
     "compacted",
@@ -23,6 +23,7 @@ const EXPIRED: [&str; 7] = [
     "member",
     "refused",
     "unreadable",
+    "injected",
 ];
 
 /// All values are words of this program.

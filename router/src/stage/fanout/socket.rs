@@ -1,7 +1,7 @@
 //! A merged watch over a WebSocket, as fabric8 opens every watch: the router answers 101 itself, members stream as ever.
 //!
-//! Each event is one message: text for JSON, binary for protobuf without its length. Other ends of such a watch than a close
-//! frame do not exist. Frames that clients send mean nothing but for ping and close. Callers: `edge` answers and runs.
+//! Each event is one message: text for JSON, binary for protobuf without its length. Such a watch ends with a close frame,
+//! unless a fault that was ordered cuts it. Frames that clients send mean nothing but for ping and close. Callers: `edge` answers and runs.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
-use crate::resource::upstream::Body;
+use crate::resource::upstream::{Body, BodyError};
 use crate::value::fault::Fault;
 use crate::value::media::Media;
 
@@ -118,9 +118,14 @@ where
     loop {
         tokio::select! {
             frame = body.frame() => {
-                let Some(Ok(frame)) = frame else {
-                    close(&mut socket).await;
-                    return Ok(sent);
+                let frame = match frame {
+                    Some(Ok(frame)) => frame,
+                    // A connection that breaks says no more.
+                    Some(Err(error @ BodyError::Injected(_))) => return Err(Error::Io(std::io::Error::other(error))),
+                    None | Some(Err(_)) => {
+                        close(&mut socket).await;
+                        return Ok(sent);
+                    }
                 };
                 let Ok(data) = frame.into_data() else { continue };
                 sent += data.len() as u64;

@@ -95,6 +95,8 @@ pub(super) enum Reason {
     Relist,
     /// A swap changed what it is asked.
     Replanned,
+    /// A fault that was ordered cut it.
+    Injected,
 }
 
 impl Reason {
@@ -108,6 +110,7 @@ impl Reason {
             Self::Unreadable => "unreadable",
             Self::Relist => "relist",
             Self::Replanned => "replanned",
+            Self::Injected => "injected",
         }
     }
 }
@@ -346,7 +349,11 @@ impl MergedWatch {
                         self.push(index, data);
                     }
                 }
-                Poll::Ready(Some(Err(error))) => self.lost(index, Reason::Broken, &error.to_string()),
+                Poll::Ready(Some(Err(error))) => {
+                    let ordered = matches!(error, BodyError::Injected(_));
+                    let reason = if ordered { Reason::Injected } else { Reason::Broken };
+                    self.lost(index, reason, &error.to_string());
+                }
                 Poll::Ready(None) => self.lost(index, Reason::Ended, "the member ended it"),
             },
         }

@@ -99,13 +99,7 @@ impl InjectedBody {
             Action::Stall(_) | Action::Delay(_) => None,
             Action::RepeatBookmark => self.scan.last_bookmark().cloned(),
             Action::Drop => {
-                let error = match &self.injection.leg {
-                    Some(cluster) => BodyError::Member {
-                        cluster: cluster.clone(),
-                        reason: format!("cut by FaultInjection {name}"),
-                    },
-                    None => BodyError::Injected(name.to_string()),
-                };
+                let error = BodyError::Injected(name.to_string());
                 self.ending.set(Ended::Injected);
                 self.timer.as_mut().reset(Instant::now() + LEAVES);
                 self.life = Life::Cut(error);

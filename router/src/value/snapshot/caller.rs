@@ -86,6 +86,23 @@ impl CallerView {
         format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
     }
 
+    /// Whether the same requests of both are planned the same: which policies hold a caller is nothing to where they go.
+    pub(crate) fn is_planned_as(&self, other: &Self) -> bool {
+        let Self {
+            key,
+            namespace,
+            pod,
+            service_account,
+            created_unix_seconds,
+            binding,
+            policy_names: _,
+            policies: _,
+        } = self;
+        (key, namespace, pod) == (&other.key, &other.namespace, &other.pod)
+            && (service_account, created_unix_seconds) == (&other.service_account, &other.created_unix_seconds)
+            && *binding == other.binding
+    }
+
     /// The ShardingConfig of its one shard, `namespace/name`.
     pub(crate) fn shard(&self) -> Option<String> {
         match &self.binding {

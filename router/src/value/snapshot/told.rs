@@ -170,3 +170,17 @@ pub(crate) fn upsert(previous: &Snapshot, version: &str, bodies: impl IntoIterat
     };
     apply(previous, &transaction)
 }
+
+/// The one that tests order faults by.
+pub(crate) const FAULT_INJECTION: &str = "FaultInjection/ops/fj";
+
+/// That one, with this spec.
+pub(crate) fn fault_injection(spec: &serde_json::Value) -> Body {
+    Body::Policy(v1::Policy {
+        name: FAULT_INJECTION.to_owned(),
+        uid: "fj-uid".to_owned(),
+        generation: 1,
+        spec_json: spec.to_string(),
+        closed: Vec::new(),
+    })
+}

@@ -200,6 +200,13 @@ impl MergedWatch {
 
     /// The position of the client is worth nothing any more: it has to list again.
     fn forget(&mut self, reason: &'static str, why: String) {
+        // What was ordered is no member's.
+        let ordered = |leg: &LegStream| leg.injection.as_ref().is_some_and(|injection| injection.has_expired());
+        let reason = if self.legs.iter().any(ordered) {
+            "injected"
+        } else {
+            reason
+        };
         let event = reply::error_event(&Fault::Expired(why), self.shape.media());
         self.expire(reason, event);
     }
