@@ -1,13 +1,14 @@
 //! The command lines of `portolanctl breaker` and `portolanctl breakers`.
 
-use std::path::PathBuf;
+use std::fmt;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use portolan_crds::TrafficClass;
 use portolan_crds::duration::parse_duration;
 
-use super::{HubArgs, OutputArgs};
+use super::policies::PolicyName;
+use super::{FleetHubArgs, OutputArgs};
 
 const BREAKERS_HELP: &str = "\
 One row for each breaker that is not closed, as routers report them every three seconds, and one
@@ -34,15 +35,30 @@ Examples:
   $ portolanctl breaker close east --class List --reason 'slow lists are better than none'
   $ portolanctl breaker reset east --reason 'repaired'    # also ends what is held";
 
+const CLOSE_HELP: &str = "\
+MEMBER: as `breaker open` does, but everything is sent. Needs --reason.
+
+NAMESPACE/NAME/RULE: a rule of a CircuitBreaker that opened because its bucket was empty is
+closed, for all its callers and in every router, within a second. It is closed once and not held: an empty
+bucket opens it again, and closing fills none. A breaker of the object (spec.breakers) is closed
+for all its member clusters, or for one as NAMESPACE/NAME/BREAKER@CLUSTER. Written into the object's
+annotation ctrlmesh.kusionstack.io/close: it needs the right to patch the CircuitBreaker. Rules of
+triggerPolicy ForceOpened stay open until the object says otherwise.
+
+Examples:
+  $ portolanctl breaker close east --class List --reason 'slow lists are better than none'
+  $ portolanctl policies status operators/runaway      # which rules are opened, and why
+  $ portolanctl breaker close operators/runaway/deletes --reason 'the loop is fixed'";
+
 /// What is to become of breakers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BreakerCommand {
     /// Send nothing to a member
     #[command(after_help = BREAKER_HELP)]
     Open(HoldArgs),
-    /// Send everything to a member, whatever it does
-    #[command(after_help = BREAKER_HELP)]
-    Close(HoldArgs),
+    /// Send everything to a member, whatever it does; or close a rule of a CircuitBreaker that opened
+    #[command(after_help = CLOSE_HELP)]
+    Close(CloseArgs),
     /// Close breakers once, forget what they counted, and end what is held by hand
     #[command(after_help = BREAKER_HELP)]
     Reset(ResetArgs),
@@ -51,15 +67,64 @@ pub(crate) enum BreakerCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HoldArgs {
     #[command(flatten)]
-    pub(crate) which: ResetArgs,
+    pub(crate) held: HeldArgs,
     /// Until it ends by itself; at most 30 days
     #[arg(long = "for", value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub(crate) lasts: Duration,
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct CloseArgs {
+    /// Member cluster, as `get clusters` lists it, or a rule of a CircuitBreaker, as `policies status` lists it
+    #[arg(value_name = "MEMBER|NAMESPACE/NAME/RULE", value_parser = parse_closed)]
+    pub(crate) what: Closed,
+    /// Of a member, class of requests: Unary, List, WatchStart, Upgrade, TokenReview [default: all but TokenReview]
+    #[arg(long, value_parser = parse_class)]
+    pub(crate) class: Option<TrafficClass>,
+    /// Why: whoever looks is told; needed for a member
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) hub: FleetHubArgs,
+    /// Of a member, until it ends by itself; at most 30 days [default: 1h]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) lasts: Option<Duration>,
+}
+
+/// What `breaker close` is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// All that goes to a member cluster.
+    Member(String),
+    /// One rule of one CircuitBreaker.
+    Rule(RuleName),
+}
+
+/// `NAMESPACE/NAME/RULE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RuleName {
+    pub(crate) policy: PolicyName,
+    /// As in `policies status`: of `rateLimitings`, a breaker's, or `<breaker>@<cluster>`.
+    pub(crate) rule: String,
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.policy, self.rule)
+    }
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ResetArgs {
+    #[command(flatten)]
+    pub(crate) held: HeldArgs,
+}
+
+/// Whose breakers, and why.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HeldArgs {
     /// Member cluster, as `get clusters` lists it
+    #[arg(value_parser = parse_held)]
     pub(crate) member: String,
     /// Class of requests: Unary, List, WatchStart, Upgrade, TokenReview [default: all but TokenReview]
     #[arg(long, value_parser = parse_class)]
@@ -68,10 +133,7 @@ pub(crate) struct ResetArgs {
     #[arg(long)]
     pub(crate) reason: String,
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
-    /// Folder of a fleet of `dev up`, whose hub is asked
-    #[arg(long, value_name = "DIR", conflicts_with = "hub_kubeconfig")]
-    pub(crate) dir: Option<PathBuf>,
+    pub(crate) hub: FleetHubArgs,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -81,12 +143,37 @@ pub(crate) struct BreakersArgs {
     #[arg(long, short)]
     pub(crate) watch: bool,
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
-    /// Folder of a fleet of `dev up`, whose hub is asked
-    #[arg(long, value_name = "DIR", conflicts_with = "hub_kubeconfig")]
-    pub(crate) dir: Option<PathBuf>,
+    pub(crate) hub: FleetHubArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// One word is a member cluster, three are a rule.
+fn parse_closed(text: &str) -> Result<Closed, String> {
+    let Some((namespace, rest)) = text.split_once('/') else {
+        return Ok(Closed::Member(text.to_owned()));
+    };
+    let wanted = || format!("{text:?} is neither a member cluster nor NAMESPACE/NAME/RULE");
+    let (name, rule) = rest.split_once('/').ok_or_else(wanted)?;
+    if rule.is_empty() || rule.contains('/') {
+        return Err(wanted());
+    }
+    Ok(Closed::Rule(RuleName {
+        policy: PolicyName::new(namespace, name)?,
+        rule: rule.to_owned(),
+    }))
+}
+
+/// Rules of policies have no breaker to be held.
+fn parse_held(text: &str) -> Result<String, String> {
+    if text.contains('/') {
+        return Err(
+            "only a member cluster's breakers are held and set back; `breaker close` closes a policy's rule, and \
+             triggerPolicy ForceOpened in the CircuitBreaker holds one open"
+                .to_owned(),
+        );
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_class(name: &str) -> Result<TrafficClass, String> {
@@ -123,5 +210,30 @@ mod tests {
             assert_eq!(parse_class(name), Ok(class));
         }
         assert!(parse_class("lists").is_err());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_word_is_a_member_and_three_are_a_rule() {
+        assert_eq!(parse_closed("east"), Ok(Closed::Member("east".to_owned())));
+        let Ok(Closed::Rule(rule)) = parse_closed("ops/calm/west fails@west") else {
+            unreachable!("a rule");
+        };
+        assert_eq!(rule.to_string(), "ops/calm/west fails@west");
+        for wrong in [
+            "ops/calm",
+            "ops/calm/",
+            "/calm/r",
+            "ops//r",
+            "ops/calm/r/s",
+            "Ops/calm/r",
+        ] {
+            assert!(parse_closed(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_held("ops/calm/r").unwrap_err().contains("ForceOpened"));
     }
 }

@@ -1,0 +1,177 @@
+//! One limit of two routers: the hub divides it among them by what they are asked for, and without the hub they pass no more
+//! than it says together.
+
+use std::time::Duration;
+
+use http::Method;
+use portolan_crds::CircuitBreaker;
+use portolan_testbed::eventually;
+use portolan_tests::daemon::Daemon;
+use portolan_tests::door::{Door, Line, request};
+use portolan_tests::programs::admin_get;
+use portolan_tests::routers;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::{Ground, alone};
+
+const MAP: &str = "/api/v1/namespaces/together-e/configmaps/kube-root-ca.crt";
+/// Tokens in a second, and those that are kept.
+const LIMIT: f64 = 100.0;
+const BURST: usize = 10;
+/// Requests in a second at the router that has more of them, and at the other: as fast as the limit, an even division would
+/// leave a part of it to nobody.
+const MORE: f64 = 150.0;
+const LESS: f64 = 30.0;
+/// Before anything is counted.
+const WARM: Duration = Duration::from_secs(4);
+/// While the hub is away.
+const AWAY: Duration = Duration::from_secs(5);
+/// Between two looks at what is due.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How long is counted.
+fn window() -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "a setting of this test alone")]
+    let configured = std::env::var("PORTOLAN_SHARED_SECONDS").ok();
+    let seconds = configured.and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(15))
+}
+
+/// One request that was let through: when it was sent, and when answered. It took its token in between.
+type Passed = (Instant, Instant);
+
+/// What was asked, and what of it was let through.
+#[derive(Default)]
+struct Told {
+    asked: usize,
+    passed: Vec<Passed>,
+}
+
+/// Asks one router as often as `rate` says, in a second, of the time since it began.
+async fn ask(line: Line, lasts: Duration, rate: impl Fn(Duration) -> f64) -> Told {
+    let (line, begun) = (std::sync::Arc::new(line), Instant::now());
+    let (mut told, mut due, mut last) = (Told::default(), 0.0, Duration::ZERO);
+    let mut answers = JoinSet::new();
+    while begun.elapsed() < lasts {
+        let now = begun.elapsed();
+        due += rate(now) * (now - last).as_secs_f64();
+        last = now;
+        while due >= 1.0 {
+            due -= 1.0;
+            told.asked += 1;
+            let line = line.clone();
+            answers.spawn(async move {
+                let sent = Instant::now();
+                let answer = line.ask(request(Method::GET, MAP, &[], &[]).unwrap()).await.unwrap();
+                assert!(
+                    matches!(answer.status, 200 | 429),
+                    "{} {}",
+                    answer.status,
+                    answer.message()
+                );
+                (answer.status == 200).then(|| (sent, Instant::now()))
+            });
+        }
+        sleep_until(begun + now + TICK).await;
+    }
+    told.passed = answers.join_all().await.into_iter().flatten().collect();
+    told
+}
+
+/// Both routers at once, and what was let through together.
+async fn both(doors: [&Door; 2], lasts: Duration, rates: [impl Fn(Duration) -> f64; 2]) -> Told {
+    let [one, other] = [doors[0].open().await.unwrap(), doors[1].open().await.unwrap()];
+    let [rate, other_rate] = rates;
+    let (mut one, other) = tokio::join!(ask(one, lasts, rate), ask(other, lasts, other_rate));
+    one.asked += other.asked;
+    one.passed.extend(other.passed);
+    one.passed.sort_unstable();
+    one
+}
+
+/// Most that took their tokens within any one second, for certain.
+fn most_in_a_second(passed: &[Passed]) -> usize {
+    let within = |from: Instant| {
+        let end = from + Duration::from_secs(1);
+        let after = passed.iter().filter(|(sent, _)| *sent >= from);
+        after
+            .take_while(|(sent, _)| *sent <= end)
+            .filter(|(_, answered)| *answered <= end)
+            .count()
+    };
+    passed.iter().map(|(sent, _)| within(*sent)).max().unwrap_or_default()
+}
+
+async fn second_router(ground: &Ground, policy: &CircuitBreaker) -> Daemon {
+    let hub = routers::hub_of(&ground.world).unwrap();
+    let router = routers::start(&ground.world, "second", &hub, &[]).await.unwrap();
+    router.ready().await;
+    let uid = policy.metadata.uid.clone().unwrap();
+    eventually("the second router has the limit", || async {
+        let page = admin_get(router.admin(), "/policies")
+            .await
+            .map_err(|error| error.to_string())?;
+        let told: Value = serde_json::from_str(&page).unwrap();
+        let mut all = told["policies"].as_array().unwrap().iter();
+        all.any(|policy| policy["uid"] == uid).then_some(()).ok_or(page)
+    })
+    .await;
+    router
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_routers_share_a_limit_as_they_are_asked() {
+    let ground = alone().await;
+    let first = ground.caller("together").await;
+    let limit = json!({"rateLimitings": [{
+        "name": "reads", "triggerPolicy": "LimiterOnly", "scope": "Shared",
+        "bucket": {"burst": BURST, "interval": "1s", "limit": LIMIT as u64},
+        "resourceRules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"], "namespaces": ["together-e"]}],
+    }]});
+    let policy: CircuitBreaker = ground.hold("together", limit).await;
+    let second = second_router(&ground, &policy).await;
+    let mut other = first.clone();
+    second.bind().clone_into(&mut other.address);
+
+    both([&first, &other], WARM, [|_| MORE, |_| LESS]).await;
+    let window = window();
+    // The middle third moves from the one to the other.
+    let moved = move |now: Duration| (now.as_secs_f64() / window.as_secs_f64() * 3.0 - 1.0).clamp(0.0, 1.0);
+    let rates = [false, true].map(|to| {
+        move |now: Duration| {
+            let here = if to { moved(now) } else { 1.0 - moved(now) };
+            LESS + (MORE - LESS) * here
+        }
+    });
+    let told = both([&first, &other], window, rates).await;
+    let seconds = window.as_secs_f64();
+    let (asked, passed) = (told.asked as f64 / seconds, told.passed.len() as f64 / seconds);
+    println!("of {asked:.1} in a second {passed:.1} pass, over {seconds} s");
+    assert!(passed <= LIMIT * 1.05, "{passed} in a second");
+    // A machine that cannot ask so often says nothing about what is let through.
+    if asked >= 0.95 * (MORE + LESS) {
+        assert!(passed >= LIMIT * 0.95, "{passed} in a second");
+    }
+    let line = ground.told("operators/together", &["reads", " all "]).await;
+    println!("{line}");
+
+    let mut hub = ground.world.fleet.take_over("hub").await.unwrap();
+    hub.kill().await.unwrap();
+    let mut all = Vec::new();
+    for rates in [[MORE, LESS], [LESS, MORE]] {
+        let told = both([&first, &other], AWAY, rates.map(|rate| move |_| rate)).await;
+        all.extend(told.passed);
+    }
+    let (most, seconds) = (most_in_a_second(&all), 2.0 * AWAY.as_secs_f64());
+    println!(
+        "without the hub {:.1} in a second pass, {most} at most",
+        all.len() as f64 / seconds
+    );
+    assert!(!all.is_empty(), "a router goes on with its last share");
+    assert!(most as f64 <= LIMIT + BURST as f64, "{most} in one second");
+    hub.start_again().await.unwrap();
+    hub.ready().await;
+    ground.delete(&policy).await;
+}
