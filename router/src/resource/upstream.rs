@@ -375,6 +375,7 @@ impl Upstream {
 
     /// Sends over HTTP/2 and awaits the answer's head. `long`: over the connections of watches. `first`: before
     /// requests that wait for a connection. The URI is path and query; authority is the endpoint's.
+    #[cfg(test)]
     pub(crate) async fn send(
         &self,
         long: bool,

@@ -211,11 +211,6 @@ mod tests {
         }
         assert!(parse_class("lists").is_err());
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn one_word_is_a_member_and_three_are_a_rule() {

@@ -208,6 +208,8 @@ mod tests {
             pod: pod.to_owned(),
             service_account: "op".to_owned(),
             created_unix_seconds: None,
+            policy_names: Arc::default(),
+            policies: None,
             binding: Binding::None,
         }))
     }
