@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use http::header::RETRY_AFTER;
-use http::{Response, StatusCode};
+use http::Response;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
