@@ -1,12 +1,14 @@
 //! The router's own pages on the admin server: `/configz` (what is routed where, without a secret), `/explain` (the plan of
 //! a request and why), `/endpoints` (which of a member's API servers get its requests), `/watches` (open merged watches and
-//! their legs). Callers: `app`; `portolanctl explain` and `watch-state` read `/explain` and `/watches`.
+//! their legs), and `/policies` (limits and breakers of callers). Callers: `app`; `portolanctl explain` and `watch-state` read `/explain` and `/watches`.
+
+mod policies;
 
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, Method, Uri};
 use serde::Deserialize;
@@ -37,13 +39,15 @@ pub(crate) struct Pages {
 impl Pages {
     /// `/configz`.
     pub(crate) fn configz(&self) -> Value {
+        let routing = self.routing.load();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "config": self.config,
             "hubConnected": self.hub.is_connected(),
-            "snapshot": self.routing.load().snapshot.configz(),
+            "snapshot": routing.snapshot.configz(),
             "breakers": self.breakers(),
             "endpoints": self.endpoints(),
+            "policies": routing.policies.page(&routing.snapshot),
         })
     }
 
@@ -67,6 +71,8 @@ impl Pages {
                 "/watches",
                 get(|State(pages): State<Self>| async move { Json(pages.open.describe()) }),
             )
+            .route("/policies", get(policies::policies))
+            .route("/policies/try", post(policies::try_policy))
             .with_state(self)
     }
 
@@ -159,6 +165,7 @@ async fn explain(State(pages): State<Pages>, Query(question): Query<Question>) -
         "request": describe_request(&request),
         "plan": describe_plan(&planned),
         "why": planned.why(),
+        "policies": policies::explain(&routing, &caller, &request, &planned.plan),
         "generation": snapshot.generation,
     })))
 }

@@ -26,6 +26,7 @@ use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::{Enroller, HubCa};
 use crate::resource::injected::InjectedFaults;
 use crate::resource::load::{Load, LoadMetrics};
+use crate::resource::policies::PolicyCollector;
 use crate::resource::queues::QueueMetrics;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
 use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
@@ -94,6 +95,7 @@ struct Metrics {
     discovery: DiscoveryMetrics,
     dispatch: DispatchMetrics,
     requests: Arc<RequestMetrics>,
+    /// Of the policies, which report them.
     injected: Arc<InjectedFaults>,
 }
 
@@ -151,7 +153,10 @@ fn register(parts: &Parts, registry: &Registry) {
     registry.scope("faults", |part| metrics.injected.register(part));
     registry.scope("requests", |part| metrics.requests.register(part));
     registry.scope("fanout", |part| parts.open.metrics.register(part));
+    let policies = &parts.routing.load().policies;
+    registry.scope("policy", |part| policies.metrics.register(part));
     registry.root(|root| {
+        root.register_collector(Box::new(PolicyCollector(policies.clone())));
         root.register_collector(Box::new(RoutingCollector(parts.routing.clone())));
         root.register_collector(Box::new(OpenCollector(parts.open.clone())));
     });
@@ -162,13 +167,17 @@ fn parts(config: Config, tasks: &Tasks, members: Tasks) -> anyhow::Result<Parts>
         .follow(tasks, DEFAULT_RELOAD_PERIOD)
         .context("--hub-ca")?;
     let routing = RoutingStore::new(config.timeouts.connect, members);
+    let metrics = Metrics {
+        injected: routing.load().policies.injected.clone(),
+        ..Metrics::default()
+    };
     Ok(Parts {
         config,
         routing,
         reviews: HubReviews::default(),
         identity: IdentityStore::empty(),
         hub_ca,
-        metrics: Metrics::default(),
+        metrics,
         open: OpenWatches::new(FanOutMetrics::default()),
         readiness: Readiness::new(),
         registry: Registry::new("router"),

@@ -13,6 +13,7 @@ pub(crate) mod injected;
 pub(crate) mod keyed;
 pub(crate) mod load;
 pub(crate) mod other_leases;
+pub(crate) mod policies;
 pub(crate) mod question;
 pub(crate) mod queues;
 pub(crate) mod routing;

@@ -12,12 +12,14 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 pub(crate) use self::bucket::MILLIONTHS;
 pub(crate) use self::demand::Demand;
-pub(crate) use self::judge::{Denied, Judged, Met, Why, judge, would_deny};
+pub(crate) use self::judge::{Denied, Met, Why, judge, would_deny};
 pub(crate) use self::recent::Recent;
 pub(crate) use self::rule::{Look, RuleState, Stands};
-use crate::decision::plan::Plan;
+use crate::decision::plan::{Candidate, FanLeg, Plan};
 use crate::value::classify::ApiRequest;
 use crate::value::policy::{Asked, AskedResource};
 
@@ -65,17 +67,39 @@ pub(crate) fn asked<'a>(request: &'a ApiRequest, clusters: &'a [&'a str], electi
 
 /// The members that a request goes to by its plan, or may go to. None: the router answers it itself, and no policy is asked.
 pub(crate) fn clusters(plan: &Plan) -> Vec<&str> {
+    members(plan).into_iter().map(|cluster| &**cluster).collect()
+}
+
+fn members(plan: &Plan) -> Vec<&Arc<str>> {
     match plan {
         Plan::Forward(forward) => vec![&forward.target.cluster],
-        Plan::FanOut(fan) => fan.legs.iter().map(|leg| &**leg.cluster()).collect(),
-        Plan::Choose(choose) => choose
-            .candidates
-            .iter()
-            .map(|one| &*one.forward.target.cluster)
-            .collect(),
-        Plan::DeleteEach(parts) => parts.iter().map(|one| &*one.forward.target.cluster).collect(),
-        Plan::Discovery(wanted) => wanted.members.iter().map(|one| &*one.cluster).collect(),
+        Plan::FanOut(fan) => fan.legs.iter().map(FanLeg::cluster).collect(),
+        Plan::Choose(choose) => of_candidates(&choose.candidates),
+        Plan::DeleteEach(parts) => of_candidates(parts),
+        Plan::Discovery(wanted) => wanted.members.iter().map(|one| &one.cluster).collect(),
         Plan::Local(_) | Plan::Refuse(_) => Vec::new(),
+    }
+}
+
+fn of_candidates(candidates: &[Candidate]) -> Vec<&Arc<str>> {
+    candidates.iter().map(|one| &one.forward.target.cluster).collect()
+}
+
+/// What policies must know of a plan, once the plan itself is on its way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// See [`clusters`].
+    pub(crate) clusters: Vec<Arc<str>>,
+    /// See [`is_election`].
+    pub(crate) election: bool,
+}
+
+impl Reach {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self {
+            clusters: members(plan).into_iter().cloned().collect(),
+            election: is_election(plan),
+        }
     }
 }
 

@@ -60,6 +60,7 @@ pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
         plan = field::Empty,
         clusters = field::Empty,
         portolan.fault = field::Empty,
+        portolan.policy = field::Empty,
     );
     telemetry::set_parent(&span, received.clone());
     span
@@ -143,4 +144,7 @@ pub(super) fn answered(span: &Span, status: StatusCode) {
 /// Faults carry no secrets: they are what the client is told.
 pub(super) fn failed(span: &Span, fault: &Fault) {
     span.record("otel.status_description", short(&fault.to_string()));
+    if let Fault::Policy(refusal) = fault {
+        span.record("portolan.policy", &*refusal.rule);
+    }
 }

@@ -7,18 +7,22 @@
 //! `dispatch::outcome`), the router's own look at `/readyz` (`upstream::readyz`), and rate limits.
 
 mod askers;
+mod beside;
 mod by_hand;
 mod core;
 mod pace;
+mod pass;
 mod shared;
 mod window;
 
 use std::time::Duration;
 
+pub(crate) use self::beside::{Beside, BesidePass};
 pub(crate) use self::by_hand::{ByHand, Held};
 pub(crate) use self::core::{Outcome, Probe, Readyz, State, Transition};
 pub(crate) use self::pace::Size;
-pub(crate) use self::shared::{Breaker, Change, Pass, Refused, Report};
+pub(crate) use self::pass::Pass;
+pub(crate) use self::shared::{Breaker, Change, Refused, Report};
 
 /// Failures in a row that open the breaker.
 pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;

@@ -21,6 +21,7 @@ pub(crate) use self::metrics::RoutingCollector;
 use super::alone::Alone;
 use super::catch_up::CatchUp;
 use super::other_leases::OtherLeases;
+use super::policies::Policies;
 use super::question::Questions;
 use super::upstream::{Connector, Upstreams};
 use crate::value::kinds::{Kinds, MemberKinds};
@@ -37,6 +38,8 @@ pub(crate) struct Routing {
     pub(crate) kinds: Arc<Kinds>,
     /// Of the snapshot's members, all of them.
     pub(crate) upstreams: Arc<Upstreams>,
+    /// What the snapshot's policies remember of callers: one for the life of this router.
+    pub(crate) policies: Arc<Policies>,
 }
 
 /// Where the current routing is kept, and who is woken when it changes.
@@ -73,6 +76,7 @@ impl Routing {
             snapshot: snapshot.clone(),
             kinds: self.kinds.clone(),
             upstreams: Arc::new(connector.follow(&self.upstreams, &snapshot.targets)),
+            policies: self.policies.clone(),
         };
         let stays = |cluster: &str| {
             let before = self.snapshot.targets.get(cluster);
@@ -112,6 +116,8 @@ impl RoutingStore {
     /// Routes by another snapshot from now on, then wakes the subscribers. There must be one who swaps.
     pub(crate) fn swap(&self, snapshot: Snapshot) {
         let snapshot = Arc::new(snapshot);
+        // Before anybody is ruled by it: no request finds rules that its state has not followed to.
+        self.load().policies.follow(&snapshot);
         self.current.rcu(|before| before.next(&snapshot, &self.connector));
         self.connector.changed();
         self.generation.send_replace(snapshot.generation);

@@ -7,6 +7,7 @@
 
 mod hub_state;
 mod metrics;
+mod policies;
 mod session;
 
 use std::convert::Infallible;

@@ -13,7 +13,7 @@
 //!    them fairly, so that one with many callers does not, either.
 //!
 //! Injected faults ([`Admit::inject`]) stand before these: what a test of an operator breaks must break whatever else is going on.
-//! Rate limits will, too: who is over a limit must wait in no queue.
+//! So do the limits of CircuitBreakers (`resource::policies`): who is over one waits in no queue, and takes nothing of others'.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
 //! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make
@@ -45,6 +45,7 @@ use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
 use crate::resource::load::{Level, Load};
+use crate::resource::policies::{Judging, Policies};
 use crate::resource::queues::{Class, QueueKind};
 use crate::resource::upstream::Body;
 use crate::value::classify::{ApiRequest, Verb};
@@ -103,6 +104,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) bytes: u32,
     /// It waits no longer.
     pub(crate) deadline: Instant,
+    /// Who judges it by the limits that hold its caller; `None`: people are held by none.
+    pub(crate) judging: Option<(&'a Policies, Judging<'a>)>,
 }
 
 /// What a request holds until its answer is over. The permits are dropped before the entry that they are counted in.
@@ -197,6 +200,9 @@ impl Admit {
 
     /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
     pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
+        if let Some((policies, judging)) = &admission.judging {
+            policies.admit(judging)?;
+        }
         let modest = || self.shared.is_modest(&admission.caller.tenant());
         let shed = admission
             .sheds_from()

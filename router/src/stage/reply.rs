@@ -187,6 +187,10 @@ impl Fault {
             },
             Self::UnsupportedMediaType(_) => "UnsupportedMediaType",
             Self::Internal(_) => "InternalError",
+            Self::Policy(_) => match self.status_code() {
+                StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+                _ => "ServiceUnavailable",
+            },
             Self::Injected(injected) => reason_of_code(injected.code, injected.creates),
         }
     }

@@ -79,9 +79,62 @@ pub(crate) enum Fault {
     /// 500: a fault of the router itself.
     #[error("{0}")]
     Internal(String),
+    /// 429 or 503: a CircuitBreaker of the caller's refuses it. Nothing was sent.
+    #[error("{} refuses this request: {}", .0.rule, .0.why)]
+    Policy(Box<PolicyRefusal>),
     /// What a FaultInjection orders a request to be answered. Nothing was sent.
     #[error("FaultInjection {} has this request answered {}, as ordered", .0.name, .0.code.as_str())]
     Injected(Box<InjectedFault>),
+}
+
+/// Why a CircuitBreaker refuses a request.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PolicyRefusal {
+    /// `<kind>/<namespace>/<name>/<rule>`.
+    pub(crate) rule: String,
+    pub(crate) by: RefusedBy,
+    /// For people.
+    pub(crate) why: String,
+    /// A list or the start of a watch: informers list anew after a 503.
+    pub(crate) collection: bool,
+    /// Where a `Retry-After` is told.
+    pub(crate) retry_after_seconds: u32,
+}
+
+/// What of a CircuitBreaker refuses. A closed set: the words of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RefusedBy {
+    /// An empty bucket.
+    Limit,
+    /// A rule that has opened.
+    Opened,
+    /// `ForceOpened`.
+    Forced,
+    /// A breaker of the caller's, for one member.
+    Breaker,
+}
+
+impl RefusedBy {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Limit, Self::Opened, Self::Forced, Self::Breaker];
+
+    /// The word.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limited",
+            Self::Opened => "opened",
+            Self::Forced => "forced",
+            Self::Breaker => "breaker",
+        }
+    }
+}
+
+impl PolicyRefusal {
+    /// Over a limit there is always a time to come again. What is opened is told so to who lists or watches; others would
+    /// repeat it in the worker's own time.
+    fn says_when(&self) -> bool {
+        self.collection || self.by == RefusedBy::Limit
+    }
 }
 
 /// An error that was ordered.
@@ -162,6 +215,8 @@ impl Fault {
             },
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Policy(refusal) if refusal.says_when() => StatusCode::TOO_MANY_REQUESTS,
+            Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Injected(injected) => injected.code,
         }
     }
@@ -184,6 +239,7 @@ impl Fault {
             Self::Members(_) => "members",
             Self::UnsupportedMediaType(_) => "unsupported-media-type",
             Self::Internal(_) => "internal",
+            Self::Policy(_) => "policy",
             Self::Injected(_) => "injected",
         }
     }
@@ -204,6 +260,7 @@ impl Fault {
             // Their causes name them.
             | Self::Members(_)
             | Self::Internal(_) => Origin::Router,
+            Self::Policy(refusal) => Origin::Policy(format!("{}: {}", refusal.rule, refusal.why)),
             Self::Injected(injected) => Origin::Policy(format!("FaultInjection/{}: ordered", injected.name)),
             Self::BadRequest(_)
             | Self::Unauthenticated(_)
@@ -225,6 +282,7 @@ impl Fault {
             Self::TooManyRequests {
                 retry_after_seconds, ..
             } => Some(*retry_after_seconds),
+            Self::Policy(refusal) if refusal.says_when() => Some(refusal.retry_after_seconds),
             Self::Unavailable {
                 sent: false,
                 cluster: None,

@@ -166,12 +166,14 @@ impl CallerPolicies {
         &self.policies
     }
 
-    /// The rules of `rateLimitings`.
-    pub(crate) fn limit_rules(&self) -> &RuleSet {
-        &self.limits
+    /// Ids of the limits that a request meets. Nothing is allocated where it meets none.
+    pub(crate) fn limits_met(&self, asked: &Asked<'_>) -> Vec<usize> {
+        let mut ids = Vec::new();
+        self.limits.each(asked, |id| ids.push(id));
+        ids
     }
 
-    /// All limits with their policies; their places are the ids by which [`RuleSet::each`] tells them.
+    /// All limits with their policies; their places are their ids.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (&Arc<Policy>, &Arc<Limit>)> {
         self.all(&self.limits, Policy::limits)
     }

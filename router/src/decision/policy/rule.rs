@@ -198,12 +198,6 @@ impl RuleState {
         self.asked
     }
 
-    /// Whether the bucket refused of late.
-    pub(crate) fn is_short(&self, now: Tick) -> bool {
-        self.spell
-            .is_some_and(|(_, last)| now.since(last) <= nanoseconds(SPELL_PAUSE))
-    }
-
     /// How it stands, for who looks; what time has brought is in it.
     pub(crate) fn stands(&mut self, limit: &Limit, now: Tick) -> Stands {
         self.pass_time(limit, now);

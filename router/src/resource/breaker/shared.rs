@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use super::Settings;
 use super::askers::{Askers, Group, Reach};
 use super::by_hand::{ByHand, Held};
-use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Ticket, Transition, Why};
+use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Transition, Why};
 use super::pace::{Pace, Size};
+use super::pass::Pass;
 use crate::value::snapshot::{Caller, CallerId};
 
 /// A client comes again after so long at most, however long a breaker is held open by hand: it may be let go before.
@@ -130,6 +131,7 @@ impl Breaker {
             began: None,
             took: None,
             caller: caller.cloned(),
+            beside: Vec::new(),
             told: false,
         };
         self.lapse(&mut inner);
@@ -295,7 +297,7 @@ impl Breaker {
         self.inner.lock().askers.refused(Instant::now())
     }
 
-    fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
+    pub(super) fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
         if inner.by_hand.held.is_some() {
@@ -449,50 +451,5 @@ impl Inner {
             Admission::Refuse { .. } => None,
         })?;
         core.record(ticket, outcome, now, rand::random())
-    }
-}
-
-/// The right to send one request to the member.
-#[derive(Debug)]
-pub(crate) struct Pass {
-    breaker: Arc<Breaker>,
-    /// Of the breaker for all; `None` where that does not concern the caller.
-    ticket: Option<Ticket>,
-    /// Of the caller's own, if it has one.
-    own: Option<Ticket>,
-    /// What letting it through changed.
-    began: Option<Transition>,
-    /// Until the head of the answer, if that says something of the member.
-    took: Option<(Duration, Size)>,
-    caller: Option<Caller>,
-    told: bool,
-}
-
-impl Pass {
-    /// What letting it through changed: it may be the one that decides.
-    pub(crate) fn began(&mut self) -> Option<Transition> {
-        self.began.take()
-    }
-
-    /// How long the head of its answer took.
-    pub(crate) fn took(&mut self, took: Duration, size: Size) {
-        self.took = Some((took, size));
-    }
-
-    /// Tells how the request ended; returns what that changed.
-    pub(crate) fn record(mut self, outcome: Outcome) -> Option<Change> {
-        self.told = true;
-        let breaker = self.breaker.clone();
-        breaker.record(&mut self, outcome)
-    }
-}
-
-impl Drop for Pass {
-    fn drop(&mut self) {
-        // The request was given up before it had an outcome: a probe's place must not stay taken.
-        if !self.told {
-            let breaker = self.breaker.clone();
-            breaker.record(self, Outcome::Neutral);
-        }
     }
 }

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_runtime::Chain;
-use portolan_wire::protocol::CURSOR_FORMAT_2;
+use portolan_wire::protocol::{CURSOR_FORMAT_2, POLICIES};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::SessionError;
+use crate::resource::policies::{SharesFile, ToldShares};
 use crate::resource::routing::RoutingStore;
 use crate::resource::state::{Kept, StateError, StateFile};
 use crate::value::snapshot::build::{Transaction, apply};
@@ -33,6 +34,7 @@ const MOST_DOUBLINGS: u32 = 6;
 pub(crate) struct HubState {
     routing: Arc<RoutingStore>,
     file: StateFile,
+    shares: SharesFile,
     /// As they came, of what the snapshot was made of. `Arc`: handed to a thread that writes them.
     resources: HashMap<v1::ResourceRef, Arc<v1::Resource>>,
     changed: bool,
@@ -63,6 +65,7 @@ impl HubState {
         Self {
             routing,
             file,
+            shares: SharesFile::in_folder(state_dir),
             resources: HashMap::new(),
             changed: false,
             owes_save: false,
@@ -84,8 +87,9 @@ impl HubState {
 
     /// For `RouterHello`.
     pub(super) fn capabilities(&self) -> Vec<String> {
-        let reads = !self.held_to_format_1;
-        reads.then(|| CURSOR_FORMAT_2.to_owned()).into_iter().collect()
+        let reads = (!self.held_to_format_1).then_some(CURSOR_FORMAT_2);
+        let all = reads.into_iter().chain([POLICIES]);
+        all.map(str::to_owned).collect()
     }
 
     pub(super) fn routing(&self) -> &Arc<RoutingStore> {
@@ -98,6 +102,9 @@ impl HubState {
 
     /// Serves the state file. False if there is none that can be served. Blocking.
     pub(super) fn load(&mut self) -> bool {
+        let (policies, shares) = (&self.routing.load().policies, self.shares.load());
+        policies.reshare(shares.clone());
+        policies.secured(shares);
         match self.file.load() {
             Ok(None) => false,
             Ok(Some(kept)) => {
@@ -147,6 +154,25 @@ impl HubState {
         self.routing.swap(applied.snapshot);
         self.keep(transaction, &applied.rejected);
         applied.rejected
+    }
+
+    /// This router's shares of limits are others from now on.
+    pub(super) async fn reshare(&self, told: ToldShares) {
+        self.routing.load().policies.reshare(told);
+        self.secure_shares().await;
+    }
+
+    /// Writes the shares, if the file has others. Until it has them the hub is told of those: a router that was killed meanwhile
+    /// would come back with more than it has. A failure warns, and is tried again with the next report.
+    pub(super) async fn secure_shares(&self) {
+        let policies = self.routing.load().policies.clone();
+        let Some(told) = policies.unsecured() else { return };
+        let (file, saved) = (self.shares.clone(), told.clone());
+        match tokio::task::spawn_blocking(move || file.save(&saved)).await {
+            Ok(Ok(())) => policies.secured(told),
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "shares of limits were not written"),
+            Err(error) => tracing::warn!(%error, "the thread that writes shares of limits ended"),
+        }
     }
 
     /// The hub's stream has ended, or there is none yet: what it said last of labels holds for a while.

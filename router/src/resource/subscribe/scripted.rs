@@ -62,6 +62,7 @@ pub(crate) struct HubSession {
     messages: Streaming<v1::RouterMessage>,
     updates: mpsc::Sender<Result<v1::RouterUpdate, Status>>,
     pub(crate) reports: Vec<v1::BreakerReport>,
+    pub(crate) policies: Vec<v1::PolicyReport>,
 }
 
 #[derive(Clone)]
@@ -157,11 +158,12 @@ impl HubSession {
             .expect("the router listens");
     }
 
-    /// The next message that is no breaker report; those are kept.
+    /// The next message that is no report; those are kept.
     pub(crate) async fn receive(&mut self) -> In {
         loop {
             match self.any().await {
                 In::Breakers(report) => self.reports.push(report),
+                In::Policies(report) => self.policies.push(report),
                 other => return other,
             }
         }
@@ -202,6 +204,7 @@ impl RouterControl for Service {
             messages,
             updates,
             reports: Vec::new(),
+            policies: Vec::new(),
         };
         self.sessions
             .send(session)

@@ -19,9 +19,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::hub_state::HubState;
+use super::policies::PolicyReports;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
 use crate::resource::other_leases::OtherLease;
+use crate::resource::policies::ToldShares;
 use crate::resource::question;
 use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
@@ -108,6 +110,7 @@ impl Session {
         let mut last_answers = routing.last_answers.carry();
         let mut breakers = routing.breaker_changes();
         let mut report_at = Instant::now();
+        let mut policies = PolicyReports::new(routing.load().policies.clone());
         loop {
             tokio::select! {
                 update = self.updates.message() => {
@@ -115,10 +118,12 @@ impl Session {
                     match &update.kind {
                         Some(In::CaughtUp(caught_up)) => views.answered(caught_up.id),
                         Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
+                        Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
                         _ => {}
                     }
                     if let Some(commit) = self.take(update)? {
                         let rejected = self.commit(&commit, state, metrics);
+                        routing.load().policies.heard_hub();
                         ready.ready();
                         state.secure().await?;
                         self.send(answer(commit.nonce, rejected)).await?;
@@ -131,6 +136,12 @@ impl Session {
                 () = tokio::time::sleep_until(report_at) => {
                     report_at = Instant::now() + REPORT_EVERY;
                     self.send(Out::Breakers(report(&routing))).await?;
+                }
+                () = policies.due() => {
+                    state.secure_shares().await;
+                    if let Some(report) = policies.next(&routing.load().snapshot) {
+                        self.send(Out::Policies(report)).await?;
+                    }
                 }
                 () = state.save_due() => state.save_if_changed().await,
                 _ = self.identity.changed() => return Err(SessionError::Renewed),
@@ -166,9 +177,9 @@ impl Session {
             }
             Some(In::Trust(trust)) => self.news.put(trust),
             // The session's own loop reads it.
-            Some(In::CaughtUp(_) | In::Alone(_)) => {}
+            Some(In::CaughtUp(_) | In::Alone(_) | In::Shares(_)) => {}
             // Of a newer hub: what this router does not know it was not promised to need.
-            Some(In::Shares(_)) | None => tracing::debug!("an update of an unknown kind"),
+            None => tracing::debug!("an update of an unknown kind"),
         }
         Ok(None)
     }

@@ -39,6 +39,7 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 life,
                 bytes: 0,
                 deadline: Instant::now() + Duration::from_secs(1),
+                judging: None,
             };
             match admit.admit(&admission).await {
                 Ok(_) => assert!(served, "{path} at {in_use}"),
@@ -95,6 +96,7 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
         life: Life::Unary,
         bytes: 0,
         deadline: Instant::now() + Duration::from_secs(1),
+        judging: None,
     };
     admit.admit(&admission).await.is_ok()
 }
@@ -122,6 +124,7 @@ async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> R
         life,
         bytes,
         deadline: Instant::now() + Duration::from_secs(1),
+        judging: None,
     };
     admit.checks(&admission).await
 }

@@ -17,12 +17,13 @@ use super::outcome::{End, Kind, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
-use crate::resource::breaker::{Change, Outcome, Pass, Refused, Size, State};
+use crate::resource::breaker::{BesidePass, Change, Outcome, Pass, Refused, Size, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
-use crate::value::traffic::TrafficClass;
+use crate::value::snapshot::Caller;
+use crate::value::traffic::{Effect, TrafficClass};
 
 /// Without an answer, and without a connection. A wrong suspicion costs the member one `/readyz`.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
@@ -142,6 +143,7 @@ fn is_retryable(error: &UpstreamError) -> bool {
 impl Run {
     pub(super) fn pass_breaker(&self) -> Result<Pass, Fault> {
         let forward = &self.leg.forward;
+        let beside = self.ask_beside()?;
         let breaker = self.upstream.breaker(forward.traffic.class);
         let pass = breaker.admit(Some(&self.leg.caller), self.leg.probe());
         let pass = pass.map_err(|refused| {
@@ -149,8 +151,29 @@ impl Run {
             refusal(&self.upstream, forward.traffic.class, &refused)
         });
         let mut pass = pass.map_err(|message| forward.unavailable(message))?;
+        pass.beside(beside);
         self.upstream.changed(forward.traffic.class, pass.began());
         Ok(pass)
+    }
+
+    /// Asks the breakers that CircuitBreakers give the caller for this member; renewals of its own election are none of their
+    /// business.
+    fn ask_beside(&self) -> Result<Vec<BesidePass>, Fault> {
+        let (leg, forward) = (&self.leg, &self.leg.forward);
+        let Caller::Pod(view) = &leg.caller else {
+            return Ok(Vec::new());
+        };
+        if forward.is_priority() || view.policies.is_none() {
+            return Ok(Vec::new());
+        }
+        let collection = forward.traffic.effect == Effect::Collection;
+        let asked = leg
+            .routing
+            .policies
+            .ask_breakers(view, &forward.target.cluster, collection);
+        asked.inspect_err(|_| {
+            Span::current().record("breaker", State::Open.as_str());
+        })
     }
 
     /// Tells the breaker of an answer's head or of an error.

@@ -31,6 +31,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) election: bool,
 }
 
+impl Asked<'_> {
+    /// A list or the start of a watch.
+    pub(crate) fn is_collection(&self) -> bool {
+        self.resource.is_some() && matches!(self.verb, "list" | "watch")
+    }
+}
+
 /// What it is about.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AskedResource<'a> {

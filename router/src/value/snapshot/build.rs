@@ -23,6 +23,7 @@ use portolan_wire::v1::resource::Body;
 use thiserror::Error;
 
 use super::{Binding, CallerKey, CallerView, Map, Snapshot};
+use crate::value::policy::Policy;
 
 /// What arrived between two Commits.
 #[derive(Debug, Clone, Default)]
@@ -84,6 +85,11 @@ pub(crate) fn apply(previous: &Snapshot, transaction: &Transaction) -> Applied {
         snapshot: next,
         rejected,
     }
+}
+
+/// A policy, if it could be served.
+pub(crate) fn check_policy(wire: &v1::Policy) -> Result<Policy, BuildError> {
+    policy::policy(wire)
 }
 
 impl Snapshot {

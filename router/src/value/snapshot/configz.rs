@@ -91,6 +91,7 @@ impl CallerView {
             "serviceAccount": self.service_account,
             "createdUnixSeconds": self.created_unix_seconds,
             "shards": shards,
+            "policies": self.policy_names.iter().map(|name| &**name).collect::<Vec<_>>(),
             "shard": shard,
         })
     }

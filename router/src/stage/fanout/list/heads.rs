@@ -38,7 +38,8 @@ pub(super) async fn classify_response(
             fault @ (Fault::Unavailable { .. }
             | Fault::TooManyRequests { .. }
             | Fault::Timeout { .. }
-            | Fault::BadGateway { .. }),
+            | Fault::BadGateway { .. }
+            | Fault::Policy(_)),
         ) => {
             return Ok(Head::Away(away(leg, fault)));
         }
@@ -76,7 +77,7 @@ fn listing(leg: &FanLeg, response: Response<Body>) -> Head {
 /// Always 429 to a lister, however it came about.
 fn away(leg: &FanLeg, fault: Fault) -> Fault {
     match fault {
-        fault @ Fault::TooManyRequests { .. } => fault,
+        fault @ (Fault::TooManyRequests { .. } | Fault::Policy(_)) => fault,
         fault => leg.forward.unavailable(fault.to_string()),
     }
 }

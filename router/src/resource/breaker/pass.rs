@@ -1,0 +1,66 @@
+//! The right to send one request to a member, which its breaker gave: told how the request ended, or neutral when it is
+//! dropped. Made by `shared`; `dispatch` carries it as long as the request is under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::beside::BesidePass;
+use super::core::{Outcome, Ticket, Transition};
+use super::pace::Size;
+use super::shared::{Breaker, Change};
+use crate::value::snapshot::Caller;
+
+/// The right to send one request to the member.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    pub(super) breaker: Arc<Breaker>,
+    /// Of the breaker for all; `None` where that does not concern the caller.
+    pub(super) ticket: Option<Ticket>,
+    /// Of the caller's own, if it has one.
+    pub(super) own: Option<Ticket>,
+    /// What letting it through changed.
+    pub(super) began: Option<Transition>,
+    /// Until the head of the answer, if that says something of the member.
+    pub(super) took: Option<(Duration, Size)>,
+    pub(super) caller: Option<Caller>,
+    /// Of breakers beside this one: they are told the same.
+    pub(super) beside: Vec<BesidePass>,
+    pub(super) told: bool,
+}
+
+impl Pass {
+    /// What letting it through changed: it may be the one that decides.
+    pub(crate) fn began(&mut self) -> Option<Transition> {
+        self.began.take()
+    }
+
+    /// Tells these the same outcome.
+    pub(crate) fn beside(&mut self, passes: Vec<BesidePass>) {
+        self.beside = passes;
+    }
+
+    /// How long the head of its answer took.
+    pub(crate) fn took(&mut self, took: Duration, size: Size) {
+        self.took = Some((took, size));
+    }
+
+    /// Tells how the request ended; returns what that changed.
+    pub(crate) fn record(mut self, outcome: Outcome) -> Option<Change> {
+        self.told = true;
+        for beside in self.beside.drain(..) {
+            beside.record(outcome);
+        }
+        let breaker = self.breaker.clone();
+        breaker.record(&mut self, outcome)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        // The request was given up before it had an outcome: a probe's place must not stay taken.
+        if !self.told {
+            let breaker = self.breaker.clone();
+            breaker.record(self, Outcome::Neutral);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What CircuitBreakers remember of callers: tokens, which limits have opened, which members fail whom.
+//!
+//! It outlives requests and swaps: a rule that an edit did not change keeps its state. It is bounded by the callers that the
+//! hub has told, since each swap takes out whose caller or policy is gone. The rules themselves are pure (`decision::policy`).
+//!
+//! Locks are taken in one order: a caller's own rules, then those that are shared. A request holds them for as
+//! long as it is judged, so that it takes tokens from all it meets or from none. Callers: `admit` for each request, `dispatch`
+//! for breakers, `routing` at each swap, `subscribe` for reports and shares, the admin pages.
+
+mod breakers;
+mod caller;
+mod kept;
+mod metrics;
+mod page;
+mod recorder;
+mod refusal;
+mod report;
+mod shared;
+#[cfg(test)]
+mod tests;
+mod trial;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::breakers::CallerBreakers;
+use self::caller::CallerRules;
+pub(crate) use self::kept::SharesFile;
+pub(crate) use self::metrics::PolicyCollector;
+pub(crate) use self::metrics::PolicyMetrics;
+use self::recorder::Recorder;
+use self::shared::SharedRules;
+pub(crate) use self::shared::ToldShares;
+use crate::decision::policy::{Denied, Tick, judge};
+use crate::resource::breaker::BesidePass;
+use crate::resource::injected::InjectedFaults;
+use crate::value::fault::{Fault, RefusedBy};
+use crate::value::policy::{Asked, CallerPolicies};
+use crate::value::snapshot::{CallerKey, CallerView, Snapshot};
+
+/// All state of policies. One per process.
+#[derive(Debug)]
+pub(crate) struct Policies {
+    clock: Clock,
+    // Sharded locks: each request of a caller that meets a limit looks its rules up.
+    callers: DashMap<CallerKey, Arc<Mutex<CallerRules>>>,
+    // One mutex: a request may meet several, and takes of all or of none. Held for some comparisons.
+    shared: Mutex<SharedRules>,
+    /// Those that a restart would find as well. A mutex: replaced as a whole.
+    safe: Mutex<ToldShares>,
+    breakers: CallerBreakers,
+    /// The hub has told all that it had to tell this process: what comes new from now on is new to all routers.
+    heard: AtomicBool,
+    /// Counts what the hub is to hear soon: transitions, and shares that are too small. A watch: only the latest matters.
+    changes: watch::Sender<u64>,
+    recorder: Recorder,
+    pub(crate) metrics: PolicyMetrics,
+    /// What FaultInjections did.
+    pub(crate) injected: Arc<InjectedFaults>,
+}
+
+/// Moments since this router began, and what they are called elsewhere.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    began: Instant,
+}
+
+impl Clock {
+    fn now(self) -> Tick {
+        Tick::at(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn system_time(self, at: Tick) -> SystemTime {
+        let ago = Duration::from_nanos(self.now().since(at));
+        SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        let changes = watch::Sender::new(0);
+        Self {
+            clock: Clock { began: Instant::now() },
+            callers: DashMap::new(),
+            shared: Mutex::default(),
+            safe: Mutex::default(),
+            breakers: CallerBreakers::telling(changes.clone()),
+            heard: AtomicBool::new(false),
+            changes,
+            recorder: Recorder::default(),
+            metrics: PolicyMetrics::default(),
+            injected: Arc::default(),
+        }
+    }
+}
+
+/// A request of a caller's, as policies judge it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Judging<'a> {
+    pub(crate) view: &'a CallerView,
+    pub(crate) asked: Asked<'a>,
+    /// Of the snapshot that it is ruled by.
+    pub(crate) generation: u64,
+}
+
+impl Policies {
+    /// Takes the tokens that a request costs, of all limits that it meets, or says which refuses it. Every request that leads to a
+    /// member asks once.
+    pub(crate) fn admit(&self, request: &Judging<'_>) -> Result<(), Fault> {
+        let now = self.clock.now();
+        self.recorder.record(&request.view.key, &request.asked, now);
+        let Some(policies) = &request.view.policies else {
+            return Ok(());
+        };
+        let ids = policies.limits_met(&request.asked);
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let caller = self.rules_of(request, policies);
+        let mut rules = caller.lock();
+        let ids = self.current(&mut rules, request, policies, ids, now);
+        let shared = rules.shares(&ids).then(|| self.shared.lock());
+        let judged = judge(&mut rules.open(shared, now), &ids, request.asked.verb, now);
+        if judged.opened || judged.denied.is_some_and(|denied| rules.shares(&[denied.id])) {
+            self.changes.send_modify(|count| *count += 1);
+        }
+        match judged.denied {
+            None => Ok(()),
+            Some(denied) => Err(self.refused(&rules.of, &denied, &request.asked)),
+        }
+    }
+
+    /// Asks the caller's breakers for this member, beside the member's own. What they are told must be told to the passes.
+    pub(crate) fn ask_breakers(
+        &self,
+        view: &CallerView,
+        cluster: &Arc<str>,
+        collection: bool,
+    ) -> Result<Vec<BesidePass>, Fault> {
+        let asked = self.breakers.admit(view, cluster, self.clock.now());
+        asked.map_err(|open| {
+            self.metrics.refused(RefusedBy::Breaker);
+            refusal::of_breaker(open.policy, open.name, cluster, open.retry_in, collection)
+        })
+    }
+
+    /// Follows to the policies of the next snapshot, before it is served: what has not changed keeps its state.
+    pub(crate) fn follow(&self, snapshot: &Snapshot) {
+        let now = self.clock.now();
+        let mut closed = false;
+        self.callers.retain(|key, rules| {
+            let of = snapshot.callers.get(key).and_then(|view| view.policies.as_ref());
+            if let Some(of) = of {
+                closed |= rules.lock().follow(of, snapshot.generation, now);
+            }
+            of.is_some()
+        });
+        let full = self.heard.load(Ordering::Relaxed);
+        closed |= self.shared.lock().follow(snapshot, full, now);
+        self.breakers.follow(snapshot);
+        if closed {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// The hub has told what it had to tell this process.
+    pub(crate) fn heard_hub(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// These are this router's shares from now on, of which a restart knows once they are [`Self::secured`].
+    pub(crate) fn reshare(&self, told: ToldShares) {
+        self.shared.lock().reshare(told, self.clock.now());
+    }
+
+    /// The shares that were told last, if a restart would not find them.
+    pub(crate) fn unsecured(&self) -> Option<ToldShares> {
+        let shared = self.shared.lock();
+        (*shared.told() != *self.safe.lock()).then(|| shared.told().clone())
+    }
+
+    fn told_shares(&self) -> ToldShares {
+        self.shared.lock().told().clone()
+    }
+
+    /// A restart would find these.
+    pub(crate) fn secured(&self, told: ToldShares) {
+        *self.safe.lock() = told;
+    }
+
+    /// Wakes when the hub is to hear something soon.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// As if a rule had opened.
+    #[cfg(test)]
+    pub(crate) fn touch(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn rules_of(&self, request: &Judging<'_>, policies: &Arc<CallerPolicies>) -> Arc<Mutex<CallerRules>> {
+        let key = &request.view.key;
+        if let Some(rules) = self.callers.get(key) {
+            return rules.clone();
+        }
+        let make = || Arc::new(Mutex::new(CallerRules::new(policies.clone(), request.generation)));
+        self.callers.entry(key.clone()).or_insert_with(make).clone()
+    }
+
+    /// The limits that it meets of those that hold its caller now. A request that was planned by an older snapshot is judged
+    /// by the newer ones, all of them: state that has moved on is not moved back.
+    fn current(
+        &self,
+        rules: &mut CallerRules,
+        request: &Judging<'_>,
+        policies: &Arc<CallerPolicies>,
+        ids: Vec<usize>,
+        now: Tick,
+    ) -> Vec<usize> {
+        if Arc::ptr_eq(&rules.of, policies) {
+            return ids;
+        }
+        if request.generation > rules.generation {
+            rules.follow(policies, request.generation, now);
+            return ids;
+        }
+        rules.of.limits_met(&request.asked)
+    }
+
+    fn refused(&self, of: &CallerPolicies, denied: &Denied, asked: &Asked<'_>) -> Fault {
+        let (policy, limit) = of.limit(denied.id).expect("ids are of these rules");
+        let fault = refusal::of_limit(policy, limit, denied, asked);
+        if let Fault::Policy(refusal) = &fault {
+            self.metrics.refused(refusal.by);
+        }
+        fault
+    }
+}

@@ -1,0 +1,177 @@
+//! Breakers that CircuitBreakers give their callers: one for each policy, name, caller and member, made when the caller first
+//! asks the member.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use portolan_crds::circuit_breaker::CallerBreaker;
+use tokio::sync::watch;
+
+use crate::decision::policy::{Recent, Tick};
+use crate::resource::breaker::{Beside, BesidePass, Settings};
+use crate::value::policy::Policy;
+use crate::value::snapshot::{CallerKey, CallerView, Snapshot};
+
+/// By what one is known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct BreakerKey {
+    /// Of the policy.
+    uid: Arc<str>,
+    /// Its own.
+    name: Box<str>,
+    pub(super) caller: CallerKey,
+    pub(super) cluster: Arc<str>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) policy: Arc<str>,
+    spec: CallerBreaker,
+    pub(super) breaker: Arc<Beside>,
+    /// What it refused. A mutex: held for an addition.
+    pub(super) refused: Mutex<Recent>,
+    /// When a person closed it last, in milliseconds of Unix time, as far as that was carried out.
+    closed_at: Mutex<i64>,
+}
+
+/// All of them. Bounded by known callers, as each swap takes out whose policy or caller is gone.
+#[derive(Debug, Default)]
+pub(super) struct CallerBreakers {
+    // Sharded locks: a look-up for each request of a caller that has any.
+    all: DashMap<BreakerKey, Arc<Entry>>,
+    changes: watch::Sender<u64>,
+}
+
+/// Refused by one.
+pub(super) struct Open<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) name: &'a str,
+    pub(super) retry_in: Duration,
+}
+
+impl Entry {
+    /// `<breaker>@<cluster>`, as the hub knows it.
+    pub(super) fn name(&self, key: &BreakerKey) -> String {
+        format!("{}@{}", self.spec.name, key.cluster)
+    }
+
+    /// A person closed it then. One that is not later than the last is no news.
+    fn close_by_hand(&self, at: i64) {
+        let mut last = self.closed_at.lock();
+        if at > *last {
+            *last = at;
+            self.breaker.close();
+        }
+    }
+}
+
+impl CallerBreakers {
+    /// Bumps this at transitions.
+    pub(super) fn telling(changes: watch::Sender<u64>) -> Self {
+        Self {
+            all: DashMap::default(),
+            changes,
+        }
+    }
+
+    /// Asks all of the caller's for this member, until one refuses.
+    pub(super) fn admit<'a>(
+        &self,
+        view: &'a CallerView,
+        cluster: &'a Arc<str>,
+        now: Tick,
+    ) -> Result<Vec<BesidePass>, Open<'a>> {
+        let mut passes = Vec::new();
+        let of = view.policies.iter();
+        for (policy, spec) in of.flat_map(|policies| policies.breakers(cluster)) {
+            let entry = self.entry(policy, spec, view, cluster);
+            match entry.breaker.admit() {
+                Ok(pass) => passes.push(pass),
+                Err(retry_in) => {
+                    entry.refused.lock().count(now);
+                    return Err(Open {
+                        policy,
+                        name: &spec.name,
+                        retry_in,
+                    });
+                }
+            }
+        }
+        Ok(passes)
+    }
+
+    /// Takes out whose policy or caller is gone, and those that are another rule now; and carries out what people closed.
+    pub(super) fn follow(&self, snapshot: &Snapshot) {
+        self.all.retain(|key, entry| {
+            let view = snapshot.callers.get(&key.caller);
+            let of = view.and_then(|view| view.policies.as_ref());
+            let mut all = of.into_iter().flat_map(|policies| policies.breakers(&key.cluster));
+            let kept = all.find(|(policy, spec)| *policy.uid == *key.uid && **spec == entry.spec);
+            if let Some((policy, spec)) = kept
+                && let Some(at) = closed_at(policy, spec, &key.cluster)
+            {
+                entry.close_by_hand(at);
+            }
+            kept.is_some()
+        });
+    }
+
+    /// Tells each of them.
+    pub(super) fn each(&self, mut tell: impl FnMut(&BreakerKey, &Entry)) {
+        for entry in &self.all {
+            tell(entry.key(), entry.value());
+        }
+    }
+
+    fn entry(&self, policy: &Policy, spec: &CallerBreaker, view: &CallerView, cluster: &Arc<str>) -> Arc<Entry> {
+        let key = BreakerKey {
+            uid: policy.uid.clone(),
+            name: spec.name.as_str().into(),
+            caller: view.key.clone(),
+            cluster: cluster.clone(),
+        };
+        if let Some(entry) = self.all.get(&key) {
+            return entry.clone();
+        }
+        let make = || {
+            Arc::new(Entry {
+                policy: policy.name.clone(),
+                spec: spec.clone(),
+                breaker: Beside::new(settings(spec), self.changes.clone()),
+                refused: Mutex::default(),
+                closed_at: Mutex::new(closed_at(policy, spec, cluster).unwrap_or(i64::MIN)),
+            })
+        };
+        self.all.entry(key).or_insert_with(make).clone()
+    }
+}
+
+/// By its name for all members, or by `<breaker>@<cluster>` for one.
+fn closed_at(policy: &Policy, spec: &CallerBreaker, cluster: &str) -> Option<i64> {
+    let of_all = policy.closed_at(&spec.name);
+    of_all.max(policy.closed_at(&format!("{}@{cluster}", spec.name)))
+}
+
+/// As the router has them for members, but for what the object says.
+fn settings(spec: &CallerBreaker) -> Settings {
+    let default = Settings::default();
+    let count = |wanted: Option<i64>, default: u32| {
+        wanted.map_or(default, |wanted| u32::try_from(wanted.max(1)).unwrap_or(u32::MAX))
+    };
+    let time = |wanted: &Option<portolan_crds::Duration>, default: Duration| {
+        let wanted = wanted.as_ref().and_then(|wanted| wanted.parse().ok());
+        wanted.unwrap_or(default)
+    };
+    let open_for = time(&spec.open_for, default.open_for);
+    Settings {
+        consecutive_failures: count(spec.consecutive_failures, default.consecutive_failures),
+        failure_ratio: spec.failure_ratio.unwrap_or(default.failure_ratio),
+        min_requests: count(spec.min_requests, default.min_requests),
+        window: time(&spec.window, default.window),
+        open_for,
+        max_open_for: time(&spec.max_open_for, default.max_open_for).max(open_for),
+    }
+}

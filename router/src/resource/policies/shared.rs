@@ -1,0 +1,164 @@
+//! Limits that all callers of a policy have together, over all routers: one bucket each, of which this router has a share.
+//!
+//! Shares are told whole; what is not named is 0, and so is what nobody has told yet. Owner: `policies`, which locks it
+//! after a caller's own rules.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_wire::v1;
+
+use super::caller::is_same;
+use crate::decision::policy::{Demand, RuleState, Tick};
+use crate::value::policy::{Limit, Policy};
+use crate::value::snapshot::Snapshot;
+
+/// By what a shared rule is known over edits: the policy's uid and the rule's name.
+type SharedKey = (Arc<str>, Box<str>);
+
+/// All of them that this router knows.
+#[derive(Debug, Default)]
+pub(super) struct SharedRules {
+    rules: HashMap<SharedKey, SharedRule>,
+    told: ToldShares,
+    /// What was asked of them was looked at last then.
+    demand_at: Tick,
+}
+
+#[derive(Debug)]
+struct SharedRule {
+    policy: Arc<Policy>,
+    limit: Arc<Limit>,
+    state: RuleState,
+    demand: Demand,
+}
+
+/// Shares as they were told last.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ToldShares {
+    /// 0: none were told.
+    pub(crate) revision: u64,
+    /// By the policy's uid and the rule's name, in millionths of the bucket.
+    pub(crate) shares: HashMap<SharedKey, u32>,
+}
+
+impl ToldShares {
+    pub(crate) fn of(wire: &v1::Shares) -> Self {
+        let share = |share: &v1::RuleShare| {
+            let key = (share.uid.as_str().into(), share.rule.as_str().into());
+            (key, share.millionths)
+        };
+        Self {
+            revision: wire.revision,
+            shares: wire.shares.iter().map(share).collect(),
+        }
+    }
+
+    /// Back as it came, but for the names of the policies, of which uids say enough.
+    pub(super) fn to_wire(&self) -> v1::Shares {
+        let share = |((uid, rule), millionths): (&SharedKey, &u32)| v1::RuleShare {
+            policy: String::new(),
+            uid: uid.to_string(),
+            rule: rule.to_string(),
+            millionths: *millionths,
+        };
+        v1::Shares {
+            revision: self.revision,
+            shares: self.shares.iter().map(share).collect(),
+        }
+    }
+
+    fn share(&self, key: &SharedKey) -> u32 {
+        self.shares.get(key).copied().unwrap_or_default()
+    }
+}
+
+impl SharedRules {
+    /// The rule with its state. One that is not known (yet) is as one that has no share.
+    pub(super) fn rule(&mut self, policy: &Arc<Policy>, limit: &Arc<Limit>, now: Tick) -> (&Limit, &mut RuleState) {
+        let begin = || SharedRule::new(policy, limit, false, now);
+        let rule = self.rules.entry(key(policy, limit)).or_insert_with(begin);
+        (&rule.limit, &mut rule.state)
+    }
+
+    /// Follows to the policies of another snapshot. `full`: a rule that is new to this router is new to all of them, so
+    /// nobody has spent anything of it. True if a person closed one that was opened.
+    pub(super) fn follow(&mut self, snapshot: &Snapshot, full: bool, now: Tick) -> bool {
+        let mut before = std::mem::take(&mut self.rules);
+        let mut closed = false;
+        for policy in snapshot.policies.values() {
+            for limit in policy.limits().iter().filter(|limit| limit.shared) {
+                let key = key(policy, limit);
+                let kept = before.remove(&key).filter(|rule| is_same(&rule.limit, limit));
+                let mut rule = kept.unwrap_or_else(|| {
+                    let mut rule = SharedRule::new(policy, limit, full, now);
+                    rule.state.reshare(limit, self.told.share(&key), now);
+                    rule
+                });
+                rule.policy = policy.clone();
+                if let Some(at) = policy.closed_at(&limit.name) {
+                    closed |= rule.state.close_by_hand(at, now);
+                }
+                self.rules.insert(key, rule);
+            }
+        }
+        closed
+    }
+
+    /// These are this router's shares from now on.
+    pub(super) fn reshare(&mut self, told: ToldShares, now: Tick) {
+        self.told = told;
+        for (key, rule) in &mut self.rules {
+            rule.state.reshare(&rule.limit, self.told.share(key), now);
+        }
+    }
+
+    pub(super) fn told(&self) -> &ToldShares {
+        &self.told
+    }
+
+    /// Each of them, with its state.
+    pub(super) fn all(&mut self) -> impl Iterator<Item = (&Arc<Policy>, &Arc<Limit>, &mut RuleState)> {
+        self.rules
+            .values_mut()
+            .map(|rule| (&rule.policy, &rule.limit, &mut rule.state))
+    }
+
+    /// What each was asked for of late. `safe`: the shares that this router would have after a restart as well, which is what it
+    /// may tell the hub to rely on.
+    pub(super) fn demands(&mut self, safe: &ToldShares, now: Tick) -> Vec<v1::SharedDemand> {
+        let passed = Duration::from_nanos(now.since(self.demand_at));
+        let mut looked = true;
+        let demands = self.rules.iter_mut().map(|(key, rule)| {
+            looked &= rule.demand.look(rule.state.asked(), passed);
+            v1::SharedDemand {
+                policy: rule.policy.name.to_string(),
+                rule: rule.limit.name.to_string(),
+                share_millionths: safe.share(key),
+                revision: safe.revision,
+                asked_per_second_thousandths: rule.demand.per_second_thousandths(),
+            }
+        });
+        let demands = demands.collect();
+        if looked {
+            self.demand_at = now;
+        }
+        demands
+    }
+}
+
+impl SharedRule {
+    fn new(policy: &Arc<Policy>, limit: &Arc<Limit>, full: bool, now: Tick) -> Self {
+        Self {
+            policy: policy.clone(),
+            limit: limit.clone(),
+            state: RuleState::shared(policy.closed_at(&limit.name), full, now),
+            demand: Demand::default(),
+        }
+    }
+}
+
+fn key(policy: &Policy, limit: &Limit) -> SharedKey {
+    (policy.uid.clone(), limit.name.clone())
+}
