@@ -105,6 +105,11 @@ impl Call<'_> {
             routing,
             caller,
         };
+        self.runs(planned, request, body).await
+    }
+
+    /// By its plan.
+    async fn runs(self, planned: Planned, request: Identified, body: Incoming) -> Result<Served, Fault> {
         match planned.plan {
             Plan::Forward(forward) => {
                 let (life, gathers) = (Life::of_one(forward.traffic.long), forward.gathers());

@@ -13,7 +13,7 @@
 //!    them fairly, so that one with many callers does not, either.
 //!
 //! Injected faults ([`Admit::inject`]) stand before these: what a test of an operator breaks must break whatever else is going on.
-//! So do the limits of CircuitBreakers (`resource::policies`): who is over one waits in no queue, and takes nothing of others'.
+//! Then come the limits of CircuitBreakers (`resource::policies`): who is over one waits in no queue, and takes nothing of others'.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
 //! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use portolan_crds::circuit_breaker::{LimitScope, RateLimiting, RecoverType, TriggerPolicy};
-use portolan_crds::duration::parse_duration;
+use portolan_crds::duration::parse_go_duration;
 
 /// Tokens of a request whose verb has no cost of its own.
 const USUAL_COST: u32 = 1;
@@ -46,7 +46,7 @@ impl Limit {
         let recover = spec.recover_policy.as_ref();
         let window = recover
             .filter(|recover| recover.type_ == RecoverType::SleepingWindow)
-            .and_then(|recover| parse_duration(recover.sleeping_window_size.as_deref()?).ok());
+            .and_then(|recover| parse_go_duration(recover.sleeping_window_size.as_deref()?).ok());
         let costs = spec
             .cost
             .iter()
@@ -83,6 +83,6 @@ fn tokens(wanted: i64) -> u32 {
 }
 
 fn nanoseconds(interval: &str) -> u64 {
-    let interval = parse_duration(interval).unwrap_or_default();
+    let interval = parse_go_duration(interval).unwrap_or_default();
     u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1)
 }

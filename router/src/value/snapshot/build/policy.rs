@@ -7,10 +7,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use portolan_crds::circuit_breaker::CircuitBreakerSpec;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_crds::validate::{Problem, summary};
-use portolan_crds::validate_fault_injection;
+use portolan_crds::{validate_circuit_breaker, validate_fault_injection};
 use portolan_wire::v1;
 use serde::de::DeserializeOwned;
 
@@ -43,7 +42,7 @@ pub(super) fn policy(wire: &v1::Policy) -> Result<Policy, BuildError> {
         return Err(bad("spec_json", format!("it is larger than {MAX_SPEC_BYTES} bytes")));
     }
     let spec = match kind {
-        CIRCUIT_BREAKER => PolicySpec::CircuitBreaker(spec(&wire.spec_json, circuit_breaker_problems)?),
+        CIRCUIT_BREAKER => PolicySpec::CircuitBreaker(spec(&wire.spec_json, validate_circuit_breaker)?),
         FAULT_INJECTION => {
             let spec = spec(&wire.spec_json, validate_fault_injection)?;
             let faults = Faults::compile(&wire.name.as_str().into(), &wire.uid.as_str().into(), &spec);
@@ -81,10 +80,6 @@ fn spec<S: DeserializeOwned>(json: &str, problems: impl Fn(&S) -> Vec<Problem>) 
     } else {
         Err(bad("spec_json", summary(&problems)))
     }
-}
-
-fn circuit_breaker_problems(_: &CircuitBreakerSpec) -> Vec<Problem> {
-    Vec::new()
 }
 
 impl Snapshot {
