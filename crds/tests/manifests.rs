@@ -6,8 +6,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use portolan_crds::definitions::manifests;
-use portolan_crds::{ConditionReason, Enforcement, Selector, ShardingConfig, accepted_reason, validate_sharding};
+use portolan_crds::{
+    CircuitBreaker, ConditionReason, Enforcement, FaultInjection, Selector, ShardingConfig, accepted_reason,
+    validate_circuit_breaker, validate_fault_injection, validate_sharding,
+};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
@@ -15,11 +19,16 @@ fn repository(path: &str) -> PathBuf {
 
 /// The ShardingConfig of an example file.
 fn example(file: &str) -> ShardingConfig {
+    example_of("ShardingConfig", file)
+}
+
+/// The object of that kind of an example file.
+fn example_of<K: DeserializeOwned>(kind: &str, file: &str) -> K {
     let text = fs::read_to_string(repository("examples").join(file)).unwrap();
     let mut documents = serde_yaml_ng::Deserializer::from_str(&text)
         .map(|document| serde_yaml_ng::Value::deserialize(document).unwrap());
-    let config = documents.find(|document| document["kind"] == "ShardingConfig").unwrap();
-    serde_yaml_ng::from_value(config).unwrap()
+    let object = documents.find(|document| document["kind"] == kind).unwrap();
+    serde_yaml_ng::from_value(object).unwrap()
 }
 
 fn problems(config: &ShardingConfig) -> Vec<portolan_crds::Problem> {
@@ -82,6 +91,30 @@ fn every_field_is_described() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// What the API server fills in within a list makes an unchanged manifest look changed to whoever compares lists as a whole.
+#[test]
+fn nothing_is_filled_in_within_lists_of_specs() {
+    fn check(path: &str, schema: &serde_json::Value, in_list: bool) {
+        assert!(!in_list || schema["default"].is_null(), "{path}");
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            check(&format!("{path}.{name}"), property, in_list);
+        }
+        if !schema["items"].is_null() {
+            check(path, &schema["items"], true);
+        }
+    }
+    for definition in portolan_crds::definitions::definitions() {
+        for version in &definition.spec.versions {
+            let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();
+            check(
+                &definition.spec.names.kind,
+                &schema["openAPIV3Schema"]["properties"]["spec"],
+                false,
+            );
+        }
+    }
+}
+
 #[test]
 fn the_federated_example_is_served() {
     let config = example("federated-shardingconfig.yaml");
@@ -90,6 +123,19 @@ fn the_federated_example_is_served() {
     assert_eq!(config.spec.primary_cluster(), Some("east"));
     assert_eq!(config.spec.leader_election_name(), Some("operator-leader"));
     assert_eq!(config.spec.clusters[1].namespaces, ["ns-c"]);
+}
+
+#[test]
+fn the_examples_of_policies_are_served() {
+    let breaker: CircuitBreaker = example_of("CircuitBreaker", "circuit-breaker.yaml");
+    assert_eq!(validate_circuit_breaker(&breaker.spec), vec![]);
+    assert_eq!((breaker.spec.rate_limitings.len(), breaker.spec.breakers.len()), (3, 1));
+    let injection: FaultInjection = example_of("FaultInjection", "fault-injection.yaml");
+    assert_eq!(validate_fault_injection(&injection.spec), vec![]);
+    assert_eq!(
+        (injection.spec.http_fault.len(), injection.spec.watch_fault.len()),
+        (3, 1)
+    );
 }
 
 #[test]

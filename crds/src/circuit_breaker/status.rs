@@ -1,7 +1,7 @@
 //! What the hub reports about a CircuitBreaker. Nothing here is read back.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 #[cfg(feature = "schema")]
 use crate::schema;
@@ -59,7 +59,7 @@ pub struct LimitingSnapshot {
     #[serde(default)]
     pub name: String,
     /// Whether it refuses all.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known")]
     pub state: LimitingState,
     /// Why it is so: one of the words of PolicyReason, or what a newer router says.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -88,4 +88,13 @@ pub enum LimitingState {
     /// It does not.
     #[default]
     Closed,
+}
+
+/// A status that the original wrote, or a newer hub, must not keep anybody from reading the object.
+fn known<'de, D: Deserializer<'de>>(state: D) -> Result<LimitingState, D::Error> {
+    let state = Option::<String>::deserialize(state)?;
+    Ok(match state.as_deref() {
+        Some("Opened") => LimitingState::Opened,
+        _ => LimitingState::Closed,
+    })
 }

@@ -31,7 +31,7 @@ impl PartialEq for HeadMatch {
 
 impl Head<'_> {
     /// Without its port, in small letters.
-    fn host(&self) -> Option<String> {
+    fn host(self) -> Option<String> {
         let named = || self.0.headers.get(HOST)?.to_str().ok()?.parse::<Authority>().ok();
         let authority = self.0.uri.authority().cloned().or_else(named)?;
         Some(authority.host().to_ascii_lowercase())
