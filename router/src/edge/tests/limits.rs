@@ -73,7 +73,7 @@ impl World {
             Backend::start(100, member(Arc::default(), asked.clone())).await,
         ];
         let of = [("east", &members[0]), ("west", &members[1])];
-        let operators = Operators::start(&of).await;
+        let operators = Operators::bounded(&of, Bounds::default()).await;
         Self {
             _members: members,
             asked,
