@@ -66,7 +66,6 @@ struct Identified {
 
 impl Call<'_> {
     pub(super) async fn run(mut self, request: Request<Incoming>) -> Result<Served, Fault> {
-        let edge = &self.edge.parts;
         let started = Instant::now();
         let (head, body) = request.into_parts();
         let asked = self.classify(&head)?;
@@ -74,6 +73,46 @@ impl Call<'_> {
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local, &asked)));
         }
+        let (planned, request) = self.planned(started, head, asked).await?;
+        match planned.plan {
+            Plan::Forward(forward) => {
+                let (life, gathers) = (Life::of_one(forward.traffic.long), forward.gathers());
+                let (admitted, body) = self.admit((life, gathers), &request, body).await?;
+                self.forward(forward, request, admitted, body).await
+            }
+            Plan::Choose(choose) => {
+                let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
+                let life = Life::of_one(long);
+                let (admitted, body) = self.admit((life, choose.gathers()), &request, body).await?;
+                self.choose(*choose, request, admitted, body).await
+            }
+            Plan::DeleteEach(parts) => {
+                let (admitted, body) = self.admit((Life::Unary, true), &request, body).await?;
+                self.delete_each(&parts, &request, admitted, body).await
+            }
+            Plan::FanOut(fan) => {
+                let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
+                // Boxed: it is the largest by far.
+                Box::pin(self.fan_out(*fan, request, admitted)).await
+            }
+            Plan::Discovery(wanted) => {
+                let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;
+                self.discover(&wanted, request, admitted).await
+            }
+            Plan::Local(local) => Ok(Served::local(self.local(local, &request.asked))),
+            Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => self.unknown(fault, &request, body).await,
+            Plan::Refuse(fault) => Err(fault),
+        }
+    }
+
+    /// Whose it is, and what is to become of it.
+    async fn planned(
+        &mut self,
+        started: Instant,
+        head: Parts,
+        asked: ApiRequest,
+    ) -> Result<(Planned, Identified), Fault> {
+        let edge = &self.edge.parts;
         let routing = edge.routing.load();
         let caller = self.identify(&head, &asked, &routing.snapshot).await?;
         self.connection.is_known();
@@ -105,40 +144,7 @@ impl Call<'_> {
             routing,
             caller,
         };
-        self.runs(planned, request, body).await
-    }
-
-    /// By its plan.
-    async fn runs(self, planned: Planned, request: Identified, body: Incoming) -> Result<Served, Fault> {
-        match planned.plan {
-            Plan::Forward(forward) => {
-                let (life, gathers) = (Life::of_one(forward.traffic.long), forward.gathers());
-                let (admitted, body) = self.admit((life, gathers), &request, body).await?;
-                self.forward(forward, request, admitted, body).await
-            }
-            Plan::Choose(choose) => {
-                let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
-                let life = Life::of_one(long);
-                let (admitted, body) = self.admit((life, choose.gathers()), &request, body).await?;
-                self.choose(*choose, request, admitted, body).await
-            }
-            Plan::DeleteEach(parts) => {
-                let (admitted, body) = self.admit((Life::Unary, true), &request, body).await?;
-                self.delete_each(&parts, &request, admitted, body).await
-            }
-            Plan::FanOut(fan) => {
-                let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
-                // Boxed: it is the largest by far.
-                Box::pin(self.fan_out(*fan, request, admitted)).await
-            }
-            Plan::Discovery(wanted) => {
-                let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;
-                self.discover(&wanted, request, admitted).await
-            }
-            Plan::Local(local) => Ok(Served::local(self.local(local, &request.asked))),
-            Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => self.unknown(fault, &request, body).await,
-            Plan::Refuse(fault) => Err(fault),
-        }
+        Ok((planned, request))
     }
 
     /// That there is no member of a name is told to people who might use it.
@@ -195,7 +201,8 @@ impl Call<'_> {
         };
         let edge = &self.edge.parts;
         if let Some(injection) = &request.injection {
-            ordered::happens(edge, injection, &admission).await?;
+            // Boxed: hardly a request needs its room.
+            Box::pin(ordered::happens(edge, injection, &admission)).await?;
         }
         let admitted = edge.admit.admit(&admission).await?;
         // What is reserved for a body is not its client's for as long as it likes, whatever time-out it asks for. One that

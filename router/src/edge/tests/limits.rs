@@ -3,8 +3,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use http::header::RETRY_AFTER;
 use http::Response;
+use http::header::RETRY_AFTER;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 

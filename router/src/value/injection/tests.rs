@@ -112,6 +112,8 @@ fn heads_are_read_as_the_client_sent_them() {
             "/a",
             false,
         ),
+        (json!({"headers": [{"name": "X"}]}), "/a", true),
+        (json!({"headers": [{"name": "y"}]}), "/a", false),
     ] {
         assert_eq!(matches(rule.clone(), uri, "Router.test:443"), yes, "{rule} {uri}");
     }
