@@ -12,6 +12,7 @@ mod by_hand;
 mod core;
 mod pace;
 mod pass;
+mod report;
 mod shared;
 mod why;
 mod window;
@@ -23,7 +24,8 @@ pub(crate) use self::by_hand::{ByHand, Held};
 pub(crate) use self::core::{Outcome, Probe, Readyz, State};
 pub(crate) use self::pace::Size;
 pub(crate) use self::pass::Pass;
-pub(crate) use self::shared::{Breaker, Change, Refused, Report};
+pub(crate) use self::report::{Change, Refused, Report};
+pub(crate) use self::shared::Breaker;
 pub(crate) use self::why::Transition;
 
 /// Failures in a row that open the breaker.

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use http::header::RETRY_AFTER;
 use http::Response;
+use http::header::RETRY_AFTER;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ impl World {
             Backend::start(100, member(Arc::default(), asked.clone())).await,
         ];
         let of = [("east", &members[0]), ("west", &members[1])];
-        let operators = Operators::start(&of).await;
+        let operators = Operators::bounded(&of, Bounds::default()).await;
         Self {
             _members: members,
             asked,

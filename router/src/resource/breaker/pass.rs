@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::beside::BesidePass;
 use super::core::{Outcome, Probe, Ticket};
 use super::pace::Size;
-use super::shared::{Breaker, Change};
+use super::report::Change;
+use super::shared::Breaker;
 use super::why::Transition;
 use crate::value::snapshot::Caller;
 

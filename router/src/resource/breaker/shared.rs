@@ -14,39 +14,12 @@ use super::by_hand::{ByHand, Held};
 use super::core::{Admission, Core, Outcome, Probe, Readyz, State};
 use super::pace::{Pace, Size};
 use super::pass::Pass;
+use super::report::{Change, Refused, Report};
 use super::why::{Transition, Why};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// A client comes again after so long at most, however long a breaker is held open by hand: it may be let go before.
 const HELD_RETRY: Duration = Duration::from_secs(30);
-
-/// What metrics, the hub and `/configz` are told of a breaker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Report {
-    pub(crate) state: State,
-    /// Why it is in this state; empty until the first transition.
-    pub(crate) reason: String,
-    pub(crate) since: SystemTime,
-    /// Counts transitions, by the word for why.
-    pub(crate) transitions: BTreeMap<&'static str, u64>,
-}
-
-/// Refused by an open breaker: nothing was sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) retry_in: Duration,
-    pub(crate) state: State,
-    /// Why it is in this state.
-    pub(crate) reason: String,
-}
-
-/// What an outcome changed.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Change {
-    pub(crate) transition: Transition,
-    /// Of the caller's own breaker, not of the one for all.
-    pub(crate) of_caller: bool,
-}
 
 /// One breaker, shared by all requests of its member and class.
 #[derive(Debug)]
@@ -73,17 +46,6 @@ struct Inner {
     /// Not closed, and what failed is known of these only: others are let through.
     sole: Option<Arc<str>>,
     by_hand: ByHand,
-}
-
-impl Refused {
-    /// By a caller's own breaker.
-    fn alone(retry_in: Duration) -> Self {
-        Self {
-            retry_in,
-            state: State::Open,
-            reason: "for this caller alone, whose requests failed".to_owned(),
-        }
-    }
 }
 
 impl Breaker {
