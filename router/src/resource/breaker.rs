@@ -10,7 +10,6 @@ mod askers;
 mod by_hand;
 mod core;
 mod pace;
-mod pass;
 mod shared;
 mod why;
 mod window;
@@ -18,11 +17,10 @@ mod window;
 use std::time::Duration;
 
 pub(crate) use self::by_hand::{ByHand, Held};
-pub(crate) use self::core::{Outcome, Probe, Readyz, State};
+pub(crate) use self::core::{Outcome, Probe, Readyz};
 pub(crate) use self::pace::Size;
-pub(crate) use self::pass::Pass;
-pub(crate) use self::shared::{Breaker, Change, Refused, Report};
-pub(crate) use self::why::Transition;
+pub(crate) use self::shared::{Breaker, Change, Pass, Refused, Report};
+pub(crate) use self::why::{State, Transition};
 
 /// Failures in a row that open the breaker.
 pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;

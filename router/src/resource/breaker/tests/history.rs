@@ -139,12 +139,11 @@ impl History {
                 let transition = self.core.answers_others(self.now);
                 self.entered(transition);
             }
-            Step::Paced { lags } => {
-                let transition = self.core.paced(*lags, self.now, jitter);
-                self.entered(transition);
-            }
-            Step::Waits => {
-                let (_, transition) = self.core.waits(self.now, jitter);
+            Step::Paced { .. } | Step::Waits => {
+                let transition = match step {
+                    Step::Paced { lags } => self.core.paced(*lags, self.now, jitter),
+                    _ => self.core.waits(self.now, jitter).1,
+                };
                 self.entered(transition);
             }
             Step::Wait { millis } => self.now += Duration::from_millis(*millis),

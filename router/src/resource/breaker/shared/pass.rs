@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::{Outcome, Probe, Ticket};
-use super::pace::Size;
-use super::shared::{Breaker, Change};
-use super::why::Transition;
+use super::super::core::{Outcome, Probe, Ticket};
+use super::super::pace::Size;
+use super::super::why::Transition;
+use super::{Breaker, Change};
 use crate::value::snapshot::Caller;
 
 /// The right to send one request to the member.
