@@ -11,7 +11,6 @@ mod beside;
 mod by_hand;
 mod core;
 mod pace;
-mod pass;
 mod report;
 mod shared;
 mod why;
@@ -21,12 +20,11 @@ use std::time::Duration;
 
 pub(crate) use self::beside::{Beside, BesidePass};
 pub(crate) use self::by_hand::{ByHand, Held};
-pub(crate) use self::core::{Outcome, Probe, Readyz, State};
+pub(crate) use self::core::{Outcome, Probe, Readyz};
 pub(crate) use self::pace::Size;
-pub(crate) use self::pass::Pass;
 pub(crate) use self::report::{Change, Refused, Report};
-pub(crate) use self::shared::Breaker;
-pub(crate) use self::why::Transition;
+pub(crate) use self::shared::{Breaker, Pass};
+pub(crate) use self::why::{State, Transition};
 
 /// Failures in a row that open the breaker.
 pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;

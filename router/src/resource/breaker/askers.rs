@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Settings;
-use super::core::{Admission, Core, Probe, State};
+use super::core::{Admission, Core, Probe};
+use super::why::State;
 use crate::value::snapshot::{Caller, CallerId};
 
 /// Breakers of single callers in one breaker. A caller beyond them has none: its failures count for nobody.

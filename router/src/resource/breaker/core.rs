@@ -4,31 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::why::{Transition, Why};
+use super::why::{State, Transition, Why};
 use super::window::Window;
 use super::{LEASE_PROBE_EVERY, PROBE_ALONE, Settings};
 
 /// Most doublings of the open time; beyond it the maximum rules anyway.
 const MAX_GROWTH: u32 = 16;
-
-/// What a breaker does with requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum State {
-    Closed,
-    Open,
-    HalfOpen,
-}
-
-impl State {
-    /// The word in metrics, reports and spans.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::HalfOpen => "half-open",
-        }
-    }
-}
 
 /// How one admitted request ended, as far as the member's health goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::core::State;
-use super::why::Transition;
+use super::why::{State, Transition};
 
 /// What metrics, the hub and `/configz` are told of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]

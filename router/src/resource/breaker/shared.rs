@@ -1,5 +1,7 @@
 //! The handle on one breaker that requests share: a lock around the rules, the clock, and what others see of it.
 
+mod pass;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +10,14 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub(crate) use self::pass::Pass;
 use super::Settings;
 use super::askers::{Askers, Reach};
 use super::by_hand::{ByHand, Held};
-use super::core::{Admission, Core, Outcome, Probe, Readyz, State};
+use super::core::{Admission, Core, Outcome, Probe, Readyz};
 use super::pace::{Pace, Size};
-use super::pass::Pass;
 use super::report::{Change, Refused, Report};
-use super::why::{Transition, Why};
+use super::why::{State, Transition, Why};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// A client comes again after so long at most, however long a breaker is held open by hand: it may be let go before.
@@ -254,7 +256,7 @@ impl Breaker {
         self.inner.lock().askers.refused(Instant::now())
     }
 
-    pub(super) fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
+    fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
         let waited = pass.waits.take();
@@ -308,7 +310,7 @@ impl Breaker {
         transition.map(change(false)).or_else(|| own.map(change(true)))
     }
 
-    pub(super) fn waits(&self, pass: &mut Pass, waited: Duration) -> Option<Transition> {
+    fn waits(&self, pass: &mut Pass, waited: Duration) -> Option<Transition> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
         if inner.by_hand.held.is_some() || pass.waits.is_some() || inner.pace.waits(waited) != Some(true) {

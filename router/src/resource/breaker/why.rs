@@ -1,6 +1,24 @@
-//! Why a breaker changed its state: in words of a closed set for metrics, in a sentence for people. Pure.
+//! The states of a breaker, and why it changed from one to another: in words of a closed set for metrics, in a sentence for people.
+//! Pure.
 
-use super::core::State;
+/// What a breaker does with requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    Closed,
+    Open,
+    HalfOpen,
+}
+
+impl State {
+    /// The word in metrics, reports and spans.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half-open",
+        }
+    }
+}
 
 /// A change of state, for metrics, logs and reports.
 #[derive(Debug, Clone, PartialEq)]

@@ -125,11 +125,9 @@ async fn attempts(run: &Run, (head, body): (Parts, Body), seen: &mut Told) -> Re
 /// Reads only. What took its full time already is not tried again: the client is better served by an answer.
 fn is_retryable(error: &UpstreamError) -> bool {
     match error {
+        UpstreamError::Refused { .. } => true,
         // What the request itself brought about it would bring about again, from the budget of all.
-        UpstreamError::Lost {
-            broke: Broke::Request, ..
-        } => false,
-        UpstreamError::Refused { .. } | UpstreamError::Lost { .. } => true,
+        UpstreamError::Lost { broke, .. } => *broke != Broke::Request,
         UpstreamError::Connect { source, .. } => {
             matches!(
                 source,

@@ -7,13 +7,24 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Step {
     Admit(Probe),
-    Record { which: usize, outcome: Outcome },
+    Record {
+        which: usize,
+        outcome: Outcome,
+    },
     Readyz(Readyz),
     Unreachable,
-    Recover { whatever: bool },
+    Recover {
+        whatever: bool,
+    },
     AnswersOthers,
-    Paced { lags: bool },
-    Wait { millis: u64 },
+    Paced {
+        lags: bool,
+    },
+    /// A request lags and waits for its answer; for ever.
+    Waits,
+    Wait {
+        millis: u64,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -46,6 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(|whatever| Step::Recover { whatever }),
         1 => Just(Step::AnswersOthers),
         4 => any::<bool>().prop_map(|lags| Step::Paced { lags }),
+        1 => Just(Step::Waits),
         2 => (0_u64..20_000).prop_map(|millis| Step::Wait { millis }),
     ];
     proptest::collection::vec(step, 0..300)
@@ -127,8 +139,11 @@ impl History {
                 let transition = self.core.answers_others(self.now);
                 self.entered(transition);
             }
-            Step::Paced { lags } => {
-                let transition = self.core.paced(*lags, self.now, jitter);
+            Step::Paced { .. } | Step::Waits => {
+                let transition = match step {
+                    Step::Paced { lags } => self.core.paced(*lags, self.now, jitter),
+                    _ => self.core.waits(self.now, jitter).1,
+                };
                 self.entered(transition);
             }
             Step::Wait { millis } => self.now += Duration::from_millis(*millis),

@@ -321,6 +321,22 @@ async fn a_slow_connection_over_which_something_comes_lives() {
 }
 
 #[tokio::test]
+async fn a_connection_that_only_chatters_is_closed_once_nobody_uses_it() {
+    let (address, ca_pem, orders) = made_by_hand().await;
+    let mut settings = pinging(Duration::from_millis(100));
+    settings.watch.idle_timeout = Duration::from_millis(50);
+    let all = first(
+        &Connector::with(&settings, Tasks::new()),
+        [target("east", &[address], &ca_pem)],
+    );
+    let held = all.get("east").unwrap().slot(true, false).await.unwrap();
+    orders.send_replace(Does::Chatters);
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    drop(held);
+    eventually("it is idle", || all.pools()[0].2.connections == 0).await;
+}
+
+#[tokio::test]
 async fn a_late_ping_dials_nothing_where_another_connection_has_room() {
     let (address, ca_pem, orders) = made_by_hand().await;
     let other = Backend::start(100, plain()).await;

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::beside::BesidePass;
-use super::core::{Outcome, Probe, Ticket};
-use super::pace::Size;
-use super::report::Change;
-use super::shared::Breaker;
-use super::why::Transition;
+use super::super::beside::BesidePass;
+use super::super::core::{Outcome, Probe, Ticket};
+use super::super::pace::Size;
+use super::super::report::Change;
+use super::super::why::Transition;
+use super::Breaker;
 use crate::value::snapshot::Caller;
 
 /// The right to send one request to the member.
