@@ -45,8 +45,9 @@ async fn policy_says(scene: &Scene, router: &mut Router, name: &str, condition: 
         let status = object.data.get("status")?.clone();
         (status["observedGeneration"] == json!(object.metadata.generation)).then_some(status)
     };
+    let what = format!("{name}: {condition} {wanted}");
     tokio::select! {
-        message = says(&format!("{name}: {condition} {wanted}"), condition, wanted, status) => message,
+        message = says(&what, condition, wanted, status) => message,
         () = router.follow_on() => unreachable!("it follows for ever"),
     }
 }
@@ -67,6 +68,12 @@ fn broken() -> Value {
     let mut spec = limit(10);
     spec["breakers"] = json!([{"name": "slow"}]);
     spec
+}
+
+/// Stores a broken spec, once nobody is asked any more.
+async fn break_it(scene: &Scene) {
+    let (spec, labels) = (broken(), json!({}));
+    eventually("the broken spec is stored", || put(scene, CALM, &spec, &labels)).await;
 }
 
 /// A hub with a caller, and a router that holds its view.
@@ -105,7 +112,7 @@ async fn a_circuit_breaker_is_told_kept_and_taken_back() {
     assert_eq!(refusal.code, 422, "{refusal:?}");
     assert!(refusal.message.contains("spec.breakers[0].name"), "{refusal:?}");
     scene.unasked().await;
-    eventually("the broken spec is stored", || put(&scene, CALM, &broken(), &json!({}))).await;
+    break_it(&scene).await;
     let message = policy_says(&scene, &mut router, CALM, "Accepted", "False/Invalid").await;
     assert!(
         message.contains("the last accepted spec stays in force, of generation 1"),
@@ -237,7 +244,7 @@ async fn faults_are_stopped_by_hand_and_a_hub_that_starts_takes_nothing() {
     drop((router, agent));
     scene.hub.stop().await.unwrap();
     scene.unasked().await;
-    eventually("the broken spec is stored", || put(&scene, CALM, &broken(), &json!({}))).await;
+    break_it(&scene).await;
     scene.hub.start_again().await.unwrap();
     scene.hub.ready().await;
     let agent = scene.agent("east").await;
