@@ -20,6 +20,8 @@ use crate::value::policy::{Policy, PolicySpec};
 use crate::value::snapshot::build::check_policy;
 use crate::value::snapshot::{Caller, CallerView, Snapshot};
 
+/// Of a manifest: an API server takes a megabyte and a half.
+pub(super) const MOST_BYTES: usize = 2 << 20;
 /// The one kind that can be tried.
 const KIND: &str = "CircuitBreaker";
 
