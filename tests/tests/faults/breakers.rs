@@ -69,6 +69,26 @@ async fn thresholds(ground: &Ground, breaker: &Value) {
     until(&ground.members().await, "west", "Accepted", "True", &[]).await;
 }
 
+/// Asks for one object and for all until west answers both.
+async fn is_back(door: &Door, began: Instant) {
+    for path in [WEST, WEST_MAPS] {
+        loop {
+            let answer = door.get(path, &[]).await.unwrap();
+            let waited = began.elapsed();
+            assert!(
+                waited < BACK_WITHIN * SLACK,
+                "{path} after {waited:?}: {} {}",
+                answer.status,
+                answer.message()
+            );
+            if answer.status == 200 {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
 /// Says how long both took.
 async fn opens_and_closes(fault: Fault, within: Duration) -> String {
     let (_mine, ground) = with_west().await;
@@ -105,22 +125,7 @@ async fn opens_and_closes(fault: Fault, within: Duration) -> String {
     let opened = began.elapsed();
     ground.world.cluster("west").fault(Fault::None).await.unwrap();
     let began = Instant::now();
-    for path in [WEST, WEST_MAPS] {
-        loop {
-            let answer = door.get(path, &[]).await.unwrap();
-            let waited = began.elapsed();
-            assert!(
-                waited < BACK_WITHIN * SLACK,
-                "{path} after {waited:?}: {} {}",
-                answer.status,
-                answer.message()
-            );
-            if answer.status == 200 {
-                break;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
+    is_back(&door, began).await;
     let more = |before: [u64; 2], now: [u64; 2]| [now[0] > before[0], now[1] > before[1]];
     let found = more(gone, turned(&ground, "unreachable").await);
     assert!(
