@@ -20,11 +20,12 @@ use crate::names::TOKENS_MAX;
 #[cfg(feature = "schema")]
 use crate::schema::{self, API_GROUP_RULE, DNS_LABEL, NAMESPACE_RULE, RESOURCE_RULE, rules};
 
-/// Most limits of one object. With the next bound far more than routers are built for: about a thousand rules of a caller.
+/// Most limits of one object: more than an operator has things to do, and few enough that the API server, which must know
+/// before what our rules cost at most, takes one that compares the names of all.
 pub const RATE_LIMITINGS_MAX: usize = 256;
 /// Most resource rules of one limit, or of one fault.
 pub const RESOURCE_RULES_MAX: usize = 64;
-/// Most resource rules of one object: as many as routers hold of one caller without being slower by it.
+/// Most resource rules of one object: about as many as routers hold of one caller without being slower by it.
 pub const RESOURCE_RULES_TOTAL_MAX: usize = 1024;
 /// Most breakers of one object; each is one for every member cluster that it names.
 pub const BREAKERS_MAX: usize = 64;
@@ -114,13 +115,13 @@ pub struct CircuitBreakerSpec {
      "needs at least one of resourceRules: say which requests it counts"),
     ("!has(self.resourceRules) || self.resourceRules.all(r, has(r.apiGroups) && r.apiGroups.size() > 0 && has(r.resources) && r.resources.size() > 0 && has(r.verbs) && r.verbs.size() > 0 && has(r.namespaces) && r.namespaces.size() > 0)",
      "each of resourceRules needs apiGroups, resources, verbs and namespaces: write \"*\" for all"),
-    ("self.triggerPolicy in ['ForceOpened', 'ForceClosed'] || has(self.bucket)",
+    ("(has(self.triggerPolicy) && self.triggerPolicy in ['ForceOpened', 'ForceClosed']) || has(self.bucket)",
      "bucket {burst, interval, limit} is needed, unless triggerPolicy is ForceOpened or ForceClosed"),
-    ("self.triggerPolicy in ['ForceOpened', 'ForceClosed'] || !has(self.bucket) || self.bucket.burst > 0",
+    ("(has(self.triggerPolicy) && self.triggerPolicy in ['ForceOpened', 'ForceClosed']) || !has(self.bucket) || self.bucket.burst > 0",
      "bucket.burst 0 would refuse every request: say triggerPolicy: ForceOpened if that is meant"),
-    ("self.triggerPolicy in ['ForceOpened', 'ForceClosed'] || !has(self.bucket) || (self.bucket.interval != '' && duration(self.bucket.interval) > duration('0s'))",
+    ("(has(self.triggerPolicy) && self.triggerPolicy in ['ForceOpened', 'ForceClosed']) || !has(self.bucket) || (self.bucket.interval != '' && duration(self.bucket.interval) > duration('0s'))",
      "bucket.interval must be longer than nothing, such as 1s"),
-    ("!has(self.cost) || !has(self.bucket) || self.triggerPolicy in ['ForceOpened', 'ForceClosed'] || ((!has(self.cost.get) || self.cost.get <= self.bucket.burst) && (!has(self.cost.list) || self.cost.list <= self.bucket.burst) && (!has(self.cost.watch) || self.cost.watch <= self.bucket.burst) && (!has(self.cost.create) || self.cost.create <= self.bucket.burst) && (!has(self.cost.update) || self.cost.update <= self.bucket.burst) && (!has(self.cost.patch) || self.cost.patch <= self.bucket.burst) && (!has(self.cost.delete) || self.cost.delete <= self.bucket.burst) && (!has(self.cost.deletecollection) || self.cost.deletecollection <= self.bucket.burst) && (!has(self.cost.proxy) || self.cost.proxy <= self.bucket.burst))",
+    ("!has(self.cost) || !has(self.bucket) || (has(self.triggerPolicy) && self.triggerPolicy in ['ForceOpened', 'ForceClosed']) || ((!has(self.cost.get) || self.cost.get <= self.bucket.burst) && (!has(self.cost.list) || self.cost.list <= self.bucket.burst) && (!has(self.cost.watch) || self.cost.watch <= self.bucket.burst) && (!has(self.cost.create) || self.cost.create <= self.bucket.burst) && (!has(self.cost.update) || self.cost.update <= self.bucket.burst) && (!has(self.cost.patch) || self.cost.patch <= self.bucket.burst) && (!has(self.cost.delete) || self.cost.delete <= self.bucket.burst) && (!has(self.cost.deletecollection) || self.cost.deletecollection <= self.bucket.burst) && (!has(self.cost.proxy) || self.cost.proxy <= self.bucket.burst))",
      "cost above bucket.burst could never be paid: raise burst or lower the cost"),
 ]))))]
 #[serde(rename_all = "camelCase")]
@@ -140,13 +141,13 @@ pub struct RateLimiting {
     /// How many requests pass. Not needed with ForceOpened and ForceClosed.
     #[serde(default, skip_serializing_if = "Bucket::is_absent")]
     pub bucket: Bucket,
-    /// What becomes of a request that meets the rule.
+    /// What becomes of a request that meets the rule. Absent: Normal.
     #[serde(default)]
     pub trigger_policy: TriggerPolicy,
     /// How a rule recovers that opened because its bucket was empty. Absent: Manual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover_policy: Option<RecoverPolicy>,
-    /// Whose bucket it is.
+    /// Whose bucket it is. Absent: PerRouter.
     #[serde(default)]
     pub scope: LimitScope,
     /// Tokens that a request takes, by its verb; at most `burst`. Verbs that are absent: one.
@@ -188,7 +189,7 @@ pub struct ResourceRule {
     /// The API server's verbs, or `*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(
-        length(max = 16),
+        length(max = RULE_WORDS_MAX),
         extend("items" = schema::verbs(), "x-kubernetes-list-type" = "atomic"),
     ))]
     pub verbs: Vec<String>,
@@ -232,7 +233,7 @@ pub struct Bucket {
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = TOKENS_MAX)))]
     pub burst: i64,
     /// In which `limit` tokens come, as Go writes it: "1s", "1.5s", "100ms". At most 720h.
-    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::go_duration"))]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::go_duration_or_none"))]
     pub interval: String,
     /// Tokens that come in each interval. 0: none, what is spent never comes back.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = TOKENS_MAX)))]
@@ -265,17 +266,17 @@ pub enum TriggerPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
-    ("self.type != 'SleepingWindow' || (has(self.sleepingWindowSize) && self.sleepingWindowSize != '' && duration(self.sleepingWindowSize) > duration('0s'))",
+    ("!has(self.type) || self.type != 'SleepingWindow' || (has(self.sleepingWindowSize) && self.sleepingWindowSize != '' && duration(self.sleepingWindowSize) > duration('0s'))",
      "sleepingWindowSize is needed with SleepingWindow, such as 30s: say after how long the rule closes"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct RecoverPolicy {
-    /// By whom.
+    /// By whom. Absent: Manual.
     #[serde(rename = "type", default)]
     pub type_: RecoverType,
     /// After how long, with SleepingWindow, as Go writes it. At most 720h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::go_duration"))]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::go_duration_or_none"))]
     pub sleeping_window_size: Option<String>,
 }
 

@@ -30,7 +30,12 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         FaultInjection::crd(),
         Router::crd(),
     ];
-    definitions.iter_mut().flat_map(schemas).for_each(forbid_null);
+    for schema in definitions.iter_mut().flat_map(schemas) {
+        forbid_null(schema);
+        if let Some(spec) = schema.properties.as_mut().and_then(|parts| parts.get_mut("spec")) {
+            forget_defaults(spec, false);
+        }
+    }
     definitions
 }
 
@@ -64,5 +69,18 @@ fn forbid_null(schema: &mut JSONSchemaProps) {
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
         forbid_null(values);
+    }
+}
+
+/// Takes back the defaults of fields within lists. `kubectl apply` and tools that deploy from git compare lists as a whole: an
+/// item that the API server has filled in would be another one than in the manifest for ever. The types fill in the same.
+fn forget_defaults(schema: &mut JSONSchemaProps, in_list: bool) {
+    if in_list {
+        schema.default = None;
+    }
+    let properties = schema.properties.iter_mut().flat_map(|all| all.values_mut());
+    properties.for_each(|property| forget_defaults(property, in_list));
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        forget_defaults(items, true);
     }
 }

@@ -75,7 +75,7 @@ pub const EXACT_MAX: usize = 2048;
     )
 )]
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
-    ("!has(self.httpFault) || self.httpFault.all(f, !has(f.name) || self.httpFault.exists_one(g, has(g.name) && g.name == f.name))",
+    ("!has(self.httpFault) || self.httpFault.all(f, !has(f.name) || f.name == '' || self.httpFault.exists_one(g, has(g.name) && g.name == f.name))",
      "two of httpFault have one name: give each a name of its own"),
     ("(has(self.httpFault) ? self.httpFault.map(f, has(f.match) && has(f.match.resources) ? f.match.resources.size() : 0).sum() : 0) + (has(self.watchFault) ? self.watchFault.map(f, has(f.match) && has(f.match.resources) ? f.match.resources.size() : 0).sum() : 0) <= 1024",
      "at most 1024 match.resources in one object: merge rules, or split the object"),
@@ -128,7 +128,7 @@ pub struct HttpFault {
     /// Its name. Unique in the object. Absent: `httpFault-<index>`. Printable ASCII without `/`, `,`, `=` and `@`, as it travels
     /// in headers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::rule_name"))]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::rule_name_or_none"))]
     pub name: String,
     /// They wait. Delays of all faults that match add up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +158,7 @@ impl HttpFault {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
-    ("has(self.fixedDelay) && self.fixedDelay != '' && duration(self.fixedDelay) <= duration('5m')",
+    ("has(self.fixedDelay) && duration(self.fixedDelay) <= duration('5m')",
      "fixedDelay is needed, such as 500ms, and at most 5m"),
 ]))))]
 #[serde(rename_all = "camelCase")]
@@ -297,11 +297,12 @@ pub struct CallerMatch {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
-    ("self.action != 'Delay' || (has(self.duration) && self.duration != '' && duration(self.duration) > duration('0s') && duration(self.duration) <= duration('5m'))",
+    ("self.action != 'Delay' || (has(self.duration) && duration(self.duration) <= duration('5m'))",
      "duration is needed with Delay, such as 500ms, and at most 5m"),
+    ("!has(self.duration) || duration(self.duration) > duration('0s')", "duration must be longer than nothing, such as 1s"),
     ("!has(self.duration) || self.action in ['Delay', 'Stall']",
      "duration is for Delay and Stall alone: remove it"),
-    ("self.part != 'Leg' || self.action != 'RepeatBookmark'",
+    ("!has(self.part) || self.part != 'Leg' || self.action != 'RepeatBookmark'",
      "RepeatBookmark has no legs, as bookmarks are the merged watch's: say part: Whole"),
 ]))))]
 #[serde(rename_all = "camelCase")]
@@ -322,7 +323,7 @@ pub struct WatchFault {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::percent"))]
     pub percent: Option<String>,
-    /// What of a merged watch. Drop, Stall, Delay and Expire alone know legs: those of the clusters that match.
+    /// What of a merged watch. Absent: Whole. Drop, Stall, Delay and Expire alone know legs: those of the clusters that match.
     #[serde(default)]
     pub part: WatchPart,
     /// Which watches. Absent: all of the callers'.

@@ -24,8 +24,10 @@ pub(crate) const RESOURCE_RULE: &str =
 pub(crate) const NAMESPACE_RULE: &str = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$";
 /// The name of a rule: printable ASCII without what stands beside it in annotations, headers and causes.
 pub(crate) const RULE_NAME: &str = r"^[!-+\-.0-<>?A-~]([ -+\-.0-<>?A-~]*[!-+\-.0-<>?A-~])?$";
-/// A length of time as Go reads it, without sign; empty where the original had it so.
-pub(crate) const GO_DURATION: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|μs|ns))+)?$";
+/// A length of time as Go reads it, without sign.
+const GO_DURATION: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|μs|ns))+)$";
+/// The same, or nothing.
+const GO_DURATION_OR_NONE: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|μs|ns))+)?$";
 /// A decimal number of at most three digits before its point.
 pub(crate) const PERCENT: &str = r"^([0-9]{1,3}(\.[0-9]{0,9})?|\.[0-9]{1,9})$";
 /// `HH:MM:SS`, or empty where the original had it so.
@@ -144,16 +146,22 @@ pub(crate) fn time_with_zone(_: &mut SchemaGenerator) -> Schema {
 pub(crate) fn go_duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string", "maxLength": 64, "pattern": GO_DURATION,
-        "x-kubernetes-validations": rules([
-            ("self == '' || duration(self) <= duration('720h')", "must be at most 720h"),
-        ]),
+        "x-kubernetes-validations": rules([("duration(self) <= duration('720h')", "must be at most 720h")]),
+    })
+}
+
+/// The same, or nothing where nothing is asked for: the original had such fields required, and strings.
+pub(crate) fn go_duration_or_none(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string", "maxLength": 64, "pattern": GO_DURATION_OR_NONE,
+        "x-kubernetes-validations": rules([("self == '' || duration(self) <= duration('720h')", "must be at most 720h")]),
     })
 }
 
 /// How many of a hundred.
 pub(crate) fn percent(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "type": "string", "maxLength": 16, "pattern": PERCENT, "default": "100",
+        "type": "string", "maxLength": 16, "pattern": PERCENT,
         "x-kubernetes-validations": rules([
             ("double(self) <= 100.0", "must be from 0 (none) to 100 (all)"),
         ]),
@@ -163,6 +171,11 @@ pub(crate) fn percent(_: &mut SchemaGenerator) -> Schema {
 /// The name of a rule.
 pub(crate) fn rule_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "minLength": 1, "maxLength": RULE_NAME_MAX, "pattern": RULE_NAME})
+}
+
+/// The same, or nothing: the original let rules have no name.
+pub(crate) fn rule_name_or_none(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "maxLength": RULE_NAME_MAX, "pattern": format!("{RULE_NAME}|^$")})
 }
 
 /// The verbs in a rule.

@@ -4,6 +4,7 @@
 //! What requests are routed by is loaded here, once. Nothing is decided here: stages return a `Fault` or go on. A panic in a stage is
 //! this request's 500. Caller: `accept`, for each request of each connection.
 
+mod after;
 mod answer;
 mod bounds;
 mod call;

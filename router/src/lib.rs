@@ -30,9 +30,9 @@
 //!    unknown → 401, in no shard or two → 403.
 //! 5. `decision::plan`: (caller, request, snapshot) → `Plan`: forward to one member, fan out over members for one
 //!    collection, answer here, or refuse. Pure, and every routing rule is in it.
-//! 6. `stage::admit`: the one place where a request waits or is turned away before the first byte of its body is read: the
-//!    caller's bytes and bulkhead, then bytes and permits of all; before a caller is known, bounds on arrivals and on token
-//!    reviews.
+//! 6. `stage::admit`: the one place where a request waits or is turned away before the first byte of its body is read:
+//!    ordered faults, limits, the caller's bytes and bulkhead, then bytes and permits of all; before a caller is known, bounds
+//!    on arrivals and on token reviews. Ordered faults of watches that run are `stage::inject`'s, which wraps their bodies.
 //! 7. `stage::preflight`: what the plan needs to know before anything is sent: access reviews, labels of the object, who
 //!    holds it, rules on the body, the election's Lease.
 //! 8. `stage::dispatch`: asks the `breaker`, and sends over `upstream` (pooled HTTP/2) or `upgrade` (a byte tunnel over

@@ -192,6 +192,15 @@ fn check_when_and_what(
     if let Some(matched) = matched {
         check_match(problems, parts, &format!("{field}.match"), matched);
     }
+    if let Some(effective) = effective {
+        for (name, list, most) in [
+            ("daysOfWeek", &effective.days_of_week, 7),
+            ("daysOfMonth", &effective.days_of_month, 31),
+            ("months", &effective.months, 12),
+        ] {
+            problems.at_most(&format!("{field}.effectiveTime.{name}"), list.len(), most);
+        }
+    }
     let errors = effective.map(Schedule::read).and_then(Result::err);
     for error in errors.into_iter().flatten() {
         problems.invalid(format!("{field}.effectiveTime.{}", error.field), error.message);

@@ -1,4 +1,4 @@
-//! Server-side apply and deletion of manifests of any kind. Called by install, join and dev.
+//! Server-side apply and deletion of manifests of any kind. Called by install, join, dev and `apply_files`.
 
 use anyhow::{Context as _, anyhow, bail};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
@@ -39,10 +39,18 @@ pub(crate) async fn apply(client: &Client, objects: &[DynamicObject]) -> anyhow:
 
 /// Applies one object and returns what the API server made of it.
 pub(crate) async fn apply_one(client: &Client, object: &DynamicObject) -> anyhow::Result<DynamicObject> {
-    let api = api_of(client, object).await?;
     // Strict: a field that the kind does not have is an error here, instead of dropped without a word.
-    let parameters = PatchParams::apply(MANAGER).force().validation_strict();
-    api.patch(&object.name_any(), &parameters, &Patch::Apply(object))
+    apply_as(client, object, &PatchParams::apply(MANAGER).force().validation_strict()).await
+}
+
+/// Applies one object as `parameters` say, and returns what the API server made of it.
+pub(crate) async fn apply_as(
+    client: &Client,
+    object: &DynamicObject,
+    parameters: &PatchParams,
+) -> anyhow::Result<DynamicObject> {
+    let api = api_of(client, object).await?;
+    api.patch(&object.name_any(), parameters, &Patch::Apply(object))
         .await
         .with_context(|| format!("cannot apply {}", describe(object)))
 }

@@ -11,12 +11,14 @@ use portolan_crds::names::check_dns_label;
 use portolan_wire::subscription::CallerPod;
 use serde::Serialize;
 
+mod apply;
 mod breaker;
 mod ca;
 mod faults;
 mod policies;
 mod router;
 
+pub(crate) use self::apply::{ApplyArgs, DryRun};
 pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, CloseArgs, Closed, HeldArgs, HoldArgs, RuleName};
 pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
 pub(crate) use self::faults::{FaultsArgs, FaultsCommand};
@@ -41,6 +43,8 @@ pub(crate) enum Command {
     Join(JoinArgs),
     /// Let the router act as more ServiceAccounts, users, groups, uids or extras in a member cluster
     Allow(AllowArgs),
+    /// Judge manifests by the rules of hub and routers, and apply them to the hub
+    Apply(ApplyArgs),
     /// Write a kubeconfig with a client certificate of the hub CA, for a person
     Kubeconfig(KubeconfigArgs),
     /// Make a bootstrap token for a gateway router

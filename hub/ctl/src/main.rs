@@ -7,9 +7,11 @@
     reason = "a command line tool answers on stdout"
 )]
 
+mod acceptance;
 mod admin;
 mod admission;
 mod apply;
+mod apply_files;
 mod bootstrap;
 mod breaker;
 mod breakers;
@@ -61,6 +63,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Install(args) => install::run(&args).await,
         Command::Join(args) => join::run(&args).await,
         Command::Allow(args) => grant::run(&args).await,
+        Command::Apply(args) => apply_files::run(&args).await,
         Command::Kubeconfig(args) => kubeconfig::run(&args).await,
         Command::RouterToken(args) => bootstrap::run_router_token(&args).await,
         Command::Get(args) => get::run(&args).await,

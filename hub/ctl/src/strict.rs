@@ -1,7 +1,7 @@
 //! Fields of a manifest that its kind does not have, found before anything is sent, with the name that was probably meant.
 //!
 //! Only for our own kinds, whose schemas are at hand; of all others the API server says it (`apply` asks for strict
-//! validation). Called by `dev up`.
+//! validation). Called by `dev up` and `acceptance`.
 
 use std::collections::BTreeSet;
 
@@ -22,22 +22,27 @@ const LETTERS_PER_EDIT: usize = 3;
 
 /// Refuses the first manifest with unknown fields, naming all of its.
 pub(crate) fn check(manifests: &[DynamicObject]) -> anyhow::Result<()> {
-    let definitions = definitions();
     for object in manifests {
-        let Some(schema) = schema_of(&definitions, object) else {
-            continue;
-        };
-        let Value::Object(mut fields) = serde_json::to_value(object)? else {
-            continue;
-        };
-        fields.retain(|name, _| !OF_EVERY_OBJECT.contains(&name.as_str()));
-        let mut unknown = Vec::new();
-        walk("", &fields, schema, &mut unknown);
+        let unknown = unknown_fields(object)?;
         if !unknown.is_empty() {
             bail!("{}: {}", describe(object), unknown.join("; "));
         }
     }
     Ok(())
+}
+
+/// Fields of the manifest that its kind does not have, each with what was probably meant.
+pub(crate) fn unknown_fields(object: &DynamicObject) -> anyhow::Result<Vec<String>> {
+    let mut unknown = Vec::new();
+    let definitions = definitions();
+    let Some(schema) = schema_of(&definitions, object) else {
+        return Ok(unknown);
+    };
+    if let Value::Object(mut fields) = serde_json::to_value(object)? {
+        fields.retain(|name, _| !OF_EVERY_OBJECT.contains(&name.as_str()));
+        walk("", &fields, schema, &mut unknown);
+    }
+    Ok(unknown)
 }
 
 fn schema_of<'a>(definitions: &'a [CustomResourceDefinition], object: &DynamicObject) -> Option<&'a JSONSchemaProps> {

@@ -4,6 +4,8 @@
 //! request of a caller that a FaultInjection holds, `inject` for streams.
 
 pub(crate) mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

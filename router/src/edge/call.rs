@@ -13,34 +13,32 @@ use opentelemetry::Context;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
+use super::after::After;
 use super::bounds::{TIMEOUT_GRACE, check_size, timeout};
 use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
 use super::namespace::{self, Basis};
 use super::ordered::{self, PlannedRequest};
-use super::{Connection, Edge, EdgeParts, Served, span};
+use super::{Connection, Edge, Served, span};
 use crate::decision::injection::Injection;
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::decision::policy::{self, Reach};
 use crate::resource::access::ProxyQuestion;
-use crate::resource::other_leases::OtherLease;
 use crate::resource::policies::Judging;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
-use crate::stage::fanout::fence::{self, Write};
 use crate::stage::fanout::socket::Switch;
-use crate::stage::fanout::table;
 use crate::stage::fanout::{Asking, Fan};
 use crate::stage::identify::Sender;
 use crate::stage::preflight::Pending;
 use crate::value::classify::{self, ApiRequest, Verb, View};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Binding, Caller, CallerKey, Snapshot};
+use crate::value::snapshot::{Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
 
 /// One request on its way through the stages.
@@ -68,7 +66,6 @@ struct Identified {
 
 impl Call<'_> {
     pub(super) async fn run(mut self, request: Request<Incoming>) -> Result<Served, Fault> {
-        let edge = &self.edge.parts;
         let started = Instant::now();
         let (head, body) = request.into_parts();
         let asked = self.classify(&head)?;
@@ -76,35 +73,7 @@ impl Call<'_> {
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local, &asked)));
         }
-        let routing = edge.routing.load();
-        let caller = self.identify(&head, &asked, &routing.snapshot).await?;
-        self.connection.is_known();
-        self.name(&caller);
-        let Basis {
-            routing,
-            caller,
-            planned,
-        } = namespace::planned(self.edge, &asked, routing, caller).await;
-        if planned.unknown_kind {
-            edge.routing.miss();
-        }
-        self.note(&planned);
-        let planned_request = PlannedRequest {
-            plan: &planned.plan,
-            head: &head,
-            asked: &asked,
-            caller: &caller,
-        };
-        let request = Identified {
-            injection: ordered::draw(&planned_request, self.completion),
-            reach: Reach::of(&planned.plan),
-            deadline: started + timeout(&asked, edge.request_timeout),
-            started,
-            head,
-            asked,
-            routing,
-            caller,
-        };
+        let (planned, request) = self.planned(started, head, asked).await?;
         match planned.plan {
             Plan::Forward(forward) => {
                 let (life, gathers) = (Life::of_one(forward.traffic.long), forward.gathers());
@@ -134,6 +103,48 @@ impl Call<'_> {
             Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => self.unknown(fault, &request, body).await,
             Plan::Refuse(fault) => Err(fault),
         }
+    }
+
+    /// Whose it is, and what is to become of it.
+    async fn planned(
+        &mut self,
+        started: Instant,
+        head: Parts,
+        asked: ApiRequest,
+    ) -> Result<(Planned, Identified), Fault> {
+        let edge = &self.edge.parts;
+        let routing = edge.routing.load();
+        let caller = self.identify(&head, &asked, &routing.snapshot).await?;
+        self.connection.is_known();
+        self.name(&caller);
+        let Basis {
+            routing,
+            caller,
+            planned,
+        } = namespace::planned(self.edge, &asked, routing, caller).await;
+        if planned.unknown_kind {
+            edge.routing.miss();
+        }
+        self.note(&planned);
+        let reach = Reach::of(&planned.plan);
+        let planned_request = PlannedRequest {
+            plan: &planned.plan,
+            reach: &reach,
+            head: &head,
+            asked: &asked,
+            caller: &caller,
+        };
+        let request = Identified {
+            injection: ordered::draw(&planned_request, self.completion),
+            reach,
+            deadline: started + timeout(&asked, edge.request_timeout),
+            started,
+            head,
+            asked,
+            routing,
+            caller,
+        };
+        Ok((planned, request))
     }
 
     /// That there is no member of a name is told to people who might use it.
@@ -190,7 +201,8 @@ impl Call<'_> {
         };
         let edge = &self.edge.parts;
         if let Some(injection) = &request.injection {
-            ordered::happens(edge, injection, &admission).await?;
+            // Boxed: hardly a request needs its room.
+            Box::pin(ordered::happens(edge, injection, &admission)).await?;
         }
         let admitted = edge.admit.admit(&admission).await?;
         // What is reserved for a body is not its client's for as long as it likes, whatever time-out it asks for. One that
@@ -250,11 +262,7 @@ impl Call<'_> {
         let right = long.then(|| forward.access().find_map(ProxyQuestion::of)).flatten();
         let deadline = (!long).then_some(deadline);
         let injection = self.edge.watch_injection(injection, &asked, &caller);
-        let after = After {
-            write: Write::of(&caller, &asked, &forward.target.cluster),
-            renewal: other_lease(&caller, &asked),
-            lists: table::is_wanted(&asked, &head.headers).then(|| forward.target.cluster.clone()),
-        };
+        let after = After::of(&caller, &asked, &head.headers, &forward.target.cluster);
         let leg = Leg {
             deadline,
             forward,
@@ -461,47 +469,6 @@ impl Call<'_> {
         let (code, said) = health::answer(answer, asked, self.edge.parts.readiness.checks());
         text(code, said.into())
     }
-}
-
-/// What follows from a member's answer to one request.
-struct After {
-    write: Option<Write>,
-    renewal: Option<(CallerKey, OtherLease)>,
-    /// Whose rows a Table has.
-    lists: Option<Arc<str>>,
-}
-
-impl After {
-    async fn answered(self, edge: &EdgeParts, mut response: Response<Body>) -> Result<Response<Body>, Fault> {
-        if let Some((caller, lease)) = self.renewal.filter(|_| response.status().is_success()) {
-            edge.routing.other_leases.renewed(caller, lease);
-        }
-        if let Some(cluster) = self.lists {
-            response = table::with_cluster(&cluster, response).await?;
-        }
-        Ok(match self.write {
-            Some(write) => fence::hold(&edge.open, &write, response).await,
-            None => response,
-        })
-    }
-}
-
-/// Who renews a Lease that is not its election's, and which.
-fn other_lease(caller: &Caller, asked: &ApiRequest) -> Option<(CallerKey, OtherLease)> {
-    let Caller::Pod(view) = caller else { return None };
-    let Binding::One(shard) = &view.binding else {
-        return None;
-    };
-    let (names, resource) = (shard.lease.as_ref()?, asked.resource.as_ref()?);
-    let name = resource.name.as_ref().filter(|name| **name != names.client)?;
-    let renews = asked.view == View::Merged && matches!(asked.verb, Verb::Update | Verb::Patch);
-    let own = resource.namespace.as_deref() == Some(&*view.namespace);
-    let other = renews && own && resource.is("coordination.k8s.io", "leases");
-    let lease = || OtherLease {
-        shard: shard.config.to_string(),
-        name: name.clone(),
-    };
-    other.then(|| (view.key.clone(), lease()))
 }
 
 fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {

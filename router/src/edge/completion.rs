@@ -110,3 +110,51 @@ impl Drop for Completion {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::value::fault::InjectedFault;
+
+    /// What scrapes read of a request that was planned for east and ended so.
+    fn scraped(fault: &Fault, injected: bool) -> String {
+        let metrics = Arc::new(RequestMetrics::default());
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let mut completion = Completion::new(metrics, Names::default(), None);
+        completion.record.cluster = Some("east".into());
+        completion.record.injected = injected;
+        completion.failed(fault);
+        completion.answered(fault.status_code(), false);
+        drop(completion);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn an_error_that_was_ordered_is_no_members_and_its_time_is_nobodys() {
+        let ordered = Fault::Injected(Box::new(InjectedFault {
+            code: StatusCode::SERVICE_UNAVAILABLE,
+            name: "ops/fj/away".to_owned(),
+            creates: false,
+            streams: false,
+            about: None,
+        }));
+        let failed = Fault::Unavailable {
+            message: "east is away".to_owned(),
+            cluster: Some("east".to_owned()),
+            sent: false,
+        };
+        for (fault, injected) in [(ordered, true), (failed, false)] {
+            let seen = scraped(&fault, injected);
+            assert_ne!(seen.contains("by_member_total{cluster=\"east\""), injected, "{seen}");
+            assert_ne!(seen.contains("head_duration_seconds_count{"), injected, "{seen}");
+            let reason = format!("reason=\"{}\"", fault.reason());
+            assert!(seen.contains(&reason), "{seen}");
+        }
+    }
+}

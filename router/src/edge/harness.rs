@@ -105,7 +105,7 @@ impl Router {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
-        let injected = Arc::new(InjectedFaults::default());
+        let injected = routing.load().policies.injected.clone();
         let admit = admit(bounds, &injected);
         let edge = Edge::new(EdgeParts {
             routing: routing.clone(),

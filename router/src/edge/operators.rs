@@ -71,10 +71,6 @@ impl MemberApi for Reviewer {
 
 impl Operators {
     /// Before these members, the home cluster `east` among them. Two replicas, `a` and `b`.
-    pub(crate) async fn start(members: &[(&str, &Backend)]) -> Self {
-        Self::bounded(members, Bounds::default()).await
-    }
-
     pub(crate) async fn bounded(members: &[(&str, &Backend)], bounds: Bounds) -> Self {
         let targets = members.iter().map(|(name, backend)| backend.target(name));
         let router = Router::with_members(targets, bounds, Some(Arc::new(Reviewer))).await;

@@ -13,7 +13,7 @@ use super::completion::Completion;
 use super::{Edge, EdgeParts, span};
 use crate::decision::injection::{Circumstances, Injection};
 use crate::decision::plan::Plan;
-use crate::decision::policy;
+use crate::decision::policy::{self, Reach};
 use crate::stage::admit::Admission;
 use crate::stage::inject::{Injector, WatchInjection};
 use crate::value::classify::{ApiRequest, Verb};
@@ -27,6 +27,7 @@ const PORTOLAN_FAULT: HeaderName = HeaderName::from_static("portolan-fault");
 /// A request whose plan is made.
 pub(super) struct PlannedRequest<'a> {
     pub(super) plan: &'a Plan,
+    pub(super) reach: &'a Reach,
     pub(super) head: &'a Parts,
     pub(super) asked: &'a ApiRequest,
     pub(super) caller: &'a Caller,
@@ -42,8 +43,8 @@ pub(super) fn draw(request: &PlannedRequest<'_>, completion: &mut Completion) ->
         return None;
     };
     let policies = view.policies.as_ref().filter(|policies| policies.has_faults())?;
-    let clusters = policy::clusters(request.plan);
-    let asked = policy::asked(request.asked, &clusters, policy::is_election(request.plan));
+    let clusters: Vec<&str> = request.reach.clusters.iter().map(|cluster| &**cluster).collect();
+    let asked = policy::asked(request.asked, &clusters, request.reach.election);
     let watches = if request.asked.verb == Verb::Watch {
         policies.watch_faults(&asked)
     } else {

@@ -2,6 +2,7 @@
 
 mod admission;
 mod faults;
+mod limits;
 mod swaps;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

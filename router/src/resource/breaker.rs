@@ -11,7 +11,7 @@ mod beside;
 mod by_hand;
 mod core;
 mod pace;
-mod pass;
+mod report;
 mod shared;
 mod window;
 
@@ -21,8 +21,8 @@ pub(crate) use self::beside::{Beside, BesidePass};
 pub(crate) use self::by_hand::{ByHand, Held};
 pub(crate) use self::core::{Outcome, Probe, Readyz, State, Transition};
 pub(crate) use self::pace::Size;
-pub(crate) use self::pass::Pass;
-pub(crate) use self::shared::{Breaker, Change, Refused, Report};
+pub(crate) use self::report::{Change, Refused, Report};
+pub(crate) use self::shared::{Breaker, Pass};
 
 /// Failures in a row that open the breaker.
 pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;

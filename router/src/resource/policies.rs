@@ -17,7 +17,7 @@ mod refusal;
 mod report;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trial;
 
 use std::sync::Arc;
@@ -124,7 +124,11 @@ impl Policies {
         }
         let caller = self.rules_of(request, policies);
         let mut rules = caller.lock();
-        let ids = self.current(&mut rules, request, policies, ids, now);
+        let ids = if rules.is_current(policies, request.generation, now) {
+            ids
+        } else {
+            rules.of.limits_met(&request.asked)
+        };
         let shared = rules.shares(&ids).then(|| self.shared.lock());
         let judged = judge(&mut rules.open(shared, now), &ids, request.asked.verb, now);
         if judged.opened || judged.denied.is_some_and(|denied| rules.shares(&[denied.id])) {
@@ -212,26 +216,6 @@ impl Policies {
         }
         let make = || Arc::new(Mutex::new(CallerRules::new(policies.clone(), request.generation)));
         self.callers.entry(key.clone()).or_insert_with(make).clone()
-    }
-
-    /// The limits that it meets of those that hold its caller now. A request that was planned by an older snapshot is judged
-    /// by the newer ones, all of them: state that has moved on is not moved back.
-    fn current(
-        &self,
-        rules: &mut CallerRules,
-        request: &Judging<'_>,
-        policies: &Arc<CallerPolicies>,
-        ids: Vec<usize>,
-        now: Tick,
-    ) -> Vec<usize> {
-        if Arc::ptr_eq(&rules.of, policies) {
-            return ids;
-        }
-        if request.generation > rules.generation {
-            rules.follow(policies, request.generation, now);
-            return ids;
-        }
-        rules.of.limits_met(&request.asked)
     }
 
     fn refused(&self, of: &CallerPolicies, denied: &Denied, asked: &Asked<'_>) -> Fault {

@@ -207,7 +207,6 @@ impl Fault {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooManyRequests { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::BadGateway { .. } => StatusCode::BAD_GATEWAY,
-            Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Members(failures) => match failures.as_slice() {
                 [first, others @ ..] if others.iter().all(|other| other.status == first.status) => first.status,
@@ -216,7 +215,7 @@ impl Fault {
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Policy(refusal) if refusal.says_when() => StatusCode::TOO_MANY_REQUESTS,
-            Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable { .. } | Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Injected(injected) => injected.code,
         }
     }

@@ -5,6 +5,8 @@
 //! of resources is matched with all other rules' at once, see `value::policy`. Made by `value::snapshot::build`.
 
 mod head;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

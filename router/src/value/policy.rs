@@ -239,7 +239,7 @@ impl CallerPolicies {
         found
     }
 
-    fn rule<'a, R>(&'a self, at: RuleAt, rules: fn(&Policy) -> &[R]) -> Option<(&'a Arc<Policy>, &'a R)> {
+    fn rule<R>(&self, at: RuleAt, rules: fn(&Policy) -> &[R]) -> Option<(&Arc<Policy>, &R)> {
         let policy = self.policies.get(at.policy)?;
         Some((policy, rules(policy).get(at.rule)?))
     }

@@ -2,6 +2,8 @@
 //! must refuse and says the fix, and reads label selectors exactly as `portolan_crds::Selector` does.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
+mod applying;
+mod policies;
 mod selectors;
 
 use std::path::{Path, PathBuf};
@@ -49,6 +51,12 @@ async fn a_real_api_server_agrees() {
     bad_member_clusters_are_refused(&client).await;
     good_specs_are_taken(&client).await;
     every_field_is_kept(&client).await;
+    policies::manifests_apply_unchanged(hub, &client).await;
+    policies::bad_ones_are_refused(&client).await;
+    policies::good_ones_are_taken(&client).await;
+    policies::every_field_is_kept(&client).await;
+    policies::people_see_the_columns(hub).await;
+    applying::judges_before_it_sends(hub, &client).await;
     people_see_the_columns(hub).await;
     selectors::mean_the_same(&client).await;
 }
@@ -60,6 +68,8 @@ async fn definitions_are_structural(hub: &Cluster, client: &Client) {
     for name in [
         "memberclusters.ctrlmesh.kusionstack.io",
         "shardingconfigs.ctrlmesh.kusionstack.io",
+        "circuitbreakers.ctrlmesh.kusionstack.io",
+        "faultinjections.ctrlmesh.kusionstack.io",
     ] {
         eventually("the definition is established", || async {
             let status = definitions.get(name).await.ok()?.status?;
@@ -122,7 +132,7 @@ async fn create(client: &Client, kind: &str, name: &str, spec: &Value) -> Result
         dry_run: true,
         ..PostParams::default()
     };
-    let api = dynamic(client, kind, kind == "ShardingConfig");
+    let api = dynamic(client, kind, kind != "MemberCluster");
     api.create(&dry, &object)
         .await
         .map(drop)

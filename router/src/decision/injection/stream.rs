@@ -91,9 +91,8 @@ impl StreamFaults {
         for index in 0..self.all.len() {
             let Ordered { fault, state } = &self.all[index];
             match *state {
-                State::Over => {}
                 State::Delaying if !in_force(index) => self.all[index].state = State::Armed,
-                State::Delaying => {}
+                State::Delaying | State::Over => {}
                 State::Stalling(until) => {
                     if !in_force(index) || until.is_some_and(|until| until <= place.now) {
                         self.all[index].state = State::Over;

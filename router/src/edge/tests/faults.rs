@@ -231,117 +231,93 @@ async fn zero_percent_is_never_and_none_is_always() {
     assert!((50..150).contains(&hit), "{hit} of 200 at a half");
 }
 
-/// The predecessor never looked at headers, had one name for all rules without one, and did not read `disabled`.
+/// Whether a rule hits a GET of replica `a`, beside one that hits all.
+async fn hits(operators: &Operators, rule: &Value, path: &str, agent: &str) -> bool {
+    operators.order(&faults(&json!([
+        {"abort": {"httpStatus": 500}, "match": rule},
+        {"delay": {"fixedDelay": "1ms"}},
+    ])));
+    let mut request = operators.request("a", "GET", path, "");
+    request.headers_mut().insert("user-agent", agent.parse().unwrap());
+    let answer = operators.connect().await.send_request(request).await.unwrap();
+    // Rules without a name have one each.
+    let hits = answer.status() == 500;
+    let expected = if hits {
+        "ops/fj/httpFault-1, ops/fj/httpFault-0"
+    } else {
+        "ops/fj/httpFault-1"
+    };
+    assert_eq!(marks(&answer), Some(expected), "{rule}");
+    hits
+}
+
+const EXPLICIT: &str = "/clusters/east/api/v1/namespaces/east/pods/one";
+
+/// The predecessor never looked at headers, and had one name for all rules without one.
 #[tokio::test]
-async fn requests_are_matched_by_head_caller_and_resource() {
+async fn requests_are_matched_by_their_heads() {
     let (_backend, operators) = operators(mirror()).await;
-    let explicit = "/clusters/east/api/v1/namespaces/east/pods/one";
-    for (rule, path, agent, hits) in [
-        (json!({"httpMatch": [{"path": {"exact": ONE}}]}), ONE, "", true),
-        (json!({"httpMatch": [{"path": {"exact": ONE}}]}), explicit, "", false),
+    for (head, path, agent, expected) in [
+        (json!({"path": {"exact": ONE}}), ONE, "", true),
+        (json!({"path": {"exact": ONE}}), EXPLICIT, "", false),
+        (json!({"path": {"exact": ONE, "regex": "nothing"}}), ONE, "", true),
+        (json!({"path": {"regex": "/api/v1/.*/one"}}), ONE, "", true),
+        (json!({"path": {"regex": "namespaces"}}), ONE, "", false),
+        (json!({"path": {"regex": "/clusters/east/.*"}}), EXPLICIT, "", true),
+        (json!({"host": {"exact": "Router.test"}}), ONE, "", true),
+        (json!({"host": {"regex": "router[.]tes"}}), ONE, "", false),
+        (json!({"method": "GET"}), ONE, "", true),
+        (json!({"method": "POST"}), ONE, "", false),
         (
-            json!({"httpMatch": [{"path": {"exact": ONE, "regex": "nothing"}}]}),
-            ONE,
-            "",
-            true,
-        ),
-        (
-            json!({"httpMatch": [{"path": {"regex": "/api/v1/.*/one"}}]}),
-            ONE,
-            "",
-            true,
-        ),
-        (
-            json!({"httpMatch": [{"path": {"regex": "namespaces"}}]}),
-            ONE,
-            "",
-            false,
-        ),
-        (
-            json!({"httpMatch": [{"path": {"regex": "/clusters/east/.*"}}]}),
-            explicit,
-            "",
-            true,
-        ),
-        (
-            json!({"httpMatch": [{"host": {"exact": "Router.test"}}]}),
-            ONE,
-            "",
-            true,
-        ),
-        (
-            json!({"httpMatch": [{"host": {"regex": "router[.]tes"}}]}),
-            ONE,
-            "",
-            false,
-        ),
-        (
-            json!({"httpMatch": [{"method": "POST"}, {"method": "GET"}]}),
-            ONE,
-            "",
-            true,
-        ),
-        (json!({"httpMatch": [{"method": "POST"}]}), ONE, "", false),
-        (
-            json!({"httpMatch": [{"headers": [{"name": "user-agent", "value": "x"}]}]}),
+            json!({"headers": [{"name": "user-agent", "value": "x"}]}),
             ONE,
             "x",
             true,
         ),
         (
-            json!({"httpMatch": [{"headers": [{"name": "User-Agent", "value": "x"}]}]}),
+            json!({"headers": [{"name": "User-Agent", "value": "x"}]}),
             ONE,
             "y",
             false,
         ),
-        (
-            json!({"callers": [{"pod": "operator-a", "cluster": "east"}]}),
-            ONE,
-            "",
-            true,
-        ),
+    ] {
+        let rule = json!({ "httpMatch": [head, {"method": "PUT"}] });
+        assert_eq!(hits(&operators, &rule, path, agent).await, expected, "{rule} {path}");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_matched_by_caller_and_resource() {
+    let (_backend, operators) = operators(mirror()).await;
+    for (rule, expected) in [
+        (json!({"callers": [{"pod": "operator-a", "cluster": "east"}]}), true),
         (
             json!({"callers": [{"pod": "operator-b"}, {"serviceAccount": "other"}]}),
-            ONE,
-            "",
             false,
         ),
-        (
-            json!({"resources": [{"resources": ["pods"], "verbs": ["get"]}]}),
-            ONE,
-            "",
-            true,
-        ),
-        (json!({"resources": [{"resources": ["pods/exec"]}]}), ONE, "", false),
-        (json!({"resources": [{"clusters": ["west"]}]}), ONE, "", false),
-        (
-            json!({"resources": [{}], "httpMatch": [{"method": "POST"}]}),
-            ONE,
-            "",
-            false,
-        ),
+        (json!({"resources": [{"resources": ["pods"], "verbs": ["get"]}]}), true),
+        (json!({"resources": [{"resources": ["pods/exec"]}]}), false),
+        (json!({"resources": [{"clusters": ["west"]}]}), false),
+        (json!({"resources": [{}], "httpMatch": [{"method": "POST"}]}), false),
     ] {
-        operators.order(&faults(&json!([
-            {"abort": {"httpStatus": 500}, "match": rule},
-            {"delay": {"fixedDelay": "1ms"}},
-        ])));
-        let mut request = operators.request("a", "GET", path, "");
-        request.headers_mut().insert("user-agent", agent.parse().unwrap());
-        let answer = operators.connect().await.send_request(request).await.unwrap();
-        assert_eq!(answer.status() == 500, hits, "{rule} {path}");
-        let expected = if hits {
-            "ops/fj/httpFault-1, ops/fj/httpFault-0"
-        } else {
-            "ops/fj/httpFault-1"
-        };
-        assert_eq!(marks(&answer), Some(expected), "{rule}");
+        assert_eq!(hits(&operators, &rule, ONE, "").await, expected, "{rule}");
     }
-    operators.order(&json!({"disabled": true, "httpFault": [{"abort": {"httpStatus": 500}}]}));
-    assert_eq!(operators.get(ONE).await.status(), 200, "disabled");
-    operators.order(&json!({"until": "2020-01-01T00:00:00Z", "httpFault": [{"abort": {"httpStatus": 500}}]}));
-    assert_eq!(operators.get(ONE).await.status(), 200, "its time is over");
-    operators.order(&faults(&json!([{"abort": {"httpStatus": 200}}])));
-    assert_eq!(operators.get(ONE).await.status(), 200, "200 is no abort");
+}
+
+/// The predecessor did not read `disabled`.
+#[tokio::test]
+async fn what_is_disabled_or_over_orders_nothing() {
+    let (_backend, operators) = operators(mirror()).await;
+    let fault = json!([{"abort": {"httpStatus": 500}}]);
+    for spec in [
+        json!({"disabled": true, "httpFault": fault}),
+        json!({"until": "2020-01-01T00:00:00Z", "httpFault": fault}),
+        json!({"httpFault": [{"abort": {"httpStatus": 200}}]}),
+    ] {
+        operators.order(&spec);
+        let answer = operators.get(ONE).await;
+        assert_eq!((answer.status(), marks(&answer)), (StatusCode::OK, None), "{spec}");
+    }
 }
 
 #[tokio::test]

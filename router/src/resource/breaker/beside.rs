@@ -156,8 +156,8 @@ mod tests {
     fn settings() -> Settings {
         Settings {
             consecutive_failures: 2,
-            open_for: Duration::from_secs(3_600),
-            max_open_for: Duration::from_secs(3_600),
+            open_for: Duration::from_hours(1),
+            max_open_for: Duration::from_hours(1),
             ..Settings::default()
         }
     }

@@ -10,42 +10,15 @@ use tokio::sync::watch;
 
 use super::Settings;
 use super::askers::{Askers, Group, Reach};
+use super::beside::BesidePass;
 use super::by_hand::{ByHand, Held};
-use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Transition, Why};
+use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Ticket, Transition, Why};
 use super::pace::{Pace, Size};
-use super::pass::Pass;
+use super::report::{Change, Refused, Report};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// A client comes again after so long at most, however long a breaker is held open by hand: it may be let go before.
 const HELD_RETRY: Duration = Duration::from_secs(30);
-
-/// What metrics, the hub and `/configz` are told of a breaker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Report {
-    pub(crate) state: State,
-    /// Why it is in this state; empty until the first transition.
-    pub(crate) reason: String,
-    pub(crate) since: SystemTime,
-    /// Counts transitions, by the word for why.
-    pub(crate) transitions: BTreeMap<&'static str, u64>,
-}
-
-/// Refused by an open breaker: nothing was sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) retry_in: Duration,
-    pub(crate) state: State,
-    /// Why it is in this state.
-    pub(crate) reason: String,
-}
-
-/// What an outcome changed.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Change {
-    pub(crate) transition: Transition,
-    /// Of the caller's own breaker, not of the one for all.
-    pub(crate) of_caller: bool,
-}
 
 /// One breaker, shared by all requests of its member and class.
 #[derive(Debug)]
@@ -72,17 +45,6 @@ struct Inner {
     /// Not closed, and what failed is known of these only: others are let through.
     sole: Option<Group>,
     by_hand: ByHand,
-}
-
-impl Refused {
-    /// By a caller's own breaker.
-    fn alone(retry_in: Duration) -> Self {
-        Self {
-            retry_in,
-            state: State::Open,
-            reason: "for this caller alone, whose requests failed".to_owned(),
-        }
-    }
 }
 
 impl Breaker {
@@ -297,7 +259,7 @@ impl Breaker {
         self.inner.lock().askers.refused(Instant::now())
     }
 
-    pub(super) fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
+    fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
         if inner.by_hand.held.is_some() {
@@ -451,5 +413,60 @@ impl Inner {
             Admission::Refuse { .. } => None,
         })?;
         core.record(ticket, outcome, now, rand::random())
+    }
+}
+
+/// The right to send one request to the member.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    breaker: Arc<Breaker>,
+    /// Of the breaker for all; `None` where that does not concern the caller.
+    ticket: Option<Ticket>,
+    /// Of the caller's own, if it has one.
+    own: Option<Ticket>,
+    /// What letting it through changed.
+    began: Option<Transition>,
+    /// Until the head of the answer, if that says something of the member.
+    took: Option<(Duration, Size)>,
+    caller: Option<Caller>,
+    /// Of breakers beside this one: they are told the same.
+    beside: Vec<BesidePass>,
+    told: bool,
+}
+
+impl Pass {
+    /// What letting it through changed: it may be the one that decides.
+    pub(crate) fn began(&mut self) -> Option<Transition> {
+        self.began.take()
+    }
+
+    /// Tells these the same outcome.
+    pub(crate) fn beside(&mut self, passes: Vec<BesidePass>) {
+        self.beside = passes;
+    }
+
+    /// How long the head of its answer took.
+    pub(crate) fn took(&mut self, took: Duration, size: Size) {
+        self.took = Some((took, size));
+    }
+
+    /// Tells how the request ended; returns what that changed.
+    pub(crate) fn record(mut self, outcome: Outcome) -> Option<Change> {
+        self.told = true;
+        for beside in self.beside.drain(..) {
+            beside.record(outcome);
+        }
+        let breaker = self.breaker.clone();
+        breaker.record(&mut self, outcome)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        // The request was given up before it had an outcome: a probe's place must not stay taken.
+        if !self.told {
+            let breaker = self.breaker.clone();
+            breaker.record(self, Outcome::Neutral);
+        }
     }
 }

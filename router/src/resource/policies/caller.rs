@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::shared::SharedRules;
+use super::shared::{SharedRules, is_same};
 use crate::decision::policy::{Met, RuleState, Tick};
 use crate::value::policy::{CallerPolicies, Limit, Policy};
 
@@ -27,6 +27,15 @@ impl CallerRules {
     pub(super) fn new(of: Arc<CallerPolicies>, generation: u64) -> Self {
         let states = of.limits().map(|_| None).collect();
         Self { of, generation, states }
+    }
+
+    /// Whether a request may be judged by these policies of its snapshot. State that has moved on is not moved back: if not, it
+    /// is judged by the newer ones, all of them.
+    pub(super) fn is_current(&mut self, of: &Arc<CallerPolicies>, generation: u64, now: Tick) -> bool {
+        if generation > self.generation {
+            self.follow(of, generation, now);
+        }
+        Arc::ptr_eq(&self.of, of)
     }
 
     /// Follows to the policies of another snapshot; true if a person closed one that was opened.
@@ -84,11 +93,6 @@ impl CallerRules {
 /// By what a rule is known over edits.
 fn key<'a>(policy: &'a Policy, limit: &'a Limit) -> (&'a str, &'a str) {
     (&policy.uid, &limit.name)
-}
-
-/// Whether it says the same. Pointers tell for most: what was not told anew is the same value.
-pub(super) fn is_same(one: &Arc<Limit>, other: &Arc<Limit>) -> bool {
-    Arc::ptr_eq(one, other) || one == other
 }
 
 /// The caller's rules, with those that it shares with others, locked.

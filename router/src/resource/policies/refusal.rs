@@ -57,16 +57,12 @@ fn over(limit: &Limit) -> String {
 }
 
 fn opened(rule: &str, lasts: Option<Duration>) -> String {
-    match lasts {
-        Some(lasts) => format!(
-            "its limit was exceeded, and it is opened for {} more",
-            format_duration(lasts)
-        ),
-        None => {
-            let rule = rule.split_once('/').map_or(rule, |(_, rule)| rule);
-            format!("its limit was exceeded, and it is opened until somebody runs portolanctl breaker close {rule}")
-        }
+    if let Some(lasts) = lasts {
+        let lasts = format_duration(lasts);
+        return format!("its limit was exceeded, and it is opened for {lasts} more");
     }
+    let rule = rule.split_once('/').map_or(rule, |(_, rule)| rule);
+    format!("its limit was exceeded, and it is opened until somebody runs portolanctl breaker close {rule}")
 }
 
 fn retry_after(lasts: Option<Duration>) -> u32 {
@@ -87,7 +83,7 @@ mod tests {
             (Some(Duration::from_millis(1)), 1),
             (Some(Duration::from_millis(1_001)), 2),
             (Some(Duration::from_secs(29)), 29),
-            (Some(Duration::from_secs(3_600)), 30),
+            (Some(Duration::from_hours(1)), 30),
             (None, 30),
         ] {
             assert_eq!(retry_after(lasts), seconds, "{lasts:?}");

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use portolan_wire::v1;
 
-use super::caller::is_same;
 use crate::decision::policy::{Demand, RuleState, Tick};
 use crate::value::policy::{Limit, Policy};
 use crate::value::snapshot::Snapshot;
@@ -161,4 +160,9 @@ impl SharedRule {
 
 fn key(policy: &Policy, limit: &Limit) -> SharedKey {
     (policy.uid.clone(), limit.name.clone())
+}
+
+/// Whether it says the same. Pointers tell for most: what was not told anew is the same value.
+pub(super) fn is_same(one: &Arc<Limit>, other: &Arc<Limit>) -> bool {
+    Arc::ptr_eq(one, other) || one == other
 }

@@ -1,6 +1,7 @@
 //! The subscriber against a scripted hub over real gRPC and TLS.
 
 mod ageing;
+mod policies;
 mod questions;
 
 use std::time::{Duration, SystemTime};

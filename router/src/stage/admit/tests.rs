@@ -8,6 +8,7 @@ use futures::future::{pending, ready};
 use http::{HeaderMap, Method};
 
 use super::*;
+use crate::resource::policies::tests as policies;
 use crate::value::classify::classify;
 
 const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -53,6 +54,34 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
             }
         }
     }
+}
+
+/// Who is over a limit waits in no queue and is no part of the load.
+#[tokio::test]
+async fn limits_come_before_everything_else() {
+    let world = policies::World::new(&[policies::limit("all", "LimiterOnly", 1, 1)]);
+    let load = Load::default();
+    let admit = Admit::new(Limits::default(), load.clone(), AdmitMetrics::default());
+    let (view, asked) = (world.view("1"), asked(PODS));
+    let caller = Caller::Pod(view.clone());
+    let judging = Judging {
+        view: &view,
+        asked: crate::decision::policy::asked(&asked, &["east"], false),
+        generation: 1,
+    };
+    let admission = Admission {
+        caller: &caller,
+        asked: &asked,
+        life: Life::Unary,
+        bytes: 0,
+        deadline: Instant::now() + Duration::from_secs(1),
+        judging: Some((&world.policies, judging)),
+    };
+    assert!(admit.admit(&admission).await.is_ok());
+    load.set_memory(1.1);
+    assert!(matches!(admit.admit(&admission).await, Err(Fault::Policy(_))));
+    load.set_memory(0.1);
+    assert!(matches!(admit.admit(&admission).await, Err(Fault::Policy(_))));
 }
 
 #[tokio::test]

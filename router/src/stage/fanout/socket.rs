@@ -241,7 +241,11 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use http_body::Frame;
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
+    use crate::resource::upstream::Merged;
 
     fn messages(format: Media, whole: &[u8], cut: usize) -> Vec<Message> {
         let mut events = Events::new(format);
@@ -282,5 +286,27 @@ mod tests {
             matches!(&error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut),
             "{error:?}"
         );
+    }
+
+    /// The bytes that a client reads of a watch that ends so.
+    async fn read(end: Option<BodyError>) -> Vec<u8> {
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let socket = WebSocketStream::from_raw_socket(near, Role::Server, None).await;
+        let frames = std::iter::once(Ok(Frame::data(Bytes::from_static(b"{}\n")))).chain(end.map(Err));
+        let frames = http_body_util::StreamBody::new(futures::stream::iter(frames));
+        let mut body = Body::Merged(Merged::new(frames));
+        let _ = carry(socket, &mut body, Media::Json).await;
+        let mut read = Vec::new();
+        far.read_to_end(&mut read).await.unwrap();
+        read
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_was_ordered_to_break_says_no_more() {
+        const CLOSE: [u8; 4] = [0x88, 2, 3, 0xe8];
+        assert!(read(None).await.ends_with(&CLOSE));
+        let cut = read(Some(BodyError::Injected("ops/fj/cut".to_owned()))).await;
+        assert!(cut.windows(3).any(|event| event == b"{}\n"), "{cut:?}");
+        assert!(!cut.windows(4).any(|event| event == CLOSE), "{cut:?}");
     }
 }

@@ -25,7 +25,7 @@ use super::open::{LegState, OpenLeg, Registered};
 use super::wake::Wakes;
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::upstream::{Body, BodyError, Ended, Ending};
-use crate::stage::inject::StreamInjection;
+use crate::stage::inject::{StreamInjection, WatchInjection};
 use crate::stage::replan::{FanVerdict, Verdict, WatchedFan};
 use crate::value::media::Shape;
 
@@ -195,7 +195,7 @@ impl MergedWatch {
         }
         let shown = legs.iter().map(|leg| leg.shown.clone()).collect();
         let shown = open.register(&shared.asking.caller, &shared.asking.asked, plan.fence, shown);
-        if let Some(injection) = injection.and_then(|injection| injection.client()) {
+        if let Some(injection) = injection.and_then(WatchInjection::client) {
             shown.watch.set_injection(injection);
         }
         let mut stream = Self {

@@ -33,6 +33,7 @@ use crate::value::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable
 use crate::value::traffic::Traffic;
 
 mod edges;
+mod faults;
 mod middles;
 mod starts;
 mod views;
@@ -196,9 +197,11 @@ impl World {
             .unwrap();
         let (head, ()) = request.into_parts();
         let asked = classify(&Method::GET, &head.uri, &head.headers).unwrap();
+        let injection = self.injection(&asked);
+        let asking = Asking::new(asked, &head, self.caller.clone(), Context::new());
         Fan {
             plan: self.plan.clone(),
-            asking: Asking::new(asked, &head, self.caller.clone(), Context::new()),
+            asking: Asking { injection, ..asking },
             routing: self.fanouts.routing.load(),
         }
     }

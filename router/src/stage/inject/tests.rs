@@ -191,9 +191,27 @@ async fn the_kill_switch_and_a_drain_end_stalls_and_delays_at_once() {
     }
 }
 
-/// The predecessor's windows over midnight were never active; here the clock on the wall decides when the fault is due.
 #[tokio::test(start_paused = true)]
-async fn a_fault_waits_until_it_is_in_force_and_an_old_one_never_is() {
+async fn a_fault_that_is_not_in_force_when_it_is_due_waits() {
+    // Half a year from now.
+    let month = (Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).month() + 5) % 12 + 1;
+    let times = json!({ "months": [month] });
+    let world = World::new(&json!([{"name": "cut", "action": "Drop", "effectiveTime": times}]));
+    let (mut body, _) = world.client(&["{\"a\":1}\n", "{\"a\":2}\n"], false);
+    assert_eq!(all(&mut body).await, "{\"a\":1}\n{\"a\":2}\n");
+    let world = World::new(&json!([{"name": "cut", "action": "Drop", "after": {"events": 1}}]));
+    let (mut body, _) = world.client(&["{\"a\":1}\n", "{\"a\":2}\n"], false);
+    world.stop();
+    assert_eq!(
+        all(&mut body).await,
+        "{\"a\":1}\n{\"a\":2}\n",
+        "it was taken back before"
+    );
+    assert_eq!(world.injector.injected.count(Kind::Drop), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_comes_at_its_time_also_where_nothing_else_does() {
     let world = World::new(&json!([{"name": "cut", "action": "Drop", "after": {"time": "5s"}}]));
     let (mut body, _) = world.client(&["{\"a\":1}\n"], true);
     assert_eq!(next(&mut body).await.unwrap().unwrap(), "{\"a\":1}\n");

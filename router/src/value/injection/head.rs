@@ -19,7 +19,8 @@ pub(super) struct HeadMatch {
     host: Option<TextPattern>,
     path: Option<TextPattern>,
     method: Option<String>,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    /// `None`: any value.
+    headers: Vec<(HeaderName, Option<HeaderValue>)>,
 }
 
 /// What it was made of says all of it.
@@ -31,7 +32,7 @@ impl PartialEq for HeadMatch {
 
 impl Head<'_> {
     /// Without its port, in small letters.
-    fn host(&self) -> Option<String> {
+    fn host(self) -> Option<String> {
         let named = || self.0.headers.get(HOST)?.to_str().ok()?.parse::<Authority>().ok();
         let authority = self.0.uri.authority().cloned().or_else(named)?;
         Some(authority.host().to_ascii_lowercase())
@@ -42,8 +43,9 @@ impl HeadMatch {
     pub(super) fn compile(of: &HttpMatch) -> Result<Self, String> {
         let header = |header: &HeaderMatch| {
             let name = HeaderName::try_from(&header.name).map_err(|error| format!("{:?}: {error}", header.name))?;
-            let value = HeaderValue::try_from(&header.value).map_err(|error| format!("{name}: {error}"))?;
-            Ok::<_, String>((name, value))
+            let value = Some(&header.value).filter(|value| !value.is_empty());
+            let value = value.map(HeaderValue::try_from).transpose();
+            Ok::<_, String>((name.clone(), value.map_err(|error| format!("{name}: {error}"))?))
         };
         let text = |of: Option<&TextMatch>| {
             let compiled = of.map(TextMatch::compile).transpose();
@@ -67,7 +69,10 @@ impl HeadMatch {
         let Parts {
             method, uri, headers, ..
         } = head.0;
-        let has = |(name, value): &(HeaderName, HeaderValue)| headers.get_all(name).iter().any(|sent| sent == value);
+        let has = |(name, value): &(HeaderName, Option<HeaderValue>)| {
+            let mut sent = headers.get_all(name).iter();
+            sent.any(|sent| value.as_ref().is_none_or(|value| sent == value))
+        };
         let host = |text: &TextPattern| head.host().is_some_and(|host| text.matches(&host));
         self.method
             .as_deref()

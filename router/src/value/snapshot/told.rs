@@ -184,3 +184,17 @@ pub(crate) fn fault_injection(spec: &serde_json::Value) -> Body {
         closed: Vec::new(),
     })
 }
+
+/// The one that tests hold callers by.
+pub(crate) const CIRCUIT_BREAKER: &str = "CircuitBreaker/ops/cb";
+
+/// That one, with this spec.
+pub(crate) fn circuit_breaker(spec: &serde_json::Value) -> Body {
+    Body::Policy(v1::Policy {
+        name: CIRCUIT_BREAKER.to_owned(),
+        uid: "cb-uid".to_owned(),
+        generation: 1,
+        spec_json: spec.to_string(),
+        closed: Vec::new(),
+    })
+}

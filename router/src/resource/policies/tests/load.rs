@@ -104,7 +104,7 @@ fn edits_of_other_rules_make_and_lose_no_token_while_requests_come() {
 #[test]
 fn no_request_is_judged_by_half_an_update() {
     let version = |edit: usize| {
-        let (one, other) = if edit % 2 == 0 {
+        let (one, other) = if edit.is_multiple_of(2) {
             ("ForceOpened", "ForceClosed")
         } else {
             ("ForceClosed", "ForceOpened")

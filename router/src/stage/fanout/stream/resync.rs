@@ -360,16 +360,15 @@ impl MergedWatch {
         for (index, leg) in self.plan.legs.iter().enumerate() {
             let waker = self.wakes.waker(index);
             let kept = before.iter().position(|old| *old.shown.cluster == **leg.cluster());
-            self.legs.push(match kept {
-                Some(at) => LegStream {
+            self.legs.push(if let Some(at) = kept {
+                LegStream {
                     waker,
                     parked: false,
                     ..before.swap_remove(at)
-                },
-                None => {
-                    let leg = LegStream::new(Link::Idle, waker, open.leg(leg.cluster()));
-                    leg.injected(self.shared.asking.injection.as_ref(), self.shape)
                 }
+            } else {
+                let leg = LegStream::new(Link::Idle, waker, open.leg(leg.cluster()));
+                leg.injected(self.shared.asking.injection.as_ref(), self.shape)
             });
         }
         for (stream, leg) in self.legs.iter().zip(&self.plan.legs) {
