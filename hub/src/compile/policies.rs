@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use portolan_crds::circuit_breaker::{Bucket, LimitScope, RateLimiting, TriggerPolicy};
 use portolan_crds::duration::parse_go_duration;
+use portolan_crds::{Requirement, Selector};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
@@ -198,8 +199,8 @@ impl<'a> Holders<'a> {
     /// In the order of names.
     fn add(&mut self, name: &'a PolicyName, selection: &'a Selection, is_told: bool) {
         let namespace = self.0.entry(&name.namespace).or_default();
-        let requirements = selection.selector.iter().flat_map(|selector| selector.requirements());
-        namespace.keys.extend(requirements.map(|requirement| requirement.key()));
+        let requirements = selection.selector.iter().flat_map(Selector::requirements);
+        namespace.keys.extend(requirements.map(Requirement::key));
         namespace.policies.push(Holder {
             name,
             selection,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use portolan_wire::v1;
 
 use super::division::{WHOLE, divide, wanted};
-use super::router::{Router, Shares};
+use super::router::{Id, Router, Shares};
 use crate::compile::SharedLimit;
 use crate::facts::PolicyName;
 
@@ -26,9 +26,6 @@ const BELIEVED: u64 = 1 << 62;
 /// What a router may lack before all is divided anew, in parts of its share and at least: demand is never even.
 const SLACK: u32 = 10;
 const LEAST_SLACK: u32 = WHOLE / 500;
-
-/// A rule's number in this process: keys are long, and looked up for each router.
-pub(super) type Id = u32;
 
 /// A router that is registered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

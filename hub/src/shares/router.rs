@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use portolan_wire::v1;
 
-use super::core::Id;
 use super::division::WHOLE;
 use crate::facts::PolicyName;
 
 /// A router that has not said by then that it keeps to what it was told may be told something else meanwhile.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
 
+/// A rule's number in this process: names are long, and looked up for each router.
+pub(super) type Id = u32;
 /// Shares by rule.
 pub(super) type Shares = BTreeMap<Id, u32>;
 

@@ -141,7 +141,7 @@ fn after_a_restart_who_is_not_heard_is_waited_for_ten_minutes() {
     let mut network = halves();
     network.restart_hub();
     network.reconnect(0);
-    network.advance(UNHEARD_FOR - Duration::from_secs(10));
+    network.advance(UNHEARD_FOR.checked_sub(Duration::from_secs(10)).unwrap());
     network.settle(4);
     assert_eq!(network.shares(&key(0, 0))[0], 500_000);
     network.advance(Duration::from_secs(10));

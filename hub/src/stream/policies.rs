@@ -1,6 +1,6 @@
 //! What a router reports of policies, as far as it is kept. Caller: `routers`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_wire::v1;
 
@@ -17,7 +17,7 @@ const MAX_REASON_BYTES: usize = 64;
 
 /// How rules stand, each once, the first first: of policies and callers that the router is told of.
 pub(super) fn rule_states(report: Vec<v1::RuleState>, told_of: impl Fn(&Ref) -> bool) -> Vec<v1::RuleState> {
-    let mut kept = BTreeMap::new();
+    let mut kept = BTreeSet::new();
     let mut states = Vec::new();
     // Many states are of one policy, and of one caller.
     let mut policies = Known::default();
@@ -31,7 +31,7 @@ pub(super) fn rule_states(report: Vec<v1::RuleState>, told_of: impl Fn(&Ref) -> 
             && policies.is(&state.policy, |name| Some(Ref::Policy(name.parse().ok()?)), &told_of)
             && (state.caller.is_empty() || callers.is(&state.caller, view, &told_of));
         let key = (state.policy.clone(), state.rule.clone(), state.caller.clone());
-        if is_word && is_known && kept.insert(key, ()).is_none() {
+        if is_word && is_known && kept.insert(key) {
             states.push(state);
         }
     }

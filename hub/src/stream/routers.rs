@@ -107,7 +107,8 @@ impl RouterControl for RouterService {
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
             let stream = session.service.metrics.stream(Program::Router);
-            let ended = token.run_until_cancelled(session.run(inbound, holder)).await;
+            // A box: the future is some kilobytes, and moved.
+            let ended = token.run_until_cancelled(Box::pin(session.run(inbound, holder))).await;
             if let Some(Err(error)) = ended {
                 tracing::info!(router = left.router, %error, "router disconnected");
             }

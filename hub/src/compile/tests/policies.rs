@@ -1,6 +1,6 @@
 //! Which callers a policy holds, and what takes it from routers.
 
-use portolan_crds::{CircuitBreakerSpec, FaultInjectionSpec, Selector};
+use portolan_crds::{CircuitBreakerSpec, CircuitBreakerStatus, FaultInjectionSpec, Selector};
 use portolan_wire::subscription::Subscription;
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ impl Fleet {
             in_force: Some(Arc::new(PolicyInForce { generation, spec, json })),
             closed: Vec::new(),
             bad_close: Vec::new(),
-            status: PolicyStatus::Breaker(Default::default()),
+            status: PolicyStatus::Breaker(CircuitBreakerStatus::default()),
         };
         self.facts.policies.insert(name.clone(), object);
         self.facts.policies.get_mut(&name).unwrap()
@@ -162,23 +162,21 @@ fn what_is_switched_off_is_taken_from_routers_and_from_views() {
     for name in [CALM, SHAKE] {
         fleet.policy(name, json!({"selector": {}}));
     }
-    let all: [(&str, Standing, fn(&mut Fleet)); 4] = [
-        (CALM, Standing::Withdrawn, |fleet| {
-            fleet.policy(CALM, json!({"selector": {}})).labelled_off = true
-        }),
-        (SHAKE, Standing::Disabled, |fleet| {
-            fleet.policy(SHAKE, json!({"selector": {}})).disabled = true
-        }),
-        (SHAKE, Standing::Expired, |fleet| {
-            fleet.policy(SHAKE, json!({"selector": {}})).until = Some(second(0))
-        }),
-        (SHAKE, Standing::Stopped, |fleet| {
-            fleet.facts.faults_stopped = Some(FaultsStopped::default())
-        }),
-    ];
-    for (name, standing, switch) in all {
+    for (name, standing) in [
+        (CALM, Standing::Withdrawn),
+        (SHAKE, Standing::Withdrawn),
+        (SHAKE, Standing::Disabled),
+        (SHAKE, Standing::Expired),
+        (SHAKE, Standing::Stopped),
+    ] {
         let mut fleet = fleet.clone();
-        switch(&mut fleet);
+        let object = fleet.policy(name, json!({"selector": {}}));
+        match standing {
+            Standing::Withdrawn => object.labelled_off = true,
+            Standing::Disabled => object.disabled = true,
+            Standing::Expired => object.until = Some(second(0)),
+            _ => fleet.facts.faults_stopped = Some(FaultsStopped::default()),
+        }
         let world = fleet.compile(0);
         assert_eq!(world.reach(name), (standing, 3), "whom it would hold is told");
         assert!(

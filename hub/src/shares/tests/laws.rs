@@ -109,7 +109,7 @@ proptest! {
         for rule in &network.rules {
             let shares: Vec<_> = here.iter().map(|router| router.shares.get(rule).copied().unwrap_or_default()).collect();
             let sum: u32 = shares.iter().sum();
-            prop_assert!(sum >= WHOLE / 100 * 99 && sum <= WHOLE, "{sum} of {rule:?}: {shares:?}");
+            prop_assert!((WHOLE / 100 * 99..=WHOLE).contains(&sum), "{sum} of {rule:?}: {shares:?}");
             for (router, share) in here.iter().zip(&shares) {
                 let due = wanted(router.asked, RATE).min(WHOLE / count);
                 prop_assert!(share + share / 10 + WHOLE / 500 >= due, "{share} of {due}: {shares:?}");

@@ -53,7 +53,7 @@ impl<'a> Reports<'a> {
             }
         }
         for found in reports.values_mut() {
-            found.sort_by_key(|found| found.order());
+            found.sort_by_key(Found::order);
         }
         Self(reports)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use portolan_crds::condition::MESSAGE_MAX;
+use portolan_crds::{CircuitBreakerStatus, FaultInjectionStatus};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
@@ -54,11 +55,11 @@ impl Scene {
         let (spec, status) = match name.kind {
             PolicyKind::CircuitBreaker => (
                 PolicySpec::Breaker(serde_json::from_value(spec).unwrap()),
-                PolicyStatus::Breaker(Default::default()),
+                PolicyStatus::Breaker(CircuitBreakerStatus::default()),
             ),
             PolicyKind::FaultInjection => (
                 PolicySpec::Fault(serde_json::from_value(spec).unwrap()),
-                PolicyStatus::Fault(Default::default()),
+                PolicyStatus::Fault(FaultInjectionStatus::default()),
             ),
         };
         let object = PolicyObject {
@@ -148,7 +149,7 @@ impl Scene {
         status(sources, &Common::of(sources), name, object)
     }
 
-    fn breaker(&self) -> portolan_crds::CircuitBreakerStatus {
+    fn breaker(&self) -> CircuitBreakerStatus {
         match self.status().unwrap() {
             PolicyStatus::Breaker(status) => status,
             PolicyStatus::Fault(_) => panic!("a CircuitBreaker"),

@@ -135,3 +135,120 @@ async fn a_fault_is_taken_back_when_its_time_is_over() {
     assert_eq!(received.removed[0].name, "FaultInjection/ops/shake");
     assert!(jiff::Timestamp::now() >= until);
 }
+
+/// A CircuitBreaker with a limit that routers have together.
+fn shared() -> serde_json::Value {
+    json!({"selector": {}, "rateLimitings": [{
+        "name": "all", "scope": "Shared", "triggerPolicy": "LimiterOnly",
+        "bucket": {"burst": 100, "interval": "1s", "limit": 100},
+        "resourceRules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}],
+    }]})
+}
+
+fn demand(share: u32, revision: u64, asked: u64) -> v1::SharedDemand {
+    v1::SharedDemand {
+        policy: CALM.to_owned(),
+        rule: "all".to_owned(),
+        share_millionths: share,
+        revision,
+        asked_per_second_thousandths: asked,
+    }
+}
+
+async fn says(router: &crate::testing::TestRouter, demands: Vec<v1::SharedDemand>) {
+    let report = v1::PolicyReport {
+        rules: Vec::new(),
+        demands,
+    };
+    router.say(RouterSaid::Policies(report)).await;
+}
+
+/// The next shares that it is told; transactions are acknowledged meanwhile.
+async fn shares(router: &mut crate::testing::TestRouter) -> v1::Shares {
+    loop {
+        match router.hear().await.unwrap() {
+            RouterTold::Shares(shares) => return shares,
+            RouterTold::Commit(commit) => router.ack(commit.nonce).await,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn routers_are_told_their_shares_and_grow_only_after_others_have_shrunk() {
+    let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
+    let serving = || v1::RouterHello {
+        protocol: portolan_wire::protocol::PROTOCOL,
+        capabilities: vec![portolan_wire::protocol::POLICIES.to_owned()],
+        ..Default::default()
+    };
+    let router = async |name: &str| {
+        let identity = Identity::Router(name.to_owned());
+        hub.router_as(&identity, serving()).await.unwrap()
+    };
+    let (mut one, mut two) = (router("gateway").await, router("other").await);
+    says(&one, vec![]).await;
+    says(&two, vec![]).await;
+    policy(&hub, PolicyKind::CircuitBreaker, "calm", 1, shared());
+    let (of_one, of_two) = (shares(&mut one).await, shares(&mut two).await);
+    let share = |shares: &v1::Shares| shares.shares.iter().map(|share| share.millionths).sum::<u32>();
+    let told = &of_one.shares[0];
+    assert_eq!(
+        (told.policy.as_str(), told.uid.as_str(), told.rule.as_str()),
+        (CALM, "object-calm", "all")
+    );
+    // The second may be heard later than the first is told, and both settle on halves.
+    let mut last = (of_one, of_two);
+    while (share(&last.0), share(&last.1)) != (500_000, 500_000) {
+        says(&one, vec![demand(share(&last.0), last.0.revision, 0)]).await;
+        says(&two, vec![demand(share(&last.1), last.1.revision, 0)]).await;
+        tokio::select! {
+            told = shares(&mut one) => last.0 = told,
+            told = shares(&mut two) => last.1 = told,
+        }
+    }
+    says(&two, vec![demand(500_000, last.1.revision, 0)]).await;
+    says(&one, vec![demand(500_000, last.0.revision, 200_000)]).await;
+    let shrunk = shares(&mut two).await;
+    assert_eq!(share(&shrunk), 25_000);
+    let early = tokio::time::timeout(std::time::Duration::from_millis(400), shares(&mut one)).await;
+    assert!(early.is_err(), "the other has not said that it has shrunk: {early:?}");
+    says(&two, vec![demand(25_000, shrunk.revision, 0)]).await;
+    assert_eq!(share(&shares(&mut one).await), 975_000);
+}
+
+#[tokio::test]
+async fn how_rules_stand_is_kept_as_far_as_the_router_knows_them() {
+    let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
+    policy(&hub, PolicyKind::CircuitBreaker, "calm", 1, shared());
+    let mut router = hub.router("gateway", Vec::new()).await;
+    settle(&hub, &mut router, &["ops/a", "east/p", CALM]).await;
+    let state = |policy: &str, caller: &str| v1::RuleState {
+        policy: policy.to_owned(),
+        rule: "all".to_owned(),
+        caller: caller.to_owned(),
+        opened: true,
+        ..v1::RuleState::default()
+    };
+    let rules = vec![
+        state(CALM, "east/p"),
+        state("CircuitBreaker/ops/gone", "east/p"),
+        state(CALM, "east/nobody"),
+        state(CALM, ""),
+    ];
+    let mut acks = hub.acks.changes();
+    acks.mark_unchanged();
+    let report = v1::PolicyReport {
+        rules,
+        demands: Vec::new(),
+    };
+    router.say(RouterSaid::Policies(report)).await;
+    hub.until("the report is known", |hub| {
+        let kept = hub.acks.read(|routers| routers["gateway"].rules.clone());
+        (kept.iter().map(|state| state.caller.as_str()).collect::<Vec<_>>() == ["east/p", ""]).then_some(())
+    })
+    .await;
+    assert!(acks.has_changed().unwrap(), "that something opened is news");
+}
