@@ -20,8 +20,8 @@ use crate::{Ground, alone};
 const MAP: &str = "/api/v1/namespaces/together-e/configmaps/kube-root-ca.crt";
 const LIST: &str = "/api/v1/namespaces/together-e/configmaps";
 /// Tokens in a second, and those that are kept: as many as come while a busy machine has other things to do.
-const LIMIT: f64 = 100.0;
-const BURST: usize = 50;
+const LIMIT: u32 = 100;
+const BURST: u32 = 50;
 /// Requests in a second at the router that has more of them, and at the other: as fast as the limit, an even division would
 /// leave a part of it to nobody.
 const MORE: f64 = 160.0;
@@ -76,7 +76,7 @@ async fn ask(line: Line, lasts: Duration, rate: impl Fn(Duration) -> f64) -> Tol
     let mut answers = JoinSet::new();
     while begun.elapsed() < lasts {
         let now = begun.elapsed();
-        due += rate(now) * (now - last).as_secs_f64();
+        due += rate(now) * now.saturating_sub(last).as_secs_f64();
         last = now;
         while due >= 1.0 {
             due -= 1.0;
@@ -112,6 +112,11 @@ async fn both(doors: [&Door; 2], lasts: Duration, rates: [impl Fn(Duration) -> f
     one.passed.extend(other.passed);
     one.passed.sort_unstable();
     one
+}
+
+/// How many in a second.
+fn rate(count: usize, lasts: Duration) -> f64 {
+    f64::from(u32::try_from(count).unwrap()) / lasts.as_secs_f64()
 }
 
 /// Most that took their tokens within any one second, for certain.
@@ -150,7 +155,7 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
     let first = ground.caller("together").await;
     let limit = json!({"rateLimitings": [{
         "name": "reads", "triggerPolicy": "LimiterOnly", "scope": "Shared",
-        "bucket": {"burst": BURST, "interval": "1s", "limit": LIMIT as u64},
+        "bucket": {"burst": BURST, "interval": "1s", "limit": LIMIT},
         "resourceRules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"], "namespaces": ["together-e"]}],
     }]});
     let policy: CircuitBreaker = ground.hold("together", limit).await;
@@ -175,16 +180,14 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
         }
     });
     let told = both([&first, &other], window, rates).await;
-    let seconds = window.as_secs_f64();
-    let (asked, passed) = (told.asked.len() as f64 / seconds, told.passed.len() as f64 / seconds);
-    println!("of {asked:.1} in a second {passed:.1} pass, over {seconds} s");
-    assert!(passed <= LIMIT * 1.05, "{passed} in a second");
+    let (asked, passed) = (rate(told.asked.len(), window), rate(told.passed.len(), window));
+    println!("of {asked:.1} in a second {passed:.1} pass, over {window:?}");
+    assert!(passed <= f64::from(LIMIT) * 1.05, "{passed} in a second");
     // A machine that cannot ask so often says nothing about what is let through.
     if asked >= 0.95 * (MORE + LESS) {
-        assert!(passed >= LIMIT * 0.95, "{passed} in a second");
+        assert!(passed >= f64::from(LIMIT) * 0.95, "{passed} in a second");
     }
-    let line = ground.told("operators/together", &["reads", " all "]).await;
-    println!("{line}");
+    println!("{}", ground.told("operators/together", &["reads", " all "]).await);
 
     let mut hub = ground.world.fleet.take_over("hub").await.unwrap();
     hub.kill().await.unwrap();
@@ -193,13 +196,13 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
         let told = both([&first, &other], AWAY, rates.map(|rate| move |_| rate)).await;
         all.extend(told.passed);
     }
-    let (most, seconds) = (most_in_a_second(&all), 2.0 * AWAY.as_secs_f64());
+    let most = most_in_a_second(&all);
     println!(
         "without the hub {:.1} in a second pass, {most} at most",
-        all.len() as f64 / seconds
+        rate(all.len(), 2 * AWAY)
     );
     assert!(!all.is_empty(), "a router goes on with its last share");
-    assert!(most as f64 <= LIMIT + BURST as f64, "{most} in one second");
+    assert!(most <= (LIMIT + BURST) as usize, "{most} in one second");
     hub.start_again().await.unwrap();
     hub.ready().await;
     ground.delete(&policy).await;
