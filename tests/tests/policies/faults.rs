@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use http::Method;
 use portolan_crds::FaultInjection;
 use portolan_testbed::eventually;
+use portolan_tests::door::Door;
 use portolan_tests::trace::{Span, roots};
 use rand::RngExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{Ground, ground};
 
@@ -36,28 +36,37 @@ fn new_trace() -> String {
     format!("1{:031x}", rand::rng().random::<u128>() >> 4)
 }
 
+/// What is ordered: by header, never, a delay, and for all creations.
+fn ordered() -> Value {
+    let of = |verb: &str, name: &str| json!([{"apiGroups": [""], "resources": [name], "verbs": [verb], "namespaces": ["aborted-e"]}]);
+    let header = json!([{"method": "GET", "headers": [{"name": "X-Rehearsal", "value": "yes"}]}]);
+    let maps = of("get", "configmaps");
+    json!({"httpFault": [
+        {"name": "broken", "abort": {"httpStatus": 500}, "match": {"resources": maps, "httpMatch": header}},
+        {"name": "never", "abort": {"httpStatus": 500, "percent": "0"}, "match": {"resources": maps}},
+        {"name": "slow", "delay": {"fixedDelay": "400ms"}, "match": {"resources": of("get", "secrets")}},
+        {"name": "conflict", "abort": {"httpStatus": 409}, "match": {"resources": of("create", "configmaps")}},
+    ]})
+}
+
 #[tokio::test]
 async fn aborts_and_delays_are_felt_and_marked() {
     let ground = ground().await;
     let door = ground.caller("aborted").await;
-    let of = |verbs: &[&str], name: &str| json!([{"apiGroups": [""], "resources": [name], "verbs": verbs, "namespaces": ["aborted-e"]}]);
-    let header = json!([{"method": "GET", "headers": [{"name": "X-Rehearsal", "value": "yes"}]}]);
-    let faults = json!({"httpFault": [
-        {"name": "broken", "abort": {"httpStatus": 500}, "match": {"resources": of(&["get"], "configmaps"), "httpMatch": header}},
-        {"name": "never", "abort": {"httpStatus": 500, "percent": "0"}, "match": {"resources": of(&["get"], "configmaps")}},
-        {"name": "slow", "delay": {"fixedDelay": "400ms"}, "match": {"resources": of(&["get"], "secrets")}},
-        {"name": "conflict", "abort": {"httpStatus": 409, "percent": "100"}, "match": {"resources": of(&["create"], "configmaps")}},
-    ]});
-    let policy: FaultInjection = ground.hold("aborted", faults).await;
-
+    let policy: FaultInjection = ground.hold("aborted", ordered()).await;
     let plain = door.get(MAP, &[]).await.unwrap();
-    assert_eq!(
-        (plain.status, plain.header("portolan-fault")),
-        (200, ""),
-        "{}",
-        plain.message()
-    );
+    let marked = plain.header("portolan-fault");
+    assert_eq!((plain.status, marked), (200, ""), "{}", plain.message());
+    an_abort_is_marked(&ground, &door).await;
+    a_delay_is_marked(&ground, &door).await;
+    an_abort_reaches_no_member(&ground, &door).await;
+    let words = ["broken", "Injected", "east/portolan-dev-aborted"];
+    ground.told("operators/aborted", &words).await;
+    ground.delete(&policy).await;
+    assert_eq!(door.get(MAP, &[("x-rehearsal", "yes")]).await.unwrap().status, 200);
+}
 
+async fn an_abort_is_marked(ground: &Ground, door: &Door) {
     let trace = new_trace();
     let parent = format!("00-{trace}-00f067aa0ba902b7-01");
     let headers = [("x-rehearsal", "yes"), ("traceparent", &*parent)];
@@ -65,14 +74,20 @@ async fn aborts_and_delays_are_felt_and_marked() {
     aborted.expect_status(500, &["operators/aborted/broken"]).unwrap();
     assert_eq!(aborted.header("portolan-fault"), "operators/aborted/broken");
     assert_eq!(aborted.header("retry-after"), "");
-    let request = span(&ground, &trace).await;
+    let request = span(ground, &trace).await;
     assert_eq!(request.tag("portolan.fault"), Some("operators/aborted/broken"));
     assert!(
         request.children.is_empty(),
         "no member was asked: {}",
         request.render(&[])
     );
+    let member = door.with_prefix("/clusters/east");
+    let aborted = member.get(MAP, &[("x-rehearsal", "yes")]).await.unwrap();
+    let marked = aborted.header("portolan-fault");
+    assert_eq!(marked, "operators/aborted/broken", "the explicit view is no way out");
+}
 
+async fn a_delay_is_marked(ground: &Ground, door: &Door) {
     let (trace, asked) = (new_trace(), Instant::now());
     let parent = format!("00-{trace}-00f067aa0ba902b7-01");
     let path = "/api/v1/namespaces/aborted-e/secrets/nothing";
@@ -80,40 +95,16 @@ async fn aborts_and_delays_are_felt_and_marked() {
     assert!(asked.elapsed() >= SLOW, "{:?}", asked.elapsed());
     assert_eq!(delayed.status, 404, "the member is asked");
     assert_eq!(delayed.header("portolan-fault"), "operators/aborted/slow");
-    let request = span(&ground, &trace).await;
+    let request = span(ground, &trace).await;
     assert_eq!(request.tag("portolan.fault"), Some("operators/aborted/slow"));
     assert!(u128::from(request.duration) >= SLOW.as_micros());
+}
 
+async fn an_abort_reaches_no_member(ground: &Ground, door: &Door) {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "made"}});
     let maps = "/api/v1/namespaces/aborted-e/configmaps";
-    door.post(maps, &object)
-        .await
-        .unwrap()
-        .expect_status(409, &["ordered"])
-        .unwrap();
+    let aborted = door.post(maps, &object).await.unwrap();
+    aborted.expect_status(409, &["ordered"]).unwrap();
     let direct = ground.world.direct_door("east").await.unwrap();
-    assert_eq!(
-        direct.get(&format!("{maps}/made"), &[]).await.unwrap().status,
-        404,
-        "it has reached no member"
-    );
-    let member = door.with_prefix("/clusters/east");
-    let aborted = member
-        .call(Method::GET, MAP, &[("x-rehearsal", "yes")], &[])
-        .await
-        .unwrap();
-    assert_eq!(
-        aborted.header("portolan-fault"),
-        "operators/aborted/broken",
-        "the explicit view is no way out"
-    );
-
-    ground
-        .told(
-            "operators/aborted",
-            &["broken", "Injected", "east/portolan-dev-aborted"],
-        )
-        .await;
-    ground.delete(&policy).await;
-    assert_eq!(door.get(MAP, &[("x-rehearsal", "yes")]).await.unwrap().status, 200);
+    assert_eq!(direct.get(&format!("{maps}/made"), &[]).await.unwrap().status, 404);
 }

@@ -34,8 +34,9 @@ async fn force_opened_on_everything_beats_a_narrow_rule_in_both_views() {
             }
         }
     }
-    let listed = ground.said(&["policies", "status", "operators/forced"]).await;
-    println!("{listed}");
+    ground
+        .told("operators/forced", &["stop", "Opened", "ForceOpened"])
+        .await;
     // Nobody's hand closes what the object says itself.
     ground.said(&["breaker", "close", "operators/forced/stop"]).await;
     assert_opened(&delete_pod(&door, "forced-e").await, STOP);

@@ -4,14 +4,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use http::Method;
 use kube::Api;
 use portolan_crds::CircuitBreaker;
 use portolan_testbed::eventually;
-use portolan_tests::door::Door;
+use portolan_tests::door::{Door, request};
 use portolan_tests::shard::federated;
 use portolan_tests::world::HUB;
 
 use crate::{Ground, ORIGINAL, assert_limited, assert_opened, delete_pod, ground};
+
+const MAP: &str = "/api/v1/namespaces/original-e/configmaps/kube-root-ca.crt";
 
 /// Its caller is the Pod that they select: a replica of an operator.
 pub(crate) fn shard() -> String {
@@ -63,70 +66,76 @@ async fn door(ground: &Ground) -> Door {
 async fn manifests_of_the_original_apply_as_they_are() {
     let ground = ground().await;
     let door = door(&ground).await;
-    let map = "/api/v1/namespaces/original-e/configmaps/kube-root-ca.crt";
+    a_limiter_that_latches(&ground, &door).await;
+    everything_refused_beside_a_narrow_rule(&ground, &door).await;
+    what_its_proxy_panicked_on(&ground, &door).await;
+    what_is_the_sidecars(&ground).await;
+}
 
-    // Three at once, ten in ten minutes, then nothing for ten minutes.
+/// Three at once, ten in ten minutes, then nothing for ten minutes.
+async fn a_limiter_that_latches(ground: &Ground, door: &Door) {
     ground.kubectl("apply", "delete-pods.yaml").await;
     ground.until_served(&["CircuitBreaker/breaker-demo"]).await;
     for _ in 0..3 {
-        assert_eq!(delete_pod(&door, "original-e").await.status, 404);
+        assert_eq!(delete_pod(door, "original-e").await.status, 404);
     }
     let rule = "CircuitBreaker/operator-demo/breaker-demo/deletePod";
-    assert_limited(&delete_pod(&door, "original-e").await, rule);
-    assert_opened(&delete_pod(&door, "original-w").await, rule);
-    assert_eq!(door.get(map, &[]).await.unwrap().status, 200);
-    ground
-        .told("operator-demo/breaker-demo", &["deletePod", "Opened", "LimitExceeded"])
-        .await;
+    assert_limited(&delete_pod(door, "original-e").await, rule);
+    assert_opened(&delete_pod(door, "original-w").await, rule);
+    assert_eq!(door.get(MAP, &[]).await.unwrap().status, 200);
+    let words = ["deletePod", "Opened", "LimitExceeded"];
+    ground.told("operator-demo/breaker-demo", &words).await;
     ground.kubectl("delete", "delete-pods.yaml").await;
     ground.until_served(&[]).await;
+}
 
-    // In the original deletions of Pods passed by the narrow rule.
+/// In the original deletions of Pods passed by the narrow rule.
+async fn everything_refused_beside_a_narrow_rule(ground: &Ground, door: &Door) {
     ground.kubectl("apply", "force-opened.yaml").await;
     ground.until_served(&["CircuitBreaker/stop-all"]).await;
     let rule = "CircuitBreaker/operator-demo/stop-all/stop";
-    assert_opened(&door.get(map, &[]).await.unwrap(), rule);
-    assert_opened(&delete_pod(&door, "original-e").await, rule);
+    assert_opened(&door.get(MAP, &[]).await.unwrap(), rule);
+    assert_opened(&delete_pod(door, "original-e").await, rule);
     ground.kubectl("delete", "force-opened.yaml").await;
     ground.until_served(&[]).await;
+}
 
-    // What its proxy panicked on. Without a selector faults hit nobody; the latch has no recoverPolicy.
+/// Without a selector faults hit nobody; the latch has no recoverPolicy, which is Manual.
+async fn what_its_proxy_panicked_on(ground: &Ground, door: &Door) {
     ground.kubectl("apply", "as-short-as-it-gets.yaml").await;
     ground
         .until_served(&["CircuitBreaker/short", "FaultInjection/short"])
         .await;
     let begun = Instant::now();
-    assert_eq!(door.get(map, &[]).await.unwrap().status, 200);
+    let answer = door.get(MAP, &[]).await.unwrap();
+    assert_eq!((answer.status, answer.header("portolan-fault")), (200, ""));
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     let line = door.open().await.unwrap();
     let mut answers = Vec::new();
+    // Five at once and five a second, so that they end before twenty have been asked.
     for _ in 0..20 {
         let path = "/api/v1/namespaces/original-e/pods/nobody";
-        let delete = portolan_tests::door::request(http::Method::DELETE, path, &[], &[]).unwrap();
+        let delete = request(Method::DELETE, path, &[], &[]).unwrap();
         answers.push(line.ask(delete).await.unwrap().status);
     }
-    assert_eq!(
-        (answers[..5].to_vec(), *answers.last().unwrap()),
-        (vec![404; 5], 503),
-        "{answers:?}"
-    );
+    assert_eq!(answers[..5], [404; 5], "{answers:?}");
+    assert_eq!(answers.last(), Some(&503), "{answers:?}");
     ground.kubectl("delete", "as-short-as-it-gets.yaml").await;
+    ground.until_served(&[]).await;
+}
 
-    // Of other servers' traffic: for those objects alone.
-    for file in ["rest-rules.yaml", "intercept.yaml"] {
+/// Traffic to other servers is the sidecar's: that is said of those objects alone.
+async fn what_is_the_sidecars(ground: &Ground) {
+    let all = ["rest-rules.yaml", "intercept.yaml", "faults.yaml"];
+    for file in all {
         ground.kubectl("apply", file).await;
     }
-    ground.kubectl("apply", "faults.yaml").await;
     ground.until_served(&["FaultInjection/fault-demo"]).await;
     let objects = Api::<CircuitBreaker>::namespaced(ground.world.cluster(HUB).client().await.unwrap(), ORIGINAL);
     for name in ["rest-demo", "intercept-demo"] {
         eventually("it is said that nobody serves it", || async {
-            let status = objects
-                .get(name)
-                .await
-                .map_err(|error| error.to_string())?
-                .status
-                .ok_or("no status")?;
+            let object = objects.get(name).await.map_err(|error| error.to_string())?;
+            let status = object.status.ok_or("no status")?;
             let refused = status.conditions.iter().any(|condition| {
                 (&*condition.type_, &*condition.status, &*condition.reason) == ("Accepted", "False", "NotImplemented")
             });
@@ -134,7 +143,7 @@ async fn manifests_of_the_original_apply_as_they_are() {
         })
         .await;
     }
-    for file in ["rest-rules.yaml", "intercept.yaml", "faults.yaml"] {
+    for file in all {
         ground.kubectl("delete", file).await;
     }
     ground.until_served(&[]).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use portolan_crds::FaultInjection;
 use portolan_testbed::eventually;
 use portolan_tests::door::Door;
@@ -101,7 +101,7 @@ async fn ordered_faults_end_when_somebody_says_so_or_their_hour_has_come() {
     ground.until_inactive("Expired").await;
     let policies = ground.policies::<FaultInjection>().await;
     let deleted = policies
-        .delete(policy.metadata.name.as_deref().unwrap(), &Default::default())
+        .delete(policy.metadata.name.as_deref().unwrap(), &DeleteParams::default())
         .await;
     deleted.unwrap();
 }

@@ -19,8 +19,8 @@ stays so until `portolanctl breaker close NAMESPACE/NAME/RULE`.
 
 Examples:
   $ portolanctl policies status operators/runaway
-  POLICY                             RULE      CALLER       ROUTER    STATE    SINCE   REASON
-  CircuitBreaker operators/runaway   deletes   east/op-0    gateway   Opened   12s     LimitExceeded
+  POLICY                             RULE      CALLER      ROUTER    STATE    SINCE   REASON
+  CircuitBreaker/operators/runaway   deletes   east/op-0   gateway   Opened   12s     LimitExceeded
   $ portolanctl policies status -w    # goes on, and prints what changes";
 
 const TRY_HELP: &str = "\
@@ -63,7 +63,7 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TryArgs {
     /// Manifests with CircuitBreakers; `-` is stdin; repeatable
-    #[arg(short = 'f', long = "file", value_name = "FILE", required = true)]
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Whose requests, as `get callers` lists them; repeatable [default: all callers of the object's namespace]
     #[arg(long = "caller", value_name = "CALLER")]

@@ -51,7 +51,7 @@ fn report(all: &Policies, wide: bool, now: Timestamp) -> String {
     }
     for row in rows {
         table.row(row.cells(wide, now));
-        explain_false(&mut notes, &format!("{} {}", row.kind, row.name), row.conditions);
+        explain_false(&mut notes, &format!("{}/{}", row.kind, row.name), row.conditions);
     }
     format!("{table}{notes}")
 }
@@ -185,7 +185,7 @@ mod tests {
             "KIND             NAMESPACE/NAME   ACCEPTED   DISTRIBUTED   CALLERS   OPENED/INJECTED   AGE",
             "CircuitBreaker   ops/calm         True       -             2         1 opened          1m30s",
             "FaultInjection   ops/rehearsal    -          -             1         7 injected        1m30s",
-            "FaultInjection ops/rehearsal: Active=False Stopped: why",
+            "FaultInjection/ops/rehearsal: Active=False Stopped: why",
         ];
         assert_eq!(report(&all, false, now), lines.join("\n") + "\n");
         let wide = report(&all, true, now);

@@ -247,7 +247,7 @@ fn report(all: &Vec<Standing>, now: Timestamp) -> String {
     ]);
     let (mut met, mut notes) = (false, String::new());
     for standing in all {
-        let policy = format!("{} {}", standing.kind, standing.policy);
+        let policy = format!("{}/{}", standing.kind, standing.policy);
         for rule in &standing.rules {
             met = true;
             table.row(row(&policy, rule, now));
@@ -319,16 +319,16 @@ mod tests {
         let now = Timestamp::from_second(72).unwrap();
         let lines = [
             "POLICY                    RULE      CALLER      ROUTER    STATE    SINCE   REASON          LAST MINUTE   TOTAL   TOKENS",
-            "CircuitBreaker ops/calm   deletes   east/op-0   gateway   Opened   12s     LimitExceeded   40            41      0",
-            "CircuitBreaker ops/calm   reads     all         gateway   Closed   -       -               0             2       7",
-            "FaultInjection ops/rehearsal: it reaches no caller",
+            "CircuitBreaker/ops/calm   deletes   east/op-0   gateway   Opened   12s     LimitExceeded   40            41      0",
+            "CircuitBreaker/ops/calm   reads     all         gateway   Closed   -       -               0             2       7",
+            "FaultInjection/ops/rehearsal: it reaches no caller",
         ];
         let all = vec![breaker().standing(), faults(0).standing()];
         assert_eq!(report(&all, now), lines.join("\n") + "\n");
         let quiet = report(&vec![faults(3).standing()], now);
         assert_eq!(
             quiet,
-            "FaultInjection ops/rehearsal: none of its rules has done anything to its 3 callers\n"
+            "FaultInjection/ops/rehearsal: none of its rules has done anything to its 3 callers\n"
         );
         assert!(report(&Vec::new(), now).starts_with("there is no"));
     }

@@ -2,8 +2,6 @@
 //! rules that it judges live requests by; nothing is changed.
 
 use std::fmt::Write as _;
-use std::io::Read as _;
-use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
@@ -11,10 +9,11 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
+use crate::apply_files::{documents, name_of};
 use crate::cli::TryArgs;
 use crate::router::{send, text};
+use crate::strict;
 use crate::table::{Table, age};
-use crate::{apply, strict};
 
 const KIND: &str = "CircuitBreaker";
 const PAGE: &str = "/policies/try";
@@ -22,7 +21,7 @@ const PAGE: &str = "/policies/try";
 pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
     let mut objects = Vec::new();
     for file in &args.files {
-        objects.extend(apply::parse(&file.display().to_string(), &read(file)?)?);
+        objects.extend(documents(file)?);
     }
     let is_tried = |object: &DynamicObject| object.types.as_ref().is_some_and(|types| types.kind == KIND);
     let (tried, others): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_tried);
@@ -32,30 +31,15 @@ pub(super) async fn run(args: &TryArgs) -> anyhow::Result<()> {
     strict::check(&tried)?;
     let mut outcomes = Vec::new();
     for object in tried {
-        let name = apply::describe(&object);
+        let name = name_of(&object);
         let outcome = send(&args.router, PAGE, &question(&object, &args.callers)).await;
         outcomes.push(json!({"policy": name, "outcome": outcome.context(name.clone())?}));
     }
     args.output.print(&outcomes, |outcomes| {
         let mut all: Vec<_> = outcomes.iter().map(report).collect();
-        all.extend(
-            others
-                .iter()
-                .map(|other| format!("{}: passed over\n", apply::describe(other))),
-        );
+        all.extend(others.iter().map(|other| format!("{}: passed over\n", name_of(other))));
         all.join("\n")
     })
-}
-
-fn read(file: &Path) -> anyhow::Result<String> {
-    if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("cannot read stdin")?;
-        return Ok(text);
-    }
-    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
 /// Without a namespace it would be applied to kubectl's; here that is `default`, as `apply` has it.
@@ -141,7 +125,7 @@ mod tests {
 
     #[test]
     fn rules_and_callers_are_told_with_what_would_have_been_refused() {
-        let told = json!({"policy": "CircuitBreaker ops/calm", "outcome": {
+        let told = json!({"policy": "CircuitBreaker/ops/calm", "outcome": {
             "fromUnixMilliseconds": 10_000, "toUnixMilliseconds": 262_000,
             "requests": 120, "met": 60, "refused": 41, "callerCount": 2,
             "rules": [{"rule": "deletes", "met": 60, "refused": 41, "limited": 1, "opened": 40, "forced": 0, "openedFirstUnixMilliseconds": 40_500}],
@@ -152,7 +136,7 @@ mod tests {
             "note": "on all callers of the namespace",
         }});
         let lines = [
-            "CircuitBreaker ops/calm, over the last 4m12s: 120 requests of 2 callers, 60 met a rule, 41 would have been refused",
+            "CircuitBreaker/ops/calm, over the last 4m12s: 120 requests of 2 callers, 60 met a rule, 41 would have been refused",
             "RULE      MET   REFUSED   OVER LIMIT   OPENED   FORCED   FIRST OPENED",
             "deletes   60    41        1            40       0        30s after",
             "CALLER          REQUESTS   REFUSED   BY",
@@ -161,13 +145,13 @@ mod tests {
             "on all callers of the namespace",
         ];
         assert_eq!(report(&told), lines.join("\n") + "\n");
-        let silent = json!({"policy": "CircuitBreaker ops/calm", "outcome": {"fromUnixMilliseconds": null}});
+        let silent = json!({"policy": "CircuitBreaker/ops/calm", "outcome": {"fromUnixMilliseconds": null}});
         assert!(report(&silent).contains("none of its callers has asked"));
     }
 
     #[test]
     fn the_router_is_asked_what_would_be_applied() {
-        let objects = apply::parse(
+        let objects = crate::apply::parse(
             "a file",
             "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: CircuitBreaker\nmetadata: {name: calm}\nspec: {selector: {}}\n",
         )
