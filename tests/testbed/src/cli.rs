@@ -248,7 +248,15 @@ mod tests {
             };
             flags
         };
-        let flags = parse(&["hub", "--nodes", "--address=10.0.0.7", "--apiserver-arg=--goaway-chance=0.1"].map(OsString::from));
+        let flags = parse(
+            &[
+                "hub",
+                "--nodes",
+                "--address=10.0.0.7",
+                "--apiserver-arg=--goaway-chance=0.1",
+            ]
+            .map(OsString::from),
+        );
         assert_eq!(format!("{:?}", parse(&flags.to_args())), format!("{flags:?}"));
     }
 }

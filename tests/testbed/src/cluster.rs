@@ -100,7 +100,8 @@ impl Cluster {
     pub(crate) async fn start(name: &str, folder: PathBuf, recipe: Recipe) -> Result<Self> {
         let (owner, label) = (folder.clone(), name.to_owned());
         // Making an RSA key takes a moment that other clusters can use.
-        let pki = tokio::task::spawn_blocking(move || Pki::ensure(&owner.join("pki"), &label, recipe.address)).await??;
+        let pki =
+            tokio::task::spawn_blocking(move || Pki::ensure(&owner.join("pki"), &label, recipe.address)).await??;
         let cluster = Self::prepare(name, folder, recipe, pki).with_context(|| format!("preparing cluster {name}"))?;
         cluster
             .launch()
@@ -129,10 +130,7 @@ impl Cluster {
         let direct_kubeconfig = folder.join("direct.kubeconfig");
         let admin = pki.identity("admin")?;
         let direct_url = url(ports.apiserver.address());
-        write_private(
-            &kubeconfig,
-            &render(name, &url(stage.address()), pki.ca_pem(), &admin),
-        )?;
+        write_private(&kubeconfig, &render(name, &url(stage.address()), pki.ca_pem(), &admin))?;
         write_private(&direct_kubeconfig, &render(name, &direct_url, pki.ca_pem(), &admin))?;
         let kubeconfig_of_programs = direct_kubeconfig.clone();
         let plane = ControlPlane {

@@ -131,11 +131,7 @@ fn make(folder: &Path, cluster: &str, address: Ipv4Addr) -> Result<()> {
     Ok(())
 }
 
-fn params<'a>(
-    user: &str,
-    group: Option<&str>,
-    names: impl IntoIterator<Item = &'a str>,
-) -> Result<CertificateParams> {
+fn params<'a>(user: &str, group: Option<&str>, names: impl IntoIterator<Item = &'a str>) -> Result<CertificateParams> {
     let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
     let mut params = CertificateParams::new(Vec::from_iter(names))?;
     params.distinguished_name.push(DnType::CommonName, user);

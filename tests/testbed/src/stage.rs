@@ -249,7 +249,11 @@ async fn serve(client: TcpStream, target: SocketAddrV4, mut fault: watch::Receiv
 }
 
 /// Connects to the API server, but not while bytes vanish: then the client's first bytes must, too.
-async fn connect(client: &TcpStream, target: SocketAddrV4, fault: &mut watch::Receiver<Fault>) -> Result<TcpStream, Cut> {
+async fn connect(
+    client: &TcpStream,
+    target: SocketAddrV4,
+    fault: &mut watch::Receiver<Fault>,
+) -> Result<TcpStream, Cut> {
     if fault.borrow_and_update().swallows() {
         let _ = fault.wait_for(|now| !now.swallows()).await;
         // It had nowhere to go: if the client has said something, that is lost.

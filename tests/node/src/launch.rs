@@ -1,0 +1,238 @@
+//! The beginning of a container's run: of what the Pod says, a running program.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{ChildStderr, ChildStdout};
+
+use crate::field::Place;
+use crate::image::Image;
+use crate::isolation::{Isolation, User};
+use crate::machine::Machine;
+use crate::material::Material;
+use crate::process::{Line, Output, Process};
+use crate::root::{self, Mount};
+use crate::sandbox::Sandbox;
+use crate::variables::{self, Sources};
+
+const ENTER: &str = include_str!("scripts/enter.sh");
+/// The same without namespaces: no root, and the program says who it is.
+const PLAIN: &str = r#"
+cwd=$1
+shift
+cd "$cwd"
+command -v "$1" >/dev/null || { echo "there is no program $1" >&2; exit 127; }
+echo $$
+exec "$@"
+"#;
+/// Of what a program that does not start complains; more is not shown to anybody.
+const MAX_COMPLAINT_BYTES: u64 = 4096;
+
+/// Where the containers of a Pod run, and with what.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) place: Place,
+    pub(crate) sandbox: Sandbox,
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) process: Process,
+    pub(crate) stdout: BufReader<ChildStdout>,
+    pub(crate) stderr: ChildStderr,
+    pub(crate) inside: Inside,
+}
+
+/// What it takes to run another program where a container's is.
+#[derive(Clone, Debug)]
+pub(crate) struct Inside {
+    /// Of the container's program, as the node counts.
+    pub(crate) pid: i32,
+    pub(crate) env: BTreeMap<String, String>,
+    cwd: String,
+}
+
+/// Why a container does not run: the words of its status.
+#[derive(Debug)]
+pub(crate) struct CannotStart {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// It was as good as run: whether it is tried again is up to its policy.
+    pub(crate) counts: bool,
+}
+
+/// One run to be.
+pub(crate) struct Launch<'a> {
+    pub(crate) machine: &'a Arc<Machine>,
+    pub(crate) pod: &'a Pod,
+    pub(crate) container: &'a Container,
+    pub(crate) ground: &'a Ground,
+}
+
+impl Launch<'_> {
+    /// Starts the program.
+    pub(crate) async fn start(&self) -> Result<Launched, CannotStart> {
+        let name = self.container.image.as_deref().unwrap_or_default();
+        let Some(image) = self.machine.images.find(name) else {
+            let known: Vec<_> = self.machine.images.names().collect();
+            let message = format!(
+                "this node has no program for image {name:?}; it has: {}",
+                known.join(", ")
+            );
+            return Err(cannot("ErrImagePull", message));
+        };
+        let env = self.environment().await?;
+        let (line, inside) = self
+            .line(image, env)
+            .map_err(|error| cannot("CreateContainerError", format!("{error:#}")))?;
+        let started = started(&self.machine.tools.sh, &line, inside).await;
+        started.map_err(|error| CannotStart {
+            reason: "StartError",
+            message: format!("{error:#}"),
+            counts: true,
+        })
+    }
+
+    async fn environment(&self) -> Result<BTreeMap<String, String>, CannotStart> {
+        let wrong = |message| cannot("CreateContainerConfigError", message);
+        let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let references = variables::references(self.container);
+        let material = Material::fetch(&self.machine.client, namespace, references).await;
+        let sources = Sources {
+            pod: self.pod,
+            place: &self.ground.place,
+            material: &material.map_err(|error| wrong(format!("{error:#}")))?,
+            api_server: (&self.machine.api_server.0, self.machine.api_server.1),
+        };
+        variables::environment(self.container, &sources).map_err(wrong)
+    }
+
+    /// The command line of the program, with all that stands around it.
+    fn line(&self, image: &Image, mut env: BTreeMap<String, String>) -> Result<(Line, Inside)> {
+        let tools = &self.machine.tools;
+        let cwd = self.container.working_dir.clone().unwrap_or_else(|| "/".to_owned());
+        let is_plain = self.machine.isolation == Isolation::None;
+        let program = if is_plain {
+            image.program.display().to_string()
+        } else {
+            root::program(image)
+        };
+        let command = variables::command(self.container, image, &program, &env);
+        let mut argv = self.ground.sandbox.enter(tools);
+        match self.machine.isolation {
+            Isolation::None => {
+                argv.extend([&tools.sh, "-c", PLAIN, "sh", &cwd].map(str::to_owned));
+                // What the Pod calls by its name alone.
+                let own = image.program.parent().unwrap_or(Path::new("/")).display().to_string();
+                env.entry("PATH".to_owned())
+                    .and_modify(|path| *path = format!("{own}:{path}"));
+            }
+            Isolation::Full(_) => argv.extend(self.unshare(User::Capable, image, &cwd)?),
+            Isolation::Mounts(user) => argv.extend(self.unshare(user, image, &cwd)?),
+        }
+        argv.extend(command);
+        let line = Line { argv, env: env.clone() };
+        Ok((line, Inside { pid: 0, env, cwd }))
+    }
+
+    /// The words that make a root, and processes, of its own; the program comes after them.
+    fn unshare(&self, user: User, image: &Image, cwd: &str) -> Result<Vec<String>> {
+        let folder = self
+            .machine
+            .pod_folder(self.pod)
+            .join("containers")
+            .join(&self.container.name);
+        let (root, list) = (folder.join("root"), folder.join("root.list"));
+        std::fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
+        let mounts = self.mounts()?;
+        std::fs::write(&list, root::list(image, &mounts)?).with_context(|| format!("writing {}", list.display()))?;
+        let host = variables::host_name(self.pod);
+        let tools = &self.machine.tools;
+        let [root, list] = [root, list].map(|path| path.display().to_string());
+        let namespaces = ["--mount", "--uts", "--pid", "--fork", "--kill-child", "--"];
+        let words = [
+            &[tools.unshare.as_str()],
+            user.flags(),
+            &namespaces,
+            &[&tools.sh, "-c", ENTER, "sh"],
+        ]
+        .concat();
+        let own = [&root, &list, &host, cwd];
+        Ok(words.into_iter().chain(own).map(str::to_owned).collect())
+    }
+
+    fn mounts(&self) -> Result<Vec<Mount>> {
+        match self.container.volume_mounts.iter().flatten().next() {
+            None => Ok(Vec::new()),
+            Some(mount) => Err(anyhow!("no volume {}", mount.name)),
+        }
+    }
+}
+
+fn cannot(reason: &'static str, message: String) -> CannotStart {
+    let counts = false;
+    CannotStart {
+        reason,
+        message,
+        counts,
+    }
+}
+
+/// Runs the line until the program itself has begun, or is known not to.
+async fn started(sh: &str, line: &Line, mut inside: Inside) -> Result<Launched> {
+    let (process, Output { stdout, mut stderr }) = Process::spawn(sh, line)?;
+    let mut stdout = BufReader::new(stdout);
+    let mut first = String::new();
+    stdout.read_line(&mut first).await?;
+    let Ok(pid) = first.trim_end().parse() else {
+        drop(process);
+        let mut complaint = Vec::new();
+        (&mut stderr)
+            .take(MAX_COMPLAINT_BYTES)
+            .read_to_end(&mut complaint)
+            .await?;
+        bail!("{}", String::from_utf8_lossy(&complaint).trim());
+    };
+    inside.pid = pid;
+    Ok(Launched {
+        process,
+        stdout,
+        stderr,
+        inside,
+    })
+}
+
+impl Inside {
+    /// The command line that runs a program beside the container's.
+    pub(crate) fn line(&self, machine: &Machine, command: &[String]) -> Line {
+        let tools = &machine.tools;
+        let target = format!("--target={}", self.pid);
+        let user: &[&str] = match machine.isolation {
+            Isolation::Mounts(User::Mapped) => &["--user", "--preserve-credentials"],
+            _ => &[],
+        };
+        let around = match machine.isolation {
+            Isolation::None => vec![
+                tools.sh.as_str(),
+                "-c",
+                "cd \"$1\"; shift; exec \"$@\"",
+                "sh",
+                &self.cwd,
+            ],
+            _ => {
+                let spaces = ["--mount", "--uts", "--net", "--pid", "--root", "--wd", "--"];
+                [&[tools.nsenter.as_str(), &target], user, &spaces].concat()
+            }
+        };
+        let around = around.into_iter().map(str::to_owned);
+        Line {
+            argv: around.chain(command.iter().cloned()).collect(),
+            env: self.env.clone(),
+        }
+    }
+}

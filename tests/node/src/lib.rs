@@ -1,0 +1,33 @@
+//! A node: a small stand-in for the kubelet that runs the Pods bound to it as processes of this machine. Test code: for
+//! suites and the demo, on control planes of `portolan-testbed`.
+#![warn(missing_docs)]
+
+mod container;
+mod expand;
+mod field;
+mod image;
+mod isolation;
+mod launch;
+mod log;
+mod machine;
+mod material;
+mod node;
+mod plan;
+mod pod;
+mod pods;
+mod process;
+mod record;
+mod registration;
+mod reporter;
+mod root;
+mod sandbox;
+mod status;
+mod subnet;
+mod tools;
+mod variables;
+
+pub use image::{Image, Images};
+pub use machine::Pace;
+pub use node::{Node, Options};
+pub use registration::ISOLATION;
+pub use subnet::Subnet;

@@ -1,0 +1,3 @@
+//! `portolan-node`: runs the Pods of one Node until it is told to stop.
+
+fn main() {}
