@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdout};
@@ -15,9 +15,10 @@ use crate::isolation::{Isolation, User};
 use crate::machine::Machine;
 use crate::material::Material;
 use crate::process::{Line, Output, Process};
-use crate::root::{self, Mount};
+use crate::root;
 use crate::sandbox::Sandbox;
 use crate::variables::{self, Sources};
+use crate::volumes;
 
 const ENTER: &str = include_str!("scripts/enter.sh");
 /// The same without namespaces: no root, and the program says who it is.
@@ -132,8 +133,8 @@ impl Launch<'_> {
                 env.entry("PATH".to_owned())
                     .and_modify(|path| *path = format!("{own}:{path}"));
             }
-            Isolation::Full(_) => argv.extend(self.unshare(User::Capable, image, &cwd)?),
-            Isolation::Mounts(user) => argv.extend(self.unshare(user, image, &cwd)?),
+            Isolation::Full(_) => argv.extend(self.unshare(User::Capable, image, &cwd, &env)?),
+            Isolation::Mounts(user) => argv.extend(self.unshare(user, image, &cwd, &env)?),
         }
         argv.extend(command);
         let line = Line { argv, env: env.clone() };
@@ -141,7 +142,7 @@ impl Launch<'_> {
     }
 
     /// The words that make a root, and processes, of its own; the program comes after them.
-    fn unshare(&self, user: User, image: &Image, cwd: &str) -> Result<Vec<String>> {
+    fn unshare(&self, user: User, image: &Image, cwd: &str, env: &BTreeMap<String, String>) -> Result<Vec<String>> {
         let folder = self
             .machine
             .pod_folder(self.pod)
@@ -149,7 +150,7 @@ impl Launch<'_> {
             .join(&self.container.name);
         let (root, list) = (folder.join("root"), folder.join("root.list"));
         std::fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
-        let mounts = self.mounts()?;
+        let mounts = volumes::mounts(self.machine, self.pod, self.container, env)?;
         std::fs::write(&list, root::list(image, &mounts)?).with_context(|| format!("writing {}", list.display()))?;
         let host = variables::host_name(self.pod);
         let tools = &self.machine.tools;
@@ -164,13 +165,6 @@ impl Launch<'_> {
         .concat();
         let own = [&root, &list, &host, cwd];
         Ok(words.into_iter().chain(own).map(str::to_owned).collect())
-    }
-
-    fn mounts(&self) -> Result<Vec<Mount>> {
-        match self.container.volume_mounts.iter().flatten().next() {
-            None => Ok(Vec::new()),
-            Some(mount) => Err(anyhow!("no volume {}", mount.name)),
-        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::record::{Record, Role, State, containers, records};
 use crate::reporter::{self, Told};
 use crate::sandbox::Sandbox;
 use crate::status::{Facts, status};
+use crate::volumes::Writer;
 
 /// Seconds between TERM and KILL where the Pod does not say.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
@@ -72,7 +73,7 @@ impl Worker {
         let records = records(&pod);
         Self {
             machine,
-            tasks,
+            tasks: tasks.child(),
             start: Timestamp::now(),
             specs: containers(&pod).map(|(_, container)| container.clone()).collect(),
             stops: records.iter().map(|_| watch::Sender::new(None)).collect(),
@@ -93,7 +94,7 @@ impl Worker {
             let (client, pod, told) = (self.machine.client.clone(), pod.clone(), self.told.subscribe());
             async move { reporter::run(client, &pod, told).await }
         };
-        self.tasks.spawn("pod-status", report);
+        self.spawn("pod-status", report);
         let has_ended = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if matches!(has_ended, Some("Succeeded" | "Failed")) {
             self.until_gone().await;
@@ -101,6 +102,7 @@ impl Worker {
             self.take_place().await;
             self.work().await;
         }
+        self.tasks.cancel();
         drop(self);
         if let Err(error) = std::fs::remove_dir_all(&folder)
             && folder.exists()
@@ -135,8 +137,10 @@ impl Worker {
         self.tell();
         while self.seen.borrow().aim() == Aim::Run {
             match self.ground().await {
-                Ok(ground) => {
+                Ok((ground, volumes)) => {
                     self.ground = Some(Arc::new(ground));
+                    let keeping = keep(volumes, self.seen.clone(), self.machine.pace.refresh);
+                    self.spawn("pod-volumes", keeping);
                     return;
                 }
                 Err(error) => self.blocked(&format!("{error:#}")),
@@ -148,7 +152,7 @@ impl Worker {
         }
     }
 
-    async fn ground(&self) -> anyhow::Result<Ground> {
+    async fn ground(&self) -> anyhow::Result<(Ground, Writer)> {
         let (machine, pod) = (&self.machine, self.pod());
         let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or_default();
         let sandbox = Sandbox::create(&machine.tools, &machine.isolation, machine.address, host_network).await?;
@@ -157,7 +161,17 @@ impl Worker {
             host_ip: machine.address,
             pod_ip: sandbox.address,
         };
-        Ok(Ground { place, sandbox })
+        let mut volumes = Writer::new(machine.clone(), &pod, place.clone());
+        volumes.refresh(&pod).await?;
+        Ok((Ground { place, sandbox }, volumes))
+    }
+
+    /// A task that ends with the Pod.
+    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.tasks.token();
+        self.tasks.spawn(name, async move {
+            let _ = stop.run_until_cancelled(task).await;
+        });
     }
 
     /// Says why no container starts.
@@ -245,7 +259,7 @@ impl Worker {
             pod,
         };
         let (sender, stop) = (sender.clone(), self.stops[at].subscribe());
-        self.tasks.spawn("container", async move {
+        self.spawn("container", async move {
             let tell = move |news| {
                 let sender = sender.clone();
                 // An error: the worker is gone, and with it all who wanted to know.
@@ -320,6 +334,26 @@ impl Worker {
             *old = told;
             is_new
         });
+    }
+}
+
+/// Keeps the volumes as they should be, also after the Pod was changed. What fails counts for nothing but the next try.
+async fn keep(mut volumes: Writer, mut seen: watch::Receiver<Seen>, every: Duration) {
+    let told = |pod: &Pod| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
+    let mut before = told(&seen.borrow().pod);
+    loop {
+        let changed = async { seen.wait_for(|seen| told(&seen.pod) != before).await.is_ok() };
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            changed = changed => if !changed { return },
+        }
+        let pod = seen.borrow_and_update().pod.clone();
+        before = told(&pod);
+        if let Err(error) = volumes.refresh(&pod).await {
+            let error = format!("{error:#}");
+            tracing::warn!(pod = pod.metadata.name, error, "cannot refresh the volumes of a Pod");
+            tokio::time::sleep(every).await;
+        }
     }
 }
 
