@@ -12,7 +12,7 @@ use tokio::process::{ChildStderr, ChildStdout};
 use crate::field::Place;
 use crate::image::Image;
 use crate::isolation::{Isolation, User};
-use crate::machine::Machine;
+use crate::machine::{Inside, Machine};
 use crate::material::Material;
 use crate::process::{Line, Output, Process};
 use crate::root;
@@ -47,15 +47,6 @@ pub(crate) struct Launched {
     pub(crate) stdout: BufReader<ChildStdout>,
     pub(crate) stderr: ChildStderr,
     pub(crate) inside: Inside,
-}
-
-/// What it takes to run another program where a container's is.
-#[derive(Clone, Debug)]
-pub(crate) struct Inside {
-    /// Of the container's program, as the node counts.
-    pub(crate) pid: i32,
-    pub(crate) env: BTreeMap<String, String>,
-    cwd: String,
 }
 
 /// Why a container does not run: the words of its status.
@@ -199,34 +190,4 @@ async fn started(sh: &str, line: &Line, mut inside: Inside) -> Result<Launched> 
         stderr,
         inside,
     })
-}
-
-impl Inside {
-    /// The command line that runs a program beside the container's.
-    pub(crate) fn line(&self, machine: &Machine, command: &[String]) -> Line {
-        let tools = &machine.tools;
-        let target = format!("--target={}", self.pid);
-        let user: &[&str] = match machine.isolation {
-            Isolation::Mounts(User::Mapped) => &["--user", "--preserve-credentials"],
-            _ => &[],
-        };
-        let around = match machine.isolation {
-            Isolation::None => vec![
-                tools.sh.as_str(),
-                "-c",
-                "cd \"$1\"; shift; exec \"$@\"",
-                "sh",
-                &self.cwd,
-            ],
-            _ => {
-                let spaces = ["--mount", "--uts", "--net", "--pid", "--root", "--wd", "--"];
-                [&[tools.nsenter.as_str(), &target], user, &spaces].concat()
-            }
-        };
-        let around = around.into_iter().map(str::to_owned);
-        Line {
-            argv: around.chain(command.iter().cloned()).collect(),
-            env: self.env.clone(),
-        }
-    }
 }

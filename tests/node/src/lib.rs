@@ -2,9 +2,12 @@
 //! suites and the demo, on control planes of `portolan-testbed`.
 #![warn(missing_docs)]
 
+mod action;
 mod container;
+mod exec;
 mod expand;
 mod field;
+mod get;
 mod image;
 mod isolation;
 mod lan;
@@ -16,12 +19,14 @@ mod node;
 mod plan;
 mod pod;
 mod pods;
+mod probe;
 mod process;
 mod record;
 mod registration;
 mod reporter;
 mod root;
 mod sandbox;
+mod server;
 mod status;
 mod subnet;
 mod tools;

@@ -1,4 +1,5 @@
-//! What containers write, in files of the form that container runtimes have: time, stream, whole or partial, text.
+//! What containers write, in files of the form that container runtimes have: time, stream, whole or partial, text. One file
+//! for each run of a container.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,6 +12,42 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 const MAX_LINE_BYTES: usize = 16 * 1024;
 /// A log that is longer takes nothing more: a container that only prints would fill the disk.
 const MAX_LOG_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Makes an empty log, and takes away those of runs before the last one: what "previous" means is one.
+pub(crate) fn begin(log: &Path) -> io::Result<()> {
+    let (Some(folder), Some(run)) = (log.parent(), run_of(log)) else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(folder)?;
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if run_of(&path).is_some_and(|other| other + 1 < run) {
+            std::fs::remove_file(path)?;
+        }
+    }
+    File::create(log).map(drop)
+}
+
+/// Marks a log as whole: nothing is added to it any more.
+pub(crate) fn end(log: &Path) -> io::Result<()> {
+    File::create(log.with_extension("end")).map(drop)
+}
+
+/// Whether nothing will be added to a log, or it is gone.
+pub(crate) fn has_ended(log: &Path) -> bool {
+    log.with_extension("end").exists() || !log.exists()
+}
+
+/// The newest run of which a folder has a log.
+pub(crate) fn newest(folder: &Path) -> Option<u32> {
+    let entries = std::fs::read_dir(folder).ok()?;
+    entries.filter_map(|entry| run_of(&entry.ok()?.path())).max()
+}
+
+/// `3` of `3.log`.
+fn run_of(log: &Path) -> Option<u32> {
+    log.file_stem()?.to_str()?.parse().ok()
+}
 
 /// Copies a stream to the end of a log, line by line, until it ends.
 pub(crate) async fn copy(from: impl AsyncRead + Unpin, name: &str, log: &Path) -> io::Result<()> {

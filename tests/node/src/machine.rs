@@ -1,14 +1,17 @@
 //! What all Pods of a node have in common: the machine they run on, as far as the node uses it.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use parking_lot::Mutex;
 
 use crate::image::Images;
-use crate::isolation::Isolation;
+use crate::isolation::{Isolation, User};
+use crate::process::Line;
 use crate::tools::Tools;
 
 /// How long the node waits for what; the kubelet's own times are said beside those that differ.
@@ -50,6 +53,19 @@ pub(crate) struct Machine {
     /// Where everything of Pods is.
     pub(crate) folder: PathBuf,
     pub(crate) pace: Pace,
+    pub(crate) running: Running,
+}
+
+/// What it takes to join the programs that run, by uid and container. A mutex: held for one entry.
+pub(crate) type Running = Mutex<BTreeMap<(String, String), Inside>>;
+
+/// What it takes to run another program where a container's is.
+#[derive(Clone, Debug)]
+pub(crate) struct Inside {
+    /// Of the container's program, as the node counts.
+    pub(crate) pid: i32,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) cwd: String,
 }
 
 impl Machine {
@@ -58,6 +74,34 @@ impl Machine {
         self.folder
             .join("pods")
             .join(pod.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// The command line that runs a program beside a container's.
+    pub(crate) fn beside(&self, inside: &Inside, command: &[String]) -> Line {
+        let tools = &self.tools;
+        let target = format!("--target={}", inside.pid);
+        let user: &[&str] = match self.isolation {
+            Isolation::Mounts(User::Mapped) => &["--user", "--preserve-credentials"],
+            _ => &[],
+        };
+        let around = match self.isolation {
+            Isolation::None => vec![
+                tools.sh.as_str(),
+                "-c",
+                "cd \"$1\"; shift; exec \"$@\"",
+                "sh",
+                &inside.cwd,
+            ],
+            _ => {
+                let spaces = ["--mount", "--uts", "--net", "--pid", "--root", "--wd", "--"];
+                [&[tools.nsenter.as_str(), &target], user, &spaces].concat()
+            }
+        };
+        let around = around.into_iter().map(str::to_owned);
+        Line {
+            argv: around.chain(command.iter().cloned()).collect(),
+            env: inside.env.clone(),
+        }
     }
 
     /// The log of a container's run, counted from 0.

@@ -14,9 +14,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::image::Images;
 use crate::isolation::{self, Isolation, User};
-use crate::machine::{Machine, Pace};
+use crate::machine::{Machine, Pace, Running};
 use crate::pods::Pods;
 use crate::registration::{self, Presence};
+use crate::server;
 use crate::subnet::Subnet;
 use crate::tools::Tools;
 
@@ -142,6 +143,7 @@ async fn start(options: Options, tasks: Tasks) -> Result<MachineFacts> {
         api_server,
         folder,
         pace: options.pace,
+        running: Running::default(),
     });
     let listener = TcpListener::bind(SocketAddr::from((address, 0)))
         .await
@@ -150,12 +152,14 @@ async fn start(options: Options, tasks: Tasks) -> Result<MachineFacts> {
         kubelet_port: listener.local_addr()?.port(),
         less: less.clone(),
     };
-    registration::register(&machine, &presence).await;
     let facts = MachineFacts {
         name: machine.node.clone(),
         shares: less,
     };
     let pods = Pods::new(machine.clone(), tasks.clone());
+    let ca = config.root_cert.context("the kubeconfig has no CA")?;
+    server::serve(machine.clone(), pods.clone(), listener, &ca, &tasks)?;
+    registration::register(&machine, &presence).await;
     let stop = tasks.token();
     tasks.spawn("pods", async move {
         let _ = stop.run_until_cancelled(pods.run()).await;

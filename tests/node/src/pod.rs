@@ -11,9 +11,10 @@ use portolan_runtime::{Backoff, Tasks};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::container::{News, Run, Stop};
+use crate::container::{News, Run, Stop, grace_of};
 use crate::field::Place;
 use crate::launch::Ground;
+use crate::log;
 use crate::machine::Machine;
 use crate::plan::{Aim, plan};
 use crate::record::{Record, Role, State, containers, records};
@@ -22,8 +23,6 @@ use crate::sandbox::Sandbox;
 use crate::status::{Facts, status};
 use crate::volumes::Writer;
 
-/// Seconds between TERM and KILL where the Pod does not say.
-const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// What sidecars get at least, also where the others have used up all of the Pod's grace.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 /// News of containers that are not read yet. The worker reads at once; a container waits for it.
@@ -249,6 +248,10 @@ impl Worker {
         }
         record.state = State::Starting;
         record.stopping = false;
+        let log = self.machine.log(&pod, &record.name, record.restarts);
+        if let Err(error) = log::begin(&log) {
+            tracing::warn!(log = %log.display(), %error, "cannot keep the log of a container");
+        }
         self.stops[at] = watch::Sender::new(None);
         let run = Run {
             machine: self.machine.clone(),
@@ -256,17 +259,11 @@ impl Worker {
             ground,
             number: record.restarts,
             id: record.id(&pod),
+            place: at,
+            teller: sender.clone(),
             pod,
         };
-        let (sender, stop) = (sender.clone(), self.stops[at].subscribe());
-        self.spawn("container", async move {
-            let tell = move |news| {
-                let sender = sender.clone();
-                // An error: the worker is gone, and with it all who wanted to know.
-                async move { drop(sender.send((at, news)).await) }
-            };
-            run.run(stop, tell).await;
-        });
+        self.spawn("container", run.run(self.stops[at].subscribe()));
     }
 
     fn stop(&mut self, at: usize) {
@@ -274,16 +271,10 @@ impl Worker {
         let deadline = match self.deadline {
             Some(deadline) if self.records[at].role == Role::Sidecar => deadline.max(now + LEAST_GRACE),
             Some(deadline) => deadline,
-            None => now + self.grace(),
+            None => now + grace_of(&self.pod()),
         };
         self.records[at].stopping = true;
         self.stops[at].send_replace(Some(Stop { deadline }));
-    }
-
-    fn grace(&self) -> Duration {
-        let spec = &self.pod().spec;
-        let wanted = spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-        seconds(wanted.unwrap_or(DEFAULT_GRACE_SECONDS))
     }
 
     fn hear(&mut self, at: usize, news: News) {

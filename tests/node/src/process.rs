@@ -11,8 +11,6 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 const SUPERVISOR: &str = include_str!("scripts/supervise.sh");
 
-/// Exit code of a program that a signal has ended: this and the signal's number, as every shell has it.
-pub(crate) const SIGNALLED: i32 = 128;
 /// Exit code of a program that could not be waited for.
 const UNKNOWN: i32 = 255;
 
@@ -71,7 +69,7 @@ impl Process {
         Ok((process, output))
     }
 
-    /// Its exit code, once it has ended; [`SIGNALLED`] and the signal's number if that was by a signal. Safe to cancel.
+    /// Its exit code, once it has ended; 128 and the number of the signal if it was ended by one. Safe to cancel.
     pub(crate) async fn wait(&mut self) -> i32 {
         let ended = self.supervisor.wait().await;
         ended.ok().and_then(|status| status.code()).unwrap_or(UNKNOWN)
@@ -119,7 +117,7 @@ mod tests {
         assert_eq!((said.as_str(), complained.as_str()), ("hello\n", "oh\n"));
         assert_eq!(process.wait().await, 7);
         let (mut process, _output) = spawn("kill -TERM $$");
-        assert_eq!(process.wait().await, SIGNALLED + 15);
+        assert_eq!(process.wait().await, 128 + 15);
     }
 
     #[tokio::test]

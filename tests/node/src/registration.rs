@@ -155,6 +155,8 @@ fn status(machine: &Machine, presence: &Presence) -> Value {
                 condition("SharedNetwork", is_shared, "Namespaces", shared),
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": presence.kubelet_port}},
+            // Without it the API server would speak SPDY to it.
+            "declaredFeatures": ["ExtendWebSocketsToKubelet"],
             "nodeInfo": node_info(machine),
         },
     })
