@@ -1,6 +1,5 @@
 //! What probes and hooks do: run a command in the container, ask it by HTTP, connect to it, or just wait.
 
-use std::future::Future;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -73,16 +72,9 @@ impl Action {
     }
 
     /// [`Self::run`] that fails if it is not over in time.
-    pub(crate) fn run_within(
-        &self,
-        limit: Duration,
-        machine: &Machine,
-        inside: &Inside,
-    ) -> impl Future<Output = Result<(), String>> {
-        async move {
-            let outcome = tokio::time::timeout(limit, self.run(machine, inside)).await;
-            outcome.unwrap_or_else(|_| Err(format!("not within {limit:?}")))
-        }
+    pub(crate) async fn run_within(&self, limit: Duration, machine: &Machine, inside: &Inside) -> Result<(), String> {
+        let outcome = tokio::time::timeout(limit, self.run(machine, inside)).await;
+        outcome.unwrap_or_else(|_| Err(format!("not within {limit:?}")))
     }
 }
 

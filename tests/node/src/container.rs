@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::FusedFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Lifecycle, LifecycleHandler, Pod, Probe};
 use nix::sys::signal::Signal;
@@ -144,7 +145,9 @@ impl Run {
         };
         self.machine.running.lock().remove(&key);
         process.kill();
-        let _ = timeout(LAST_WORDS, heard).await;
+        if !heard.is_terminated() {
+            let _ = timeout(LAST_WORDS, heard).await;
+        }
         if let Err(error) = log::end(&path) {
             tracing::warn!(log = %path.display(), %error, "cannot mark the end of a log");
         }

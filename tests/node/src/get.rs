@@ -176,7 +176,7 @@ mod tests {
     fn acceptor() -> TlsAcceptor {
         let ca = CertificateAuthority::generate("nobody knows it").unwrap();
         let issued = ca
-            .issue_server("x", &["elsewhere.example.com"], std::time::Duration::from_secs(60))
+            .issue_server("x", &["elsewhere.example.com"], std::time::Duration::from_mins(1))
             .unwrap();
         let identity = Identity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap();
         server_config(IdentityStore::new(identity), ClientAuth::None, ALPN_HTTP1)

@@ -7,14 +7,25 @@ use anyhow::{Context, Result, bail};
 use crate::subnet::Subnet;
 use crate::tools::Tools;
 
-/// How far Pods are apart from this machine and from each other.
+/// Namespaces are granted on some machines of which nothing can be made.
+const TRY_MOUNT: &str = "PATH=$PATH:/usr/sbin:/sbin; mount -t tmpfs portolan /tmp";
+
+/// How far Pods shall be apart from this machine and from each other, where it lets them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// Each Pod has a network of its own with an address on a bridge, each container its own mounts and processes.
+    Networks(Subnet),
+    /// Pods share this machine's network; each container has its own mounts and processes.
+    Mounts,
+    /// Containers are plain processes, with no volumes but the token of their ServiceAccount.
+    Nothing,
+}
+
+/// How far Pods are apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Isolation {
-    /// Each Pod has a network of its own with an address on a bridge, each container its own mounts and processes.
     Full(Subnet),
-    /// Pods share this machine's network; each container has its own mounts and processes.
     Mounts(User),
-    /// Containers are plain processes: no volumes, no root of their own.
     None,
 }
 
@@ -37,21 +48,26 @@ impl User {
     }
 }
 
-/// What is possible here, at most `wanted`, and why it is not more.
-pub(crate) fn find(tools: &Tools, wanted: Isolation) -> (Isolation, Option<String>) {
+/// What is possible here, at most `wanted`, and why Pods share what they share.
+pub(crate) fn find(tools: &Tools, wanted: Apart) -> (Isolation, Option<String>) {
     match wanted {
-        Isolation::Full(subnet) => match try_full(tools, &subnet) {
+        Apart::Networks(subnet) => match try_full(tools, &subnet) {
             Ok(()) => (Isolation::Full(subnet), None),
             Err(error) => {
-                let (less, _) = find(tools, Isolation::Mounts(User::Capable));
-                (less, Some(format!("no networks of their own: {error:#}")))
+                let (less, why) = find(tools, Apart::Mounts);
+                let more = why.filter(|_| less == Isolation::None);
+                let more = more.map(|why| format!("; {why}")).unwrap_or_default();
+                (less, Some(format!("no networks: {error:#}{more}")))
             }
         },
-        Isolation::Mounts(_) => match unshared(tools, &["--mount", "--uts", "--pid"], &["true"]) {
-            Ok(user) => (Isolation::Mounts(user), None),
-            Err(error) => (Isolation::None, Some(format!("no mounts of their own: {error:#}"))),
+        Apart::Mounts => match unshared(tools, &["--mount", "--uts", "--pid"], &[&tools.sh, "-c", TRY_MOUNT]) {
+            Ok(user) => (
+                Isolation::Mounts(user),
+                Some("no networks: none were asked for".to_owned()),
+            ),
+            Err(error) => (Isolation::None, Some(format!("no mounts: {error:#}"))),
         },
-        Isolation::None => (Isolation::None, None),
+        Apart::Nothing => (Isolation::None, Some("no mounts: none were asked for".to_owned())),
     }
 }
 

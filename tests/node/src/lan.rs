@@ -19,7 +19,7 @@ use std::sync::{LazyLock, OnceLock};
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
 
-use crate::isolation::unshared;
+use crate::isolation::{Apart, unshared};
 use crate::subnet::Subnet;
 use crate::tools::Tools;
 
@@ -38,6 +38,7 @@ const KEEPER: &str = r#"
 folder=$1
 shift
 "$@" >&2
+trap '' PIPE
 echo over
 exec >&- 2>&-
 cat >/dev/null
@@ -77,10 +78,26 @@ impl Lan {
         }
     }
 
-    /// Addresses for the Pods of one more node; None where Pods share this machine's network.
-    pub fn subnet(&self) -> Option<Subnet> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.shared.is_none().then(|| Subnet::new(BRIDGE, ADDRESS, number))
+    /// How far apart the Pods of one more node can be here: they have addresses that no other node gives.
+    pub fn apart(&self) -> Apart {
+        self.part(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// [`Self::apart`] for nodes of several programs, each with a number of its own.
+    pub fn part(&self, number: u8) -> Apart {
+        match self.shared {
+            None => Apart::Networks(Subnet::new(BRIDGE, ADDRESS, number)),
+            Some(_) => Apart::Mounts,
+        }
+    }
+
+    /// Why no such network can be made on this machine; None if it can, or this program is in one. Says so on standard error,
+    /// once.
+    pub fn refused() -> Option<&'static str> {
+        if std::env::var_os(INSIDE).is_some() {
+            return None;
+        }
+        refused()
     }
 
     /// Why this is nothing but this machine's network, in which Pods can reach everything and each other's loopback address.
@@ -93,12 +110,12 @@ impl Lan {
 /// line of its own, and as the only thing they do. Panics if the test fails.
 #[track_caller]
 pub fn inside<F: Future<Output = ()>>(test: F) {
+    static RUN: OnceLock<Result<Run, String>> = OnceLock::new();
     let caller = Location::caller();
     let key = format!("{}-{}", caller.line(), caller.column());
-    if std::env::var_os(INSIDE).is_none() && refused().is_none() {
+    if std::env::var_os(INSIDE).is_none() && Lan::refused().is_none() {
         // Dropped unpolled: it runs inside.
         drop(test);
-        static RUN: OnceLock<Result<Run, String>> = OnceLock::new();
         return match RUN.get_or_init(|| Run::new().map_err(|error| format!("{error:#}"))) {
             Ok(run) => run.expect(&key),
             Err(error) => fail(error),

@@ -1,7 +1,6 @@
 //! The beginning of a container's run: of what the Pod says, a running program.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -14,22 +13,14 @@ use crate::image::Image;
 use crate::isolation::{Isolation, User};
 use crate::machine::{Inside, Machine};
 use crate::material::Material;
+use crate::plain;
 use crate::process::{Line, Output, Process};
-use crate::root;
+use crate::root::{self, Mount};
 use crate::sandbox::Sandbox;
 use crate::variables::{self, Sources};
 use crate::volumes;
 
 const ENTER: &str = include_str!("scripts/enter.sh");
-/// The same without namespaces: no root, and the program says who it is.
-const PLAIN: &str = r#"
-cwd=$1
-shift
-cd "$cwd"
-command -v "$1" >/dev/null || { echo "there is no program $1" >&2; exit 127; }
-echo $$
-exec "$@"
-"#;
 /// Of what a program that does not start complains; more is not shown to anybody.
 const MAX_COMPLAINT_BYTES: u64 = 4096;
 
@@ -106,54 +97,49 @@ impl Launch<'_> {
 
     /// The command line of the program, with all that stands around it.
     fn line(&self, image: &Image, mut env: BTreeMap<String, String>) -> Result<(Line, Inside)> {
-        let tools = &self.machine.tools;
         let cwd = self.container.working_dir.clone().unwrap_or_else(|| "/".to_owned());
-        let is_plain = self.machine.isolation == Isolation::None;
-        let program = if is_plain {
-            image.program.display().to_string()
-        } else {
-            root::program(image)
-        };
-        let command = variables::command(self.container, image, &program, &env);
-        let mut argv = self.ground.sandbox.enter(tools);
-        match self.machine.isolation {
+        let mut argv = self.ground.sandbox.enter(&self.machine.tools);
+        let (around, program) = match self.machine.isolation {
             Isolation::None => {
-                argv.extend([&tools.sh, "-c", PLAIN, "sh", &cwd].map(str::to_owned));
-                // What the Pod calls by its name alone.
-                let own = image.program.parent().unwrap_or(Path::new("/")).display().to_string();
-                env.entry("PATH".to_owned())
-                    .and_modify(|path| *path = format!("{own}:{path}"));
+                plain::settle(self.machine, self.pod, self.container, image, &mut env)?;
+                (plain::words(self.machine, &cwd), image.program.display().to_string())
             }
-            Isolation::Full(_) => argv.extend(self.unshare(User::Capable, image, &cwd, &env)?),
-            Isolation::Mounts(user) => argv.extend(self.unshare(user, image, &cwd, &env)?),
-        }
-        argv.extend(command);
+            Isolation::Full(_) => (self.unshare(User::Capable, image, &cwd, &env)?, root::program(image)),
+            Isolation::Mounts(user) => (self.unshare(user, image, &cwd, &env)?, root::program(image)),
+        };
+        argv.extend(around);
+        argv.extend(variables::command(self.container, image, &program, &env));
         let line = Line { argv, env: env.clone() };
         Ok((line, Inside { pid: 0, env, cwd }))
     }
 
     /// The words that make a root, and processes, of its own; the program comes after them.
     fn unshare(&self, user: User, image: &Image, cwd: &str, env: &BTreeMap<String, String>) -> Result<Vec<String>> {
-        let folder = self
-            .machine
-            .pod_folder(self.pod)
-            .join("containers")
-            .join(&self.container.name);
+        let folder = self.machine.pod_folder(self.pod);
+        let folder = folder.join("containers").join(&self.container.name);
         let (root, list) = (folder.join("root"), folder.join("root.list"));
         std::fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
-        let mounts = volumes::mounts(self.machine, self.pod, self.container, env)?;
-        std::fs::write(&list, root::list(image, &mounts)?).with_context(|| format!("writing {}", list.display()))?;
-        let host = variables::host_name(self.pod);
+        let mut mounts = volumes::mounts(self.machine, self.pod, self.container, env)?;
+        for (name, text) in root::etc(self.pod, &self.ground.place) {
+            let (source, target) = (folder.join(name), format!("/etc/{name}"));
+            std::fs::write(&source, text).with_context(|| format!("writing {}", source.display()))?;
+            // The Pod may bring its own.
+            if !mounts.iter().any(|mount| mount.target == target) {
+                mounts.push(Mount {
+                    source,
+                    target,
+                    read_only: false,
+                });
+            }
+        }
+        let listed = root::list(image, &mounts, !self.ground.sandbox.is_own())?;
+        std::fs::write(&list, listed).with_context(|| format!("writing {}", list.display()))?;
+        let host = root::host_name(self.pod);
         let tools = &self.machine.tools;
         let [root, list] = [root, list].map(|path| path.display().to_string());
         let namespaces = ["--mount", "--uts", "--pid", "--fork", "--kill-child", "--"];
-        let words = [
-            &[tools.unshare.as_str()],
-            user.flags(),
-            &namespaces,
-            &[&tools.sh, "-c", ENTER, "sh"],
-        ]
-        .concat();
+        let script = [&tools.sh, "-c", ENTER, "sh"];
+        let words = [&[tools.unshare.as_str()], user.flags(), &namespaces, &script].concat();
         let own = [&root, &list, &host, cwd];
         Ok(words.into_iter().chain(own).map(str::to_owned).collect())
     }

@@ -16,6 +16,7 @@ mod log;
 mod machine;
 mod material;
 mod node;
+mod plain;
 mod plan;
 mod pod;
 mod pods;
@@ -35,6 +36,7 @@ mod volume;
 mod volumes;
 
 pub use image::{Image, Images};
+pub use isolation::Apart;
 pub use lan::{Lan, enter, inside};
 pub use machine::Pace;
 pub use node::{Node, Options};

@@ -78,24 +78,16 @@ impl Machine {
 
     /// The command line that runs a program beside a container's.
     pub(crate) fn beside(&self, inside: &Inside, command: &[String]) -> Line {
-        let tools = &self.tools;
-        let target = format!("--target={}", inside.pid);
+        let (sh, target) = (&self.tools.sh, format!("--target={}", inside.pid));
         let user: &[&str] = match self.isolation {
             Isolation::Mounts(User::Mapped) => &["--user", "--preserve-credentials"],
             _ => &[],
         };
-        let around = match self.isolation {
-            Isolation::None => vec![
-                tools.sh.as_str(),
-                "-c",
-                "cd \"$1\"; shift; exec \"$@\"",
-                "sh",
-                &inside.cwd,
-            ],
-            _ => {
-                let spaces = ["--mount", "--uts", "--net", "--pid", "--root", "--wd", "--"];
-                [&[tools.nsenter.as_str(), &target], user, &spaces].concat()
-            }
+        let around = if self.isolation == Isolation::None {
+            vec![sh, "-c", "cd \"$1\"; shift; exec \"$@\"", "sh", &inside.cwd]
+        } else {
+            let spaces = ["--mount", "--uts", "--net", "--pid", "--root", "--wd", "--"];
+            [&[self.tools.nsenter.as_str(), &target], user, &spaces].concat()
         };
         let around = around.into_iter().map(str::to_owned);
         Line {

@@ -13,12 +13,11 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::image::Images;
-use crate::isolation::{self, Isolation, User};
+use crate::isolation::{self, Apart, Isolation};
 use crate::machine::{Machine, Pace, Running};
 use crate::pods::Pods;
 use crate::registration::{self, Presence};
 use crate::server;
-use crate::subnet::Subnet;
 use crate::tools::Tools;
 
 /// What all Pods of a node get to be killed, when the node ends.
@@ -33,8 +32,8 @@ pub struct Options {
     pub kubeconfig: PathBuf,
     /// The images that Pods may name.
     pub images: Images,
-    /// A bridge that Pods join with addresses of their own. None: they share this machine's network.
-    pub network: Option<Subnet>,
+    /// How far Pods are apart, where this machine lets them; see [`Lan::apart`](crate::Lan::apart).
+    pub apart: Apart,
     /// Where volumes and logs are, while there are Pods. Absolute or not.
     pub folder: PathBuf,
     /// How long it waits for what.
@@ -114,19 +113,11 @@ impl Drop for Node {
 async fn start(options: Options, tasks: Tasks) -> Result<MachineFacts> {
     let (config, client) = client(&options.kubeconfig).await?;
     let api_server = api_server(&config)?;
-    let wanted = options
-        .network
-        .clone()
-        .map_or(Isolation::Mounts(User::Capable), Isolation::Full);
     let tools = Tools::find()?;
-    let (isolation, less) = isolation::find(&tools, wanted);
+    let (isolation, less) = isolation::find(&tools, options.apart);
     let address = match &isolation {
         Isolation::Full(subnet) => subnet.gateway,
         _ => Ipv4Addr::LOCALHOST,
-    };
-    let less = match isolation {
-        Isolation::Full(_) => None,
-        _ => Some(less.unwrap_or_else(|| "no bridge was given".to_owned())),
     };
     if let Some(why) = &less {
         tracing::warn!(why, "Pods share this machine's network");

@@ -52,7 +52,7 @@ fn stop(records: &[Record], plan: &mut Plan) {
     };
     let first: Vec<_> = live(|role| role != Role::Sidecar).collect();
     let due: Vec<_> = if first.is_empty() {
-        live(|role| role == Role::Sidecar).last().into_iter().collect()
+        live(|role| role == Role::Sidecar).next_back().into_iter().collect()
     } else {
         first
     };

@@ -348,12 +348,10 @@ async fn keep(mut volumes: Writer, mut seen: watch::Receiver<Seen>, every: Durat
     }
 }
 
-fn at(instant: Option<Instant>) -> impl Future<Output = ()> {
-    async move {
-        match instant {
-            Some(instant) => sleep_until(instant).await,
-            None => std::future::pending().await,
-        }
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use k8s_openapi::api::core::v1::Pod;
 
+use crate::field::Place;
 use crate::image::Image;
 
 /// Folders of the system, where it has them: programs, libraries, the stores of distributions that keep them elsewhere.
@@ -50,7 +52,8 @@ pub(crate) fn program(image: &Image) -> String {
 }
 
 /// The list that `scripts/enter.sh` reads: kind, target, source or mode, set apart by tabs; each line stands on those before.
-pub(crate) fn list(image: &Image, mounts: &[Mount]) -> Result<String> {
+/// Containers in the network of this machine find names as it does.
+pub(crate) fn list(image: &Image, mounts: &[Mount], resolves: bool) -> Result<String> {
     let mut lines = String::new();
     let mut line = |kind: &str, target: &str, what: &str| {
         let _ = writeln!(lines, "{kind}\t{target}\t{what}");
@@ -78,7 +81,7 @@ pub(crate) fn list(image: &Image, mounts: &[Mount]) -> Result<String> {
     ] {
         line(kind, target, what);
     }
-    for name in ETC {
+    for name in ETC.into_iter().chain(resolves.then_some("resolv.conf")) {
         let path = Path::new("/etc").join(name);
         if path.exists() {
             line("ro", &format!("/etc/{name}"), &path.display().to_string());
@@ -95,6 +98,24 @@ pub(crate) fn list(image: &Image, mounts: &[Mount]) -> Result<String> {
         line(kind, &mount.target, &mount.source.display().to_string());
     }
     Ok(lines)
+}
+
+/// Files below /etc that are a container's own: name and text.
+pub(crate) fn etc(pod: &Pod, place: &Place) -> [(&'static str, String); 2] {
+    let name = host_name(pod);
+    let mut hosts = format!("127.0.0.1\tlocalhost\n::1\tlocalhost\n{}\t{name}\n", place.pod_ip);
+    let aliases = pod.spec.iter().flat_map(|spec| spec.host_aliases.iter().flatten());
+    for alias in aliases {
+        let names = alias.hostnames.as_deref().unwrap_or_default().join("\t");
+        let _ = writeln!(hosts, "{}\t{names}", alias.ip);
+    }
+    [("hosts", hosts), ("hostname", format!("{name}\n"))]
+}
+
+/// What the Pod's programs call their machine.
+pub(crate) fn host_name(pod: &Pod) -> String {
+    let wanted = pod.spec.as_ref().and_then(|spec| spec.hostname.clone());
+    wanted.or_else(|| pod.metadata.name.clone()).unwrap_or_default()
 }
 
 /// What is mounted below another comes after it.
@@ -151,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_program_is_where_its_container_looks() {
-        let list = list(&image(), &[]).unwrap();
+        let list = list(&image(), &[], false).unwrap();
         assert!(list.contains("ro\t/image/op\t/target/op\n"), "{list}");
         assert!(list.contains("link\t/op\timage/op\n"), "{list}");
         assert!(!list.contains("\t/etc\t/etc"), "{list}");
@@ -159,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_lies_below_is_mounted_after() {
-        let list = list(&image(), &[mount("/a/b/c"), mount("/a"), mount("/a/b")]).unwrap();
+        let list = list(&image(), &[mount("/a/b/c"), mount("/a"), mount("/a/b")], false).unwrap();
         let ours: Vec<_> = list.lines().filter(|line| line.ends_with("\t/v")).collect();
         assert_eq!(ours, ["rw\t/a\t/v", "rw\t/a/b\t/v", "rw\t/a/b/c\t/v"]);
     }
@@ -167,8 +188,8 @@ mod tests {
     #[test]
     fn paths_that_lead_elsewhere_are_refused() {
         for bad in ["a", "/a/../../etc", "/a\nro\t/etc"] {
-            assert!(list(&image(), &[mount(bad)]).is_err(), "{bad}");
+            assert!(list(&image(), &[mount(bad)], false).is_err(), "{bad}");
         }
-        assert!(list(&image(), &[mount("/a"), mount("/a")]).is_err());
+        assert!(list(&image(), &[mount("/a"), mount("/a")], false).is_err());
     }
 }

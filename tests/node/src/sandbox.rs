@@ -52,6 +52,11 @@ impl Sandbox {
         Ok(Self { address, network })
     }
 
+    /// Whether it has a network that is not this machine's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.network.is_some()
+    }
+
     /// What a command line begins with whose program shall be in the Pod's network.
     pub(crate) fn enter(&self, tools: &Tools) -> Vec<String> {
         let Some(network) = &self.network else {

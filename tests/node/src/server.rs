@@ -2,6 +2,7 @@
 //! asks shows a certificate of the cluster's CA.
 
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,10 +87,12 @@ pub(crate) fn serve(
 
 /// Certificates in DER as one PEM text.
 fn pem(certificates: &[Vec<u8>]) -> String {
-    let certificates = certificates.iter().map(|der| STANDARD.encode(der));
-    certificates
-        .map(|text| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"))
-        .collect()
+    let mut text = String::new();
+    for der in certificates {
+        let body = STANDARD.encode(der);
+        let _ = writeln!(text, "-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----");
+    }
+    text
 }
 
 /// As the API server puts it.

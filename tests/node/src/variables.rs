@@ -49,7 +49,7 @@ pub(crate) fn environment(container: &Container, sources: &Sources<'_>) -> Resul
         [
             ("PATH", root::PATH.to_owned()),
             ("HOME", "/root".to_owned()),
-            ("HOSTNAME", host_name(sources.pod)),
+            ("HOSTNAME", root::host_name(sources.pod)),
             ("KUBERNETES_SERVICE_HOST", host.to_owned()),
             ("KUBERNETES_SERVICE_PORT", port.to_string()),
             ("KUBERNETES_SERVICE_PORT_HTTPS", port.to_string()),
@@ -97,12 +97,6 @@ pub(crate) fn command(
         (true, false) => [vec![program.to_owned()], args].concat(),
         (true, true) => [vec![program.to_owned()], image.args.clone()].concat(),
     }
-}
-
-/// What the Pod's programs call their machine.
-pub(crate) fn host_name(pod: &Pod) -> String {
-    let wanted = pod.spec.as_ref().and_then(|spec| spec.hostname.clone());
-    wanted.or_else(|| pod.metadata.name.clone()).unwrap_or_default()
 }
 
 fn add_all(variables: &mut BTreeMap<String, String>, prefix: &str, data: Option<&Data>) {

@@ -7,11 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
-use portolan_node::{Lan, inside};
 use portolan_testbed::eventually;
 use serde_json::{Value, json};
 
-use crate::world::{PROGRAM, Room, World, ask, condition, ip};
+use crate::world::{NODE, PROGRAM, Room, World, ask, condition, in_networks, ip, on};
 
 fn workload(kind: &str, name: &str, replicas: u32) -> Value {
     let probe = json!({"httpGet": {"path": "/status/200", "port": 80}, "periodSeconds": 1});
@@ -23,7 +22,7 @@ fn workload(kind: &str, name: &str, replicas: u32) -> Value {
             "replicas": replicas, "serviceName": name, "selector": {"matchLabels": {"app": name}},
             "template": {
                 "metadata": {"labels": {"app": name}},
-                "spec": {"terminationGracePeriodSeconds": 0, "containers": [main]},
+                "spec": {"nodeSelector": on(NODE), "terminationGracePeriodSeconds": 0, "containers": [main]},
             },
         },
     })
@@ -46,7 +45,7 @@ fn name(pod: &Pod) -> &str {
 
 #[test]
 fn a_deployment_runs_and_is_scaled() {
-    inside(async {
+    in_networks(async {
         let world = World::shared().await;
         let room = world.room("deployments").await;
         let mut deployment = workload("Deployment", "web", 2);
@@ -64,18 +63,16 @@ fn a_deployment_runs_and_is_scaled() {
         let available =
             || async { deployments.get("web").await.unwrap().status.unwrap().available_replicas == Some(2) };
         eventually("the Deployment is available", available).await;
-        if Lan::here().shared().is_none() {
-            let ips: BTreeSet<_> = pods.iter().map(|pod| ip(pod).to_string()).collect();
-            let slices = Api::<EndpointSlice>::namespaced(room.client.clone(), &room.namespace);
-            eventually("their addresses are the Service's", || async {
-                let slices = slices.list(&ListParams::default()).await.unwrap().items;
-                let all = slices.into_iter().flat_map(|slice| slice.endpoints).flatten();
-                let good = all.filter(|endpoint| endpoint.conditions.as_ref().is_some_and(|is| is.ready == Some(true)));
-                let found: BTreeSet<_> = good.flat_map(|endpoint| endpoint.addresses).collect();
-                if found == ips { Ok(()) } else { Err(found) }
-            })
-            .await;
-        }
+        let ips: BTreeSet<_> = pods.iter().map(|pod| ip(pod).to_string()).collect();
+        let slices = Api::<EndpointSlice>::namespaced(room.client.clone(), &room.namespace);
+        eventually("their addresses are the Service's", || async {
+            let slices = slices.list(&ListParams::default()).await.unwrap().items;
+            let all = slices.into_iter().filter_map(|slice| slice.endpoints).flatten();
+            let good = all.filter(|endpoint| endpoint.conditions.as_ref().is_some_and(|is| is.ready == Some(true)));
+            let found: BTreeSet<_> = good.flat_map(|endpoint| endpoint.addresses).collect();
+            if found == ips { Ok(()) } else { Err(found) }
+        })
+        .await;
         world
             .kubectl(&["scale", "-n", "deployments", "deployment/web", "--replicas=0"])
             .await;
@@ -88,7 +85,7 @@ fn a_deployment_runs_and_is_scaled() {
 
 #[test]
 fn a_stateful_set_is_rolled_one_after_the_other() {
-    inside(async {
+    in_networks(async {
         let world = World::shared().await;
         let room = world.room("stateful-sets").await;
         let set: StatefulSet = serde_json::from_value(workload("StatefulSet", "op", 2)).unwrap();

@@ -1,10 +1,9 @@
 //! Probes of every kind, and what their verdicts do.
 
 use k8s_openapi::api::core::v1::Pod;
-use portolan_node::inside;
 use serde_json::{Value, json};
 
-use crate::world::{PROGRAM, World, ask, condition, ip};
+use crate::world::{PROGRAM, World, ask, condition, in_networks, ip};
 
 /// `pod-program` on port 80 with these probes, a second apart.
 fn probed(probes: Value) -> Value {
@@ -25,7 +24,7 @@ fn restarts(pod: &Pod) -> i32 {
 
 #[test]
 fn readiness_follows_its_probe() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("readiness").await;
         let probe = json!({"httpGet": {"path": "/unless/tmp/down", "port": "web"}, "failureThreshold": 1});
         room.create("web", probed(json!({"readinessProbe": probe}))).await;
@@ -42,7 +41,7 @@ fn readiness_follows_its_probe() {
 
 #[test]
 fn a_container_that_is_not_alive_is_run_again() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("liveness").await;
         let command = ["sh", "-c", "test ! -e /tmp/down"];
         let probe = json!({"exec": {"command": command}, "failureThreshold": 2});
@@ -67,7 +66,7 @@ fn a_container_that_is_not_alive_is_run_again() {
 
 #[test]
 fn nothing_is_probed_before_the_container_has_started() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("startup").await;
         let startup = json!({"httpGet": {"path": "/read/tmp/up", "port": 80}, "failureThreshold": 1000});
         let liveness = json!({"httpGet": {"path": "/read/tmp/up", "port": 80}, "failureThreshold": 1});

@@ -6,15 +6,19 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
-use portolan_node::{Images, Lan, Node, Options, Pace};
-use portolan_testbed::{Cluster, Options as Clusters, Pods, Testbed, eventually, kubectl};
+use portolan_node::{Apart, Images, Lan, Node, Options, Pace, inside};
+use portolan_testbed::{Cluster, Options as Clusters, Pods, Testbed, eventually, kubectl, tool};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
+/// The node that most Pods are on.
+pub(crate) const NODE: &str = "node-1";
 /// Image of a shell.
 pub(crate) const SH: &str = "registry.example.com/sh:1";
+/// Image of kubectl, a client that finds its cluster as all do that are made with client-go.
+pub(crate) const KUBECTL: &str = "registry.example.com/kubectl:1";
 /// Image of `pod-program`.
 pub(crate) const PROGRAM: &str = "registry.example.com/pod-program:1";
 
@@ -28,6 +32,15 @@ pub(crate) struct Room {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) pods: Api<Pod>,
+}
+
+/// Runs a test of Pods that need networks and mounts; where those are refused there is nothing to see but what `nodes` tests.
+#[track_caller]
+pub(crate) fn in_networks(test: impl Future<Output = ()>) {
+    // It has said why on standard error.
+    if Lan::refused().is_none() {
+        inside(test);
+    }
 }
 
 impl World {
@@ -45,23 +58,13 @@ impl World {
             ..Clusters::default()
         })
         .await?;
-        let node = Node::start(Options {
-            name: "node-1".to_owned(),
-            kubeconfig: testbed.cluster("east").direct_kubeconfig_path().to_owned(),
-            images: Images::new()
-                .with(SH, "/bin/sh")
-                .with(PROGRAM, env!("CARGO_BIN_EXE_pod-program")),
-            network: lan.subnet(),
-            folder: testbed.dir().join("node-1"),
-            pace: Pace {
-                first_pause: Duration::from_millis(200),
-                refresh: Duration::from_millis(500),
-                token_age: Duration::from_secs(2),
-                ..Pace::default()
-            },
-        })
-        .await?;
+        let node = Node::start(options(&testbed, NODE, lan.apart())).await?;
         Ok(Self { node, testbed })
+    }
+
+    /// One more node. Pods come to it by its name alone.
+    pub(crate) async fn node(&self, name: &str, apart: Apart) -> Node {
+        Node::start(options(&self.testbed, name, apart)).await.unwrap()
     }
 
     pub(crate) fn east(&self) -> &Cluster {
@@ -97,8 +100,35 @@ impl World {
     }
 }
 
+fn options(testbed: &Testbed, name: &str, apart: Apart) -> Options {
+    Options {
+        name: name.to_owned(),
+        kubeconfig: testbed.cluster("east").direct_kubeconfig_path().to_owned(),
+        images: Images::new()
+            .with(SH, "/bin/sh")
+            .with(KUBECTL, tool("kubectl"))
+            .with(PROGRAM, env!("CARGO_BIN_EXE_pod-program")),
+        apart,
+        folder: testbed.dir().join(name),
+        pace: Pace {
+            first_pause: Duration::from_millis(200),
+            refresh: Duration::from_millis(500),
+            token_age: Duration::from_secs(2),
+            ..Pace::default()
+        },
+    }
+}
+
+/// Selects a node.
+pub(crate) fn on(node: &str) -> Value {
+    json!({"kubernetes.io/hostname": node})
+}
+
 impl Room {
-    pub(crate) async fn create(&self, name: &str, spec: Value) -> Pod {
+    pub(crate) async fn create(&self, name: &str, mut spec: Value) -> Pod {
+        if spec.get("nodeName").is_none() {
+            spec["nodeSelector"] = on(NODE);
+        }
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         self.pods.create(&PostParams::default(), &pod).await.unwrap()

@@ -2,15 +2,14 @@
 
 use std::process::Stdio;
 
-use portolan_node::inside;
 use portolan_testbed::kubectl;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use crate::world::World;
+use crate::world::{World, in_networks};
 
 #[test]
 fn logs_are_read_in_part_and_followed_to_their_end() {
-    inside(async {
+    in_networks(async {
         let world = World::shared().await;
         let room = world.room("logs").await;
         room.sh(
@@ -62,7 +61,7 @@ fn logs_are_read_in_part_and_followed_to_their_end() {
 
 #[test]
 fn programs_run_beside_a_container_with_their_own_streams_and_exit_codes() {
-    inside(async {
+    in_networks(async {
         let world = World::shared().await;
         let room = world.room("exec").await;
         // Two dollar signs are one, in what a Pod says.

@@ -5,6 +5,7 @@ mod controllers;
 mod lifecycle;
 mod logs;
 mod network;
+mod nodes;
 mod probes;
 mod volumes;
 mod world;

@@ -2,12 +2,11 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::DeleteParams;
-use portolan_node::inside;
 use portolan_testbed::eventually;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::world::{Room, SH, World, phase};
+use crate::world::{Room, SH, World, in_networks, phase};
 
 /// The status of a container, of whatever kind; an empty one before there is any.
 fn container(pod: &Pod, name: &str) -> ContainerStatus {
@@ -47,7 +46,7 @@ async fn logs(room: &Room, pod: &str, container: &str) -> String {
 
 #[test]
 fn a_pod_runs_to_its_end_and_is_deleted() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("ends").await;
         room.sh("good", "echo hello").await;
         let good = room.until_phase("good", "Succeeded").await;
@@ -65,7 +64,7 @@ fn a_pod_runs_to_its_end_and_is_deleted() {
 
 #[test]
 fn containers_start_in_order_and_sidecars_end_last() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("order").await;
         let say = "say() { echo $1 >> /shared/said; }; ";
         let first = script("first", &format!("{say} say first"));
@@ -92,7 +91,7 @@ fn containers_start_in_order_and_sidecars_end_last() {
 
 #[test]
 fn what_fails_is_run_again_after_ever_longer_pauses() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("restarts").await;
         let flaky = script(
             "flaky",
@@ -142,7 +141,7 @@ fn what_fails_is_run_again_after_ever_longer_pauses() {
 
 #[test]
 fn hooks_and_grace_are_kept() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("hooks").await;
         let mut main = script("main", "trap 'echo term; exit 7' TERM; while :; do sleep 0.1; done");
         let say = |text: &str| json!({"exec": {"command": ["sh", "-c", format!("echo {text} > /proc/1/fd/1")]}});
@@ -171,7 +170,7 @@ fn hooks_and_grace_are_kept() {
 
 #[test]
 fn a_failed_hook_and_a_failed_probe_end_the_container() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("failing").await;
         let ended = |pod: &Pod| exit_code(container(pod, "main")).is_some();
         let mut main = script("main", "sleep 100");

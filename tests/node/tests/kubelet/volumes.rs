@@ -4,11 +4,10 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use portolan_node::inside;
 use portolan_testbed::eventually;
 use serde_json::{Value, json};
 
-use crate::world::{PROGRAM, Room, SH, World, ask, ip};
+use crate::world::{PROGRAM, Room, SH, World, ask, in_networks, ip};
 
 const ACCOUNT: &str = "/read/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -60,7 +59,7 @@ fn reader() -> Value {
 
 #[test]
 fn volumes_and_variables_hold_what_they_should_and_follow() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("volumes").await;
         room.create("reader", reader()).await;
         // Nothing starts before what it refers to is there; the reason is told.
@@ -132,7 +131,7 @@ async fn review(room: &Room, token: &str, audience: Option<&str>) -> TokenReview
 
 #[test]
 fn tokens_are_bound_to_the_pod_and_renewed() {
-    inside(async {
+    in_networks(async {
         let room = World::shared().await.room("tokens").await;
         create_material(&room).await;
         let pod = room.create("reader", reader()).await;
