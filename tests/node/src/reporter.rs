@@ -11,7 +11,6 @@ use tokio::sync::watch;
 /// Field manager of all that the node writes.
 pub(crate) const MANAGER: &str = "portolan-node";
 const NOT_FOUND: u16 = 404;
-const CONFLICT: u16 = 409;
 
 /// What is to be told of a Pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,7 +20,8 @@ pub(crate) struct Told {
     pub(crate) finished: bool,
 }
 
-/// Writes until the other end is gone, or the object.
+/// Writes until the other end is gone, or the object. A conflict is no end: it may be another write in between. If it is another
+/// Pod of the same name, the worker learns of it by the watch, and ends this.
 pub(crate) async fn run(client: Client, pod: &Pod, mut told: watch::Receiver<Told>) {
     let (name, namespace) = (pod.metadata.name.as_deref(), pod.metadata.namespace.as_deref());
     let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
@@ -60,7 +60,7 @@ async fn write(pods: &Api<Pod>, pod: &Pod, written: &Told, now: &Told) -> Result
         });
         let params = PatchParams::apply(MANAGER).force();
         match pods.patch_status(name, &params, &Patch::Apply(patch)).await {
-            Err(kube::Error::Api(status)) if [NOT_FOUND, CONFLICT].contains(&status.code) => return Ok(false),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(false),
             outcome => drop(outcome?),
         }
     }
@@ -74,7 +74,7 @@ async fn write(pods: &Api<Pod>, pod: &Pod, written: &Told, now: &Told) -> Result
             ..DeleteParams::default()
         };
         match pods.delete(name, &params).await {
-            Err(kube::Error::Api(status)) if [NOT_FOUND, CONFLICT].contains(&status.code) => return Ok(false),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(false),
             outcome => drop(outcome?),
         }
     }

@@ -16,6 +16,8 @@ use crate::image::Image;
 
 /// Folders of the system, where it has them: programs, libraries, the stores of distributions that keep them elsewhere.
 const SYSTEM: [&str; 9] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "nix", "gnu"];
+/// Devices that every container has.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// What programs read below /etc, where it is there: who is who, libraries, trust, time.
 const ETC: [&str; 12] = [
     "passwd",
@@ -68,7 +70,12 @@ pub(crate) fn list(image: &Image, mounts: &[Mount], resolves: bool) -> Result<St
         }
     }
     for (kind, target, what) in [
-        ("rw", "/dev", "/dev"),
+        ("dir", "/dev", "0755"),
+        ("dir", "/dev/shm", "1777"),
+        ("link", "/dev/fd", "/proc/self/fd"),
+        ("link", "/dev/stdin", "/proc/self/fd/0"),
+        ("link", "/dev/stdout", "/proc/self/fd/1"),
+        ("link", "/dev/stderr", "/proc/self/fd/2"),
         ("proc", "/proc", "-"),
         ("ro", "/sys", "/sys"),
         ("dir", "/etc", "0755"),
@@ -80,6 +87,9 @@ pub(crate) fn list(image: &Image, mounts: &[Mount], resolves: bool) -> Result<St
         ("link", "/var/run", "../run"),
     ] {
         line(kind, target, what);
+    }
+    for name in DEVICES {
+        line("rw", &format!("/dev/{name}"), &format!("/dev/{name}"));
     }
     for name in ETC.into_iter().chain(resolves.then_some("resolv.conf")) {
         let path = Path::new("/etc").join(name);
