@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use proptest::prelude::*;
 
 use super::*;
 use crate::record::{Ended, Restart, Running};
@@ -199,4 +200,111 @@ fn success_is_that_of_all_but_sidecars() {
         sidecar("up"),
         main(Restart::Always, "idle")
     ]));
+}
+
+/// What happens next to a container that is live: it starts, or ends with this code.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Starts,
+    Ends(i32),
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![Just(Fate::Starts), (0..2).prop_map(Fate::Ends)]
+}
+
+fn pod() -> impl Strategy<Value = Vec<Record>> {
+    let restart = prop_oneof![Just(Restart::Always), Just(Restart::OnFailure), Just(Restart::Never)];
+    let inits = prop::collection::vec(any::<bool>(), 0..4);
+    (inits, 1..3_usize, restart).prop_map(|(inits, mains, restart)| {
+        let of_init = if restart == Restart::Never {
+            Restart::Never
+        } else {
+            Restart::OnFailure
+        };
+        let first = inits.into_iter().map(|side| {
+            if side {
+                sidecar("idle")
+            } else {
+                record(Role::Init, of_init, "idle")
+            }
+        });
+        first.chain((0..mains).map(|_| main(restart, "idle"))).collect()
+    })
+}
+
+/// Lets one live container meet its fate.
+fn happen(records: &mut [Record], which: prop::sample::Index, fate: Fate) {
+    let live: Vec<_> = (0..records.len()).filter(|at| records[*at].is_live()).collect();
+    if live.is_empty() {
+        return;
+    }
+    let met = &mut records[live[which.index(live.len())]];
+    let state = match fate {
+        Fate::Starts => "started".to_owned(),
+        Fate::Ends(code) => code.to_string(),
+    };
+    met.has_started |= state == "started";
+    met.state = record(met.role, met.restart, &state).state;
+}
+
+/// Does what is planned, and checks that it may be.
+fn follow(records: &mut [Record], plan: &Plan) -> Result<(), TestCaseError> {
+    for at in &plan.start {
+        let (before, starts) = (&records[..*at], &records[*at]);
+        prop_assert!(!starts.is_live());
+        let lets = |record: &Record| match record.role {
+            Role::Init => record.has_succeeded(),
+            Role::Sidecar => record.has_started,
+            Role::Main => true,
+        };
+        prop_assert!(before.iter().all(lets), "{starts:?} before its turn");
+        records[*at].state = State::Starting;
+        records[*at].stopping = false;
+    }
+    for at in &plan.stop {
+        prop_assert!(records[*at].is_live() && !records[*at].stopping);
+        let behind = records
+            .iter()
+            .enumerate()
+            .filter(|(other, record)| record.role != Role::Sidecar || other > at);
+        let outlived = |record: &Record| !record.is_live();
+        if records[*at].role == Role::Sidecar {
+            prop_assert!(
+                behind.into_iter().all(|(_, record)| outlived(record)),
+                "a sidecar ends too early"
+            );
+        }
+        records[*at].stopping = true;
+    }
+    prop_assert!(!plan.over || records.iter().all(|record| !record.is_live()));
+    Ok(())
+}
+
+proptest! {
+    /// Whatever happens: nothing starts before its turn, sidecars outlive all others, and a Pod that is to end does.
+    #[test]
+    fn order_holds_and_the_end_comes(
+        mut records in pod(),
+        events in prop::collection::vec((any::<prop::sample::Index>(), fate()), 0..40),
+    ) {
+        let mut over = false;
+        for (which, fate) in events {
+            let aim = if over { Aim::End } else { Aim::Run };
+            let planned = plan(&records, aim, Instant::now());
+            follow(&mut records, &planned)?;
+            over |= planned.over;
+            happen(&mut records, which, fate);
+        }
+        // From here on all that is told to end does, one after the other.
+        for _ in 0..=records.len() {
+            let planned = plan(&records, Aim::End, Instant::now());
+            follow(&mut records, &planned)?;
+            over = planned.over;
+            if let Some(ends) = records.iter_mut().find(|record| record.is_live() && record.stopping) {
+                ends.state = record(ends.role, ends.restart, "143").state;
+            }
+        }
+        prop_assert!(over, "{records:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Probes of every kind, and what their verdicts do.
 
 use k8s_openapi::api::core::v1::Pod;
+use portolan_testbed::eventually;
 use serde_json::{Value, json};
 
 use crate::world::{PROGRAM, World, ask, condition, in_networks, ip};
@@ -68,14 +69,20 @@ fn a_container_that_is_not_alive_is_run_again() {
 fn nothing_is_probed_before_the_container_has_started() {
     in_networks(async {
         let room = World::shared().await.room("startup").await;
-        let startup = json!({"httpGet": {"path": "/read/tmp/up", "port": 80}, "failureThreshold": 1000});
+        let command = ["sh", "-c", "echo tried >> /tmp/tries; test -e /tmp/up"];
+        let startup = json!({"exec": {"command": command}, "failureThreshold": 1000});
         let liveness = json!({"httpGet": {"path": "/read/tmp/up", "port": 80}, "failureThreshold": 1});
         let readiness = json!({"tcpSocket": {"port": 80}});
         let probes = json!({"startupProbe": startup, "livenessProbe": liveness, "readinessProbe": readiness});
         room.create("web", probed(probes)).await;
         let pod = room.until_phase("web", "Running").await;
         let started = |pod: &Pod| pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].started;
-        tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+        // As often as the others would have been tried.
+        eventually("it was probed", || async {
+            let tries = ask((ip(&pod), 80), "/read/tmp/tries").await;
+            tries.is_ok_and(|tries| tries.lines().count() >= 3)
+        })
+        .await;
         let pod = room.pods.get(&pod.metadata.name.unwrap()).await.unwrap();
         assert_eq!(
             (restarts(&pod), started(&pod), condition(&pod, "Ready")),
