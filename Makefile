@@ -22,7 +22,7 @@ GO_MODULES := examples/operator-go tests/clients
 
 # Integration tests by name: those that start control planes, the longest first, those that `lint` runs, and all others.
 names = $(notdir $(patsubst %/main,%,$(basename $(wildcard $(addsuffix /*.rs,$1) $(addsuffix /*/main.rs,$1)))))
-SUITES := $(call names,tests/tests tests/testbed/tests)
+SUITES := $(call names,tests/tests tests/testbed/tests tests/node/tests)
 LONG := $(filter hub faults,$(SUITES))
 SUITES := $(LONG) $(filter-out $(LONG),$(SUITES))
 OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call names,*/tests */*/tests))
