@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
-use crate::shard::MAX_BUCKETS;
+use crate::shard::{BucketSetError, MAX_BUCKETS};
 use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, Root, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
@@ -99,7 +99,7 @@ fn check_lease(problems: &mut Problems, name: &str, namespace: &str, spec: &Shar
 }
 
 fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
-    let mut named = BTreeMap::<&str, usize>::new();
+    let mut named = BTreeMap::<&str, Vec<usize>>::new();
     for (index, entry) in clusters.iter().enumerate() {
         let field = format!("spec.clusters[{index}]");
         check_entry(problems, &field, entry);
@@ -108,10 +108,34 @@ fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
             problems.add(format!("{field}.default"), Reason::Duplicate, message.to_owned());
         }
         let Some(name) = entry.name.as_deref() else { continue };
-        let first = *named.entry(name).or_insert(index);
-        if first != index {
-            let message = format!("{name:?} is named by spec.clusters[{first}] already: merge their namespaces");
-            problems.add(format!("{field}.name"), Reason::Duplicate, message);
+        let earlier = named.entry(name).or_default();
+        check_named_again(problems, &field, clusters, earlier, entry);
+        earlier.push(index);
+    }
+}
+
+/// Two entries may name the same member if no bucket is in both; by `earlier` ones, `entry` is named already.
+fn check_named_again(
+    problems: &mut Problems,
+    field: &str,
+    clusters: &[ClusterEntry],
+    earlier: &[usize],
+    entry: &ClusterEntry,
+) {
+    let name = entry.name.as_deref().unwrap_or_default();
+    for other in earlier {
+        let of = |entry: &ClusterEntry| entry.bucket_set().unwrap_or_default();
+        if entry.buckets.is_none() || clusters[*other].buckets.is_none() {
+            let fix = "merge their namespaces, or give both buckets of their own";
+            let message = format!("{name:?} is named by spec.clusters[{other}] already: {fix}");
+            return problems.add(format!("{field}.name"), Reason::Duplicate, message);
+        }
+        let both = of(entry)
+            .zip(of(&clusters[*other]))
+            .map(|(ours, theirs)| ours.and(&theirs));
+        if let Some(both) = both.filter(|both| !both.is_empty()) {
+            let message = format!("spec.clusters[{other}] has {both} of {name:?} too: leave them to one entry");
+            problems.add(format!("{field}.buckets"), Reason::Duplicate, message);
         }
     }
 }
@@ -125,6 +149,13 @@ fn check_entry(problems: &mut Problems, field: &str, entry: &ClusterEntry) {
     }
     if let Some(selector) = &entry.namespace_selector {
         check_selector(problems, &format!("{field}.namespaceSelector"), selector);
+    }
+    match entry.bucket_set() {
+        Ok(_) => {}
+        Err(error @ BucketSetError::Twice { .. }) => {
+            problems.add(format!("{field}.buckets"), Reason::Duplicate, error.to_string());
+        }
+        Err(error) => problems.invalid(format!("{field}.buckets"), error),
     }
     let namespaces = format!("{field}.namespaces");
     for (index, namespace) in entry.namespaces.iter().enumerate() {
@@ -204,6 +235,15 @@ fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
         problems.within("spec.webhook.port", webhook.port, 1..=65_535);
         let message = "sharded webhooks are not served yet: remove webhook, and the operator's webhook server is reached unsharded";
         problems.not_implemented("spec.webhook", message);
+    }
+    for (index, _) in spec
+        .clusters
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| entry.buckets.is_some())
+    {
+        let message = "buckets are not served yet: name the namespaces, or choose them by namespaceSelector";
+        problems.not_implemented(format!("spec.clusters[{index}].buckets"), message);
     }
     if spec.root.is_some() {
         let message = "generated shards are not served yet: write one ShardingConfig per shard";
