@@ -11,7 +11,7 @@ use portolan_structure::table::Table;
 use portolan_structure::tree::{self, Tree};
 
 /// What each package may import of the others. Programs never import each other; what two need goes to a library.
-const PACKAGES: [(&str, &[&str]); 13] = [
+const PACKAGES: [(&str, &[&str]); 14] = [
     ("portolan-crds", &[]),
     ("portolan-runtime", &[]),
     ("portolan-wire", &["portolan-crds", "portolan-runtime"]),
@@ -40,6 +40,8 @@ const PACKAGES: [(&str, &[&str]); 13] = [
         ],
     ),
     ("portolan-fuzz", &["portolan-merge"]),
+    // The protocol in its own words, so that it is judged by itself.
+    ("portolan-model", &[]),
     ("greeting-operator", &[]),
 ];
 
