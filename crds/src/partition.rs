@@ -4,15 +4,23 @@
 //! children, and by `portolanctl`, which shows them beforehand.
 
 mod balance;
+mod canary;
+mod children;
 mod even;
+mod expand;
+mod pods;
+mod territory;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::shard::BucketSet;
-
 pub use balance::{PAIR_WEIGHT, SETTLED_PERMILLE, TOLERATED_PERMILLE};
+pub use expand::{Child, Expansion, Surroundings, expand};
+pub use pods::Ordinals;
+
+use crate::shard::BucketSet;
+use crate::validate::{Problem, Reason};
 
 /// Buckets of member clusters, by the clusters' names. A cluster of which it has no bucket is not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,6 +51,16 @@ impl Part {
     pub fn pairs(&self) -> impl Iterator<Item = (&str, u16)> {
         let clusters = self.0.iter();
         clusters.flat_map(|(cluster, buckets)| buckets.iter().map(|bucket| (cluster.as_str(), bucket)))
+    }
+
+    /// What it has of these buckets, and the rest.
+    pub fn split(&self, buckets: &BucketSet) -> (Self, Self) {
+        let (mut of_them, mut rest) = (Self::default(), Self::default());
+        for (cluster, all) in &self.0 {
+            of_them.add(cluster, &all.and(buckets));
+            rest.add(cluster, &all.without(buckets));
+        }
+        (of_them, rest)
     }
 
     /// Adds buckets of `cluster`.
@@ -119,4 +137,12 @@ pub fn moves<'a>(before: &'a [Part], after: &[Part]) -> BTreeSet<(&'a str, u16, 
         }
     }
     moves
+}
+
+fn invalid(field: impl Into<String>, message: impl Into<String>) -> Problem {
+    Problem {
+        field: field.into(),
+        reason: Reason::Invalid,
+        message: message.into(),
+    }
 }

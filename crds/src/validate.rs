@@ -4,6 +4,7 @@
 //! object: what needs the others (does the cluster exist, do two shards overlap) is the index's.
 
 mod member;
+mod root;
 mod selectors;
 mod sharding;
 #[cfg(test)]

@@ -97,7 +97,7 @@ fn minimum(pairs: &Part, size: usize, before: &[Part], holds: impl Fn(&[Part]) -
     moved.min().unwrap()
 }
 
-fn even(parts: &[Part]) -> bool {
+pub(super) fn even(parts: &[Part]) -> bool {
     let sizes = || parts.iter().map(Part::len);
     sizes().max().unwrap_or(0) - sizes().min().unwrap_or(0) <= 1
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::root::check_root;
 use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
-use crate::shard::{BucketSetError, MAX_BUCKETS};
-use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, Root, ShardingConfigSpec};
+use crate::shard::BucketSetError;
+use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
 ///
@@ -184,51 +185,6 @@ fn check_primary(problems: &mut Problems, spec: &ShardingConfigSpec) {
     }
 }
 
-fn check_root(problems: &mut Problems, root: &Root) {
-    for (field, name) in [
-        ("prefix", &root.prefix),
-        ("targetStatefulSet", &root.target_stateful_set),
-    ] {
-        if !is_dns_subdomain(name) {
-            problems.invalid(
-                format!("spec.root.{field}"),
-                format!("{name:?} must be a DNS subdomain, as names of objects are"),
-            );
-        }
-    }
-    if let Some(auto) = &root.auto {
-        problems.within(
-            "spec.root.auto.shardingSize",
-            auto.sharding_size,
-            1..=i32::from(MAX_BUCKETS),
-        );
-        problems.within(
-            "spec.root.auto.everyShardReplicas",
-            auto.every_shard_replicas,
-            1..=10_000,
-        );
-    }
-    if let Some(canary) = &root.canary {
-        if let Some(replicas) = canary.replicas {
-            problems.within("spec.root.canary.replicas", replicas, 0..=10_000);
-        }
-        for (index, namespace) in canary.in_namespaces.iter().enumerate() {
-            check_label(problems, &format!("spec.root.canary.inNamespaces[{index}]"), namespace);
-        }
-        for (index, bucket) in canary.in_shard_hash.iter().enumerate() {
-            if !bucket
-                .parse::<u16>()
-                .is_ok_and(|number| number < MAX_BUCKETS && number.to_string() == *bucket)
-            {
-                let message =
-                    format!("{bucket:?} is no bucket: write a number from 0 to one less than the hub's buckets");
-                problems.invalid(format!("spec.root.canary.inShardHash[{index}]"), message);
-            }
-        }
-    }
-    check_limits(problems, "spec.root.resourceSelector", &root.resource_selector);
-}
-
 /// What this version understands and does not serve: said here, never ignored.
 fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
     if let Some(webhook) = &spec.webhook {
@@ -251,7 +207,7 @@ fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
     }
 }
 
-fn check_label(problems: &mut Problems, field: &str, name: &str) {
+pub(super) fn check_label(problems: &mut Problems, field: &str, name: &str) {
     if !is_dns_label(name) {
         let message = "at most 63 characters of a-z, 0-9 and '-', beginning and ending with a letter or digit";
         problems.invalid(field, format!("{name:?} must be a DNS label: {message}"));
