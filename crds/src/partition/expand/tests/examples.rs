@@ -27,7 +27,7 @@ fn told(children: &[Child]) -> Vec<String> {
 #[test]
 fn a_root_of_the_original_has_its_children() {
     let spec = spec(
-        "{selector: {matchLabels: {app: s}}, root: {prefix: p, targetStatefulSet: s, canary: {replicas: 1, inNamespaces: [a], inShardHash: ['3']},
+        "{selector: {matchLabels: {app: s}}, root: {prefix: p, targetStatefulSet: s, canary: {replicas: 1, inNamespaces: [a, c], inShardHash: ['3']},
           auto: {shardingSize: 2, everyShardReplicas: 2}, resourceSelector: [{relateResources: [{apiGroups: [''], resources: [pods]}]}]}}",
     );
     let around = Surroundings {
@@ -59,7 +59,7 @@ fn a_root_of_the_original_has_its_children() {
             ),
         ]
     );
-    // Both of bucket 1, which has more than namespace a.
+    // Of bucket 1, which has more than namespace a; c is in bucket 3 anyway.
     assert_eq!(expansion.widened, BTreeSet::from(["a".to_owned()]));
     let resources = &expansion.children[1].spec.limits[0].relate_resources;
     assert_eq!(resources[0].resources, ["pods"]);
