@@ -202,3 +202,32 @@ fn one_shard_more_takes_its_share_and_nothing_else_moves() {
     assert_eq!(moved.len(), 1024 / 65);
     assert!(moved.iter().all(|(.., to)| *to == 64), "{moved:?}");
 }
+
+/// Light pairs are moved to whom has least before a heavy one comes there, and then need not have moved.
+#[test]
+fn what_turns_out_not_to_be_needed_is_taken_back() {
+    let part = |pairs: &[(&'static str, u16)]| -> Part { pairs.iter().copied().collect() };
+    let heavy = [
+        ("c0", 4),
+        ("c0", 5),
+        ("c0", 6),
+        ("c0", 8),
+        ("c1", 3),
+        ("c1", 4),
+        ("c2", 12),
+    ];
+    let mut objects = Objects::from(["c0", "c1", "c2"].map(|cluster| (cluster.to_owned(), BTreeMap::new())));
+    for (cluster, bucket) in heavy {
+        objects.get_mut(cluster).unwrap().insert(bucket, 100_000);
+    }
+    let pairs = part(&[&heavy[..], &[("c2", 1), ("c2", 3), ("c2", 5)]].concat());
+    let before = [
+        part(&[("c1", 3), ("c2", 3), ("c2", 5)]),
+        Part::default(),
+        Part::default(),
+        part(&[("c1", 4), ("c2", 12)]),
+    ];
+    let after = share_out(&pairs, 7, &before, Some(&objects));
+    let moved: Vec<_> = moves(&before, &after).into_iter().map(|(.., from, _)| from).collect();
+    assert_eq!(moved, [3]);
+}
