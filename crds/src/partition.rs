@@ -113,30 +113,32 @@ pub fn share_out(pairs: &Part, size: usize, before: &[Part], objects: Option<&Ob
     parts.into_iter().map(Part).collect()
 }
 
-/// Who had each pair before, of the shards that there still are. A pair that several had is the first one's.
+/// Who had each pair before, of the shards that there still are.
 fn owners(pairs: &[(&str, u16)], size: usize, before: &[Part]) -> Vec<Option<usize>> {
-    let mut had = BTreeMap::<(&str, u16), usize>::new();
-    for (owner, part) in before.iter().enumerate().take(size) {
-        for pair in part.pairs() {
-            had.entry(pair).or_insert(owner);
-        }
-    }
+    let had = owned(&before[..before.len().min(size)]);
     pairs.iter().map(|pair| had.get(pair).copied()).collect()
 }
 
 /// Pairs whose owner in `after` is another than in `before`, with both, by cluster and bucket. A pair that nobody had, or
 /// that nobody has any more, is none.
 pub fn moves<'a>(before: &'a [Part], after: &[Part]) -> BTreeSet<(&'a str, u16, usize, usize)> {
-    let mut moves = BTreeSet::new();
-    for (from, part) in before.iter().enumerate() {
-        for (cluster, bucket) in part.pairs() {
-            let to = after.iter().position(|part| part.contains((cluster, bucket)));
-            if let Some(to) = to.filter(|to| *to != from) {
-                moves.insert((cluster, bucket, from, to));
-            }
+    let now = owned(after);
+    let moved = owned(before).into_iter().filter_map(|(pair, from)| {
+        let to = now.get(&pair).copied().filter(|to| *to != from)?;
+        Some((pair.0, pair.1, from, to))
+    });
+    moved.collect()
+}
+
+/// The owner of each pair; of several the first.
+fn owned(parts: &[Part]) -> BTreeMap<(&str, u16), usize> {
+    let mut owned = BTreeMap::new();
+    for (owner, part) in parts.iter().enumerate() {
+        for pair in part.pairs() {
+            owned.entry(pair).or_insert(owner);
         }
     }
-    moves
+    owned
 }
 
 fn invalid(field: impl Into<String>, message: impl Into<String>) -> Problem {
