@@ -16,6 +16,7 @@ pub use member::validate_member;
 pub use sharding::validate_sharding;
 
 use crate::condition::ConditionReason;
+use crate::names::is_dns_label;
 
 /// What kind of problem a field has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,6 +101,14 @@ impl Problems {
                     format!("{item:?} is there already: remove one"),
                 );
             }
+        }
+    }
+
+    /// Reports a name that is no DNS label.
+    fn dns_label(&mut self, field: &str, name: &str) {
+        if !is_dns_label(name) {
+            let message = "at most 63 characters of a-z, 0-9 and '-', beginning and ending with a letter or digit";
+            self.invalid(field, format!("{name:?} must be a DNS label: {message}"));
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::Problems;
 use super::selectors::check_limits;
-use super::sharding::check_label;
 use crate::names::is_dns_subdomain;
 use crate::shard::MAX_BUCKETS;
 use crate::sharding::{Auto, Canary, Root};
@@ -64,7 +63,7 @@ fn check_canary(problems: &mut Problems, canary: &Canary) {
         problems.required(FIELD, message);
     }
     for (index, namespace) in canary.in_namespaces.iter().enumerate() {
-        check_label(problems, &format!("{FIELD}.inNamespaces[{index}]"), namespace);
+        problems.dns_label(&format!("{FIELD}.inNamespaces[{index}]"), namespace);
     }
     problems.duplicates(&format!("{FIELD}.inNamespaces"), &canary.in_namespaces);
     for (index, bucket) in canary.in_shard_hash.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::root::check_root;
 use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
-use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
+use crate::names::{ShardName, is_dns_subdomain, lease_name};
 use crate::shard::BucketSetError;
 use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
 
@@ -64,7 +64,7 @@ fn check_callers(problems: &mut Problems, spec: &ShardingConfigSpec) {
         problems.required("spec.callerClusters", message);
     }
     for (index, cluster) in spec.caller_clusters.iter().enumerate() {
-        check_label(problems, &format!("spec.callerClusters[{index}]"), cluster);
+        problems.dns_label(&format!("spec.callerClusters[{index}]"), cluster);
     }
     problems.duplicates("spec.callerClusters", &spec.caller_clusters);
 }
@@ -145,7 +145,7 @@ fn check_entry(problems: &mut Problems, field: &str, entry: &ClusterEntry) {
     match (&entry.name, &entry.selector) {
         (Some(_), Some(_)) => problems.invalid(field, "has both name and selector: keep one"),
         (None, None) => problems.required(field, "set name, or selector to choose MemberClusters by their labels"),
-        (Some(name), None) => check_label(problems, &format!("{field}.name"), name),
+        (Some(name), None) => problems.dns_label(&format!("{field}.name"), name),
         (None, Some(selector)) => check_selector(problems, &format!("{field}.selector"), selector),
     }
     if let Some(selector) = &entry.namespace_selector {
@@ -160,7 +160,7 @@ fn check_entry(problems: &mut Problems, field: &str, entry: &ClusterEntry) {
     }
     let namespaces = format!("{field}.namespaces");
     for (index, namespace) in entry.namespaces.iter().enumerate() {
-        check_label(problems, &format!("{namespaces}[{index}]"), namespace);
+        problems.dns_label(&format!("{namespaces}[{index}]"), namespace);
     }
     problems.duplicates(&namespaces, &entry.namespaces);
 }
@@ -174,7 +174,7 @@ fn check_primary(problems: &mut Problems, spec: &ShardingConfigSpec) {
         }
         return;
     };
-    check_label(problems, FIELD, primary);
+    problems.dns_label(FIELD, primary);
     // A selector may match it; the index knows.
     let chosen = |entry: &ClusterEntry| entry.selector.is_some() || entry.name.as_ref() == Some(primary);
     if !spec.caller_clusters.contains(primary) && !spec.clusters.iter().any(chosen) {
@@ -204,12 +204,5 @@ fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
     if spec.root.is_some() {
         let message = "generated shards are not served yet: write one ShardingConfig per shard";
         problems.not_implemented("spec.root", message);
-    }
-}
-
-pub(super) fn check_label(problems: &mut Problems, field: &str, name: &str) {
-    if !is_dns_label(name) {
-        let message = "at most 63 characters of a-z, 0-9 and '-', beginning and ending with a letter or digit";
-        problems.invalid(field, format!("{name:?} must be a DNS label: {message}"));
     }
 }
