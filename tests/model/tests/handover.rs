@@ -21,6 +21,13 @@ const ONE_MOVE: Scope = Scope {
 /// A move and the next one: what is late of the first meets the second.
 const TWO_MOVES: Scope = Scope { moves: 2, ..ONE_MOVE };
 
+/// The least of two moves that something late can come in.
+const TWO_MOVES_AND_ONE_FAULT: Scope = Scope {
+    writes: 1,
+    faults: 1,
+    ..TWO_MOVES
+};
+
 /// An API server comes in between.
 const GROWING: Scope = Scope {
     servers: 1,
@@ -104,15 +111,15 @@ const FLAWS: [(Flaw, Scope, &str); 19] = [
     (Flaw::BareWrites, ONE_MOVE, ADMITTED),
     (Flaw::AcksBeforeItStops, ONE_MOVE, ONE_OWNER),
     (Flaw::AcksBeforeDisk, ONE_MOVE, ONE_OWNER),
-    (Flaw::WritesBeforeDisk, TWO_MOVES, COMMITTED),
-    (Flaw::AcksAnyRelease, TWO_MOVES, ONE_OWNER),
+    (Flaw::WritesBeforeDisk, TWO_MOVES_AND_ONE_FAULT, COMMITTED),
+    (Flaw::AcksAnyRelease, TWO_MOVES_AND_ONE_FAULT, ONE_OWNER),
     (Flaw::GrantsOverOpenWrites, ONE_MOVE, COMMITTED),
     (Flaw::BrokenIsAnswered, ONE_MOVE, COMMITTED),
     (Flaw::RestartedIsAnswered, ONE_MOVE, COMMITTED),
     (Flaw::WaitsFromTheAcks, ONE_MOVE, COMMITTED),
     (Flaw::WallClock, ONE_MOVE, COMMITTED),
     (Flaw::AnnotationOfAll, ONE_MOVE, ADMITTED),
-    (Flaw::AnnotationFalls, TWO_MOVES, ADMITTED),
+    (Flaw::AnnotationFalls, TWO_MOVES_AND_ONE_FAULT, ADMITTED),
     (Flaw::TakesBack, ONE_MOVE, REFUSED),
     (Flaw::GrantsBeforeLedger, ONE_MOVE, ONE_OWNER),
     (Flaw::ForgetsRouters, ONE_MOVE, ONE_OWNER),
