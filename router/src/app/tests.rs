@@ -343,6 +343,8 @@ async fn explains_a_plan() {
     world.router.drain.now().await;
 }
 
+const CONFIG_MAP: &str = "/api/v1/namespaces/ns-a/configmaps/x";
+
 /// A CircuitBreaker that lets `limit` requests pass, and then none.
 fn calm(limit: i64) -> Value {
     json!({
@@ -358,12 +360,11 @@ fn calm(limit: i64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tells_how_policies_stand_and_tries_them() {
-    let mut world = World::start().await;
+async fn tries_policies_on_what_was_asked() {
+    let world = World::start().await;
     let token = world.token();
-    let path = "/api/v1/namespaces/ns-a/configmaps/x";
     for _ in 0..5 {
-        assert_eq!(world.get(path, Some(&token)).await.0, StatusCode::OK);
+        assert_eq!(world.get(CONFIG_MAP, Some(&token)).await.0, StatusCode::OK);
     }
     let (status, tried) = world.post("/policies/try", &calm(3)).await;
     assert_eq!(status, StatusCode::OK, "{tried}");
@@ -384,7 +385,13 @@ async fn tells_how_policies_stand_and_tries_them() {
     let (status, why) = world.post("/policies/try", &asked).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(why["error"].as_str().unwrap().contains("burst"), "{why}");
+    world.router.drain.now().await;
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tells_how_policies_stand() {
+    let mut world = World::start().await;
+    let token = world.token();
     let name = "CircuitBreaker/ns/calm";
     let policy = v1::Policy {
         name: name.to_owned(),
@@ -408,7 +415,7 @@ async fn tells_how_policies_stand_and_tries_them() {
     assert_eq!(session.push(9, told, Vec::new()).await, In::Ack(v1::Ack { nonce: 9 }));
     let mut codes = Vec::new();
     for _ in 0..4 {
-        codes.push(world.get(path, Some(&token)).await.0.as_u16());
+        codes.push(world.get(CONFIG_MAP, Some(&token)).await.0.as_u16());
     }
     assert_eq!(codes, [200, 200, 200, 429]);
     let page = json_of(&world.admin("/policies").await.1);
@@ -422,7 +429,7 @@ async fn tells_how_policies_stand_and_tries_them() {
         (&json!(1), &json!(0)),
         "{page}"
     );
-    let question = format!("/explain?verb=get&path={path}&as=east/ns/operator-0");
+    let question = format!("/explain?verb=get&path={CONFIG_MAP}&as=east/ns/operator-0");
     let said = json_of(&world.admin(&question).await.1);
     assert_eq!(said["policies"]["refusedBy"], "CircuitBreaker/ns/calm/all", "{said}");
     let metrics = world.admin("/metrics").await.1;

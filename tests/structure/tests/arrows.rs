@@ -42,6 +42,8 @@ const PACKAGES: [(&str, &[&str]); 14] = [
         ],
     ),
     ("portolan-fuzz", &["portolan-merge"]),
+    // The protocol in its own words, so that it is judged by itself.
+    ("portolan-model", &[]),
     ("greeting-operator", &[]),
 ];
 
