@@ -20,11 +20,12 @@ use crate::names::TOKENS_MAX;
 #[cfg(feature = "schema")]
 use crate::schema::{self, API_GROUP_RULE, DNS_LABEL, NAMESPACE_RULE, RESOURCE_RULE, rules};
 
-/// Most limits of one object. With the next bound far more than routers are built for: about a thousand rules of a caller.
+/// Most limits of one object: more than an operator has things to do, and few enough that the API server, which must know
+/// before what our rules cost at most, takes one that compares the names of all.
 pub const RATE_LIMITINGS_MAX: usize = 256;
 /// Most resource rules of one limit, or of one fault.
 pub const RESOURCE_RULES_MAX: usize = 64;
-/// Most resource rules of one object: as many as routers hold of one caller without being slower by it.
+/// Most resource rules of one object: about as many as routers hold of one caller without being slower by it.
 pub const RESOURCE_RULES_TOTAL_MAX: usize = 1024;
 /// Most breakers of one object; each is one for every member cluster that it names.
 pub const BREAKERS_MAX: usize = 64;

@@ -2,6 +2,7 @@
 //! must refuse and says the fix, and reads label selectors exactly as `portolan_crds::Selector` does.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
+mod applying;
 mod policies;
 mod selectors;
 
@@ -55,6 +56,7 @@ async fn a_real_api_server_agrees() {
     policies::good_ones_are_taken(&client).await;
     policies::every_field_is_kept(&client).await;
     policies::people_see_the_columns(hub).await;
+    applying::judges_before_it_sends(hub, &client).await;
     people_see_the_columns(hub).await;
     selectors::mean_the_same(&client).await;
 }
