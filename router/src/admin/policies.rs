@@ -35,9 +35,11 @@ pub(super) fn explain(routing: &Routing, caller: &Caller, request: &ApiRequest, 
         return Value::Null;
     };
     let clusters = clusters(plan);
+    // Of which Lease it is its body would tell: it is told what others meet.
+    let election = is_election(plan).unwrap_or(false);
     routing.policies.explain(&Judging {
         view,
-        asked: asked(request, &clusters, is_election(plan)),
+        asked: asked(request, &clusters, election),
         generation: routing.snapshot.generation,
     })
 }
