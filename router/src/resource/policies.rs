@@ -141,13 +141,14 @@ impl Policies {
     }
 
     /// Asks the caller's breakers for this member, beside the member's own. What they are told must be told to the passes.
+    /// `generation`: of the snapshot that the view is of.
     pub(crate) fn ask_breakers(
         &self,
-        view: &CallerView,
+        (view, generation): (&CallerView, u64),
         cluster: &Arc<str>,
         collection: bool,
     ) -> Result<Vec<BesidePass>, Fault> {
-        let asked = self.breakers.admit(view, cluster, self.clock.now());
+        let asked = self.breakers.admit((view, generation), cluster, self.clock.now());
         asked.map_err(|open| {
             self.metrics.refused(RefusedBy::Breaker);
             refusal::of_breaker(open.policy, open.name, cluster, open.retry_in, collection)

@@ -11,7 +11,7 @@ use portolan_structure::table::Table;
 use portolan_structure::tree::{self, Tree};
 
 /// What each package may import of the others. Programs never import each other; what two need goes to a library.
-const PACKAGES: [(&str, &[&str]); 14] = [
+const PACKAGES: [(&str, &[&str]); 15] = [
     ("portolan-crds", &[]),
     ("portolan-runtime", &[]),
     ("portolan-wire", &["portolan-crds", "portolan-runtime"]),

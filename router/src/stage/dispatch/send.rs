@@ -165,14 +165,20 @@ impl Run {
         let Caller::Pod(view) = &leg.caller else {
             return Ok(Vec::new());
         };
-        if forward.is_priority() || view.policies.is_none() {
+        if forward.is_priority() {
             return Ok(Vec::new());
         }
+        // As the leg's snapshot has it, not as it was when a watch began.
+        let snapshot = &leg.routing.snapshot;
+        let view = snapshot.callers.get(&view.key).filter(|view| view.policies.is_some());
+        let Some(view) = view else {
+            return Ok(Vec::new());
+        };
         let collection = forward.traffic.effect == Effect::Collection;
         let asked = leg
             .routing
             .policies
-            .ask_breakers(view, &forward.target.cluster, collection);
+            .ask_breakers((view, snapshot.generation), &forward.target.cluster, collection);
         asked.inspect_err(|_| {
             Span::current().record("breaker", State::Open.as_str());
         })
