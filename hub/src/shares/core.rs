@@ -261,13 +261,13 @@ impl Rule {
         free: &BTreeMap<String, Shares>,
     ) -> Vec<(String, u32)> {
         let Some(rate) = self.rate else { return Vec::new() };
-        let seeing = || routers.iter().filter(|(_, router)| router.sees(&self.key.policy));
         let hides = |router: &Router| self.of_before && router.may_hide(id);
-        let is_hidden = seeing().any(|(_, router)| hides(router));
+        let is_hidden = routers.values().any(hides);
         let (mut fixed, mut own) = (if is_hidden { self.presumed } else { 0 }, 0);
         let mut parts = Vec::new();
-        for (name, router) in seeing() {
-            if router.takes_part() && !hides(router) {
+        for (name, router) in routers {
+            // One that is not told of the policy any more uses what it had until it has kept to less.
+            if router.sees(&self.key.policy) && router.takes_part() && !hides(router) {
                 own += router.bound_of(id);
                 parts.push((name, router));
             } else {

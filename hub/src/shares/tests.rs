@@ -212,6 +212,21 @@ fn a_router_of_a_part_has_no_share_of_what_it_is_not_told_of() {
 }
 
 #[test]
+fn what_a_router_had_counts_until_it_has_kept_less_though_it_is_told_of_the_policy_no_more() {
+    let mut network = halves();
+    network.put_rule(key(1, 0));
+    network.settle(4);
+    network.routers[0].asked = RATE;
+    network.see(1, Some([key(1, 0).policy].into()));
+    network.divide();
+    let told = network.core.bounds()[&key(0, 0)].values().sum::<u32>();
+    assert_eq!(told, WHOLE, "the other has its half until it says otherwise");
+    network.routers[1].has.remove(&key(0, 0));
+    network.settle(6);
+    assert_eq!(network.shares(&key(0, 0)), [WHOLE, 0]);
+}
+
+#[test]
 fn a_revision_is_beyond_what_routers_say_and_nobody_uses_them_up() {
     let mut network = halves();
     network.routers[0].revision = 7_000;

@@ -216,7 +216,14 @@ impl Network {
 
     /// The policies of the world arrive.
     pub(super) fn learn(&mut self, router: usize) {
-        self.routers[router].has = self.rules.clone();
+        let router = &mut self.routers[router];
+        router.has = self.rules.iter().filter(|rule| router.may_have(rule)).cloned().collect();
+    }
+
+    /// From now on it may be told of these policies.
+    pub(super) fn see(&mut self, router: usize, sees: Option<BTreeSet<PolicyName>>) {
+        self.routers[router].sees = sees;
+        self.register();
     }
 
     pub(super) fn say(&mut self, router: usize) {
@@ -292,7 +299,8 @@ impl Network {
                 if self.routers[router].is_open {
                     let had = std::mem::take(&mut self.routers[router].has);
                     // What is not in force any more it keeps until the test says otherwise.
-                    self.routers[router].has = &had | &self.rules;
+                    self.learn(router);
+                    self.routers[router].has.extend(had);
                 }
             }
             self.report();
@@ -338,6 +346,10 @@ impl Network {
 }
 
 impl SimRouter {
+    fn may_have(&self, rule: &SharedLimit) -> bool {
+        self.sees.as_ref().is_none_or(|sees| sees.contains(&rule.policy))
+    }
+
     fn say(&mut self) {
         if !self.is_open {
             return;
