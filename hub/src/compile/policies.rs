@@ -24,8 +24,10 @@ pub(crate) const MAX_IN_NAMESPACE: usize = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     InForce,
-    /// This process has seen no good spec of it: routers keep what they have.
+    /// It was there before this process, which has seen no good spec of it: routers keep what they have.
     NoneGood,
+    /// It came later, and had no good spec: what routers have of its name is of an object that is gone.
+    NeverGood,
     /// Its label says so.
     Withdrawn,
     /// Its spec says so.
@@ -105,7 +107,11 @@ fn standing(name: &PolicyName, object: &PolicyObject, facts: &Facts, now: Timest
     } else if is_fault && object.until.is_some_and(|until| until <= now) {
         Standing::Expired
     } else if object.in_force.is_none() {
-        Standing::NoneGood
+        if object.was_there {
+            Standing::NoneGood
+        } else {
+            Standing::NeverGood
+        }
     } else {
         Standing::InForce
     }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use portolan_crds::circuit_breaker::RATE_LIMITINGS_MAX;
 use portolan_wire::v1;
 
 use super::division::{WHOLE, divide, wanted};
@@ -45,9 +46,10 @@ pub(crate) struct Message {
 }
 
 /// All rules and routers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Core {
-    started: Instant,
+    /// When it was first known which routers there are: until a hub leads it hears of none. `None`: not yet.
+    started: Option<Instant>,
     /// The last that was given.
     revision: u64,
     /// Objects that were there at the start: an earlier hub may have divided their limits. `None`: nobody has told yet.
@@ -75,19 +77,6 @@ struct Rule {
 }
 
 impl Core {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self {
-            started: now,
-            revision: 0,
-            of_before: None,
-            objects: BTreeMap::new(),
-            ids: BTreeMap::new(),
-            next_id: 0,
-            rules: BTreeMap::new(),
-            routers: BTreeMap::new(),
-        }
-    }
-
     /// `revision`: beyond all that an earlier hub of this ledger gave.
     pub(crate) fn begin(&mut self, revision: u64) {
         self.revision = self.revision.max(revision);
@@ -120,6 +109,7 @@ impl Core {
 
     /// The routers that there are. What one had that is gone is free.
     pub(crate) fn set_routers(&mut self, registered: BTreeMap<String, Registered>, now: Instant) {
+        self.started.get_or_insert(now);
         self.routers.retain(|name, _| registered.contains_key(name));
         for (name, Registered { uid, sees }) in registered {
             self.router(name, uid, now).sees = sees;
@@ -141,15 +131,17 @@ impl Core {
 
     /// What a router has, and was asked for.
     pub(crate) fn reported(&mut self, router: &str, epoch: u64, demands: &[v1::SharedDemand]) {
-        if self.of_before.is_none() {
-            // Of nothing that it says it is known what it is.
+        let is_on = self.routers.get(router).is_some_and(|router| router.is_on(epoch));
+        if self.of_before.is_none() || !is_on {
+            // Of nothing that it says it is known what it is; or it has gone.
             return;
         }
+        let mut room = BTreeMap::new();
         let said: Vec<_> = demands
             .iter()
-            .filter_map(|demand| Some((self.named(demand)?, demand)))
+            .filter_map(|demand| Some((self.named(demand, &mut room)?, demand)))
             .collect();
-        let Some(router) = self.routers.get_mut(router).filter(|router| router.is_on(epoch)) else {
+        let Some(router) = self.routers.get_mut(router) else {
             return;
         };
         let beyond = demands
@@ -168,7 +160,7 @@ impl Core {
 
     /// What is to be told now. It counts as told.
     pub(crate) fn divide(&mut self, now: Instant) -> Vec<Message> {
-        if now - self.started >= UNHEARD_FOR {
+        if self.runs_for(UNHEARD_FOR, now) {
             self.routers.values_mut().for_each(|router| router.is_known = true);
         }
         let mut next = BTreeMap::<String, Shares>::new();
@@ -214,22 +206,51 @@ impl Core {
         self.rules.iter().map(|(id, rule)| (&rule.key, of(*id))).collect()
     }
 
+    fn runs_for(&self, time: Duration, now: Instant) -> bool {
+        self.started
+            .is_some_and(|started| now.saturating_duration_since(started) >= time)
+    }
+
     /// The router whose object has this name and uid.
     fn router(&mut self, name: String, uid: String, now: Instant) -> &mut Router {
+        // One that enrols under this hub was told nothing by another.
+        let is_known = self.runs_for(ENROLLED_BEFORE, now);
         let router = self.routers.entry(name).or_default();
         if router.uid.as_ref() != Some(&uid) {
-            // One that enrols under this hub was told nothing by another.
-            let is_known = now - self.started >= ENROLLED_BEFORE;
             *router = Router::new(uid, is_known);
         }
         router
     }
 
-    fn named(&mut self, demand: &v1::SharedDemand) -> Option<Id> {
+    /// The rule that a router speaks of. It may be of a spec that this hub has not seen, but whoever makes up names must not fill
+    /// its memory. `room`: for how many more of each object there is room, once that was asked.
+    fn named(&mut self, demand: &v1::SharedDemand, room: &mut BTreeMap<PolicyName, usize>) -> Option<Id> {
         let policy: PolicyName = demand.policy.parse().ok()?;
         let uid = self.objects.get(&policy)?.clone();
         let rule = demand.rule.clone();
-        Some(self.id_of(SharedLimit { policy, uid, rule }))
+        let key = SharedLimit { policy, uid, rule };
+        if let Some(id) = self.ids.get(&key) {
+            return Some(*id);
+        }
+        let left = room
+            .entry(key.policy.clone())
+            .or_insert_with(|| RATE_LIMITINGS_MAX.saturating_sub(self.unknown_of(&key)));
+        *left = left.checked_sub(1)?;
+        Some(self.id_of(key))
+    }
+
+    /// Rules of the same object that are not in force.
+    fn unknown_of(&self, key: &SharedLimit) -> usize {
+        let first = SharedLimit {
+            rule: String::new(),
+            ..key.clone()
+        };
+        let same = self
+            .ids
+            .range(first..)
+            .take_while(|(one, _)| one.policy == key.policy && one.uid == key.uid);
+        same.filter(|(_, id)| self.rules.get(id).is_some_and(|rule| rule.rate.is_none()))
+            .count()
     }
 
     fn id_of(&mut self, key: SharedLimit) -> Id {

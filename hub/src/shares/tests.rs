@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use portolan_crds::circuit_breaker::RATE_LIMITINGS_MAX;
 use portolan_wire::v1;
 
 use super::core::{Core, Message, Registered, UNHEARD_FOR};
@@ -224,6 +225,50 @@ fn what_a_router_had_counts_until_it_has_kept_less_though_it_is_told_of_the_poli
     network.routers[1].has.remove(&key(0, 0));
     network.settle(6);
     assert_eq!(network.shares(&key(0, 0)), [WHOLE, 0]);
+}
+
+#[test]
+fn names_that_a_router_makes_up_are_few() {
+    let mut network = halves();
+    let epoch = network.epoch_of(0);
+    let made_up = |from: usize| -> Vec<_> {
+        let demand = |number| v1::SharedDemand {
+            policy: key(0, 0).policy.to_string(),
+            rule: format!("made-up-{number}"),
+            share_millionths: 1,
+            ..v1::SharedDemand::default()
+        };
+        (from..from + 1_000).map(demand).collect()
+    };
+    network.core.reported("r0", epoch + 100, &made_up(0));
+    assert_eq!(network.core.bounds().len(), 1, "on no stream of it");
+    for from in [0, 10_000, 20_000] {
+        network.core.reported("r0", epoch, &made_up(from));
+    }
+    assert_eq!(network.core.bounds().len(), 1 + RATE_LIMITINGS_MAX);
+    network.put_rule(key(0, 1));
+    network.settle(6);
+    assert_eq!(
+        network.shares(&key(0, 1)),
+        [500_000, 500_000],
+        "what is in force has room"
+    );
+    network.tell_rules();
+    assert_eq!(network.core.bounds().len(), 2, "and the rest goes");
+}
+
+#[test]
+fn time_counts_from_the_first_division() {
+    let mut network = halves();
+    network.restart_hub();
+    network.core = Core::default();
+    network.advance(UNHEARD_FOR * 2);
+    network.core.begin(1 << 40);
+    network.reconnect(0);
+    network.tell_rules();
+    network.register();
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0))[0], 500_000, "the other may have the rest");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Network {
     pub(super) fn new(routers: usize) -> Self {
         let now = Instant::now();
         let mut network = Self {
-            core: Core::new(now),
+            core: Core::default(),
             routers: Vec::new(),
             rules: BTreeSet::new(),
             now,
@@ -204,7 +204,7 @@ impl Network {
             self.keep(router);
         }
         self.terms += 1;
-        self.core = Core::new(self.now);
+        self.core = Core::default();
         self.core.begin(self.terms << 32);
         self.tell_rules();
         self.register();
@@ -217,7 +217,12 @@ impl Network {
     /// The policies of the world arrive.
     pub(super) fn learn(&mut self, router: usize) {
         let router = &mut self.routers[router];
-        router.has = self.rules.iter().filter(|rule| router.may_have(rule)).cloned().collect();
+        router.has = self
+            .rules
+            .iter()
+            .filter(|rule| router.may_have(rule))
+            .cloned()
+            .collect();
     }
 
     /// From now on it may be told of these policies.
