@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use portolan_crds::circuit_breaker::RATE_LIMITINGS_MAX;
 use portolan_wire::v1;
 
-use super::core::{Core, Message, Registered, UNHEARD_FOR};
+use super::core::{Core, Message, Registered, TURN, UNHEARD_FOR};
 use super::division::WHOLE;
-use crate::compile::SharedLimit;
+use crate::compile::{SharedLimit, Supply};
 use crate::facts::PolicyName;
 
 mod laws;
@@ -302,4 +302,36 @@ fn what_a_router_was_told_counts_until_it_has_kept_it() {
     assert_eq!(network.core.bounds()[&key(0, 0)]["r0"], 975_000);
     network.settle(4);
     assert_eq!(network.core.bounds()[&key(0, 0)]["r0"], 975_000);
+}
+
+/// A bucket of one token, or of two, for three routers that are asked for little.
+#[test]
+fn with_too_few_tokens_for_all_each_router_that_wants_some_has_its_turn() {
+    for (least, at_once) in [(WHOLE, 1), (WHOLE / 2, 2)] {
+        let mut network = Network::new(3);
+        network.supply.least = least;
+        network.put_rule(key(0, 0));
+        for router in &mut network.routers {
+            router.asked = 10;
+        }
+        let mut turns = [0; 3];
+        let round = TURN.as_secs() * 3;
+        for _ in 0..round * 2 {
+            network.settle(1);
+            let shares = network.shares(&key(0, 0));
+            assert!(shares.iter().sum::<u32>() <= WHOLE, "{shares:?}");
+            for (turns, share) in turns.iter_mut().zip(shares) {
+                *turns += u64::from(share >= least);
+            }
+        }
+        // But for the moments in which shares move.
+        assert!(turns.iter().all(|has| *has >= round * at_once / 3), "{turns:?}");
+        network.routers[0].asked = 0;
+        network.routers[1].asked = 0;
+        network.settle(6);
+        let revision = network.routers[2].revision;
+        assert!(network.shares(&key(0, 0))[2] >= least, "who alone wants it has it");
+        network.settle(usize::try_from(round).unwrap());
+        assert_eq!(network.routers[2].revision, revision, "and nobody takes turns with it");
+    }
 }

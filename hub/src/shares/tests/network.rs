@@ -31,6 +31,7 @@ pub(super) struct Network {
     pub(super) core: Core,
     pub(super) routers: Vec<SimRouter>,
     pub(super) rules: BTreeSet<SharedLimit>,
+    pub(super) supply: Supply,
     now: Instant,
     epochs: u64,
     /// Hubs so far.
@@ -54,6 +55,11 @@ impl Network {
             core: Core::default(),
             routers: Vec::new(),
             rules: BTreeSet::new(),
+            supply: Supply {
+                rate: RATE,
+                least: 1,
+                fills_in: Some(Duration::from_secs(1)),
+            },
             now,
             epochs: 0,
             terms: 0,
@@ -80,7 +86,7 @@ impl Network {
     }
 
     pub(super) fn tell_rules(&mut self) {
-        let rules = self.rules.iter().map(|rule| (rule.clone(), RATE));
+        let rules = self.rules.iter().map(|rule| (rule.clone(), self.supply));
         // Objects stay when their rules are not in force, and the latest of a name is there.
         let mut objects = BTreeMap::new();
         for rule in &self.rules {
