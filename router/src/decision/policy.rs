@@ -109,11 +109,8 @@ fn is_election(plan: &Plan) -> Option<bool> {
     match plan {
         Plan::Forward(forward) => Some(forward.is_priority()),
         Plan::Choose(choose) if choose.candidates.iter().any(|one| one.forward.is_priority()) => None,
-        Plan::Choose(_)
-        | Plan::FanOut(_)
-        | Plan::DeleteEach(_)
-        | Plan::Discovery(_)
-        | Plan::Local(_)
-        | Plan::Refuse(_) => Some(false),
+        // A list or a watch of its Lease alone.
+        Plan::FanOut(fan) => Some(!fan.legs.is_empty() && fan.legs.iter().all(|leg| leg.forward.is_priority())),
+        Plan::Choose(_) | Plan::DeleteEach(_) | Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => Some(false),
     }
 }

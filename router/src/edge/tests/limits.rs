@@ -176,6 +176,10 @@ async fn the_callers_own_election_passes_rules_that_do_not_name_leases() {
         503,
         "another Lease"
     );
+    let (leases, name) = ELECTION.rsplit_once('/').unwrap();
+    let of_name = |name: &str| format!("{leases}?watch=true&fieldSelector=metadata.name%3D{name}");
+    assert_eq!(world.code(&of_name(name)).await, 200);
+    assert_eq!(world.code(&of_name("other")).await, 429);
     world.hold(&json!({"selector": {}, "rateLimitings": [rule("all", "ForceOpened", 1, &["leases"])]}));
     assert_eq!(world.code(ELECTION).await, 503);
 }
