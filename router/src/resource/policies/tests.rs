@@ -130,12 +130,16 @@ impl World {
 
 /// A request for Pods of a namespace in east.
 pub(crate) fn ask(policies: &Policies, view: &CallerView, generation: u64, verb: &str) -> Result<(), Fault> {
+    policies.admit(&judging(view, generation, verb))
+}
+
+fn judging<'a>(view: &'a CallerView, generation: u64, verb: &'a str) -> Judging<'a> {
     let resource = AskedResource {
         group: "",
         resource: "pods",
         subresource: None,
     };
-    policies.admit(&Judging {
+    Judging {
         view,
         asked: Asked {
             resource: Some(resource),
@@ -145,7 +149,7 @@ pub(crate) fn ask(policies: &Policies, view: &CallerView, generation: u64, verb:
             election: false,
         },
         generation,
-    })
+    }
 }
 
 fn refusal(fault: Result<(), Fault>) -> crate::value::fault::PolicyRefusal {
