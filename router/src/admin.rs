@@ -6,7 +6,7 @@ mod policies;
 
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -72,7 +72,10 @@ impl Pages {
                 get(|State(pages): State<Self>| async move { Json(pages.open.describe()) }),
             )
             .route("/policies", get(policies::policies))
-            .route("/policies/try", post(policies::try_policy))
+            .route(
+                "/policies/try",
+                post(policies::try_policy).layer(DefaultBodyLimit::max(policies::MOST_BYTES)),
+            )
             .with_state(self)
     }
 

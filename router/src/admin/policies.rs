@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Pages, Refusal, name_of, refuse};
 use crate::decision::plan::Plan;
-use crate::decision::policy::{asked, clusters, is_election};
+use crate::decision::policy::{Reach, asked};
 use crate::resource::policies::Judging;
 use crate::resource::routing::Routing;
 use crate::value::classify::ApiRequest;
@@ -20,6 +20,8 @@ use crate::value::policy::{Policy, PolicySpec};
 use crate::value::snapshot::build::check_policy;
 use crate::value::snapshot::{Caller, CallerView, Snapshot};
 
+/// Of a manifest: an API server takes a megabyte and a half.
+pub(super) const MOST_BYTES: usize = 2 << 20;
 /// The one kind that can be tried.
 const KIND: &str = "CircuitBreaker";
 
@@ -34,10 +36,11 @@ pub(super) fn explain(routing: &Routing, caller: &Caller, request: &ApiRequest, 
     let (Caller::Pod(view), false) = (caller, matches!(plan, Plan::Local(_) | Plan::Refuse(_))) else {
         return Value::Null;
     };
-    let clusters = clusters(plan);
+    let reach = Reach::of(plan);
+    let clusters: Vec<&str> = reach.clusters.iter().map(|cluster| &**cluster).collect();
     routing.policies.explain(&Judging {
         view,
-        asked: asked(request, &clusters, is_election(plan)),
+        asked: asked(request, &clusters, reach.election),
         generation: routing.snapshot.generation,
     })
 }

@@ -1,11 +1,13 @@
 //! A whole router in this process: scripted hub, scripted member, real sockets, the wiring of production.
 
+mod policies;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use clap::Parser;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use portolan_runtime::pki::CertificateAuthority;
 use portolan_runtime::tls::ALPN_HTTP1;
@@ -125,19 +127,36 @@ impl World {
         let stream = TcpStream::connect(self.router.addresses.admin).await.unwrap();
         request(TokioIo::new(stream), path, None).await
     }
+
+    async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        let stream = TcpStream::connect(self.router.addresses.admin).await.unwrap();
+        let request = Request::post(path)
+            .header("host", "localhost")
+            .header("content-type", "application/json");
+        let request = request.body(Full::from(body.to_string())).unwrap();
+        let (status, text) = send(TokioIo::new(stream), request).await;
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
 }
 
 async fn request<S>(stream: TokioIo<S>, path: &str, token: Option<&str>) -> (StatusCode, String)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
+    let mut request = Request::get(path).header("host", "localhost");
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    send(stream, request.body(Full::default()).unwrap()).await
+}
+
+async fn send<S>(stream: TokioIo<S>, request: Request<Full<Bytes>>) -> (StatusCode, String)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
     let asking = async {
         let (mut send, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-        let mut request = Request::get(path).header("host", "localhost");
-        if let Some(token) = token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let asked = send.send_request(request.body(Empty::<Bytes>::new()).unwrap());
+        let asked = send.send_request(request);
         let (response, _) = tokio::join!(
             async {
                 let response: Response<hyper::body::Incoming> = asked.await.unwrap();

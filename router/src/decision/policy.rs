@@ -49,7 +49,7 @@ impl Tick {
     }
 }
 
-/// A request in the words of rules. `clusters`: see [`clusters`]. `election`: see [`is_election`].
+/// A request in the words of rules. `clusters` and `election`: as in its [`Reach`].
 pub(crate) fn asked<'a>(request: &'a ApiRequest, clusters: &'a [&'a str], election: bool) -> Asked<'a> {
     let resource = request.resource.as_ref();
     Asked {
@@ -65,30 +65,10 @@ pub(crate) fn asked<'a>(request: &'a ApiRequest, clusters: &'a [&'a str], electi
     }
 }
 
-/// The members that a request goes to by its plan, or may go to. None: the router answers it itself, and no policy is asked.
-pub(crate) fn clusters(plan: &Plan) -> Vec<&str> {
-    members(plan).into_iter().map(|cluster| &**cluster).collect()
-}
-
-fn members(plan: &Plan) -> Vec<&Arc<str>> {
-    match plan {
-        Plan::Forward(forward) => vec![&forward.target.cluster],
-        Plan::FanOut(fan) => fan.legs.iter().map(FanLeg::cluster).collect(),
-        Plan::Choose(choose) => of_candidates(&choose.candidates),
-        Plan::DeleteEach(parts) => of_candidates(parts),
-        Plan::Discovery(wanted) => wanted.members.iter().map(|one| &one.cluster).collect(),
-        Plan::Local(_) | Plan::Refuse(_) => Vec::new(),
-    }
-}
-
-fn of_candidates(candidates: &[Candidate]) -> Vec<&Arc<str>> {
-    candidates.iter().map(|one| &one.forward.target.cluster).collect()
-}
-
 /// What policies must know of a plan, once the plan itself is on its way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// See [`clusters`].
+    /// The members that it goes to, or may go to. None: the router answers it itself, and no policy is asked.
     pub(crate) clusters: Vec<Arc<str>>,
     /// See [`is_election`].
     pub(crate) election: bool,
@@ -96,8 +76,20 @@ pub(crate) struct Reach {
 
 impl Reach {
     pub(crate) fn of(plan: &Plan) -> Self {
+        let of_candidates = |candidates: &[Candidate]| {
+            let clusters = candidates.iter().map(|one| one.forward.target.cluster.clone());
+            clusters.collect()
+        };
+        let clusters = match plan {
+            Plan::Forward(forward) => vec![forward.target.cluster.clone()],
+            Plan::FanOut(fan) => fan.legs.iter().map(FanLeg::cluster).cloned().collect(),
+            Plan::Choose(choose) => of_candidates(&choose.candidates),
+            Plan::DeleteEach(parts) => of_candidates(parts),
+            Plan::Discovery(wanted) => wanted.members.iter().map(|one| one.cluster.clone()).collect(),
+            Plan::Local(_) | Plan::Refuse(_) => Vec::new(),
+        };
         Self {
-            clusters: members(plan).into_iter().cloned().collect(),
+            clusters,
             election: is_election(plan),
         }
     }
@@ -105,7 +97,7 @@ impl Reach {
 
 /// Whether it is of the caller's own leader election, which only rules stop that name `leases`. So is one whose body tells
 /// whether it makes the election's Lease.
-pub(crate) fn is_election(plan: &Plan) -> bool {
+fn is_election(plan: &Plan) -> bool {
     match plan {
         Plan::Forward(forward) => forward.is_priority(),
         Plan::Choose(choose) => choose.candidates.iter().any(|one| one.forward.is_priority()),

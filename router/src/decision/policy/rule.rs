@@ -21,6 +21,8 @@ use crate::value::policy::Limit;
 /// A limit that routers share opens when it has refused for so long: shares follow demand within a second or two, and a router
 /// whose share is small yet has seen no empty bucket but its own.
 pub(crate) const SHARES_SETTLE: Duration = Duration::from_secs(5);
+/// The hub divides a new limit as soon as it has heard that routers have it.
+const FIRST_SHARE_WITHIN: Duration = Duration::from_secs(10);
 /// Who is refused for want of a share may come again after so long.
 const SHARE_SOON: Duration = Duration::from_secs(1);
 /// Refusals further apart are not of one spell.
@@ -47,10 +49,10 @@ pub(crate) struct RuleState {
 /// Of a rule that routers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SharedState {
-    /// It has no share, and its first one comes full or empty.
+    /// It has no share yet.
     Untold {
-        /// It came while this router was there, so nobody has spent anything of it.
-        full: bool,
+        /// Until when nobody has spent anything of it, as it came while this router was there.
+        full_until: Option<Tick>,
     },
     Told,
 }
@@ -92,10 +94,12 @@ impl RuleState {
         Self::with(Bucket::full(&limit.rate, MILLIONTHS, now), closed_at)
     }
 
-    /// Of a limit that routers share, without a share yet. `full`: its first one comes with all its tokens.
+    /// Of a limit that routers share, without a share yet. `full`: one that is told soon comes with all its tokens; later
+    /// other routers have spent them.
     pub(crate) fn shared(closed_at: Option<i64>, full: bool, now: Tick) -> Self {
         let mut state = Self::with(Bucket::empty(0, now), closed_at);
-        state.shared = Some(SharedState::Untold { full });
+        let full_until = full.then(|| now.after(nanoseconds(FIRST_SHARE_WITHIN)));
+        state.shared = Some(SharedState::Untold { full_until });
         state
     }
 
@@ -180,9 +184,9 @@ impl RuleState {
     /// This router's share of it, in millionths, from now on.
     pub(crate) fn reshare(&mut self, limit: &Limit, share: u32, now: Tick) {
         self.bucket.reshare(&limit.rate, share, now);
-        if let Some(SharedState::Untold { full }) = self.shared.filter(|_| share > 0) {
+        if let Some(SharedState::Untold { full_until }) = self.shared.filter(|_| share > 0) {
             self.shared = Some(SharedState::Told);
-            if full {
+            if full_until.is_some_and(|until| now <= until) {
                 self.bucket = Bucket::full(&limit.rate, share, now);
             }
         }

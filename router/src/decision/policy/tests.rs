@@ -278,19 +278,27 @@ fn shared(trigger: TriggerPolicy, limit: i64) -> Rules {
 #[test]
 fn a_shared_limit_lets_nothing_pass_without_a_share_and_does_not_open_for_it() {
     let mut rules = shared(TriggerPolicy::Normal, 10);
-    for second in 0..100 {
-        let judged = rules.judge(second * SECOND / 2);
+    for second in 0..9 {
+        let judged = rules.judge(second * SECOND);
         let denied = judged.denied.unwrap();
         assert_eq!((denied.why, judged.opened), (Why::Limited, false));
         assert_eq!(denied.lasts, Some(std::time::Duration::from_secs(1)));
     }
     let (limit, state) = &mut rules.0[0];
-    state.reshare(limit, MILLIONTHS / 2, Tick::at(50 * SECOND));
-    assert_eq!(state.asked(), 100, "what was refused counts as asked");
-    assert_eq!(rules.tokens(0, 50 * SECOND), 5, "its first share comes with its tokens");
+    let mut late = state.clone();
+    state.reshare(limit, MILLIONTHS / 2, Tick::at(9 * SECOND));
+    assert_eq!(state.asked(), 9, "what was refused counts as asked");
+    assert_eq!(rules.tokens(0, 9 * SECOND), 5, "its first share comes with its tokens");
     let (limit, state) = &mut rules.0[0];
-    state.reshare(limit, MILLIONTHS, Tick::at(50 * SECOND));
-    assert_eq!(rules.tokens(0, 50 * SECOND), 5, "more of it comes without");
+    state.reshare(limit, MILLIONTHS, Tick::at(9 * SECOND));
+    assert_eq!(rules.tokens(0, 9 * SECOND), 5, "more of it comes without");
+    let limit = &rules.0[0].0;
+    late.reshare(limit, MILLIONTHS / 2, Tick::at(11 * SECOND));
+    assert_eq!(
+        late.stands(limit, Tick::at(11 * SECOND)).tokens,
+        Some(0),
+        "by then others may have spent them"
+    );
 }
 
 #[test]

@@ -261,3 +261,55 @@ async fn edits_while_requests_come_keep_what_other_rules_have_spent() {
     }
     assert_eq!(passed, 40);
 }
+
+/// GETs of one object, one after another, over one connection: client, router and member in one process.
+async fn measure(rules: usize) {
+    const REQUESTS: u32 = 2_000;
+    let world = World::new().await;
+    for of in 0..rules.div_ceil(250) {
+        let rules = of * 250..rules.min((of + 1) * 250);
+        let rules = rules.map(|index| {
+            let mut rule = rule(&format!("rule-{index}"), "LimiterOnly", 1, &["pods"]);
+            let wide = index % 2 == 0;
+            let verb = if wide { "delete" } else { "*" };
+            let namespace = if wide { "*".to_owned() } else { format!("ns-{index}") };
+            rule["resourceRules"][0]["verbs"] = json!([verb]);
+            rule["resourceRules"][0]["namespaces"] = json!([namespace]);
+            rule
+        });
+        let rules: Vec<_> = rules.collect();
+        let mut told = told::circuit_breaker(&json!({"selector": {}, "rateLimitings": rules}));
+        let portolan_wire::v1::resource::Body::Policy(policy) = &mut told else {
+            unreachable!("it is one")
+        };
+        policy.name = format!("CircuitBreaker/ops/of-{of}");
+        world.operators.tell([told]);
+    }
+    let names: Vec<String> = (0..rules.div_ceil(250))
+        .map(|of| format!("CircuitBreaker/ops/of-{of}"))
+        .collect();
+    world
+        .operators
+        .hold(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut client = world.operators.connect().await;
+    let before = Instant::now();
+    for _ in 0..REQUESTS {
+        let request = world.operators.request("a", "GET", ONE, "");
+        let answer = client.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.into_body().collect().await.unwrap();
+    }
+    println!("{rules} rules: {:?} each", before.elapsed() / REQUESTS);
+}
+
+#[tokio::test]
+#[ignore = "measures"]
+async fn speed_of_a_get_with_no_rules() {
+    measure(0).await;
+}
+
+#[tokio::test]
+#[ignore = "measures"]
+async fn speed_of_a_get_with_a_thousand_rules() {
+    measure(1_000).await;
+}

@@ -127,7 +127,7 @@ impl Policies {
         }
         for (policy, limit, state) in self.shared.lock().all() {
             let stands = state.stands(limit, now);
-            if !stands.untouched || state.share() > 0 {
+            if !stands.untouched {
                 tell(self.rule_state((&policy.name, &limit.name), "", &stands));
             }
         }

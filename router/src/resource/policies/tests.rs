@@ -2,6 +2,7 @@
 
 mod load;
 mod shares;
+mod speed;
 mod tried;
 
 use std::time::Duration;

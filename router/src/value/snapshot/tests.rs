@@ -424,6 +424,10 @@ proptest! {
             shard.members[0].namespaces[0].state = number;
             shard.limits.push(v1::Limit { selector: text.clone(), resources: vec![] });
         }
+        let spec = serde_json::json!({"rateLimitings": [{"name": text, "bucket": {"burst": number, "interval": text}}]});
+        let policies = [("CircuitBreaker/a/b", spec.to_string()), (&*text, text.clone()), ("FaultInjection/a/b", spec.to_string())];
+        let policies = policies.map(|(name, spec_json)| v1::Policy { name: name.into(), uid: text.clone(), spec_json, ..v1::Policy::default() });
+        transaction.upserted.extend(told::resources(&text, policies.map(Body::Policy)));
         let credential = Body::Credential(told::credential(&text, &text));
         let bodies = wire.bodies().into_iter().chain(target(&text, std::slice::from_ref(&text)).bodies()).chain([credential]);
         transaction.upserted.extend(told::resources(&text, bodies));
