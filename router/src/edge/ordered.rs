@@ -70,20 +70,20 @@ pub(super) fn draw(request: &PlannedRequest<'_>, completion: &mut Completion) ->
     Some(Box::new(drawn))
 }
 
-/// What is ordered for a request before anything else: its wait ends at once when nobody orders it any more.
+/// What is ordered for a request before anything else. Its wait ends at once when nobody orders it any more, and what would
+/// follow is judged by that.
 pub(super) async fn happens(edge: &EdgeParts, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
     let Caller::Pod(view) = admission.caller else {
         return Ok(());
     };
+    let orders = |name: &FaultName| {
+        let snapshot = edge.routing.load().snapshot.clone();
+        let held_by = snapshot.callers.get(&view.key).and_then(|view| view.policies.as_ref());
+        held_by.is_some_and(|policies| policies.orders_of_requests(name))
+    };
     let mut swaps = edge.routing.subscribe();
     let taken_back = async {
-        loop {
-            let snapshot = edge.routing.load().snapshot.clone();
-            let held_by = snapshot.callers.get(&view.key).and_then(|view| view.policies.as_ref());
-            let orders = |name: &FaultName| held_by.is_some_and(|policies| policies.orders_delay(name));
-            if !injection.delayed_by.iter().any(orders) {
-                return;
-            }
+        while injection.delayed_by.iter().any(orders) {
             if swaps.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -92,9 +92,14 @@ pub(super) async fn happens(edge: &EdgeParts, injection: &Injection, admission: 
     tokio::select! {
         // What is to be told comes first.
         biased;
-        happened = edge.admit.inject(injection, admission) => happened,
-        () = taken_back => Ok(()),
+        over = edge.admit.put_off(injection, admission) => over?,
+        () = taken_back => {
+            if injection.abort.as_ref().is_none_or(|(_, name)| !orders(name)) {
+                return Ok(());
+            }
+        }
     }
+    edge.admit.abort(injection, admission)
 }
 
 /// Whether a fault of running watches can happen to this one: a watch of one member as it answers has no legs, and one that

@@ -12,7 +12,7 @@
 //! 4. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
 //!    them fairly, so that one with many callers does not, either.
 //!
-//! Injected faults ([`Admit::inject`]) stand before these: what a test of an operator breaks must break whatever else is going on.
+//! Injected faults ([`Admit::put_off`]) stand before these: what a test of an operator breaks must break whatever else is going on.
 //! Then come the limits of CircuitBreakers (`resource::policies`): who is over one waits in no queue, and takes nothing of others'.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
