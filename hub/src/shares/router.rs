@@ -28,6 +28,8 @@ pub(super) struct Router {
     bound: Shares,
     /// What it was told since and may have heard.
     told: Option<Told>,
+    /// The last revision that it was told, on whichever stream.
+    last_told: u64,
     stream: Option<Stream>,
 }
 
@@ -148,8 +150,10 @@ impl Router {
             .iter()
             .map(|(id, demand)| (*id, demand.asked_per_second_thousandths))
             .collect();
-        // Nothing else is under way to it: it has what it says.
-        let is_exact = stream.last.is_none();
+        // It has what it says, as nothing else is under way to it, and it was told nothing that it has not kept yet: a router says
+        // what it would have after a restart.
+        let latest = said.iter().map(|(_, demand)| demand.revision).max();
+        let is_exact = stream.last.is_none() && latest.is_none_or(|latest| latest >= self.last_told);
         let keeps_to = |told: &mut Told| said.iter().any(|(_, demand)| demand.revision == told.revision);
         if let Some(told) = self.told.take_if(keeps_to) {
             // Also of rules that it does not have yet: it was told all of its shares.
@@ -168,19 +172,19 @@ impl Router {
         first
     }
 
-    /// It is told these shares unless it was before: on which stream.
+    /// It is told these shares unless it was on this stream: on which.
     pub(super) fn tell(&mut self, revision: u64, shares: &Shares, now: Instant) -> Option<u64> {
         let stream = self.stream.as_mut()?;
-        let has = match &stream.last {
-            Some(last) => last,
-            // What it has it keeps.
-            None if self.is_known => &self.bound,
-            None => &Shares::new(),
+        let is_told = match &stream.last {
+            Some(last) => last == shares,
+            // What it has may be older than what it says, or be of what it does not say.
+            None => shares.is_empty() && self.bound.is_empty(),
         };
-        if has == shares {
+        if is_told {
             return None;
         }
         stream.last = Some(shares.clone());
+        self.last_told = revision;
         let mut most = self.told.take().map(|told| told.most).unwrap_or_default();
         for (rule, share) in shares {
             let most = most.entry(*rule).or_default();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// One router, as it ought to be: it keeps the last shares that it heard, whole, over everything but its own restart.
+/// One router, as it is: it keeps to the last shares that it heard, whole; and says what it would have after a restart.
 #[derive(Debug, Default)]
 pub(super) struct SimRouter {
     pub(super) name: String,
@@ -14,6 +14,8 @@ pub(super) struct SimRouter {
     pub(super) sees: Option<BTreeSet<PolicyName>>,
     pub(super) shares: BTreeMap<SharedLimit, u32>,
     pub(super) revision: u64,
+    /// Of these a restart would know: on disk.
+    kept: (BTreeMap<SharedLimit, u32>, u64),
     /// Rules of policies that it has.
     pub(super) has: BTreeSet<SharedLimit>,
     pub(super) asked: u64,
@@ -134,6 +136,7 @@ impl Network {
             router.uid += 1;
             router.shares.clear();
             router.revision = 0;
+            router.kept = <_>::default();
             self.register();
         }
     }
@@ -174,9 +177,22 @@ impl Network {
     pub(super) fn restart_router(&mut self, router: usize) {
         self.break_stream(router);
         let router = &mut self.routers[router];
-        router.shares.clear();
-        router.revision = 0;
+        (router.shares, router.revision) = router.kept.clone();
         router.has.clear();
+    }
+
+    /// It comes back without what it had on disk.
+    pub(super) fn lose(&mut self, router: usize) {
+        self.break_stream(router);
+        let router = &mut self.routers[router];
+        router.kept = <_>::default();
+        (router.shares, router.revision) = router.kept.clone();
+        router.has.clear();
+    }
+
+    pub(super) fn keep(&mut self, router: usize) {
+        let router = &mut self.routers[router];
+        router.kept = (router.shares.clone(), router.revision);
     }
 
     /// A hub that knows nothing; no stream outlives the one of before.
@@ -184,6 +200,8 @@ impl Network {
         for router in 0..self.routers.len() {
             self.break_stream(router);
             self.notice(router);
+            // What is not on disk by then is unknown to the next hub.
+            self.keep(router);
         }
         self.terms += 1;
         self.core = Core::new(self.now);
@@ -244,9 +262,10 @@ impl Network {
         }
     }
 
-    /// All report, and are heard.
+    /// All report what they have kept by now, and are heard.
     pub(super) fn report(&mut self) {
         for router in 0..self.routers.len() {
+            self.keep(router);
             self.say(router);
             while !self.routers[router].to_say.is_empty() && self.routers[router].epoch.is_some() {
                 self.hear_one(router);
@@ -326,8 +345,8 @@ impl SimRouter {
         let demands = self.has.iter().map(|rule| v1::SharedDemand {
             policy: rule.policy.to_string(),
             rule: rule.rule.clone(),
-            share_millionths: self.shares.get(rule).copied().unwrap_or_default(),
-            revision: self.revision,
+            share_millionths: self.kept.0.get(rule).copied().unwrap_or_default(),
+            revision: self.kept.1,
             asked_per_second_thousandths: self.asked,
         });
         let demands = if self.serves { demands.collect() } else { Vec::new() };
