@@ -211,9 +211,10 @@ impl Policies {
         self.shared.lock().told().clone()
     }
 
-    /// A restart would find these.
+    /// A restart would find these. The hub hears of it soon: what was given up here others wait for.
     pub(crate) fn secured(&self, told: ToldShares) {
         *self.safe.lock() = told;
+        self.changes.send_modify(|count| *count += 1);
     }
 
     /// Wakes when the hub is to hear something soon.

@@ -33,6 +33,9 @@ const AWAY: Duration = Duration::from_secs(5);
 /// Between two looks at what is due.
 const TICK: Duration = Duration::from_millis(10);
 
+/// A window in which the seconds of one move do not count for much.
+const LONG: Duration = Duration::from_mins(1);
+
 /// How long is counted.
 fn window() -> Duration {
     #[expect(clippy::disallowed_methods, reason = "a setting of this test alone")]
@@ -185,7 +188,9 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
     assert!(passed <= f64::from(LIMIT) * 1.05, "{passed} in a second");
     // A machine that cannot ask so often says nothing about what is let through.
     if asked >= 0.95 * (MORE + LESS) {
-        assert!(passed >= f64::from(LIMIT) * 0.95, "{passed} in a second");
+        // A share follows within some seconds, of which a short window has as many as a long one.
+        let least = if window < LONG { 0.85 } else { 0.95 };
+        assert!(passed >= f64::from(LIMIT) * least, "{passed} in a second");
     }
     println!("{}", ground.told("operators/together", &["reads", " all "]).await);
 
