@@ -174,7 +174,9 @@ impl Core {
             let kept = asked.map(|id| (id, router.bound_of(id)));
             next.insert(name.clone(), kept.collect());
         }
-        let age = now - self.started;
+        let age = self
+            .started
+            .map_or(Duration::ZERO, |started| now.saturating_duration_since(started));
         for (id, rule) in &mut self.rules {
             for (router, share) in rule.divide((*id, age), &self.routers, &next) {
                 next.entry(router).or_default().insert(*id, share);
@@ -252,7 +254,7 @@ impl Core {
             .ids
             .range(first..)
             .take_while(|(one, _)| one.policy == key.policy && one.uid == key.uid);
-        same.filter(|(_, id)| self.rules.get(id).is_some_and(|rule| rule.rate.is_none()))
+        same.filter(|(_, id)| self.rules.get(id).is_some_and(|rule| rule.supply.is_none()))
             .count()
     }
 

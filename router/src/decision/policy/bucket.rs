@@ -98,6 +98,7 @@ impl Bucket {
     }
 
     /// Of the bucket, in millionths.
+    #[cfg(test)]
     pub(crate) fn share(&self) -> u32 {
         self.share
     }

@@ -199,11 +199,6 @@ impl RuleState {
         }
     }
 
-    /// In millionths of the bucket.
-    pub(crate) fn share(&self) -> u32 {
-        self.bucket.share()
-    }
-
     /// Tokens that were asked for, in all; counted for limits that routers share.
     pub(crate) fn asked(&self) -> u64 {
         self.asked
