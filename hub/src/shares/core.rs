@@ -134,8 +134,9 @@ impl Core {
     /// What a router has, and was asked for.
     pub(crate) fn reported(&mut self, router: &str, epoch: u64, demands: &[v1::SharedDemand]) {
         let is_on = self.routers.get(router).is_some_and(|router| router.is_on(epoch));
-        if self.of_before.is_none() || !is_on {
-            // Of nothing that it says it is known what it is; or it has gone.
+        let is_understood = self.of_before.is_some() || demands.is_empty();
+        if !is_on || !is_understood {
+            // It has gone; or of nothing that it says it is known what it is. It says it again, but who has nothing says so once.
             return;
         }
         let mut room = BTreeMap::new();

@@ -39,6 +39,25 @@ fn shares_begin_equal_at_once() {
 }
 
 #[test]
+fn who_has_nothing_need_say_so_only_once_however_early() {
+    let now = Instant::now();
+    let mut core = Core::default();
+    core.connected(("r".to_owned(), "1".to_owned()), 1, true, now);
+    core.reported("r", 1, &[]);
+    core.set_rules(&BTreeMap::new(), BTreeMap::new());
+    let supply = Supply {
+        rate: RATE,
+        least: 1,
+        fills_in: None,
+    };
+    let object = (key(0, 0).policy, key(0, 0).uid);
+    core.set_rules(&[(key(0, 0), supply)].into(), [object].into());
+    let told = core.divide(now);
+    assert_eq!(told.len(), 1, "it takes part");
+    assert_eq!(told[0].shares.shares[0].millionths, WHOLE);
+}
+
+#[test]
 fn a_share_grows_only_after_the_others_have_said_that_theirs_have_shrunk() {
     let mut network = halves();
     network.routers[0].asked = RATE;

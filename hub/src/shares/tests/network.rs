@@ -31,6 +31,10 @@ pub(super) struct Network {
     pub(super) core: Core,
     pub(super) routers: Vec<SimRouter>,
     pub(super) rules: BTreeSet<SharedLimit>,
+    /// Uids of the objects that there are, also of those without rules.
+    objects: BTreeMap<PolicyName, String>,
+    /// How often the object of each number was deleted: another one of its name has another uid.
+    deleted: BTreeMap<u32, u32>,
     pub(super) supply: Supply,
     now: Instant,
     epochs: u64,
@@ -38,7 +42,7 @@ pub(super) struct Network {
     terms: u64,
 }
 
-/// Rule `rule` of object `policy`; another object of the same name from 10 on.
+/// Rule `rule` of object `policy`; from 10 on another object of the same name.
 pub(super) fn key(policy: u32, rule: u32) -> SharedLimit {
     SharedLimit {
         policy: format!("CircuitBreaker/ops/p{}", policy % 10).parse().unwrap(),
@@ -55,6 +59,8 @@ impl Network {
             core: Core::default(),
             routers: Vec::new(),
             rules: BTreeSet::new(),
+            objects: BTreeMap::new(),
+            deleted: BTreeMap::new(),
             supply: Supply {
                 rate: RATE,
                 least: 1,
@@ -87,18 +93,27 @@ impl Network {
 
     pub(super) fn tell_rules(&mut self) {
         let rules = self.rules.iter().map(|rule| (rule.clone(), self.supply));
-        // Objects stay when their rules are not in force, and the latest of a name is there.
-        let mut objects = BTreeMap::new();
-        for rule in &self.rules {
-            objects.insert(rule.policy.clone(), rule.uid.clone());
-        }
-        self.core.set_rules(&rules.collect(), objects);
+        self.core.set_rules(&rules.collect(), self.objects.clone());
+    }
+
+    /// The rule of the object that has this number's name now, or will have it next.
+    pub(super) fn present(&self, policy: u32, rule: u32) -> SharedLimit {
+        let deleted = self.deleted.get(&policy).copied().unwrap_or_default();
+        key(policy + 10 * deleted, rule)
+    }
+
+    /// No object of this number's name is there any more; one that comes is another.
+    pub(super) fn delete(&mut self, policy: u32) {
+        let SharedLimit { policy: name, .. } = self.present(policy, 0);
+        *self.deleted.entry(policy).or_default() += 1;
+        self.rules.retain(|rule| rule.policy != name);
+        self.objects.remove(&name);
+        self.tell_rules();
     }
 
     /// A rule is in force, and routers get it.
     pub(super) fn put_rule(&mut self, rule: SharedLimit) {
-        self.rules
-            .retain(|one| one.policy != rule.policy || one.uid == rule.uid);
+        self.objects.insert(rule.policy.clone(), rule.uid.clone());
         self.rules.insert(rule);
         self.tell_rules();
     }
