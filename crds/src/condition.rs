@@ -108,6 +108,8 @@ pub enum ConditionReason {
     Expired,
     /// None of its `effectiveTime`s is now.
     NotNow,
+    /// The namespace has more policies than are served: the oldest are in force.
+    TooManyPolicies,
     /// The admission policies of the member are not as `portolanctl join` writes them.
     PoliciesChanged,
 }

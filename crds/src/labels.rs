@@ -98,8 +98,18 @@ pub const LABEL_CIRCUIT_BREAKER_DISABLE: &str = "circuitbreaker.ctrlmesh.kusions
 pub const LABEL_FAULT_INJECTION_DISABLE: &str = "faultinjection.ctrlmesh.kusionstack.io/disable";
 /// Annotation key of a CircuitBreaker: rules that people close, `<rule>=<RFC 3339 time>` joined by commas.
 pub const ANNOTATION_CLOSE: &str = "ctrlmesh.kusionstack.io/close";
+/// Annotation key of a CircuitBreaker: which rule was closed last, by whom and why. For people.
+pub const ANNOTATION_CLOSE_REASON: &str = "ctrlmesh.kusionstack.io/close-reason";
 /// ConfigMap of the hub's namespace by which all faults are stopped.
 pub const CONFIG_MAP_FAULTS: &str = "portolan-faults";
+/// Key of that ConfigMap: faults are stopped, unless it is `false` or empty.
+pub const FAULTS_STOPPED: &str = "stopped";
+/// Key of that ConfigMap: who stopped them.
+pub const FAULTS_BY: &str = "by";
+/// Key of that ConfigMap: why.
+pub const FAULTS_REASON: &str = "reason";
+/// Key of that ConfigMap: since when, RFC 3339.
+pub const FAULTS_SINCE: &str = "since";
 
 /// Field manager of labels that the agent applies.
 pub const MANAGER_AGENT: &str = "portolan-agent";

@@ -4,6 +4,7 @@
 //! holds, so it goes on counting until it is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -32,6 +33,8 @@ pub(crate) struct RouterState {
     pub(crate) version: String,
     /// Whether it reads cursors of format 2.
     pub(crate) reads_views: bool,
+    /// Whether it serves policies.
+    pub(crate) serves_policies: bool,
     /// What the router is told.
     pub(crate) subscription: Subscription,
     /// When one of its name left that had another memory.
@@ -50,6 +53,8 @@ pub(crate) struct RouterState {
     pub(crate) reported: Reported,
     /// When it reported last on this stream.
     pub(crate) heard: Option<Instant>,
+    /// How rules of policies stand in it, the worst first, as it reported last.
+    pub(crate) rules: Arc<[v1::RuleState]>,
 }
 
 /// What a router reports last.
@@ -71,6 +76,7 @@ impl RouterState {
             epoch,
             version: String::new(),
             reads_views: true,
+            serves_policies: true,
             subscription: Subscription::Everything,
             replaces: None,
             left: None,
@@ -81,6 +87,7 @@ impl RouterState {
             seen: LedgerPosition::default(),
             reported: Reported::default(),
             heard: None,
+            rules: Arc::default(),
         }
     }
 
@@ -224,6 +231,20 @@ impl Acks {
         }
     }
 
+    /// How rules of policies stand in a router. Figures alone wake nobody.
+    pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: Vec<v1::RuleState>) {
+        let mut routers = self.routers.write();
+        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
+        let changed = state.is_some_and(|state| {
+            let before = std::mem::replace(&mut state.rules, rules.into());
+            !opened(&before).eq(opened(&state.rules))
+        });
+        drop(routers);
+        if changed {
+            self.wake();
+        }
+    }
+
     /// Until when `cluster` may have answered any router that may serve the same callers as `asker`, in seconds of Unix time.
     /// `None`: of some router nobody knows. One that left, or is not heard, goes on asking members until it is forgotten; one
     /// that has not been told of the member asks it nothing, but an earlier one of its name may have.
@@ -341,6 +362,12 @@ impl Acks {
     fn wake(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
+}
+
+/// Rules that refuse all.
+fn opened(rules: &[v1::RuleState]) -> impl Iterator<Item = (&str, &str, &str)> {
+    let opened = rules.iter().filter(|state| state.opened);
+    opened.map(|state| (state.policy.as_str(), state.rule.as_str(), state.caller.as_str()))
 }
 
 #[cfg(test)]

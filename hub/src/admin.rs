@@ -1,4 +1,4 @@
-//! What `/configz` shows: settings, members, shards, routers; no token, key or other secret.
+//! What `/configz` shows: settings, members, policies, shares of limits, routers, the world; no token, key or other secret.
 
 use std::sync::Arc;
 
@@ -9,14 +9,16 @@ use crate::acks::Acks;
 use crate::args::Config;
 use crate::compile::World;
 use crate::distribute::Worlds;
-use crate::facts::Facts;
+use crate::facts::{Facts, PolicyName, PolicyObject};
 use crate::index::Index;
+use crate::shares::Arbiter;
 
 /// Makes the dump, at each request.
 pub(crate) fn configz(
     config: &Config,
     index: Arc<Index>,
     acks: Arc<Acks>,
+    shares: Arc<Arbiter>,
     worlds: Worlds,
 ) -> impl Fn() -> Value + Send + Sync + 'static {
     let settings = json!({
@@ -32,6 +34,8 @@ pub(crate) fn configz(
             "settings": settings,
             "members": index.read(members),
             "routers": routers(&acks),
+            "policies": index.read(|facts| policies(facts, world.as_deref())),
+            "shares": shares.dump(),
             "world": world.as_deref().map(self::world),
         })
     }
@@ -56,6 +60,25 @@ fn members(facts: &Facts) -> Value {
         .collect()
 }
 
+/// How policies stand; what they say is in their objects.
+fn policies(facts: &Facts, world: Option<&World>) -> Value {
+    let policy = |name: &PolicyName, object: &PolicyObject| {
+        let reach = world.and_then(|world| world.policies.get(name));
+        json!({
+            "standing": reach.map(|reach| format!("{:?}", reach.standing)),
+            "callers": reach.map(|reach| reach.callers),
+            "generation": object.generation,
+            "inForce": object.in_force.as_ref().map(|good| good.generation),
+        })
+    };
+    let stopped = facts.faults_stopped.as_ref();
+    let policies = facts.policies.iter();
+    json!({
+        "faultsStopped": stopped.map(|stopped| json!({"by": stopped.by, "reason": stopped.reason, "since": stopped.since})),
+        "objects": policies.map(|(name, object)| (name.to_string(), policy(name, object))).collect::<Value>(),
+    })
+}
+
 fn routers(acks: &Acks) -> Value {
     acks.read(|routers| {
         let router = |state: &crate::acks::RouterState| {
@@ -63,6 +86,8 @@ fn routers(acks: &Acks) -> Value {
                 "connected": state.left.is_none(),
                 "version": state.version,
                 "ackedRun": state.acked_run,
+                "servesPolicies": state.serves_policies,
+                "openedRules": state.rules.iter().filter(|rule| rule.opened).count(),
                 "holds": names(state.held.iter().map(|(name, version)| (name, version.as_str()))),
                 "refused": names(state.rejected.iter().map(|(name, (_, reason))| (name, reason.as_str()))),
             })

@@ -35,6 +35,7 @@ use crate::pins::Pins;
 use crate::rotation::Rotation;
 use crate::routers::Routers;
 use crate::server::{self, Services};
+use crate::shares::Arbiter;
 use crate::status::StatusWriter;
 use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
@@ -59,6 +60,7 @@ struct Parts {
     watching: Client,
     index: Arc<Index>,
     acks: Arc<Acks>,
+    shares: Arc<Arbiter>,
     worlds: watch::Sender<Option<Published>>,
     metrics: Metrics,
     registry: Registry,
@@ -89,6 +91,7 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         watching,
         index: Arc::default(),
         acks: Arc::default(),
+        shares: Arc::default(),
         worlds: watch::Sender::new(None),
         metrics,
         registry: registry.clone(),
@@ -101,6 +104,7 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         &parts.config,
         parts.index.clone(),
         parts.acks.clone(),
+        parts.shares.clone(),
         parts.worlds.subscribe(),
     );
     admin.serve(tasks, pages.configz(dump));
@@ -132,6 +136,12 @@ impl Parts {
         let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
         facts_ready.wait_ready().await;
         let (ledger, stored) = self.open_ledger().await?;
+        self.shares.begin(ledger.term());
+        let shares = self
+            .shares
+            .clone()
+            .run(self.worlds.subscribe(), self.index.clone(), self.metrics.clone());
+        self.spawn("shares", shares);
         let distributor = Distributor {
             index: self.index.clone(),
             acks: self.acks.clone(),
@@ -176,6 +186,12 @@ impl Parts {
             ("memberclusters", Watch::members(self.watching.clone())),
             ("shardingconfigs", Watch::shards(self.watching.clone())),
             ("routers", Watch::routers(self.watching.clone(), &self.config.namespace)),
+            ("circuitbreakers", Watch::circuit_breakers(self.watching.clone())),
+            ("faultinjections", Watch::fault_injections(self.watching.clone())),
+            (
+                "fault-switch",
+                Watch::fault_switch(self.watching.clone(), &self.config.namespace),
+            ),
         ] {
             let ready = [facts_ready.task(name), self.readiness.task(name)];
             self.spawn("watch", watch.run(self.index.clone(), ready, self.metrics.clone()));
@@ -262,6 +278,7 @@ impl Parts {
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
+                shares: self.shares.clone(),
                 access: AccessReviewer::new(self.client.clone()),
                 routers: enrolled,
                 ca: ca.clone(),

@@ -54,8 +54,28 @@ pub(crate) enum Refusal {
     Forbidden(String),
     /// The object cannot be read, or is none of a kind that is reviewed here.
     Invalid(String),
+    /// What the object says cannot be served.
+    Bad(String),
     /// Nobody decided.
     Undecided(String),
+}
+
+impl Write {
+    /// The spec that the write brings; `None` if it leaves the one that is there.
+    pub(crate) fn new_spec(&self) -> Option<&Value> {
+        let whole = self.sub_resource.as_deref().is_none_or(str::is_empty);
+        let is_new = match self.operation.as_str() {
+            "CREATE" => whole,
+            "UPDATE" => whole && self.object["spec"] != self.old_object["spec"],
+            _ => false,
+        };
+        is_new.then(|| &self.object["spec"])
+    }
+
+    /// The spec that is there; `None` if nothing is.
+    pub(crate) fn old_spec(&self) -> Option<&Value> {
+        (self.operation == "UPDATE").then(|| &self.old_object["spec"])
+    }
 }
 
 /// Whether the write may be: what it claims is asked about, whoever claimed it first.
@@ -105,12 +125,7 @@ fn is_claim(write: &Write) -> Result<bool, Refusal> {
             format!("only writes of shardingconfigs are reviewed here, not of {resource:?} in group {group:?}");
         return Err(Refusal::Invalid(message));
     }
-    let whole = write.sub_resource.as_deref().is_none_or(str::is_empty);
-    Ok(match write.operation.as_str() {
-        "CREATE" => whole,
-        "UPDATE" => whole && write.object["spec"] != write.old_object["spec"],
-        _ => false,
-    })
+    Ok(write.new_spec().is_some())
 }
 
 async fn may(reviewer: &AccessReviewer, question: Question) -> Result<bool, Refusal> {

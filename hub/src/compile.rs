@@ -2,7 +2,7 @@
 //!
 //! Order of things: *draft* what each shard wants (`wanted`), *arbitrate* between the drafts by age against who
 //! holds what (`arbitrate`), *settle* the ledger of (cluster, namespace) pairs (`ledger`); and, once that is stored, *render* resources
-//! for the wire (`members`, `shards`, `callers`). The ledger is the only thing carried from one run to the next, beside
+//! for the wire (`members`, `shards`, `policies`, `callers`). The ledger is the only thing carried from one run to the next, beside
 //! the accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller:
 //! `distribute`.
 
@@ -14,7 +14,7 @@ use portolan_crds::ledger::CursorFormat;
 use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::v1;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, PolicyName};
 use crate::settings::Settings;
 
 mod agent_config;
@@ -22,6 +22,7 @@ mod arbitrate;
 mod callers;
 mod ledger;
 mod members;
+mod policies;
 mod reference;
 mod scope;
 mod shards;
@@ -32,6 +33,7 @@ mod wanted;
 pub(crate) use arbitrate::{Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use ledger::{Ledger, Released};
+pub(crate) use policies::{MAX_IN_NAMESPACE, PolicyReach, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use scope::Scope;
 pub(crate) use wanted::{Wanted, WantedMember};
@@ -71,6 +73,10 @@ pub(crate) struct World {
     pub(crate) callers: BTreeMap<ShardName, BTreeSet<Ref>>,
     /// Pods that the selector of a shard matches and that its `serviceAccounts` keeps out, in words.
     pub(crate) not_admitted: BTreeMap<ShardName, BTreeSet<String>>,
+    /// How each policy that there is stands, and how many callers it reaches.
+    pub(crate) policies: BTreeMap<PolicyName, PolicyReach>,
+    /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
+    pub(crate) shared_limits: BTreeMap<SharedLimit, Supply>,
     pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
     /// What is of one router and no other, by its name: its tokens.
     pub(crate) credentials: BTreeMap<String, BTreeMap<Ref, Compiled>>,
@@ -88,6 +94,8 @@ impl World {
             && self.shards == other.shards
             && self.callers == other.callers
             && self.not_admitted == other.not_admitted
+            && self.policies == other.policies
+            && self.shared_limits == other.shared_limits
             && self.agent_configs == other.agent_configs
             && self.credentials == other.credentials
     }
@@ -105,11 +113,18 @@ impl World {
     }
 
     /// Whether a router that holds `known` must give it up. Tokens of members are never: of those that its agent has not told
-    /// of nothing is known, and a router that was forgotten is told nothing at all.
+    /// of nothing is known, and a router that was forgotten is told nothing at all. Neither is a policy of which this process
+    /// has seen no good spec yet: the router's is the last good one.
     pub(crate) fn is_gone(&self, known: &Ref) -> bool {
-        let unknown = known
-            .cluster()
-            .is_some_and(|cluster| self.is_unknown(known.kind(), cluster));
+        let unknown = match known {
+            Ref::Policy(name) => {
+                let reach = self.policies.get(name);
+                reach.is_some_and(|reach| reach.standing == Standing::NoneGood)
+            }
+            _ => known
+                .cluster()
+                .is_some_and(|cluster| self.is_unknown(known.kind(), cluster)),
+        };
         !unknown && !self.resources.contains_key(known)
     }
 
@@ -155,8 +170,8 @@ pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Ti
     }
 }
 
-/// What everybody must know of what was decided, by facts that may be later ones.
-pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided) -> World {
+/// What everybody must know of what was decided, by facts that may be later ones. `now`: which faults have ended.
+pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided, now: Timestamp) -> World {
     let mut world = World {
         state: decided.state,
         shards: decided.verdicts,
@@ -164,7 +179,8 @@ pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided) -> Wo
     };
     members::render(&mut world, facts, settings);
     shards::render(&mut world, settings);
-    callers::render(&mut world, facts);
+    let mut holders = policies::render(&mut world, facts, now);
+    callers::render(&mut world, facts, &mut holders);
     world.agent_configs = agent_config::render(facts, settings, &world);
     world
 }

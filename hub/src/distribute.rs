@@ -36,6 +36,8 @@ const CUT_OFF_AFTER: Duration = Duration::from_secs(30);
 const WRITE_RETRY_BASE: Duration = Duration::from_millis(100);
 /// Longest wait between two tries to write the ledger.
 const WRITE_RETRY_MAX: Duration = Duration::from_secs(5);
+/// Clocks are set meanwhile: a fault that ends in a year is looked at again.
+const LOOK_AT_ENDS: Duration = Duration::from_mins(10);
 /// Grace periods pass without an event; what waits for one is looked at again.
 const POLL: Duration = Duration::from_secs(1);
 /// A router acknowledges a release when it lets no new write through; one that it let through just before may still be
@@ -91,6 +93,8 @@ impl Distributor {
             alarms.acks.mark_unchanged();
             let seen = self.acks.released(state.ledger.releasing());
             let released = dwells.observe(seen, state.run, Instant::now());
+            // Faults that have ended by then are over in what is published from here on.
+            let now = Timestamp::now();
             if writes.have_failed() {
                 // What goes on without the ledger does not wait for another try.
                 self.publish_again(&mut decided, &mut state);
@@ -113,18 +117,22 @@ impl Distributor {
                 || state.ledger.is_withholding()
                 || writes.have_failed()
                 || !self.ledger.is_due();
-            self.wait(&mut alarms, waiting).await?;
+            self.wait(&mut alarms, waiting, now).await?;
             tokio::time::sleep(SETTLE).await;
         }
     }
 
-    /// Completes when another run may have another outcome. `waiting`: for routers, or for a chance to write.
-    async fn wait(&mut self, alarms: &mut Alarms, waiting: bool) -> Result<(), LedgerError> {
+    /// Completes when another run may have another outcome. `waiting`: for routers, or for a chance to write. `since`: faults
+    /// that end later have not been looked at.
+    async fn wait(&mut self, alarms: &mut Alarms, waiting: bool, since: Timestamp) -> Result<(), LedgerError> {
+        let end = self.index.read(|facts| facts.next_end(since)).map(until);
+        let mut ended = std::pin::pin!(tokio::time::sleep(end.unwrap_or_default().min(LOOK_AT_ENDS)));
         loop {
             tokio::select! {
                 _ = alarms.facts.changed() => return Ok(()),
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
                 () = tokio::time::sleep(POLL), if waiting => return Ok(()),
+                () = &mut ended, if end.is_some() => return Ok(()),
                 _ = alarms.checks.tick() => {
                     let was_cut_off = self.is_cut_off();
                     self.check().await?;
@@ -188,7 +196,9 @@ impl Distributor {
         let _entered = span.enter();
         let started = Instant::now();
         decided.state.run = run;
-        let world = self.index.read(|facts| render(facts, &self.settings, decided.clone()));
+        let world = self
+            .index
+            .read(|facts| render(facts, &self.settings, decided.clone(), Timestamp::now()));
         self.metrics
             .compiled(started.elapsed().as_secs_f64(), world.resources.len());
         span.record("resources", world.resources.len());
@@ -227,6 +237,11 @@ impl Distributor {
     fn is_cut_off(&self) -> bool {
         self.confirmed.elapsed() >= CUT_OFF_AFTER
     }
+}
+
+/// How long it is until then; none if it was.
+fn until(then: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(Timestamp::now())).unwrap_or_default()
 }
 
 /// What wakes the compiler.

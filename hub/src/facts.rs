@@ -1,4 +1,4 @@
-//! What the hub knows, as plain data: members, shards, pins and agents' reports.
+//! What the hub knows, as plain data: members, shards, policies, pins and agents' reports.
 //!
 //! No rules and no IO. `index` writes it (one lock), `compile` and `status` read it. Everything optional in
 //! [`AgentReport`] is *unknown* while `None`, which is not the same as empty: after a restart of the hub nothing may be
@@ -18,11 +18,22 @@ use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
+mod policies;
+
+pub(crate) use policies::{
+    FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, Selection,
+};
+
 /// All facts. Keys of members, agents and pins are names of member clusters, those of routers the routers' names.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) members: BTreeMap<String, MemberObject>,
     pub(crate) shards: BTreeMap<ShardName, ShardObject>,
+    pub(crate) policies: BTreeMap<PolicyName, PolicyObject>,
+    /// Kinds of policies of which this process has seen all that there were.
+    pub(crate) listed: BTreeSet<PolicyKind>,
+    /// All faults are stopped.
+    pub(crate) faults_stopped: Option<FaultsStopped>,
     pub(crate) routers: BTreeMap<String, RouterObject>,
     pub(crate) pins: BTreeMap<String, Pin>,
     pub(crate) agents: BTreeMap<String, AgentReport>,

@@ -19,6 +19,7 @@ mod agents;
 mod bounds;
 mod objects;
 mod pace;
+mod policies;
 mod report;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@
 //! (pure) whenever facts or acknowledgements changed, stores what it decided (`ledger`), and publishes one `World`; each router session (`stream`) sends
 //! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
 //! `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out;
-//! `webhook` answers the API server's questions about who writes ShardingConfigs.
+//! `webhook` answers the API server's questions about who writes ShardingConfigs, and which policies can be served; `shares`
+//! divides limits that routers have together.
 
 mod access;
 mod acks;
@@ -27,11 +28,13 @@ mod metrics;
 mod peer;
 mod people;
 mod pins;
+mod policy_review;
 mod proof;
 mod rotation;
 mod routers;
 mod server;
 mod settings;
+mod shares;
 mod standing;
 mod status;
 mod stream;

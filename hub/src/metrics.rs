@@ -1,6 +1,6 @@
 //! The hub's own metrics. Labels are closed enums; of names only those of members, which are few.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -34,6 +34,22 @@ pub(crate) enum Watched {
     MemberClusters,
     ShardingConfigs,
     Routers,
+    CircuitBreakers,
+    FaultInjections,
+    FaultSwitch,
+}
+
+/// How a policy stands, in the words of the compiler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelValue)]
+pub(crate) enum PolicyStanding {
+    InForce,
+    NoneGood,
+    NeverGood,
+    Withdrawn,
+    Disabled,
+    Stopped,
+    Expired,
+    Excess,
 }
 
 /// How a router answered a transaction.
@@ -74,6 +90,24 @@ pub(crate) struct Metrics {
     unreached_names: Arc<Mutex<BTreeSet<String>>>,
     shadowed: Gauge,
     awaited: Gauge,
+    policies: By<PolicyStanding, Gauge>,
+    faults_stopped: Gauge,
+    opened_rules: Gauge,
+    shared_limits: Gauge,
+    shares_told: Counter,
+}
+
+impl PolicyStanding {
+    const ALL: [Self; 8] = [
+        Self::InForce,
+        Self::NoneGood,
+        Self::NeverGood,
+        Self::Withdrawn,
+        Self::Disabled,
+        Self::Stopped,
+        Self::Expired,
+        Self::Excess,
+    ];
 }
 
 impl Metrics {
@@ -99,6 +133,43 @@ impl Metrics {
         registry.register("shadowed_namespaces", help, self.shadowed.clone());
         let help = "Pairs of cluster and namespace that shards wait for until their last owner has let go";
         registry.register("awaited_pairs", help, self.awaited.clone());
+        self.register_policies(registry);
+    }
+
+    fn register_policies(&self, registry: &mut Registry) {
+        let help = "CircuitBreakers and FaultInjections by how they stand";
+        registry.register("policies", help, self.policies.clone());
+        let help = "1 while all faults are stopped by hand";
+        registry.register("faults_stopped", help, self.faults_stopped.clone());
+        let help = "Rules that refuse all, counted for every caller and connected router";
+        registry.register("opened_rules", help, self.opened_rules.clone());
+        let help = "Limits in force that routers have together";
+        registry.register("shared_limits", help, self.shared_limits.clone());
+        let help = "Times that a router was told its shares of such limits";
+        registry.register("shares_told", help, self.shares_told.clone());
+    }
+
+    /// How policies stand, and how many rules of theirs are opened.
+    pub(crate) fn observe_policies(
+        &self,
+        standings: &BTreeMap<PolicyStanding, usize>,
+        faults_stopped: bool,
+        opened_rules: usize,
+    ) {
+        for standing in PolicyStanding::ALL {
+            let policies = standings.get(&standing).copied().unwrap_or_default();
+            self.policies
+                .get_or_create(&[("standing", standing)])
+                .set(count(policies));
+        }
+        self.faults_stopped.set(faults_stopped.into());
+        self.opened_rules.set(count(opened_rules));
+    }
+
+    /// How many limits are divided, and how many routers were told anew.
+    pub(crate) fn divided(&self, limits: usize, told: usize) {
+        self.shared_limits.set(count(limits));
+        self.shares_told.inc_by(told as u64);
     }
 
     /// The state that conditions of shards tell in words.

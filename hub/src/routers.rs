@@ -60,6 +60,11 @@ pub(crate) struct Enrolled {
 }
 
 impl Enrolled {
+    /// Of its object.
+    pub(crate) fn uid(&self) -> &str {
+        &self.object.uid
+    }
+
     /// What it may be told: what its object says, of which its certificate must not say less.
     pub(crate) fn subscription(&self, certified: &Subscription) -> Result<Subscription, Status> {
         let ours = self.object.subscription.as_ref();

@@ -1,30 +1,27 @@
 //! Facts, world and acknowledgements → the objects' statuses.
 //!
-//! What a status says is pure (`member`, `shard`, `router`); this file decides when it is worth a write: at once when something
-//! material changed, every ten seconds when only figures did, never when nothing did. Written by server-side apply under
-//! a field manager of its own. One replica writes; with several, only the leader would.
+//! What a status says is pure (`member`, `shard`, `router`, `policies`); this file decides when it is worth a write: at once when something
+//! material changed, every ten seconds when only figures did, never when nothing did; that of a policy at most every five.
+//! One replica writes; with several, only the leader would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
-use kube::{Client, Resource};
-use portolan_crds::labels::MANAGER_HUB_STATUS;
-use portolan_crds::{
-    MemberCluster, MemberClusterStatus, Router, RouterStatus, ShardName, ShardingConfig, ShardingConfigStatus,
-};
-use serde_json::{Value, json};
+use kube::Client;
 use tokio::time::Instant;
 
 use self::events::BreakerEvents;
+use self::object::{Object, Status, write};
+use self::policies::Common;
+use self::rule_events::RuleEvents;
 use crate::acks::{Acks, RouterState};
-use crate::compile::World;
+use crate::compile::{Standing, World};
 use crate::distribute::Worlds;
 use crate::facts::Facts;
 use crate::index::Index;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, PolicyStanding};
 use crate::writer::Writer;
 
 mod callers;
@@ -32,9 +29,12 @@ mod events;
 mod finding;
 mod leader;
 mod member;
+mod object;
+mod policies;
 mod reach;
 mod resolved;
 mod router;
+mod rule_events;
 mod shard;
 
 /// Changes come in bursts; one pass for all of them.
@@ -43,6 +43,8 @@ const SETTLE: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_secs(1);
 /// Heartbeats, latencies and counts are written this often.
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
+/// No status of a policy is written more often: routers' rules open and close as often as callers like.
+const POLICY_PERIOD: Duration = Duration::from_secs(5);
 /// What we wrote counts as the object's status until the watch has had time to bring it back.
 const TRUST_WRITTEN: Duration = Duration::from_secs(5);
 
@@ -58,7 +60,7 @@ struct Sources<'a> {
     now: Timestamp,
 }
 
-/// Writes the statuses of MemberClusters, ShardingConfigs and Routers.
+/// Writes the statuses of MemberClusters, ShardingConfigs, Routers, CircuitBreakers and FaultInjections.
 pub(crate) struct StatusWriter {
     client: Client,
     /// The hub's own.
@@ -68,22 +70,7 @@ pub(crate) struct StatusWriter {
     written: BTreeMap<Object, Written>,
     writer: Writer<Object>,
     events: BreakerEvents,
-}
-
-/// The object that a status is of.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Object {
-    Member(String),
-    Shard(ShardName),
-    Router(String),
-}
-
-/// A status of any of the kinds.
-#[derive(Debug, Clone, PartialEq)]
-enum Status {
-    Member(Box<MemberClusterStatus>),
-    Shard(Box<ShardingConfigStatus>),
-    Router(Box<RouterStatus>),
+    rule_events: RuleEvents,
 }
 
 #[derive(Debug)]
@@ -96,6 +83,7 @@ impl StatusWriter {
     pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>, acks: Arc<Acks>) -> Self {
         Self {
             events: BreakerEvents::new(client.clone()),
+            rule_events: RuleEvents::new(client.clone()),
             client,
             namespace: namespace.to_owned(),
             index,
@@ -137,6 +125,13 @@ impl StatusWriter {
             (shadowed + here, awaited + verdict.awaited.len())
         });
         metrics.observe(unreached, shadowed, awaited);
+        let policies = published.iter().flat_map(|published| published.world.policies.values());
+        let mut standings = BTreeMap::new();
+        for reach in policies {
+            *standings.entry(standing(reach.standing)).or_default() += 1;
+        }
+        let stopped = self.index.read(|facts| facts.faults_stopped.is_some());
+        metrics.observe_policies(&standings, stopped, self.acks.read(opened_rules));
     }
 
     /// Statuses that are worth a write now, with the uid of the object that each is about.
@@ -174,14 +169,29 @@ impl StatusWriter {
                 let named = (Object::Router(name.clone()), object.uid.clone());
                 (named, Status::Router(Box::new(wanted)), observed)
             });
-            members.chain(shards).chain(all_routers).collect()
+            let common = Common::of(sources);
+            let rule_events = &mut self.rule_events;
+            let policies = facts.policies.iter().filter_map(|(name, object)| {
+                rule_events.found(name, &object.status);
+                let wanted = policies::status(sources, &common, name, object)?;
+                rule_events.now(name, || common.opened(name));
+                let observed = Status::Policy(Box::new(object.status.clone()));
+                let named = (Object::Policy(name.clone()), object.uid.clone());
+                Some((named, Status::Policy(Box::new(wanted)), observed))
+            });
+            members.chain(shards).chain(all_routers).chain(policies).collect()
         });
         let known: BTreeSet<_> = wanted.iter().map(|((object, _), _, _)| object).collect();
         self.written.retain(|object, _| known.contains(object));
         self.events
             .keep(|cluster| known.contains(&Object::Member(cluster.to_owned())));
+        self.rule_events
+            .keep(|name| known.contains(&Object::Policy(name.clone())));
         let due = wanted.into_iter().filter(|((object, _), wanted, observed)| {
-            !self.writer.rests(object) && is_due(self.written.get(object), wanted, observed)
+            let written = self.written.get(object);
+            let is_early = matches!(object, Object::Policy(_))
+                && written.is_some_and(|written| written.at.elapsed() < POLICY_PERIOD);
+            !is_early && !self.writer.rests(object) && is_due(written, wanted, observed)
         });
         due.map(|((object, uid), wanted, _)| (object, (uid, wanted))).collect()
     }
@@ -201,6 +211,11 @@ impl StatusWriter {
         let routers = &self.acks.read(Clone::clone);
         let speaks = |router: &str| routers.get(router).is_some_and(|router| router.left.is_none());
         self.events.tell(members, speaks).await;
+        let policies = written.iter().filter_map(|(object, (uid, _))| match object {
+            Object::Policy(name) => Some((name, uid.as_str())),
+            _ => None,
+        });
+        self.rule_events.tell(policies, speaks).await;
         let at = Instant::now();
         self.written.extend(
             written
@@ -210,20 +225,23 @@ impl StatusWriter {
     }
 }
 
-impl Status {
-    /// Without what changes all the time.
-    fn material(&self) -> Self {
-        match self {
-            Self::Member(status) => {
-                let mut status = status.clone();
-                status.last_heartbeat = None;
-                status.api_latency_milliseconds = None;
-                status.labelled_objects = None;
-                status.total_objects = None;
-                Self::Member(status)
-            }
-            Self::Shard(_) | Self::Router(_) => self.clone(),
-        }
+/// Rules that refuse all, in connected routers.
+fn opened_rules(routers: &Routers) -> usize {
+    let connected = routers.values().filter(|router| router.left.is_none());
+    let rules = connected.flat_map(|router| router.rules.iter());
+    rules.filter(|rule| rule.opened).count()
+}
+
+fn standing(standing: Standing) -> PolicyStanding {
+    match standing {
+        Standing::InForce => PolicyStanding::InForce,
+        Standing::NoneGood => PolicyStanding::NoneGood,
+        Standing::NeverGood => PolicyStanding::NeverGood,
+        Standing::Withdrawn => PolicyStanding::Withdrawn,
+        Standing::Disabled => PolicyStanding::Disabled,
+        Standing::Stopped => PolicyStanding::Stopped,
+        Standing::Expired => PolicyStanding::Expired,
+        Standing::Excess => PolicyStanding::Excess,
     }
 }
 
@@ -238,104 +256,5 @@ fn is_due(written: Option<&Written>, wanted: &Status, observed: &Status) -> bool
     wanted.material() != present.material() || written.is_none_or(|written| written.at.elapsed() >= FIGURES_PERIOD)
 }
 
-/// Applies a status by the object's uid, so that another object of the same name does not get it.
-async fn write(client: &Client, namespace: &str, object: Object, uid: String, status: Status) -> kube::Result<()> {
-    let params = PatchParams::apply(MANAGER_HUB_STATUS).force();
-    match (&object, &status) {
-        (Object::Member(name), Status::Member(status)) => {
-            let api = Api::<MemberCluster>::all(client.clone());
-            let patch = patch::<MemberCluster>(json!({"name": name, "uid": uid}), json!(status));
-            api.patch_status(name, &params, &Patch::Apply(patch)).await.map(drop)
-        }
-        (Object::Shard(name), Status::Shard(status)) => {
-            let api = Api::<ShardingConfig>::namespaced(client.clone(), name.namespace());
-            let metadata = json!({"name": name.name(), "namespace": name.namespace(), "uid": uid});
-            let patch = patch::<ShardingConfig>(metadata, json!(status));
-            api.patch_status(name.name(), &params, &Patch::Apply(patch))
-                .await
-                .map(drop)
-        }
-        (Object::Router(name), Status::Router(status)) => {
-            let api = Api::<Router>::namespaced(client.clone(), namespace);
-            let metadata = json!({"name": name, "namespace": namespace, "uid": uid});
-            let patch = patch::<Router>(metadata, json!(status));
-            api.patch_status(name, &params, &Patch::Apply(patch)).await.map(drop)
-        }
-        _ => Ok(()),
-    }
-}
-
-fn patch<K: Resource<DynamicType = ()>>(metadata: Value, status: Value) -> Value {
-    json!({
-        "apiVersion": K::api_version(&()),
-        "kind": K::kind(&()),
-        "metadata": metadata,
-        "status": status,
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use kube::api::{ApiResource, DynamicObject};
-    use kube::client::Body;
-    use tokio::sync::watch;
-
-    use super::*;
-    use crate::distribute::Published;
-
-    #[tokio::test]
-    async fn a_status_is_of_one_object_and_not_of_its_name() {
-        let sent = Arc::new(parking_lot::Mutex::new(Vec::<Value>::new()));
-        let seen = sent.clone();
-        let accept = tower::service_fn(move |request: http::Request<Body>| {
-            let seen = seen.clone();
-            async move {
-                let body = http_body_util::BodyExt::collect(request.into_body()).await.unwrap();
-                seen.lock().push(serde_json::from_slice(&body.to_bytes()).unwrap());
-                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409});
-                let body = Body::from(status.to_string().into_bytes());
-                Ok::<_, Infallible>(http::Response::builder().status(409).body(body).unwrap())
-            }
-        });
-        let index = Arc::<Index>::default();
-        let spec = json!({"spec": {}});
-        let mut object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(spec);
-        object.metadata.uid = Some("one".to_owned());
-        index.write(|facts| facts.apply_member(&object));
-        let (_worlds, published) = watch::channel(Some(Published::default()));
-        let mut writer = StatusWriter::new(Client::new(accept, "default"), "system", index, Arc::default());
-        let due = writer.due(&published);
-        writer.write(due, &Metrics::default()).await;
-        assert_eq!(sent.lock()[0]["metadata"], json!({"name": "east", "uid": "one"}));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refused_status_is_not_sent_again_at_once() {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counted = asked.clone();
-        let refuse = tower::service_fn(move |_: http::Request<Body>| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            async {
-                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422});
-                let body = Body::from(status.to_string().into_bytes());
-                Ok::<_, Infallible>(http::Response::builder().status(422).body(body).unwrap())
-            }
-        });
-        let index = Arc::<Index>::default();
-        let object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(json!({"spec": {}}));
-        index.write(|facts| facts.apply_member(&object));
-        let (_worlds, published) = watch::channel(Some(Published::default()));
-        let mut writer = StatusWriter::new(Client::new(refuse, "default"), "system", index, Arc::default());
-        let mut pass = async || {
-            let due = writer.due(&published);
-            writer.write(due, &Metrics::default()).await;
-            asked.load(Ordering::Relaxed)
-        };
-        assert_eq!((pass().await, pass().await), (1, 1));
-        tokio::time::advance(crate::writer::REST).await;
-        assert_eq!(pass().await, 2);
-    }
-}
+mod tests;

@@ -46,6 +46,7 @@ use crate::pins::Pins;
 use crate::routers::Routers;
 use crate::server::{self, Services};
 use crate::settings::Settings;
+use crate::shares::Arbiter;
 use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
 
@@ -69,6 +70,7 @@ pub(crate) struct TestHub {
     pub(crate) ca: Arc<Authorities>,
     pub(crate) index: Arc<Index>,
     pub(crate) acks: Arc<Acks>,
+    pub(crate) shares: Arc<Arbiter>,
     pub(crate) worlds: watch::Sender<Option<Published>>,
     pub(crate) sessions: Arc<AgentSessions>,
     /// By path, as the scripted API server keeps them.
@@ -109,6 +111,7 @@ impl TestHub {
             ca: ca.clone(),
             index: Arc::default(),
             acks: Arc::default(),
+            shares: Arc::default(),
             worlds: watch::Sender::new(None),
             sessions: Arc::default(),
             objects,
@@ -132,6 +135,11 @@ impl TestHub {
         hub.tasks.spawn_critical("grpc", serve);
         let watch = watch_routers(hub.objects.clone(), hub.index.clone());
         hub.tasks.spawn("watch-routers", watch);
+        let shares = hub
+            .shares
+            .clone()
+            .run(hub.worlds.subscribe(), hub.index.clone(), Metrics::default());
+        hub.tasks.spawn("shares", shares);
         let (distributor, stored) = distributor(client, &hub.index, &hub.acks, &hub.worlds).await;
         hub.tasks.spawn("distribute", async {
             distributor.run(stored).await.unwrap();
@@ -161,6 +169,7 @@ impl TestHub {
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
+                shares: self.shares.clone(),
                 access: AccessReviewer::new(client.clone()),
                 routers,
                 ca: self.ca.clone(),

@@ -1,4 +1,5 @@
-//! Watches of the hub's own objects: MemberClusters, ShardingConfigs and Routers, into the index.
+//! Watches of the hub's own objects, into the index: MemberClusters, ShardingConfigs, Routers, CircuitBreakers,
+//! FaultInjections, and the ConfigMap that stops all faults.
 //!
 //! Objects are read untyped, so that a malformed one is an entry with a problem and not the end of its watch. A broken
 //! watch starts again with back-off; a complete list replaces what was there. Waits first for the CRDs, saying which is
@@ -8,14 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Error as KubeError, Resource};
+use portolan_crds::labels::CONFIG_MAP_FAULTS;
 use portolan_crds::{MemberCluster, Router, ShardingConfig};
 use portolan_runtime::{Backoff, ReadyHandle};
 
-use crate::facts::Facts;
+use crate::facts::{Facts, PolicyKind};
 use crate::index::{Change, Index};
 use crate::metrics::{Metrics, Watched};
 
@@ -26,6 +29,8 @@ const CRD_RETRY_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Watch {
     api: Api<DynamicObject>,
     resource: ApiResource,
+    /// The one object that is watched; none: all.
+    name: Option<&'static str>,
     watched: Watched,
     apply: fn(&mut Facts, &DynamicObject) -> Change,
     delete: fn(&mut Facts, &DynamicObject) -> Change,
@@ -38,6 +43,7 @@ impl Watch {
         Self {
             api: Api::all_with(client, &resource),
             resource,
+            name: None,
             watched: Watched::MemberClusters,
             apply: Facts::apply_member,
             delete: |facts, object| facts.delete_member(object.meta().name.as_deref().unwrap_or_default()),
@@ -50,6 +56,7 @@ impl Watch {
         Self {
             api: Api::all_with(client, &resource),
             resource,
+            name: None,
             watched: Watched::ShardingConfigs,
             apply: Facts::apply_shard,
             delete: Facts::delete_shard,
@@ -62,6 +69,7 @@ impl Watch {
         Self {
             api: Api::namespaced_with(client, namespace, &resource),
             resource,
+            name: None,
             watched: Watched::Routers,
             apply: Facts::apply_router,
             delete: Facts::delete_router,
@@ -69,10 +77,54 @@ impl Watch {
         }
     }
 
+    pub(crate) fn circuit_breakers(client: Client) -> Self {
+        let resource = PolicyKind::CircuitBreaker.resource();
+        Self {
+            api: Api::all_with(client, &resource),
+            resource,
+            name: None,
+            watched: Watched::CircuitBreakers,
+            apply: |facts, object| facts.apply_policy(PolicyKind::CircuitBreaker, object),
+            delete: |facts, object| facts.delete_policy(PolicyKind::CircuitBreaker, object),
+            reset: |facts, objects| facts.reset_policies(PolicyKind::CircuitBreaker, objects),
+        }
+    }
+
+    pub(crate) fn fault_injections(client: Client) -> Self {
+        let resource = PolicyKind::FaultInjection.resource();
+        Self {
+            api: Api::all_with(client, &resource),
+            resource,
+            name: None,
+            watched: Watched::FaultInjections,
+            apply: |facts, object| facts.apply_policy(PolicyKind::FaultInjection, object),
+            delete: |facts, object| facts.delete_policy(PolicyKind::FaultInjection, object),
+            reset: |facts, objects| facts.reset_policies(PolicyKind::FaultInjection, objects),
+        }
+    }
+
+    /// The ConfigMap that stops all faults.
+    pub(crate) fn fault_switch(client: Client, namespace: &str) -> Self {
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        Self {
+            api: Api::namespaced_with(client, namespace, &resource),
+            resource,
+            name: Some(CONFIG_MAP_FAULTS),
+            watched: Watched::FaultSwitch,
+            apply: Facts::apply_fault_switch,
+            delete: Facts::delete_fault_switch,
+            reset: Facts::reset_fault_switch,
+        }
+    }
+
     /// Feeds the index until cancelled. `ready` are all set at the first complete list.
     pub(crate) async fn run(self, index: Arc<Index>, ready: [ReadyHandle; 2], metrics: Metrics) {
         self.wait_for_crd(&ready).await;
-        let mut events = std::pin::pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let config = match self.field_selector() {
+            Some(fields) => watcher::Config::default().fields(&fields),
+            None => watcher::Config::default(),
+        };
+        let mut events = std::pin::pin!(watcher(self.api.clone(), config).default_backoff());
         let mut listed = Vec::new();
         while let Some(event) = events.next().await {
             match event {
@@ -94,11 +146,19 @@ impl Watch {
         }
     }
 
+    fn field_selector(&self) -> Option<String> {
+        self.name.map(|name| format!("metadata.name={name}"))
+    }
+
     async fn wait_for_crd(&self, ready: &[ReadyHandle]) {
         let waiting = |reason: String| ready.iter().for_each(|part| part.not_ready(reason.clone()));
         let mut backoff = Backoff::new(Duration::from_millis(500), CRD_RETRY_MAX);
         loop {
-            match self.api.list_metadata(&ListParams::default().limit(1)).await {
+            let params = ListParams {
+                field_selector: self.field_selector(),
+                ..ListParams::default().limit(1)
+            };
+            match self.api.list_metadata(&params).await {
                 Ok(_) => return,
                 Err(KubeError::Api(status)) if status.code == 404 => {
                     let message = format!(

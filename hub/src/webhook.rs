@@ -1,6 +1,7 @@
-//! The port where the API server of the hub cluster asks about writes of ShardingConfigs, before it stores them.
+//! The port where the API server of the hub cluster asks about writes of ShardingConfigs and of policies, before it stores
+//! them.
 //!
-//! HTTP/1.1 over TLS, by the hub's serving certificate; what is asked is answered by `authors`. Anybody who reaches the port
+//! HTTP/1.1 over TLS, by the hub's serving certificate; what is asked is answered by `authors` and `policy_review`. Anybody who reaches the port
 //! may ask, as the API server does not say who it is: he learns who may shard what, and no more; so all is bounded before it
 //! is read. Caller: `app`.
 
@@ -24,13 +25,18 @@ use tokio::sync::Semaphore;
 
 use crate::access::AccessReviewer;
 use crate::authors::{self, Refusal, Write};
+use crate::policy_review;
 
-/// What the API server asks at.
+/// What the API server asks at, of ShardingConfigs.
 pub(crate) const PATH: &str = "/shardingconfigs";
+/// And of CircuitBreakers and FaultInjections.
+const POLICIES: &str = "/policies";
 /// The object as it is and as it becomes; etcd takes 1.5 MiB.
 const MAX_BODY_BYTES: usize = 4 << 20;
 /// Questions at a time; more wait.
 const MAX_ASKED: usize = 16;
+/// Policies that are judged at a time: a large one takes a core for long.
+const MAX_JUDGED: usize = 2;
 /// The API server sends all at once.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// For the whole answer, waiting included: below the `timeoutSeconds` of the registration.
@@ -47,6 +53,8 @@ struct Webhook {
     reviewer: AccessReviewer,
     // A semaphore: bodies and questions of all who ask, together.
     permits: Arc<Semaphore>,
+    // A semaphore of its own: who judges holds no thread that streams need, and leaves cores to them.
+    judges: Arc<Semaphore>,
 }
 
 /// Serves until `tasks` are cancelled.
@@ -71,19 +79,34 @@ fn pages(reviewer: AccessReviewer) -> Router {
     let webhook = Webhook {
         reviewer,
         permits: Arc::new(Semaphore::new(MAX_ASKED)),
+        judges: Arc::new(Semaphore::new(MAX_JUDGED)),
     };
-    Router::new().route(PATH, post(answer)).with_state(webhook)
+    let authors = |State(webhook): State<Webhook>, request: Request| answer(webhook, request, Asked::Authors);
+    let policies = |State(webhook): State<Webhook>, request: Request| answer(webhook, request, Asked::Policies);
+    Router::new()
+        .route(PATH, post(authors))
+        .route(POLICIES, post(policies))
+        .with_state(webhook)
 }
 
-async fn answer(State(webhook): State<Webhook>, request: Request) -> Response {
-    match tokio::time::timeout(TIMEOUT, webhook.answer(request.into_body())).await {
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    /// Who may write it.
+    Authors,
+    /// Whether it can be served.
+    Policies,
+}
+
+async fn answer(webhook: Webhook, request: Request, asked: Asked) -> Response {
+    match tokio::time::timeout(TIMEOUT, webhook.answer(request.into_body(), asked)).await {
         Ok(response) => response,
         Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the hub did not decide in time\n").into_response(),
     }
 }
 
 impl Webhook {
-    async fn answer(&self, body: Body) -> Response {
+    async fn answer(&self, body: Body, asked: Asked) -> Response {
         let Ok(_permit) = self.permits.acquire().await else {
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         };
@@ -94,23 +117,45 @@ impl Webhook {
         let Ok(AdmissionReview { request }) = serde_json::from_slice(&body) else {
             return (StatusCode::BAD_REQUEST, "no AdmissionReview of admission.k8s.io/v1\n").into_response();
         };
-        let verdict = authors::review(&self.reviewer, &request).await;
+        let (uid, resource) = (request.uid.clone(), request.resource.resource.clone());
+        let verdict = match asked {
+            Asked::Authors => authors::review(&self.reviewer, &request).await.map(|()| Vec::new()),
+            Asked::Policies => self.judge(request).await,
+        };
         if let Err(refusal) = &verdict {
-            tracing::info!(?refusal, "a ShardingConfig is refused");
+            tracing::info!(?refusal, resource, "an object is refused");
         }
-        Json(response(&request.uid, verdict)).into_response()
+        Json(response(&uid, verdict)).into_response()
+    }
+
+    async fn judge(&self, request: Write) -> Result<Vec<String>, Refusal> {
+        let undecided = || Refusal::Undecided("the hub could not judge it".to_owned());
+        let permit = self.judges.clone().acquire_owned().await.map_err(|_| undecided())?;
+        let judged = tokio::task::spawn_blocking(move || {
+            let verdict = policy_review::review(&request);
+            // Also when nobody waits for it any more, it counts until it is over.
+            drop(permit);
+            verdict
+        });
+        judged.await.unwrap_or_else(|_| Err(undecided()))
     }
 }
 
-fn response(uid: &str, verdict: Result<(), Refusal>) -> Value {
-    let refused = verdict.err().map(|refusal| match refusal {
-        Refusal::Forbidden(message) => (403, "Forbidden", message),
-        Refusal::Invalid(message) => (400, "BadRequest", message),
-        Refusal::Undecided(message) => (503, "ServiceUnavailable", message),
-    });
-    let mut response = json!({"uid": uid, "allowed": refused.is_none()});
-    if let Some((code, reason, message)) = refused {
-        response["status"] = json!({"code": code, "reason": reason, "message": message});
+/// `verdict`: warnings, or why not.
+fn response(uid: &str, verdict: Result<Vec<String>, Refusal>) -> Value {
+    let mut response = json!({"uid": uid, "allowed": verdict.is_ok()});
+    match verdict {
+        Ok(warnings) if warnings.is_empty() => {}
+        Ok(warnings) => response["warnings"] = json!(warnings),
+        Err(refusal) => {
+            let (code, reason, message) = match refusal {
+                Refusal::Forbidden(message) => (403, "Forbidden", message),
+                Refusal::Invalid(message) => (400, "BadRequest", message),
+                Refusal::Bad(message) => (422, "Invalid", message),
+                Refusal::Undecided(message) => (503, "ServiceUnavailable", message),
+            };
+            response["status"] = json!({"code": code, "reason": reason, "message": message});
+        }
     }
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
 }
@@ -124,7 +169,11 @@ mod tests {
     use crate::testing::sharding_rights;
 
     async fn ask(pages: &Router, body: impl Into<Body>) -> (StatusCode, Value) {
-        let request = Request::post(PATH).body(body.into()).unwrap();
+        ask_at(PATH, pages, body).await
+    }
+
+    async fn ask_at(path: &str, pages: &Router, body: impl Into<Body>) -> (StatusCode, Value) {
+        let request = Request::post(path).body(body.into()).unwrap();
         let response = pages.clone().oneshot(request).await.unwrap();
         let status = response.status();
         let body = to_bytes(response.into_body(), MAX_BODY_BYTES).await.unwrap();
@@ -152,6 +201,33 @@ mod tests {
         let (status, said) = ask(&pages, review("eve")).await;
         assert_eq!((status, &said["response"]["allowed"]), (StatusCode::OK, &json!(false)));
         assert_eq!(said["response"]["status"]["code"], 403);
+    }
+
+    #[tokio::test]
+    async fn policies_are_judged_and_warned_of() {
+        let pages = pages(sharding_rights(&[]).0);
+        let ask = async |spec: Value| {
+            let request = json!({
+                "uid": "u-2", "operation": "CREATE", "userInfo": {"username": "eve"}, "object": {"spec": spec},
+                "resource": {"group": GROUP, "version": "v1alpha1", "resource": "circuitbreakers"},
+            });
+            let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+            ask_at(POLICIES, &pages, review.to_string()).await.1["response"].clone()
+        };
+        let warned = ask(json!({})).await;
+        assert_eq!(
+            (&warned["allowed"], warned["warnings"].as_array().map(Vec::len)),
+            (&json!(true), Some(1))
+        );
+        assert_eq!(
+            ask(json!({"selector": {}})).await,
+            json!({"uid": "u-2", "allowed": true})
+        );
+        let refused = ask(json!({"selector": {}, "rateLimitings": [{"name": "a/b"}]})).await;
+        assert_eq!(
+            (&refused["allowed"], &refused["status"]["code"]),
+            (&json!(false), &json!(422))
+        );
     }
 
     #[tokio::test(start_paused = true)]

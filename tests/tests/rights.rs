@@ -85,7 +85,7 @@ const SELDOM: [(&str, &str, &str, &str); 18] = [
         "the finalizer of a shard that came without one",
     ),
     ("hub", "get", "shardingconfigs", "the same"),
-    ("hub", "create", "events", "a breaker opens"),
+    ("hub", "create", "events", "a breaker or a rule opens"),
     ("hub", "patch", "events", "it opens again"),
 ];
 
@@ -96,6 +96,19 @@ const MAPS: &str = "/api/v1/namespaces/old/configmaps";
 
 /// Kinds that are labelled in this run.
 const LABELLED: [&str; 2] = ["configmaps", "namespaces"];
+
+/// Of which statuses are written.
+const POLICIES: &str = "
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: CircuitBreaker
+metadata: {name: calm, namespace: default}
+spec: {selector: {}}
+---
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: FaultInjection
+metadata: {name: shake, namespace: default}
+spec: {selector: {}, disabled: true}
+";
 
 /// One right, or one use of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -224,7 +237,8 @@ fn asked(world: &World) -> (BTreeSet<Right>, BTreeSet<String>) {
 async fn every_right_is_used_and_none_is_missing() {
     let policy = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(policy.path(), AUDIT).unwrap();
-    let manifests = federated("alpha", "east", &[("east", &["old"])]);
+    let shard = federated("alpha", "east", &[("east", &["old"])]);
+    let manifests = format!("{shard}{POLICIES}");
     let world = World::start(Plan {
         members: &["east"],
         namespaces: &["east/old"],

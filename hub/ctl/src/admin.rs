@@ -1,10 +1,12 @@
-//! One GET of a program's admin server. Called by `router` and, while a fleet starts, by `dev`.
+//! One question to a program's admin server. Called by `router` and, while a fleet starts, by `dev`.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http::Request;
+use http::header::{CONTENT_TYPE, HOST};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::net::TcpStream;
@@ -15,12 +17,20 @@ const ANSWER_MAX: usize = 64 << 20;
 
 /// One GET of an admin server: plain HTTP, bounded in time and size.
 pub(crate) async fn get(address: &str, path_and_query: &str) -> anyhow::Result<(u16, Bytes)> {
+    exchange(address, Request::get(path_and_query), Bytes::new()).await
+}
+
+/// One POST of JSON, in the same way.
+pub(crate) async fn post(address: &str, path_and_query: &str, json: Vec<u8>) -> anyhow::Result<(u16, Bytes)> {
+    let request = Request::post(path_and_query).header(CONTENT_TYPE, "application/json");
+    exchange(address, request, json.into()).await
+}
+
+async fn exchange(address: &str, request: http::request::Builder, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
     let exchange = async {
         let stream = TcpStream::connect(address).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let request = http::Request::get(path_and_query)
-            .header(http::header::HOST, address)
-            .body(Empty::<Bytes>::new())?;
+        let request = request.header(HOST, address).body(Full::new(body))?;
         let answer = async move {
             let response = sender.send_request(request).await?;
             let code = response.status().as_u16();

@@ -60,7 +60,8 @@ pub(crate) async fn run(args: &ApplyArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn documents(file: &Path) -> anyhow::Result<Vec<DynamicObject>> {
+/// The objects of a file, or of what comes in.
+pub(crate) fn documents(file: &Path) -> anyhow::Result<Vec<DynamicObject>> {
     let origin = file.display().to_string();
     let yaml = if origin == STDIN {
         let mut yaml = String::new();
@@ -104,7 +105,7 @@ fn told(objects: &[DynamicObject], verdicts: &[Verdict], dry_run: DryRun) -> Tol
 }
 
 /// As names of policies are written everywhere else: `CircuitBreaker/ops/runaway`.
-fn name_of(object: &DynamicObject) -> String {
+pub(crate) fn name_of(object: &DynamicObject) -> String {
     let kind = object.types.as_ref().map_or("object", |types| types.kind.as_str());
     match object.namespace() {
         Some(namespace) => format!("{kind}/{namespace}/{}", object.name_any()),

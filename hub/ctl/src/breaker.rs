@@ -1,70 +1,88 @@
 //! `portolanctl breaker open|close|reset`: what people say of a member's breakers, for every router, by way of its
-//! MemberCluster.
+//! MemberCluster; and of a rule of a CircuitBreaker, see `rule`.
+
+mod rule;
 
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Error as KubeError};
 use portolan_crds::duration::format_duration;
 use portolan_crds::{HandState, HeldBreaker, LONGEST_BY_HAND, MemberCluster, TrafficClass};
 use serde_json::json;
 
-use crate::cli::{BreakerCommand, HoldArgs, ResetArgs};
+use crate::cli::{BreakerCommand, CloseArgs, Closed, HeldArgs, HoldArgs};
 use crate::hub;
+use crate::whoami::whoami;
 
 /// Of a name, in bytes (spec.breaker.byHand[].by).
 const MAX_BY: usize = 256;
 /// Tries at an object that others write meanwhile.
 const TRIES: usize = 5;
+/// How long a member's breakers are held closed unless something else is said.
+const CLOSED_FOR: Duration = Duration::from_hours(1);
 
 pub(crate) async fn run(command: &BreakerCommand) -> anyhow::Result<()> {
-    let (state, which, lasts) = match command {
-        BreakerCommand::Open(HoldArgs { which, lasts }) => (HandState::Open, which, Some(*lasts)),
-        BreakerCommand::Close(HoldArgs { which, lasts }) => (HandState::Closed, which, Some(*lasts)),
-        BreakerCommand::Reset(which) => (HandState::Reset, which, None),
-    };
+    match command {
+        BreakerCommand::Open(HoldArgs { held, lasts }) => hold(HandState::Open, held, Some(*lasts)).await,
+        BreakerCommand::Close(args) => close(args).await,
+        BreakerCommand::Reset(args) => hold(HandState::Reset, &args.held, None).await,
+    }
+}
+
+async fn close(args: &CloseArgs) -> anyhow::Result<()> {
+    match &args.what {
+        Closed::Member(member) => {
+            let Some(reason) = args.reason.clone() else {
+                bail!("--reason is needed for a member's breakers: whoever looks is told why they are held");
+            };
+            let held = HeldArgs {
+                member: member.clone(),
+                class: args.class,
+                reason,
+                hub: args.hub.clone(),
+            };
+            hold(HandState::Closed, &held, Some(args.lasts.unwrap_or(CLOSED_FOR))).await
+        }
+        Closed::Rule(_) if args.class.is_some() || args.lasts.is_some() => {
+            bail!("--class and --for are for a member's breakers: a rule is closed once, for all that it counts")
+        }
+        Closed::Rule(rule) => {
+            let hub = hub::of(&args.hub).await?;
+            rule::close(&hub, rule, args.reason.as_deref()).await
+        }
+    }
+}
+
+async fn hold(state: HandState, args: &HeldArgs, lasts: Option<Duration>) -> anyhow::Result<()> {
     if lasts.is_some_and(|lasts| lasts.is_zero() || lasts > LONGEST_BY_HAND) {
         bail!("--for must be longer than nothing and at most 720h");
     }
-    let hub = hub::client(&which.hub, which.dir.as_deref()).await?;
+    let hub = hub::of(&args.hub).await?;
     let now = Timestamp::from_second(Timestamp::now().as_second()).context("now is a time")?;
     let until = lasts
         .map(|lasts| now.saturating_add(lasts))
         .transpose()
         .context("--for is too long")?;
     let held = HeldBreaker {
-        traffic_class: which.class,
+        traffic_class: args.class,
         state,
-        reason: which.reason.clone(),
-        by: who(&hub).await,
+        reason: args.reason.clone(),
+        by: whoami(&hub, MAX_BY).await,
         since: Some(Time(now)),
         until: until.map(Time),
     };
-    say(&hub, which, &held).await?;
-    println!("{}", words(which, &held));
+    say(&hub, &args.member, &held).await?;
+    println!("{}", words(&args.member, &held));
     Ok(())
 }
 
-/// As whom the hub's API server knows who asks; empty if it does not say.
-async fn who(hub: &Client) -> String {
-    let reviews = Api::<SelfSubjectReview>::all(hub.clone());
-    let review = reviews
-        .create(&PostParams::default(), &SelfSubjectReview::default())
-        .await;
-    let user = review.ok().and_then(|review| review.status?.user_info?.username);
-    let mut user = user.unwrap_or_default();
-    user.truncate(user.floor_char_boundary(MAX_BY));
-    user
-}
-
 /// Puts it in the place of what was said of the same class.
-async fn say(hub: &Client, which: &ResetArgs, held: &HeldBreaker) -> anyhow::Result<()> {
+async fn say(hub: &Client, name: &str, held: &HeldBreaker) -> anyhow::Result<()> {
     let members = Api::<MemberCluster>::all(hub.clone());
-    let name = &which.member;
     let cannot = || format!("cannot write MemberCluster {name}");
     for _ in 0..TRIES {
         let Some(member) = members.get_opt(name).await.with_context(cannot)? else {
@@ -98,8 +116,7 @@ fn said(all: &mut Vec<HeldBreaker>, held: &HeldBreaker) {
     all.push(held.clone());
 }
 
-fn words(which: &ResetArgs, held: &HeldBreaker) -> String {
-    let member = &which.member;
+fn words(member: &str, held: &HeldBreaker) -> String {
     let of = match held.traffic_class {
         Some(class) => format!("{member}'s {class:?} breaker"),
         None => format!("{member}'s breakers, but for TokenReview,"),

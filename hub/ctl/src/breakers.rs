@@ -1,23 +1,21 @@
 //! `portolanctl breakers`: which are not closed, in which router, since when and why, once or for as long as one looks.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
-use portolan_crds::duration::format_duration;
 use portolan_crds::{HandState, MemberCluster};
 
 use crate::cli::{BreakersArgs, Output};
 use crate::connect::list;
 use crate::hub;
-use crate::table::Table;
+use crate::table::{Table, age};
 
 pub(crate) async fn run(args: &BreakersArgs) -> anyhow::Result<()> {
-    let hub = hub::client(&args.hub, args.dir.as_deref()).await?;
+    let hub = hub::of(&args.hub).await?;
     if !args.watch {
         return args.output.print(&list::<MemberCluster>(&hub).await?, |members| {
             report(members, Timestamp::now())
@@ -95,8 +93,7 @@ fn report(members: &[MemberCluster], now: Timestamp) -> String {
     }
     let mut table = Table::new(&["MEMBER", "CLASS", "ROUTER", "STATE", "SINCE", "REASON"]);
     for (member, class, router, state, since, reason) in facts {
-        let since = since.and_then(|since| u64::try_from(now.as_second() - since.0.as_second()).ok());
-        let since = since.map(|seconds| format_duration(Duration::from_secs(seconds)));
+        let since = since.map(|since| age(now, since.0));
         table.row(vec![member, class, router, state, since.unwrap_or_default(), reason]);
     }
     table.to_string()

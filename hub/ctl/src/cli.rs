@@ -14,11 +14,15 @@ use serde::Serialize;
 mod apply;
 mod breaker;
 mod ca;
+mod faults;
+mod policies;
 mod router;
 
 pub(crate) use self::apply::{ApplyArgs, DryRun};
-pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, HoldArgs, ResetArgs};
+pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, CloseArgs, Closed, HeldArgs, HoldArgs, RuleName};
 pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
+pub(crate) use self::faults::{FaultsArgs, FaultsCommand};
+pub(crate) use self::policies::{PoliciesCommand, PolicyName, StatusArgs, TryArgs};
 pub(crate) use self::router::{ForgetArgs, RouterCommand};
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
@@ -45,7 +49,7 @@ pub(crate) enum Command {
     Kubeconfig(KubeconfigArgs),
     /// Make a bootstrap token for a gateway router
     RouterToken(RouterTokenArgs),
-    /// Show members, shards, callers, routers, or kinds that not all members serve
+    /// Show members, shards, callers, routers, policies, or kinds that not all members serve
     Get(GetArgs),
     /// Forget a router that is gone or was stolen
     Router {
@@ -54,11 +58,19 @@ pub(crate) enum Command {
     },
     /// Show breakers that are not closed, and those that are held by hand
     Breakers(BreakersArgs),
-    /// Hold a member's breakers open or closed, or set them back, in every router
+    /// Hold a member's breakers open or closed, or set them back, in every router; close a policy's rule
     Breaker {
         #[command(subcommand)]
         command: BreakerCommand,
     },
+    /// Show how the rules of CircuitBreakers and FaultInjections stand, or what they would have done
+    #[command(visible_alias = "policy")]
+    Policies {
+        #[command(subcommand)]
+        command: PoliciesCommand,
+    },
+    /// Show whether ordered faults happen; stop all of them, or let them happen again
+    Faults(FaultsArgs),
     /// Show the hub's CA, or replace it by another without an outage
     Ca {
         #[command(subcommand)]
@@ -110,12 +122,13 @@ Examples:
   $ portolanctl ledger adopt --hub-kubeconfig hub.kubeconfig --member east=east.kubeconfig --yes";
 
 const GET_HELP: &str = "\
-Clusters, shards, callers and routers are the hub's to tell: --hub-kubeconfig FILE, or --dir DIR.
+All but kinds are the hub's to tell: --hub-kubeconfig FILE, or --dir DIR.
 Kinds are a router's to tell: --router-admin HOST:PORT, or --dir DIR.
 
 Examples:
   $ portolanctl get shards --hub-kubeconfig hub.kubeconfig
   $ portolanctl get clusters --dir fleet    # the fleet that `dev up --dir fleet` started
+  $ portolanctl get policies -o wide        # CircuitBreakers and FaultInjections
   $ portolanctl get kinds --dir fleet       # what its members do not all serve alike";
 
 /// Where the hub answers questions about writes.
@@ -172,6 +185,16 @@ pub(crate) struct HubArgs {
     /// Kubeconfig of the hub cluster; its current context is used [default: as kubectl finds it]
     #[arg(long, env = "PORTOLAN_HUB_KUBECONFIG", value_name = "FILE")]
     pub(crate) hub_kubeconfig: Option<PathBuf>,
+}
+
+/// Which cluster is the hub, also by the folder of a fleet.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FleetHubArgs {
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    /// Folder of a fleet of `dev up`, whose hub is asked
+    #[arg(long, value_name = "DIR", conflicts_with = "hub_kubeconfig")]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -323,6 +346,8 @@ pub(crate) enum GetWhat {
     Callers,
     /// Routers that enrolled: what they see, when they were seen last
     Routers,
+    /// CircuitBreakers and FaultInjections: conditions, whom they reach, what they did
+    Policies,
     /// Kinds that the members of a shard do not all serve alike
     Kinds,
 }

@@ -35,6 +35,7 @@ fn report(answer: &Value) -> String {
     let mut plan = plan(&answer["plan"]).into_iter();
     lines.extend(plan.next().map(|first| format!("plan     {first}")));
     lines.extend(plan.map(|leg| format!("  {leg}")));
+    lines.extend(policies(&answer["policies"]));
     lines.push("why".into());
     for reason in answer["why"].as_array().into_iter().flatten() {
         let reason = text(reason);
@@ -66,6 +67,46 @@ fn caller(caller: &Value) -> String {
         pod.join("/"),
         text(&caller["serviceAccount"])
     )
+}
+
+/// The rules of policies that it meets, and what they would say to it now. Nothing where none is asked: of people, and of what
+/// no member is asked. A rule that refuses is told as such by the router.
+fn policies(policies: &Value) -> Vec<String> {
+    let each = |kind: &str| {
+        policies[kind]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+            .to_vec()
+    };
+    let (limits, breakers, faults) = (each("limits"), each("breakers"), each("faults"));
+    if policies.is_null() {
+        return Vec::new();
+    }
+    if limits.is_empty() && breakers.is_empty() && faults.is_empty() {
+        return vec!["policies meets no rule of any".to_owned()];
+    }
+    let name = |rule: &Value| format!("{}/{}", text(&rule["policy"]), text(&rule["rule"]));
+    let mut lines = vec![match policies["refusedBy"].as_str() {
+        Some(rule) => format!("policies refused by {rule}"),
+        None => "policies no rule refuses it".to_owned(),
+    }];
+    lines.extend(limits.iter().map(|limit| {
+        let shared = if limit["shared"] == true { ", shared" } else { "" };
+        let tokens = limit["tokens"]
+            .as_u64()
+            .map(|tokens| format!("; costs {} of {tokens} tokens", limit["cost"]));
+        let trigger = text(&limit["triggerPolicy"]);
+        format!(
+            "  {} ({trigger}{shared}): {}{}",
+            name(limit),
+            text(&limit["says"]),
+            tokens.unwrap_or_default()
+        )
+    }));
+    let others = breakers.iter().chain(&faults);
+    lines.extend(others.map(|rule| format!("  {}: {}", name(rule), text(&rule["says"]))));
+    lines
 }
 
 /// The kind of plan, then a line for each member that is asked.
@@ -235,6 +276,27 @@ mod tests {
         for (plan, line) in cases {
             assert_eq!(told(&plan)[2], line);
         }
+    }
+
+    #[test]
+    fn rules_of_policies_are_told_with_what_they_would_say() {
+        let policy = "CircuitBreaker/ops/calm";
+        let limit = |rule: &str, says: &str| json!({"policy": policy, "rule": rule, "triggerPolicy": "Normal", "shared": rule == "reads", "cost": 1, "tokens": 7, "says": says});
+        let met = json!({
+            "limits": [limit("deletes", "opened until it is closed by hand"), limit("reads", "passes")],
+            "breakers": [{"policy": policy, "rule": "west-fails@west", "state": "closed", "says": "passes"}],
+            "refusedBy": "CircuitBreaker/ops/calm/deletes",
+        });
+        let lines = [
+            "policies refused by CircuitBreaker/ops/calm/deletes",
+            "  CircuitBreaker/ops/calm/deletes (Normal): opened until it is closed by hand; costs 1 of 7 tokens",
+            "  CircuitBreaker/ops/calm/reads (Normal, shared): passes; costs 1 of 7 tokens",
+            "  CircuitBreaker/ops/calm/west-fails@west: passes",
+        ];
+        assert_eq!(policies(&met), lines);
+        let none = json!({"limits": [], "breakers": [], "refusedBy": null});
+        assert_eq!(policies(&none), ["policies meets no rule of any"]);
+        assert!(policies(&Value::Null).is_empty(), "of a person, and by an older router");
     }
 
     #[test]

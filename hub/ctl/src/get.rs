@@ -1,5 +1,7 @@
-//! `portolanctl get clusters|shards|callers|routers`: what the hub decided, from the status of its objects. Kinds are a
+//! `portolanctl get clusters|shards|callers|routers|policies`: what the hub decided, from the status of its objects. Kinds are a
 //! router's to tell, see `kinds`.
+
+mod policies;
 
 use std::fmt::Write as _;
 
@@ -39,6 +41,7 @@ pub(crate) async fn run(args: &GetArgs) -> anyhow::Result<()> {
             args.output.print(&callers_of(&configs), |all| callers(all, &configs))
         }
         GetWhat::Routers => args.output.print(&list::<Router>(&hub().await?).await?, routers),
+        GetWhat::Policies => policies::run(&hub().await?, args.output).await,
         GetWhat::Kinds => kinds::run(&args.router, args.output).await,
     }
 }

@@ -4,13 +4,18 @@ use std::path::{Path, PathBuf};
 
 use kube::Client;
 
-use crate::cli::HubArgs;
+use crate::cli::{FleetHubArgs, HubArgs};
 use crate::connect::connect;
 use crate::dev::fleet::Fleet;
 
 /// Connects to it. `dir`: of the fleet.
 pub(crate) async fn client(hub: &HubArgs, dir: Option<&Path>) -> anyhow::Result<Client> {
     Ok(connect("the hub", kubeconfig(hub, dir)?.as_deref()).await?.client)
+}
+
+/// The same, as most commands are told it.
+pub(crate) async fn of(args: &FleetHubArgs) -> anyhow::Result<Client> {
+    client(&args.hub, args.dir.as_deref()).await
 }
 
 /// The one that was given, else that of the fleet in `dir`, else (`None`) kubectl's.

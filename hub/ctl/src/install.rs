@@ -21,6 +21,8 @@ use crate::hub_ca;
 const HUB_RBAC: &str = include_str!("../../../deploy/hub/rbac.yaml");
 const HUB_ROLES: &str = include_str!("../../../deploy/hub/roles.yaml");
 const HUB_WEBHOOK: &str = include_str!("../../../deploy/hub/webhook.yaml");
+/// At the end of `--webhook-url`.
+const AUTHORS_PATH: &str = "/shardingconfigs";
 const CRD_PATIENCE: Duration = Duration::from_secs(30);
 const CRD_POLL: Duration = Duration::from_millis(100);
 
@@ -62,7 +64,7 @@ pub(crate) fn rbac() -> anyhow::Result<Vec<DynamicObject>> {
     Ok(objects)
 }
 
-/// Has the API server ask the hub about writes of ShardingConfigs: at `url`, else by the Service. Without the hub's CA it
+/// Has the API server ask the hub about writes of ShardingConfigs and policies: at `url`, else by the Service. Without the hub's CA it
 /// trusts no answer, and refuses all.
 pub(crate) fn authors(url: Option<&str>, ca_pem: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
     let mut objects = apply::parse("deploy/hub/webhook.yaml", HUB_WEBHOOK)?;
@@ -70,14 +72,31 @@ pub(crate) fn authors(url: Option<&str>, ca_pem: Option<&str>) -> anyhow::Result
         objects.retain(|object| object.types.as_ref().is_none_or(|types| types.kind != "Service"));
     }
     let webhook = objects.last_mut().context("the webhook is the last")?;
-    let client = &mut webhook.data["webhooks"][0]["clientConfig"];
+    let webhooks = webhook.data["webhooks"].as_array_mut().context("it has webhooks")?;
     if let Some(url) = url {
-        *client = json!({"url": url});
+        webhooks.retain_mut(|webhook| {
+            let client = &mut webhook["clientConfig"];
+            let found = beside(url, client["service"]["path"].as_str().unwrap_or_default());
+            *client = json!({"url": found});
+            found.is_some()
+        });
     }
-    if let Some(pem) = ca_pem {
-        client["caBundle"] = json!(STANDARD.encode(pem));
+    for webhook in webhooks {
+        let client = &mut webhook["clientConfig"];
+        if let Some(pem) = ca_pem {
+            client["caBundle"] = json!(STANDARD.encode(pem));
+        }
     }
     Ok(objects)
+}
+
+/// Where the hub is asked at `path`, by the `url` at which it is asked who may write ShardingConfigs. Behind one that is
+/// another's nobody knows: policies are judged once they are stored, as ever.
+fn beside(url: &str, path: &str) -> Option<String> {
+    match url.strip_suffix(AUTHORS_PATH) {
+        Some(hub) => Some(format!("{hub}{path}")),
+        None => (path == AUTHORS_PATH).then(|| url.to_owned()),
+    }
 }
 
 /// Has the API server trust these CAs where it asks the hub, wherever that is; false if it does not ask it.
@@ -119,10 +138,12 @@ mod tests {
 
     #[test]
     fn the_hub_is_asked_where_it_is() {
-        let client = |objects: &[DynamicObject]| objects[objects.len() - 1].data["webhooks"][0]["clientConfig"].clone();
+        let client = |objects: &[DynamicObject], webhook: usize| {
+            objects[objects.len() - 1].data["webhooks"][webhook]["clientConfig"].clone()
+        };
         let objects = authors(None, None).unwrap();
         assert_eq!(objects.len(), 2);
-        let service = client(&objects);
+        let service = client(&objects, 0);
         assert_eq!(
             (&service["service"]["port"], &service["caBundle"]),
             (&json!(7445), &json!(null))
@@ -130,8 +151,15 @@ mod tests {
         let objects = authors(Some("https://h:1/shardingconfigs"), Some("pem")).unwrap();
         assert_eq!(objects.len(), 1);
         assert_eq!(
-            client(&objects),
+            client(&objects, 0),
             json!({"url": "https://h:1/shardingconfigs", "caBundle": "cGVt"})
         );
+        assert_eq!(
+            client(&objects, 1),
+            json!({"url": "https://h:1/policies", "caBundle": "cGVt"})
+        );
+        let objects = authors(Some("https://gate/hub"), None).unwrap();
+        assert_eq!(client(&objects, 0), json!({"url": "https://gate/hub"}));
+        assert_eq!(client(&objects, 1), json!(null));
     }
 }

@@ -16,6 +16,7 @@ use portolan_crds::names::check_dns_label;
 use portolan_crds::{Endpoint, MemberCluster, MemberClusterSpec, labels, validate, validate_member};
 use serde_json::{Value, json};
 
+use crate::admission::Policies;
 use crate::apply::{self, MANAGER};
 use crate::bootstrap::{self, Subject};
 use crate::cli::JoinArgs;
@@ -23,7 +24,6 @@ use crate::connect::{Cluster, connect};
 use crate::grant::{Grants, WRITES_OF_OTHERS};
 use crate::hub_ca;
 use crate::label_kinds::LabelKinds;
-use crate::policies::Policies;
 
 const MEMBER_RBAC: &str = include_str!("../../../deploy/member/rbac.yaml");
 

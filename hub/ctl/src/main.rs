@@ -9,6 +9,7 @@
 
 mod acceptance;
 mod admin;
+mod admission;
 mod apply;
 mod apply_files;
 mod bootstrap;
@@ -19,6 +20,7 @@ mod cli;
 mod connect;
 mod dev;
 mod explain;
+mod faults;
 mod forget;
 mod get;
 mod grant;
@@ -37,6 +39,7 @@ mod sentence;
 mod strict;
 mod table;
 mod watch_state;
+mod whoami;
 
 use clap::Parser;
 
@@ -69,6 +72,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
         },
         Command::Breakers(args) => breakers::run(&args).await,
         Command::Breaker { command } => breaker::run(&command).await,
+        Command::Policies { command } => policies::run(&command).await,
+        Command::Faults(args) => faults::run(&args).await,
         Command::Ca { command } => match command {
             CaCommand::Show(args) => ca::show(&args).await,
             CaCommand::Rotate(args) => ca::rotate(&args).await,

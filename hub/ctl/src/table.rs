@@ -1,5 +1,16 @@
 //! Plain tables in the manner of kubectl: upper-case heads, columns as wide as needed, three spaces between.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use portolan_crds::duration::format_duration;
+
+/// Whole seconds since then, as people write them; a clock that is behind says 0s.
+pub(crate) fn age(now: Timestamp, since: Timestamp) -> String {
+    let seconds = u64::try_from(now.as_second() - since.as_second()).unwrap_or_default();
+    format_duration(Duration::from_secs(seconds))
+}
+
 /// Rows under a head; every row has as many cells as the head.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use portolan_crds::{Selector, ShardName};
 use portolan_wire::v1;
 
+use super::policies::Holders;
 use super::wanted::allows;
 use super::{Accepted, Compiled, Ref, World};
 use crate::facts::{Facts, MemberObject};
@@ -13,7 +14,7 @@ use crate::facts::{Facts, MemberObject};
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
 /// Adds a view for each caller that agents have reported, and says of which members none have been.
-pub(super) fn render(world: &mut World, facts: &Facts) {
+pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>) {
     for (cluster, member) in facts.members.iter().filter(|(_, member)| member.accept) {
         let callers = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref());
         let Some(callers) = callers else {
@@ -27,7 +28,7 @@ pub(super) fn render(world: &mut World, facts: &Facts) {
             .values()
             .filter(|caller| !ENDED.contains(&caller.phase.as_str()))
         {
-            add_view(world, (cluster, member), caller);
+            add_view(world, (cluster, member), caller, holders);
         }
     }
 }
@@ -63,7 +64,12 @@ fn labels_of(caller: &v1::CallerFact) -> BTreeMap<String, String> {
     labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn add_view(world: &mut World, (cluster, member): (&str, &MemberObject), caller: &v1::CallerFact) {
+fn add_view(
+    world: &mut World,
+    (cluster, member): (&str, &MemberObject),
+    caller: &v1::CallerFact,
+    holders: &mut Holders<'_>,
+) {
     let mut shards: Vec<ShardName> = shards_of(world, cluster, caller);
     shards.retain(|shard| allows(member, shard));
     // Routers compare a token's ServiceAccount with the view's: an agent that names another helps nobody.
@@ -91,7 +97,7 @@ fn add_view(world: &mut World, (cluster, member): (&str, &MemberObject), caller:
         service_account: caller.service_account.clone(),
         shards: shards.iter().map(ToString::to_string).collect(),
         created_unix_seconds: caller.created_unix_seconds,
-        policies: Vec::new(),
+        policies: holders.hold(&mut world.policies, cluster, caller),
     };
     for name in shards {
         world.callers.entry(name).or_default().insert(view.clone());

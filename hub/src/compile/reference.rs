@@ -10,6 +10,8 @@ use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 use sha2::{Digest, Sha256};
 
+use crate::facts::PolicyName;
+
 /// Bytes of a version, printed in hex: enough that no two contents of a fleet's life collide.
 const VERSION_BYTES: usize = 16;
 
@@ -23,6 +25,7 @@ pub(crate) enum Ref {
     Shard(ShardName),
     View { home: String, pod_uid: String },
     Credential { cluster: String, identity: String },
+    Policy(PolicyName),
 }
 
 /// One resource as it is sent. `Arc`: a transaction of each router shares it.
@@ -51,10 +54,11 @@ impl Ref {
             Self::Shard(_) => ResourceKind::Shard,
             Self::View { .. } => ResourceKind::CallerView,
             Self::Credential { .. } => ResourceKind::Credential,
+            Self::Policy(_) => ResourceKind::Policy,
         }
     }
 
-    /// The member cluster whose facts it is made of; a shard is made of none.
+    /// The member cluster whose facts it is made of; shards and policies are made of none.
     pub(crate) fn cluster(&self) -> Option<&str> {
         match self {
             Self::Target(cluster)
@@ -63,7 +67,7 @@ impl Ref {
             | Self::Ownership { cluster, .. }
             | Self::Credential { cluster, .. }
             | Self::View { home: cluster, .. } => Some(cluster),
-            Self::Shard(_) => None,
+            Self::Shard(_) | Self::Policy(_) => None,
         }
     }
 
@@ -81,6 +85,7 @@ impl Ref {
             Self::Target(cluster) | Self::Identity(cluster) | Self::Coverage(cluster) => cluster.clone(),
             Self::Ownership { cluster, shard } => format!("{cluster}/{shard}"),
             Self::Shard(shard) => shard.to_string(),
+            Self::Policy(policy) => policy.to_string(),
             Self::View { home, pod_uid } => format!("{home}/{pod_uid}"),
             Self::Credential { cluster, identity } => format!("{cluster}/{identity}"),
         };
@@ -117,7 +122,8 @@ impl Ref {
                 let identity = identity.to_owned();
                 Self::Credential { cluster, identity }
             }
-            ResourceKind::Policy | ResourceKind::Unspecified => return None,
+            ResourceKind::Policy => Self::Policy(name.parse().ok()?),
+            ResourceKind::Unspecified => return None,
         })
     }
 }
@@ -173,10 +179,24 @@ mod tests {
                 pod_uid: "p".to_owned(),
             },
             Ref::gateway_credential("east"),
+            Ref::Policy("CircuitBreaker/ops/calm".parse().unwrap()),
+            Ref::Policy("FaultInjection/ops/a.b".parse().unwrap()),
         ];
         for name in names {
             assert_eq!(Ref::from_wire(&name.to_wire()), Some(name));
         }
         assert_eq!(Ref::from_wire(&v1::ResourceRef::default()), None);
+        for name in [
+            "CircuitBreaker/ops",
+            "Shard/ops/a",
+            "CircuitBreaker/ops/a/b",
+            "FaultInjection//a",
+        ] {
+            let wire = v1::ResourceRef {
+                kind: ResourceKind::Policy.into(),
+                name: name.to_owned(),
+            };
+            assert_eq!(Ref::from_wire(&wire), None, "{name}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 
 use super::{Compiled, Ref, World};
+use crate::facts::PolicyName;
 
 /// A router's part of one world.
 #[derive(Debug)]
@@ -21,12 +22,16 @@ pub(crate) enum Scope {
 pub(crate) struct Part {
     shards: BTreeSet<ShardName>,
     views: BTreeSet<Ref>,
+    /// Those that hold one of these callers.
+    policies: BTreeSet<PolicyName>,
     /// Members that the shards use: theirs, homes of callers, primaries.
     clusters: BTreeSet<String>,
     /// Whether tokens that may act as others are among it.
     gateway: bool,
     /// Which shard is the router's is not known yet: what it holds is neither renewed nor taken away.
     uncertain: bool,
+    /// Not all of its callers are known yet: no policy is taken away.
+    uncertain_callers: bool,
 }
 
 impl Scope {
@@ -44,12 +49,15 @@ impl Scope {
             Ref::Target(cluster) | Ref::Identity(cluster) | Ref::Coverage(cluster) => part.clusters.contains(cluster),
             Ref::Ownership { shard, .. } | Ref::Shard(shard) => part.shards.contains(shard),
             Ref::View { .. } => part.views.contains(name),
+            Ref::Policy(policy) => part.policies.contains(policy),
             Ref::Credential { cluster, .. } => part.gateway && part.clusters.contains(cluster),
         }
     }
 
-    pub(crate) fn is_uncertain(&self) -> bool {
-        matches!(self, Self::Part(part) if part.uncertain)
+    /// Whether it cannot be said yet that the router may not see what it does not see.
+    pub(crate) fn is_uncertain(&self, name: &Ref) -> bool {
+        let Self::Part(part) = self else { return false };
+        part.uncertain || (part.uncertain_callers && matches!(name, Ref::Policy(_)))
     }
 }
 
@@ -78,6 +86,7 @@ impl Part {
         }
         let homes = part.views.iter().filter_map(Ref::cluster).map(str::to_owned);
         part.clusters.extend(homes);
+        part.add_policies(world);
         part
     }
 
@@ -102,7 +111,21 @@ impl Part {
             }
         }
         part.uncertain = part.views.is_empty() && world.is_unknown(ResourceKind::CallerView, &pod.cluster);
+        part.add_policies(world);
         part
+    }
+
+    /// The policies that hold its callers.
+    fn add_policies(&mut self, world: &World) {
+        for view in &self.views {
+            let compiled = world.resources.get(view);
+            if let Some(Body::CallerView(view)) = compiled.and_then(|compiled| compiled.resource.body.as_ref()) {
+                self.policies
+                    .extend(view.policies.iter().filter_map(|name| name.parse().ok()));
+            }
+        }
+        let mut clusters = self.clusters.iter();
+        self.uncertain_callers = clusters.any(|cluster| world.is_unknown(ResourceKind::CallerView, cluster));
     }
 
     /// A shard and its members; an empty name is the home cluster, which is added with the callers.

@@ -15,6 +15,7 @@ use crate::facts::Token;
 mod fleet;
 mod handover;
 mod laws;
+mod policies;
 mod revisions;
 
 use fleet::*;

@@ -89,7 +89,7 @@ pub(crate) fn unreadable(message: String) -> Problem {
     }
 }
 
-fn section<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Result<T, String> {
+pub(super) fn section<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Result<T, String> {
     match object.data.get(name) {
         None => Ok(T::default()),
         Some(value) => T::deserialize(value).map_err(|error| format!("cannot be read: {error}")),

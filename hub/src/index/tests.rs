@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::*;
 
 mod pace;
+mod policies;
 mod unready;
 
 fn object(kind: &ApiResource, name: &str, spec: Value) -> DynamicObject {

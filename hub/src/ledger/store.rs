@@ -170,6 +170,11 @@ impl Store {
         Ok(())
     }
 
+    /// Of this hub: each that starts has a higher one.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
     /// Whether the next commit may begin.
     pub(crate) fn is_due(&self) -> bool {
         self.paid_at <= Instant::now() + BURST

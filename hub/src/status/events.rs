@@ -1,9 +1,11 @@
-//! Events on MemberClusters: that a router's breaker opened or closed. Caller: `status`, when it has written that.
+//! Events on MemberClusters: that a router's breaker opened or closed; and how Events are made and written. Callers:
+//! `status`, when it has written what they tell, `rule_events`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _};
 use portolan_crds::{BreakerState, BreakerStatus, MemberCluster, MemberClusterSpec, TrafficClass};
@@ -16,21 +18,45 @@ const CONCURRENCY: usize = 8;
 const MAX_NOTE: usize = 1000;
 const MAX_ACTION: usize = 128;
 
+/// Writes Events.
+pub(super) struct Publisher(Recorder);
+
+impl Publisher {
+    pub(super) fn new(client: Client) -> Self {
+        let reporter = Reporter {
+            controller: "portolan-hub".to_owned(),
+            instance: None,
+        };
+        Self(Recorder::new(client, reporter))
+    }
+
+    /// All of them within one time-out: statuses wait for this.
+    pub(super) async fn publish(&self, events: Vec<(Event, ObjectReference)>) {
+        let recorder = &self.0;
+        let publish = |(event, of)| async move { recorder.publish(&event, &of).await };
+        let publishing = stream::iter(events).map(publish).buffer_unordered(CONCURRENCY);
+        let failures = publishing.filter_map(|published| async { published.err() }).take(1);
+        if let Ok(failures) = tokio::time::timeout(TIMEOUT, failures.collect::<Vec<_>>()).await {
+            for error in failures {
+                tracing::warn!(%error, "Events are not written");
+            }
+        } else {
+            tracing::warn!("Events are not written in time");
+        }
+    }
+}
+
 /// Tells of breakers, each change once.
 pub(super) struct BreakerEvents {
-    recorder: Recorder,
+    publisher: Publisher,
     /// What is told of, by member. Of a member that is not here nothing was told by this process.
     told: BTreeMap<String, Vec<BreakerStatus>>,
 }
 
 impl BreakerEvents {
     pub(super) fn new(client: Client) -> Self {
-        let reporter = Reporter {
-            controller: "portolan-hub".to_owned(),
-            instance: None,
-        };
         Self {
-            recorder: Recorder::new(client, reporter),
+            publisher: Publisher::new(client),
             told: BTreeMap::new(),
         }
     }
@@ -59,18 +85,7 @@ impl BreakerEvents {
             events.extend(changes(&before, &now).into_iter().map(|event| (event, member.clone())));
             self.told.insert(cluster.to_owned(), now);
         }
-        let recorder = &self.recorder;
-        let publish = |(event, member)| async move { recorder.publish(&event, &member).await };
-        // All of them within one time-out: statuses wait for this.
-        let publishing = stream::iter(events).map(publish).buffer_unordered(CONCURRENCY);
-        let failures = publishing.filter_map(|published| async { published.err() }).take(1);
-        if let Ok(failures) = tokio::time::timeout(TIMEOUT, failures.collect::<Vec<_>>()).await {
-            for error in failures {
-                tracing::warn!(%error, "Events of breakers are not written");
-            }
-        } else {
-            tracing::warn!("Events of breakers are not written in time");
-        }
+        self.publisher.publish(events).await;
     }
 
     /// Members that are gone have nothing to be told of.
@@ -90,26 +105,27 @@ fn changes(before: &[BreakerStatus], after: &[BreakerStatus]) -> Vec<Event> {
     let opened = after.iter().filter(|(key, _)| !before.contains_key(key));
     let opened = opened.map(|((router, class), reason)| {
         let note = format!("the {class:?} breaker of router {router} is open: {reason}");
-        event(EventType::Warning, "BreakerOpened", (router, *class, reason), note)
+        let action = format!("{class:?}/{router} {reason}");
+        event(EventType::Warning, "BreakerOpened", &action, note)
     });
     let closed = before.keys().filter(|key| !after.contains_key(key));
     let closed = closed.map(|(router, class)| {
         let note = format!("the {class:?} breaker of router {router} is closed, or the router is gone");
-        event(EventType::Normal, "BreakerClosed", (router, *class, ""), note)
+        event(EventType::Normal, "BreakerClosed", &format!("{class:?}/{router}"), note)
     });
     opened.chain(closed).collect()
 }
 
-fn event(type_: EventType, reason: &str, (router, class, why): (&str, TrafficClass, &str), mut note: String) -> Event {
+/// Events that differ in their action are series of their own: a series keeps its first note.
+pub(super) fn event(type_: EventType, reason: &str, action: &str, mut note: String) -> Event {
     note.truncate(note.floor_char_boundary(MAX_NOTE));
-    // Events that differ in their action are series of their own: a series keeps its first note.
-    let mut action = format!("{class:?}/{router} {why}").trim_end().to_owned();
-    action.truncate(action.floor_char_boundary(MAX_ACTION));
+    let action = action.trim_end();
+    let action = &action[..action.floor_char_boundary(MAX_ACTION)];
     Event {
         type_,
         reason: reason.to_owned(),
         note: Some(note),
-        action,
+        action: action.to_owned(),
         secondary: None,
     }
 }

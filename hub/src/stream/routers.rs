@@ -3,15 +3,14 @@
 //! One transaction is under way at a time; while it is, newer worlds wait, and the next transaction skips what was
 //! missed. A router is told what its certificate says, or the part of it that it asks for, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use portolan_crds::ShardName;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::CURSOR_FORMAT_2;
+use portolan_wire::protocol::{CURSOR_FORMAT_2, POLICIES};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
@@ -22,17 +21,20 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::breakers::{answers, bounded, other_leases};
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
-use crate::acks::{Acks, LedgerPosition, Reported, RouterState};
+use crate::acks::{Acks, LedgerPosition, RouterState};
 use crate::ca::{Authorities, Holder};
-use crate::compile::{Ref, Scope, World};
-use crate::distribute::{Published, Worlds, continue_trace};
-use crate::metrics::{Answer, Metrics, Program};
+use crate::compile::Ref;
+use crate::distribute::Worlds;
+use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::routers::{Enrolled, Routers};
+use crate::shares::Arbiter;
+
+mod hear;
+mod tell;
 
 /// A router that does not answer a transaction by then is not following; its stream is ended, and it comes back.
 const ACK_TIMEOUT: Duration = Duration::from_mins(1);
@@ -51,6 +53,7 @@ const MAX_REVIEWS: usize = 32;
 pub(crate) struct RouterService {
     pub(crate) worlds: Worlds,
     pub(crate) acks: Arc<Acks>,
+    pub(crate) shares: Arc<Arbiter>,
     pub(crate) access: AccessReviewer,
     pub(crate) routers: Routers,
     pub(crate) ca: Arc<Authorities>,
@@ -94,6 +97,7 @@ impl RouterControl for RouterService {
         // From here on: whoever waits no longer, and drops this, must not leave a stream behind that nobody has.
         let left = DisconnectGuard {
             acks: self.acks.clone(),
+            shares: self.shares.clone(),
             router: session.router.clone(),
             epoch: session.epoch,
         };
@@ -103,7 +107,8 @@ impl RouterControl for RouterService {
         let token = self.tasks.token();
         self.tasks.spawn("router-session", async move {
             let stream = session.service.metrics.stream(Program::Router);
-            let ended = token.run_until_cancelled(session.run(inbound, holder)).await;
+            // A box: the future is some kilobytes, and moved.
+            let ended = token.run_until_cancelled(Box::pin(session.run(inbound, holder))).await;
             if let Some(Err(error)) = ended {
                 tracing::info!(router = left.router, %error, "router disconnected");
             }
@@ -146,6 +151,7 @@ fn subscribed(granted: &Subscription, hello: &v1::RouterHello) -> Result<Subscri
 /// all handovers up.
 struct DisconnectGuard {
     acks: Arc<Acks>,
+    shares: Arc<Arbiter>,
     router: String,
     epoch: u64,
 }
@@ -154,6 +160,7 @@ impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         self.acks
             .update(&self.router, self.epoch, |state| state.left = Some(Instant::now()));
+        self.shares.left(&self.router, self.epoch);
     }
 }
 
@@ -179,6 +186,8 @@ struct RouterSession {
     catches_up: Option<u64>,
     /// Whether it was told that it is alone.
     alone: Option<bool>,
+    /// Its shares of limits that routers have together.
+    shares: watch::Receiver<v1::Shares>,
 }
 
 impl RouterSession {
@@ -200,6 +209,7 @@ impl RouterSession {
         let state = RouterState {
             version: hello.version,
             reads_views: hello.capabilities.iter().any(|word| word == CURSOR_FORMAT_2),
+            serves_policies: hello.capabilities.iter().any(|word| word == POLICIES),
             subscription: subscription.clone(),
             seen: LedgerPosition {
                 incarnation: hello.seen_incarnation,
@@ -215,8 +225,10 @@ impl RouterSession {
         };
         let connected = tokio::time::timeout(EARLIER_ENDS_WITHIN, connected).await;
         connected.map_err(|_| one_of_a_name(&router))?;
+        let serves = hello.capabilities.iter().any(|word| word == POLICIES);
         Ok(Self {
             service: service.clone(),
+            shares: service.shares.connected(&router, enrolled.uid(), epoch, serves),
             holding: Holding {
                 router: router.clone(),
                 held,
@@ -278,6 +290,8 @@ impl RouterSession {
                     Err(status) => return Err(end(&self.outbound, status).await),
                 },
                 () = changed_or_later(&mut others) => self.tell_alone().await?,
+                // Without a sender there is nothing to be told: another stream of the router has begun, and this one ends.
+                Ok(()) = self.shares.changed() => self.tell_shares().await?,
                 status = &mut forgotten => return Err(end(&self.outbound, status).await),
                 () = async { drop(none.wait_for(Option::is_none).await) } => {
                     return Err(end(&self.outbound, not_the_hub()).await);
@@ -288,193 +302,6 @@ impl RouterSession {
                 }
             }
         }
-    }
-
-    /// Sends the difference, if there is one.
-    async fn offer(&mut self, world: &World, traceparent: &str) -> Result<(), Status> {
-        let scope = Scope::of(&self.subscription, world);
-        let transaction = self.holding.next(world, &scope);
-        // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
-        if transaction.is_empty() && self.nonce > 0 {
-            self.settled(&transaction);
-            return Ok(());
-        }
-        self.nonce += 1;
-        let span = tracing::info_span!(
-            "push",
-            upserted = transaction.upserts.len(),
-            removed = transaction.removals.len()
-        );
-        let traceparent = continue_trace(&span, traceparent);
-        // Before the first message: from then on the router may serve it.
-        let owners = transaction.upserts.iter().filter_map(|(name, _)| name.owner());
-        let offered = owners.cloned().collect();
-        self.service
-            .acks
-            .update(&self.router, self.epoch, |state| state.offered = offered);
-        for message in transaction.messages(self.nonce, &traceparent) {
-            send(&self.outbound, "router", message).await?;
-        }
-        self.in_flight = Some(InFlight {
-            nonce: self.nonce,
-            transaction,
-            sent: Instant::now(),
-        });
-        Ok(())
-    }
-
-    /// All that was published before it asked is sent: the router reads this after it.
-    async fn caught_up(&mut self) -> Result<(), Status> {
-        let Some(id) = self.catches_up.take() else {
-            return Ok(());
-        };
-        let kind = Some(Told::CaughtUp(v1::CaughtUp { id }));
-        send(&self.outbound, "router", v1::RouterUpdate { kind }).await
-    }
-
-    /// Tells whether another router may have served its callers, if that is news.
-    async fn tell_alone(&mut self) -> Result<(), Status> {
-        let for_seconds = self.service.acks.alone_for(&self.router).as_secs();
-        let alone = Some(for_seconds > 0);
-        if std::mem::replace(&mut self.alone, alone) == alone {
-            return Ok(());
-        }
-        let kind = Some(Told::Alone(v1::Alone { for_seconds }));
-        send(&self.outbound, "router", v1::RouterUpdate { kind }).await
-    }
-
-    /// Tells until when members may have answered any router.
-    async fn tell_last_answers(&self, query: v1::LastAnswersQuery) -> Result<(), Status> {
-        let told_of = self.told_of();
-        let clusters = query.clusters.into_iter().collect::<BTreeSet<_>>().into_iter();
-        let known = clusters.filter(|cluster| told_of(&Ref::Target(cluster.clone())));
-        let now = jiff::Timestamp::now().as_second();
-        let answered = known.filter_map(|cluster| {
-            let until_unix_seconds = self.service.acks.answered_until(&self.router, &cluster, now)?;
-            Some(v1::MemberAnswered {
-                cluster,
-                until_unix_seconds,
-            })
-        });
-        let last = v1::LastAnswers {
-            id: query.id,
-            answered: answered.collect(),
-        };
-        let kind = Some(Told::LastAnswers(last));
-        send(&self.outbound, "router", v1::RouterUpdate { kind }).await
-    }
-
-    async fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
-        match message.kind {
-            Some(Said::Ack(ack)) => {
-                let in_flight = self.answered(ack.nonce, Answer::Ack)?;
-                self.holding.acked(&in_flight.transaction);
-                self.settled(&in_flight.transaction);
-            }
-            Some(Said::Nack(nack)) => {
-                let in_flight = self.answered(nack.nonce, Answer::Nack)?;
-                for rejected in &nack.rejected {
-                    let name = rejected
-                        .r#ref
-                        .as_ref()
-                        .map(|name| name.name.as_str())
-                        .unwrap_or_default();
-                    tracing::warn!(
-                        router = self.router,
-                        entry = name,
-                        reason = rejected.reason,
-                        "a router refused an entry"
-                    );
-                }
-                if !self.holding.nacked(&in_flight.transaction, &nack) {
-                    // It comes back with a pause and says what it holds.
-                    return Err(Status::aborted(
-                        "what was refused is not what was sent: what this router holds is unclear",
-                    ));
-                }
-                self.settled(&in_flight.transaction.refused(&nack));
-            }
-            Some(Said::Breakers(report)) => {
-                let told_of = self.told_of();
-                let known = |cluster: &str| told_of(&Ref::Target(cluster.to_owned()));
-                let shard = |shard: &ShardName| told_of(&Ref::Shard(shard.clone()));
-                let reported = Reported {
-                    answered: answers(report.answered, known),
-                    breakers: bounded(report.breakers, known),
-                    other_leases: other_leases(report.other_leases, shard),
-                };
-                self.service.acks.reported(&self.router, self.epoch, reported);
-            }
-            Some(Said::AccessReview(review)) => self.review(review),
-            Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),
-            Some(Said::LastAnswersQuery(query)) => self.tell_last_answers(query).await?,
-            Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
-            // Of a later release of this protocol.
-            Some(Said::Policies(_)) | None => {}
-        }
-        Ok(())
-    }
-
-    fn answered(&mut self, nonce: u64, answer: Answer) -> Result<InFlight, Status> {
-        let in_flight = self.in_flight.take().filter(|in_flight| in_flight.nonce == nonce);
-        let in_flight = in_flight
-            .ok_or_else(|| Status::invalid_argument(format!("answer to transaction {nonce}, which is not open")))?;
-        self.service
-            .metrics
-            .answered(answer, in_flight.sent.elapsed().as_secs_f64());
-        Ok(in_flight)
-    }
-
-    /// Tells the rest of the hub what this router holds now.
-    fn settled(&self, transaction: &Transaction) {
-        let Holding { held, rejected, .. } = self.holding.clone();
-        let run = transaction.whole.then_some(transaction.run);
-        self.service.acks.update(&self.router, self.epoch, move |state| {
-            state.held = held;
-            state.offered.clear();
-            state.rejected = rejected;
-            state.acked_run = run.unwrap_or(state.acked_run);
-        });
-    }
-
-    /// Whether this router may be told of what the hub knows by a name.
-    fn told_of(&self) -> impl Fn(&Ref) -> bool + use<> {
-        let published = self.service.worlds.borrow().clone();
-        let scoped = published.map(|Published { world, .. }| (Scope::of(&self.subscription, &world), world));
-        move |name| {
-            let told = |(scope, world): &(Scope, Arc<World>)| !world.is_gone(name) && scope.sees(name);
-            scoped.as_ref().is_some_and(told)
-        }
-    }
-
-    /// Asks the hub's API server, beside the session. A gateway asks about every name, so that who may not use a member is
-    /// not told whether it is there; others about members where they could act upon the answer.
-    fn review(&self, review: v1::AccessReview) {
-        let refused = |reason: &str| {
-            Told::AccessDecision(v1::AccessDecision {
-                id: review.id,
-                allowed: false,
-                reason: reason.to_owned(),
-            })
-        };
-        let everywhere = self.subscription == Subscription::Everything;
-        if !everywhere && !self.told_of()(&Ref::gateway_credential(&review.cluster)) {
-            return self.answer(refused("this router is not told of that member"));
-        }
-        let Ok(permit) = self.reviews.clone().try_acquire_owned() else {
-            return self.answer(refused("this router has too many reviews under way"));
-        };
-        let (access, outbound) = (self.service.access.clone(), self.outbound.clone());
-        self.service.tasks.spawn("access-review", async move {
-            let kind = Some(Told::AccessDecision(access.review(review).await));
-            let _ = send(&outbound, "router", v1::RouterUpdate { kind }).await;
-            drop(permit);
-        });
-    }
-
-    /// At once or never: a router that asks and does not read gets no more memory.
-    fn answer(&self, kind: Told) {
-        let _ = self.outbound.try_send(Ok(v1::RouterUpdate { kind: Some(kind) }));
     }
 }
 
@@ -494,6 +321,7 @@ mod tests {
         assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
         let left = DisconnectGuard {
             acks: acks.clone(),
+            shares: Arc::default(),
             router: "a".to_owned(),
             epoch: 1,
         };

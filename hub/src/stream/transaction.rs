@@ -63,7 +63,7 @@ impl Transaction {
             if told && scope.sees(name) {
                 continue;
             }
-            if world.is_gone(name) || (told && !scope.is_uncertain()) {
+            if world.is_gone(name) || (told && !scope.is_uncertain(name)) {
                 transaction.removals.push(name.clone());
             } else {
                 transaction.whole &= name.owner().is_none();

@@ -210,10 +210,10 @@ impl CallerPolicies {
         self.matching(&self.watch_faults, asked, Policy::watch_faults)
     }
 
-    /// Whether requests are still put off by the fault of this name.
-    pub(crate) fn orders_delay(&self, name: &FaultName) -> bool {
+    /// Whether there is a fault of requests of this name.
+    pub(crate) fn orders_of_requests(&self, name: &FaultName) -> bool {
         let mut all = self.all(&self.http_faults, Policy::http_faults);
-        all.any(|(_, fault)| fault.name == *name && fault.delay.is_some())
+        all.any(|(_, fault)| fault.name == *name)
     }
 
     /// All faults of running watches.

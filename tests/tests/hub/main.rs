@@ -5,6 +5,7 @@
 
 mod joins;
 mod ledger;
+mod policies;
 mod restart;
 mod scene;
 mod shards;

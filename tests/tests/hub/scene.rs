@@ -21,7 +21,7 @@ use portolan_tests::programs::admin_get;
 use portolan_tests::programs::argument;
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, PROTOCOL};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, POLICIES, PROTOCOL};
 use portolan_wire::v1;
 use portolan_wire::v1::enroll_response::Outcome;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -200,7 +200,7 @@ impl Scene {
         });
         let hello = v1::RouterHello {
             protocol: PROTOCOL,
-            capabilities: vec![CURSOR_FORMAT_2.to_owned()],
+            capabilities: [CURSOR_FORMAT_2, POLICIES].map(str::to_owned).to_vec(),
             known: known.collect(),
             ..Default::default()
         };
@@ -218,6 +218,8 @@ impl Scene {
             outbox,
             updates,
             held,
+            views: BTreeMap::new(),
+            shares: None,
             transactions: 0,
         }
     }
@@ -257,7 +259,7 @@ impl Scene {
     }
 }
 
-async fn says<F: Future<Output = Option<Value>>>(
+pub(crate) async fn says<F: Future<Output = Option<Value>>>(
     what: &str,
     condition: &str,
     wanted: &str,
@@ -342,6 +344,10 @@ pub(crate) struct Router {
     outbox: mpsc::Sender<v1::RouterMessage>,
     updates: Streaming<v1::RouterUpdate>,
     pub(crate) held: Held,
+    /// Policies by the name of the view that names them, as far as they were told on this stream.
+    views: BTreeMap<String, Vec<String>>,
+    /// What it was told last of limits that routers have together.
+    pub(crate) shares: Option<v1::Shares>,
     pub(crate) transactions: usize,
 }
 
@@ -375,6 +381,9 @@ impl Router {
             Some(Kind::Resource(resource)) => {
                 let name = resource.reference().unwrap();
                 self.held.retain(|(held, _)| *held != name);
+                if let Some(v1::resource::Body::CallerView(view)) = resource.body {
+                    self.views.insert(name.name.clone(), view.policies);
+                }
                 self.held.push((name, resource.version));
             }
             Some(Kind::Removed(name)) => self.held.retain(|(held, _)| *held != name),
@@ -383,8 +392,20 @@ impl Router {
                 self.say(v1::router_message::Kind::Ack(v1::Ack { nonce: commit.nonce }))
                     .await;
             }
+            Some(Kind::Shares(shares)) => self.shares = Some(shares),
             _ => {}
         }
+    }
+
+    /// The version of the resource of this name that it holds.
+    pub(crate) fn version(&self, name: &str) -> Option<String> {
+        let held = self.held.iter().find(|(held, _)| held.name == name);
+        held.map(|(_, version)| version.clone())
+    }
+
+    /// The policies that hold a caller, by the name of its view.
+    pub(crate) fn held_by(&self, view: &str) -> Vec<String> {
+        self.views.get(view).cloned().unwrap_or_default()
     }
 
     pub(crate) fn holds(&self, name: &str) -> bool {

@@ -14,6 +14,7 @@ use portolan_runtime::files;
 use portolan_wire::subscription::Subscription;
 use serde_json::json;
 
+use crate::admission;
 use crate::apply;
 use crate::bootstrap::{self, Subject};
 use crate::cli::{DevUpArgs, GrantArgs, WEBHOOK_PATH};
@@ -30,7 +31,7 @@ use crate::join::{Join, member_rbac};
 use crate::kubeconfig::{self, ExplicitViews, TokenConfig};
 use crate::label_kinds::{self, LabelKinds};
 use crate::person;
-use crate::policies;
+
 use crate::strict;
 
 const DEV_TTL: Duration = Duration::from_hours(7 * 24);
@@ -250,7 +251,7 @@ impl Up {
             rbac("ClusterRole", label_kinds::ROLE, None),
             rbac("ClusterRoleBinding", label_kinds::ROLE, None),
         ];
-        manifests.extend(policies::references());
+        manifests.extend(admission::references());
         for placeholder in &self.placeholders {
             manifests.push(rbac("Role", labels::ROLE_IMPERSONATE, Some(&placeholder.namespace)));
             manifests.push(rbac(

@@ -173,7 +173,7 @@ impl Fleet {
     pub(in crate::compile) fn compile_at(&mut self, released: impl Into<Released>, now: Timestamp) -> World {
         let decided = decide(&self.facts, &self.state, &released.into(), now);
         self.state = decided.state.clone();
-        render(&self.facts, &Settings::default(), decided)
+        render(&self.facts, &Settings::default(), decided, now)
     }
 }
 

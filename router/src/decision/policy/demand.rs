@@ -1,12 +1,12 @@
 //! What a limit that routers share is asked for of late, in tokens a second. Pure.
 //!
 //! It follows a rise at once, as a caller that comes to this router is refused until the hub has moved the share here, and
-//! a fall by half a life of two seconds, so that a pause gives nothing away that is needed again.
+//! a fall by half in each second, so that a pause gives nothing away that is needed again.
 
 use std::time::Duration;
 
 /// In which what was asked before counts for half.
-const HALF_LIFE: Duration = Duration::from_secs(2);
+const HALF_LIFE: Duration = Duration::from_secs(1);
 /// Between two looks: one that comes sooner says little.
 const SHORTEST: Duration = Duration::from_millis(200);
 
@@ -57,7 +57,7 @@ mod tests {
         assert!(demand.look(100, Duration::from_secs(1)));
         assert_eq!(demand.per_second_thousandths(), 100_000);
         assert!(!demand.look(1_000, Duration::from_millis(1)), "too soon");
-        assert!(demand.look(100, Duration::from_secs(2)));
+        assert!(demand.look(100, Duration::from_secs(1)));
         assert_eq!(demand.per_second_thousandths(), 50_000);
         assert!(demand.look(100, Duration::from_mins(1)));
         assert_eq!(demand.per_second_thousandths(), 0);

@@ -1,7 +1,8 @@
 //! Ordered faults of requests: a wait, then perhaps an error, before anything else is asked of a request.
 //!
 //! Who waits holds no permit, only a place among those who wait, of its caller and of all: its body stays unread in the
-//! client's connection like theirs. A client that goes drops the future, and with it the wait.
+//! client's connection like theirs. A client that goes drops the future, and with it the wait. Caller: `edge`, which knows
+//! whether they are still ordered.
 
 use tokio::time::{Instant, sleep_until};
 
@@ -14,31 +15,14 @@ use crate::value::injection::FaultName;
 use crate::value::snapshot::{Caller, CallerId};
 
 impl Admit {
-    /// To be asked first, if anything is ordered. Safe to drop: the wait is over then.
-    pub(crate) async fn inject(&self, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
-        let tell = |kind: Kind, name: &FaultName| {
-            // People are held by no policy.
-            if let Caller::Pod(view) = admission.caller {
-                self.metrics.injected.injected(kind, name, &view.key);
-            }
+    /// Waits as long as is ordered, to the request's deadline at most, which then is over. Safe to drop: the wait is over then.
+    pub(crate) async fn put_off(&self, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
+        let Some(last) = injection.delayed_by.last() else {
+            return Ok(());
         };
-        if let Some(last) = injection.delayed_by.last() {
-            for name in &injection.delayed_by {
-                tell(Kind::Delay, name);
-            }
-            self.delay(injection, last, admission).await?;
+        for name in &injection.delayed_by {
+            self.tell(Kind::Delay, name, admission);
         }
-        match &injection.abort {
-            None => Ok(()),
-            Some((code, name)) => {
-                tell(Kind::Abort, name);
-                Err(ordered(*code, name, admission.asked))
-            }
-        }
-    }
-
-    /// To the request's deadline at most, which then is over.
-    async fn delay(&self, injection: &Injection, by: &FaultName, admission: &Admission<'_>) -> Result<(), Fault> {
         let caller = self
             .callers
             .entry(CallerId::of(admission.caller), || CallerBounds::new(self.limits));
@@ -51,6 +35,22 @@ impl Admit {
         if until < admission.deadline {
             return Ok(());
         }
-        Err(ordered(http::StatusCode::GATEWAY_TIMEOUT, by, admission.asked))
+        Err(ordered(http::StatusCode::GATEWAY_TIMEOUT, last, admission.asked))
+    }
+
+    /// The error that is ordered, if one is.
+    pub(crate) fn abort(&self, injection: &Injection, admission: &Admission<'_>) -> Result<(), Fault> {
+        let Some((code, name)) = &injection.abort else {
+            return Ok(());
+        };
+        self.tell(Kind::Abort, name, admission);
+        Err(ordered(*code, name, admission.asked))
+    }
+
+    fn tell(&self, kind: Kind, name: &FaultName, admission: &Admission<'_>) {
+        // People are held by no policy.
+        if let Caller::Pod(view) = admission.caller {
+            self.metrics.injected.injected(kind, name, &view.key);
+        }
     }
 }

@@ -165,7 +165,7 @@ mod tests {
                 }
                 prop_assert!(scan.is_between());
                 prop_assert_eq!(counted, events.iter().filter(|(bookmark, _)| !bookmark).count() as u64);
-                let last = events.iter().zip(&written).filter(|((bookmark, _), _)| *bookmark).next_back();
+                let last = events.iter().zip(&written).rfind(|((bookmark, _), _)| *bookmark);
                 prop_assert_eq!(scan.last_bookmark().map(|last| &**last), last.map(|(_, event)| &**event));
             }
         }

@@ -231,8 +231,8 @@ async fn a_watch_that_is_cut_is_resumed_without_a_loss() {
         ];
         streams[0].1.send_data(together(three), false).unwrap();
         let seen = String::from_utf8(watch.breaks().await).unwrap();
-        let whole = seen.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let last: Value = serde_json::from_str(whole.last().unwrap()).unwrap();
+        let mut whole = seen.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let last: Value = serde_json::from_str(whole.next_back().unwrap()).unwrap();
         assert_eq!(last["object"]["metadata"]["name"], has, "{after}: {seen}");
         assert!(watch.next().await.is_none());
         assert_eq!(watch.body.ended(), Ended::Injected);

@@ -1,0 +1,148 @@
+//! The admission policies of a member, written by join with the rights of who runs it. The agent has none to write them:
+//! whoever may write a mutating policy may rewrite every object.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::{Client, ResourceExt as _};
+use portolan_crds::policy::{Policy, PolicyInput, input_of};
+use portolan_crds::{GroupResource, LabelKeys};
+use serde_json::Value;
+
+use crate::apply::{self, MANAGER};
+use crate::grant::WRITES_OF_OTHERS;
+use crate::label_kinds;
+
+/// Who asks for what: the kinds are those that the member's RBAC lets its agent patch.
+pub(crate) struct Policies<'a> {
+    /// What `deploy/member/rbac.yaml` gives.
+    pub(crate) rbac: &'a [DynamicObject],
+    /// Another prefix than the one in force, which is the default at first.
+    pub(crate) prefix: Option<&'a str>,
+}
+
+impl Policies<'_> {
+    /// Writes all that the member serves, each whole: an apply would leave what somebody else added to a list.
+    pub(crate) async fn install(&self, member: &Client) -> anyhow::Result<()> {
+        let input = PolicyInput {
+            keys: self.keys(member).await?,
+            kinds: self.kinds(member).await?,
+        };
+        for manifest in Policy::ALL.into_iter().flat_map(|policy| policy.manifests(&input)) {
+            let object = object(manifest)?;
+            if apply::is_served(member, &object).await? {
+                put(member, object).await?;
+            } else {
+                println!(
+                    "this API server has no {}, as Kubernetes 1.36 does: its agent labels new objects a moment after their creation",
+                    apply::describe(&object)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    async fn keys(&self, member: &Client) -> anyhow::Result<LabelKeys> {
+        if let Some(prefix) = self.prefix {
+            return LabelKeys::new(prefix).context("--label-prefix");
+        }
+        let [reserved, _] = Policy::Reserved.manifests(&PolicyInput {
+            keys: LabelKeys::default(),
+            kinds: BTreeSet::new(),
+        });
+        let present = apply::get(member, &object(reserved)?).await?;
+        let in_force = present
+            .and_then(|present| input_of(&present.data))
+            .map(|input| input.keys);
+        Ok(in_force.unwrap_or_default())
+    }
+
+    async fn kinds(&self, member: &Client) -> anyhow::Result<BTreeSet<GroupResource>> {
+        let roles: Api<ClusterRole> = Api::all(member.clone());
+        let more = roles.get_opt(label_kinds::ROLE).await;
+        let more = more.with_context(|| format!("cannot read ClusterRole {}", label_kinds::ROLE))?;
+        let more = more.and_then(|role| role.rules).unwrap_or_default();
+        let roles = self
+            .rbac
+            .iter()
+            .filter(|object| object.types.as_ref().is_some_and(|types| types.kind == "ClusterRole"));
+        let usual = roles.filter_map(|role| serde_json::from_value::<Vec<PolicyRule>>(role.data["rules"].clone()).ok());
+        Ok(labelled(&usual.flatten().chain(more).collect::<Vec<_>>()))
+    }
+}
+
+/// The kinds that rules let be patched.
+fn labelled(rules: &[PolicyRule]) -> BTreeSet<GroupResource> {
+    let patched = rules
+        .iter()
+        .filter(|rule| rule.resource_names.is_none() && rule.verbs.iter().any(|verb| verb == "patch"));
+    let kinds = patched.flat_map(|rule| {
+        let groups = rule.api_groups.iter().flatten();
+        groups.flat_map(|group| {
+            let resources = rule.resources.iter().flatten();
+            resources.map(move |resource| GroupResource::new(group, resource))
+        })
+    });
+    kinds
+        .filter(|kind| *kind != GroupResource::new("", "namespaces"))
+        .collect()
+}
+
+/// Names of all of them, for the record of `dev up`.
+pub(crate) fn references() -> Vec<Value> {
+    let input = PolicyInput {
+        keys: LabelKeys::default(),
+        kinds: BTreeSet::new(),
+    };
+    Policy::ALL
+        .into_iter()
+        .flat_map(|policy| policy.manifests(&input))
+        .collect()
+}
+
+fn object(manifest: Value) -> anyhow::Result<DynamicObject> {
+    serde_json::from_value(manifest).context("a policy is a Kubernetes object")
+}
+
+async fn put(member: &Client, mut object: DynamicObject) -> anyhow::Result<()> {
+    let (api, name) = (apply::api_of(member, &object).await?, object.name_any());
+    let params = PostParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let mut others = 0;
+    loop {
+        let known = api.get_metadata_opt(&name).await?;
+        object.metadata.resource_version = known.as_ref().and_then(|known| known.metadata.resource_version.clone());
+        let written = match known {
+            Some(_) => api.replace(&name, &params, &object).await,
+            None => api.create(&params, &object).await,
+        };
+        match written {
+            Ok(_) => return Ok(()),
+            // Somebody wrote, made or deleted it since it was read.
+            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) && others < WRITES_OF_OTHERS => {
+                others += 1;
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot write {}", apply::describe(&object))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policies_are_for_what_the_agent_may_label() {
+        let rbac = crate::join::member_rbac().unwrap();
+        let rules = rbac.iter().filter(|object| object.name_any() == "portolan-agent");
+        let rules = rules.filter_map(|role| serde_json::from_value::<Vec<PolicyRule>>(role.data["rules"].clone()).ok());
+        let kinds = labelled(&rules.flatten().collect::<Vec<_>>());
+        let named = |group, resource| kinds.contains(&GroupResource::new(group, resource));
+        assert_eq!(kinds.len(), 15, "{kinds:?}");
+        assert!(named("", "pods") && named("apps", "deployments") && !named("", "namespaces") && !named("", "secrets"));
+    }
+}

@@ -1,0 +1,296 @@
+//! Policies → what routers are told of them, and which callers each holds.
+//!
+//! Whom a policy holds stands in the callers' views: Pods come and go far more often than rules change. A policy speaks of
+//! callers in its own namespace alone, so each caller is compared with those of its namespace, once for all callers that
+//! are alike in the labels that these policies ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use portolan_crds::circuit_breaker::{Bucket, LimitScope, RateLimiting, TriggerPolicy};
+use portolan_crds::duration::parse_go_duration;
+use portolan_crds::{Requirement, Selector};
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+
+use super::{Compiled, Ref, World};
+use crate::facts::{Facts, PolicyKind, PolicyName, PolicyObject, PolicySpec, Selection};
+
+/// Policies of one namespace that are in force, the oldest first: their names are in the view of every caller there, and
+/// whoever may make objects in a namespace must not be able to fill the hub's and the routers' memory by them.
+pub(crate) const MAX_IN_NAMESPACE: usize = 1_000;
+
+/// Why a policy holds or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    InForce,
+    /// It was there before this process, which has seen no good spec of it: routers keep what they have.
+    NoneGood,
+    /// It came later, and had no good spec: what routers have of its name is of an object that is gone.
+    NeverGood,
+    /// Its label says so.
+    Withdrawn,
+    /// Its spec says so.
+    Disabled,
+    /// All faults are stopped.
+    Stopped,
+    /// Its time is over.
+    Expired,
+    /// There are too many in its namespace.
+    Excess,
+}
+
+impl Standing {
+    /// Whether routers are to hold it, so that callers' views name it.
+    pub(crate) fn is_told(self) -> bool {
+        matches!(self, Self::InForce | Self::NoneGood)
+    }
+}
+
+/// A limit that routers have together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SharedLimit {
+    pub(crate) policy: PolicyName,
+    /// Of the policy's object: one that is made anew has buckets of its own.
+    pub(crate) uid: String,
+    pub(crate) rule: String,
+}
+
+/// What comes to a limit that routers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Supply {
+    /// Tokens in a second, in thousandths.
+    pub(crate) rate: u64,
+    /// The share that may hold the tokens of the dearest request, in millionths: with less, some never pass.
+    pub(crate) least: u32,
+    /// How long an empty bucket takes to fill, whatever part of it one has; `None`: for ever.
+    pub(crate) fills_in: Option<Duration>,
+}
+
+/// How a policy stands, and how far it reaches.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PolicyReach {
+    pub(crate) uid: String,
+    /// Of the object, whose spec may be a bad one.
+    pub(crate) generation: i64,
+    pub(crate) standing: Standing,
+    /// Callers that it selects, whether or not it is in force.
+    pub(crate) callers: usize,
+}
+
+/// Adds a resource for each policy in force, and returns which policies may hold callers.
+pub(super) fn render<'a>(world: &mut World, facts: &'a Facts, now: Timestamp) -> Holders<'a> {
+    let excess = excess(facts);
+    let mut holders = Holders::default();
+    for (name, object) in &facts.policies {
+        let standing = if excess.contains(name) {
+            Standing::Excess
+        } else {
+            standing(name, object, facts, now)
+        };
+        if let (Standing::InForce, Some(policy)) = (standing, policy(name, object)) {
+            let compiled = Compiled::new(Body::Policy(policy));
+            world.resources.insert(Ref::Policy(name.clone()), compiled);
+            world.shared_limits.extend(shared_limits(name, object));
+        }
+        if let Some(selection) = &object.selection {
+            holders.add(name, selection, standing.is_told());
+        }
+        let reach = PolicyReach {
+            uid: object.uid.clone(),
+            generation: object.generation,
+            standing,
+            callers: 0,
+        };
+        world.policies.insert(name.clone(), reach);
+    }
+    holders
+}
+
+fn standing(name: &PolicyName, object: &PolicyObject, facts: &Facts, now: Timestamp) -> Standing {
+    let is_fault = name.kind == PolicyKind::FaultInjection;
+    if object.labelled_off {
+        Standing::Withdrawn
+    } else if object.disabled {
+        Standing::Disabled
+    } else if is_fault && facts.faults_stopped.is_some() {
+        Standing::Stopped
+    } else if is_fault && object.until.is_some_and(|until| until <= now) {
+        Standing::Expired
+    } else if object.in_force.is_none() {
+        if object.was_there {
+            Standing::NoneGood
+        } else {
+            Standing::NeverGood
+        }
+    } else {
+        Standing::InForce
+    }
+}
+
+/// The youngest of namespaces that have too many.
+fn excess(facts: &Facts) -> BTreeSet<&PolicyName> {
+    let mut in_namespace = BTreeMap::<&str, Vec<(Timestamp, &PolicyName)>>::new();
+    for (name, object) in &facts.policies {
+        let policies = in_namespace.entry(&name.namespace).or_default();
+        policies.push((object.created, name));
+    }
+    let mut excess = BTreeSet::new();
+    for mut policies in in_namespace.into_values().filter(|all| all.len() > MAX_IN_NAMESPACE) {
+        policies.sort();
+        excess.extend(policies[MAX_IN_NAMESPACE..].iter().map(|(_, name)| *name));
+    }
+    excess
+}
+
+fn policy(name: &PolicyName, object: &PolicyObject) -> Option<v1::Policy> {
+    let in_force = object.in_force.as_ref()?;
+    Some(v1::Policy {
+        name: name.to_string(),
+        uid: object.uid.clone(),
+        generation: in_force.generation,
+        spec_json: in_force.json.clone(),
+        closed: object.closed.clone(),
+    })
+}
+
+/// Of a share: all of a bucket.
+const WHOLE: u32 = 1_000_000;
+
+/// Limits of the spec in force that routers have together, with what comes to them. Those that count nothing have no tokens.
+fn shared_limits(name: &PolicyName, object: &PolicyObject) -> Vec<(SharedLimit, Supply)> {
+    let Some(PolicySpec::Breaker(spec)) = object.in_force.as_deref().map(|good| &good.spec) else {
+        return Vec::new();
+    };
+    let counts = |rule: &&RateLimiting| {
+        rule.scope == LimitScope::Shared
+            && matches!(rule.trigger_policy, TriggerPolicy::Normal | TriggerPolicy::LimiterOnly)
+    };
+    let rules = spec.rate_limitings.iter().filter(counts);
+    let limits = rules.map(|rule| {
+        let limit = SharedLimit {
+            policy: name.clone(),
+            uid: object.uid.clone(),
+            rule: rule.name.clone(),
+        };
+        (limit, supply(rule))
+    });
+    limits.collect()
+}
+
+fn supply(rule: &RateLimiting) -> Supply {
+    let burst = u64::try_from(rule.bucket.burst).unwrap_or_default();
+    // What is not named costs one.
+    let dearest = rule.cost.values().copied().max().unwrap_or_default().max(1);
+    let dearest = u128::try_from(dearest).unwrap_or(1);
+    let part = (dearest * u128::from(WHOLE)).div_ceil(u128::from(burst.max(1)));
+    let rate = rate(&rule.bucket);
+    Supply {
+        rate,
+        least: u32::try_from(part).unwrap_or(WHOLE).min(WHOLE),
+        fills_in: (rate > 0).then(|| Duration::from_millis(burst.saturating_mul(1_000_000) / rate)),
+    }
+}
+
+/// Tokens that come in a second, in thousandths.
+fn rate(bucket: &Bucket) -> u64 {
+    let interval = parse_go_duration(&bucket.interval).unwrap_or_default().as_nanos();
+    let tokens = u128::from(u64::try_from(bucket.limit).unwrap_or_default());
+    // A thousand thousandths, and so many nanoseconds in a second.
+    let rate = tokens * 1_000 * 1_000_000_000 / interval.max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// Which policies may hold callers, by namespace.
+#[derive(Debug, Default)]
+pub(super) struct Holders<'a>(BTreeMap<&'a str, Namespace<'a>>);
+
+#[derive(Debug, Default)]
+struct Namespace<'a> {
+    policies: Vec<Holder<'a>>,
+    /// Labels that some selector asks for: callers that differ in others alone are held by the same.
+    keys: BTreeSet<&'a str>,
+    alike: BTreeMap<Alike<'a>, Vec<usize>>,
+}
+
+#[derive(Debug)]
+struct Holder<'a> {
+    name: &'a PolicyName,
+    selection: &'a Selection,
+    is_told: bool,
+    /// Written once.
+    text: String,
+}
+
+/// What decides which policies hold a caller: its home cluster, and its labels as far as they count.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Alike<'a> {
+    cluster: String,
+    labels: BTreeMap<&'a str, String>,
+}
+
+impl<'a> Holders<'a> {
+    /// In the order of names.
+    fn add(&mut self, name: &'a PolicyName, selection: &'a Selection, is_told: bool) {
+        let namespace = self.0.entry(&name.namespace).or_default();
+        let requirements = selection.selector.iter().flat_map(Selector::requirements);
+        namespace.keys.extend(requirements.map(Requirement::key));
+        namespace.policies.push(Holder {
+            name,
+            selection,
+            is_told,
+            text: name.to_string(),
+        });
+    }
+
+    /// Names of the policies that hold the caller, in order. Each that selects it counts one more.
+    pub(super) fn hold(
+        &mut self,
+        reach: &mut BTreeMap<PolicyName, PolicyReach>,
+        cluster: &str,
+        caller: &v1::CallerFact,
+    ) -> Vec<String> {
+        let Some(namespace) = self.0.get_mut(caller.namespace.as_str()) else {
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for index in namespace.selecting(cluster, caller).to_vec() {
+            let holder = &namespace.policies[index];
+            if let Some(reach) = reach.get_mut(holder.name) {
+                reach.callers += 1;
+            }
+            if holder.is_told {
+                names.push(holder.text.clone());
+            }
+        }
+        names
+    }
+}
+
+impl Namespace<'_> {
+    /// Policies that select the caller, by their place.
+    fn selecting(&mut self, cluster: &str, caller: &v1::CallerFact) -> &[usize] {
+        let labels = self
+            .keys
+            .iter()
+            .filter_map(|key| Some((*key, caller.labels.get(*key)?.clone())));
+        let alike = Alike {
+            cluster: cluster.to_owned(),
+            labels: labels.collect(),
+        };
+        let policies = &self.policies;
+        self.alike.entry(alike).or_insert_with_key(|alike| {
+            let labels = alike.labels.iter();
+            let labels: BTreeMap<_, _> = labels.map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+            let selects = |holder: &Holder<'_>| {
+                let selector = holder.selection.selector.as_ref();
+                holder.selection.is_of(cluster) && selector.is_some_and(|selector| selector.matches(&labels))
+            };
+            let all = policies.iter().enumerate();
+            all.filter(|(_, holder)| selects(holder))
+                .map(|(index, _)| index)
+                .collect()
+        })
+    }
+}

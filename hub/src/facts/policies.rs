@@ -1,0 +1,158 @@
+//! Traffic policies as facts: CircuitBreakers and FaultInjections, and the switch that stops all faults.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::api::ApiResource;
+use portolan_crds::names::{is_dns_label, is_dns_subdomain};
+use portolan_crds::{
+    CircuitBreaker, CircuitBreakerSpec, CircuitBreakerStatus, FaultInjection, FaultInjectionSpec, FaultInjectionStatus,
+    Problem, Selector,
+};
+use portolan_wire::v1;
+
+use super::Facts;
+
+/// Which kind a policy is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum PolicyKind {
+    CircuitBreaker,
+    FaultInjection,
+}
+
+/// Which policy: kind, namespace and name of its object. Written `<kind>/<namespace>/<name>`, as on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PolicyName {
+    pub(crate) kind: PolicyKind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// A CircuitBreaker or FaultInjection object.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PolicyObject {
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) created: Timestamp,
+    /// It was there before this process, so that routers may have a good spec of it.
+    pub(crate) was_there: bool,
+    /// It has the label that withdraws it.
+    pub(crate) labelled_off: bool,
+    /// `spec.disabled`, read from the raw object, so that it counts even if the rest of the spec is bad.
+    pub(crate) disabled: bool,
+    /// The earlier of `spec.until` in the raw object and in the spec in force.
+    pub(crate) until: Option<Timestamp>,
+    /// Whom it holds: by the spec in force, or while none is known by the raw object. `None` if that cannot be read either.
+    pub(crate) selection: Option<Selection>,
+    /// What is wrong with the present spec.
+    pub(crate) problems: Vec<Problem>,
+    /// The last spec without problems that this process has seen of the object.
+    pub(crate) in_force: Option<Arc<PolicyInForce>>,
+    /// Rules that people closed.
+    pub(crate) closed: Vec<v1::ClosedByHand>,
+    /// What of the annotation that closes rules cannot be read.
+    pub(crate) bad_close: Vec<String>,
+    pub(crate) status: PolicyStatus,
+}
+
+/// Whom a policy holds, of the Pods in its namespace.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Selection {
+    /// `None` is absent, and selects nobody.
+    pub(crate) selector: Option<Selector>,
+    /// Empty: all.
+    pub(crate) caller_clusters: Vec<String>,
+}
+
+/// A spec in force.
+#[derive(Debug, PartialEq)]
+pub(crate) struct PolicyInForce {
+    pub(crate) generation: i64,
+    pub(crate) spec: PolicySpec,
+    /// The spec as routers are sent it.
+    pub(crate) json: String,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum PolicySpec {
+    Breaker(CircuitBreakerSpec),
+    Fault(FaultInjectionSpec),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum PolicyStatus {
+    Breaker(CircuitBreakerStatus),
+    Fault(FaultInjectionStatus),
+}
+
+/// All faults are stopped.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FaultsStopped {
+    pub(crate) by: String,
+    pub(crate) reason: String,
+    pub(crate) since: String,
+}
+
+impl PolicyKind {
+    pub(crate) const ALL: [Self; 2] = [Self::CircuitBreaker, Self::FaultInjection];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CircuitBreaker => "CircuitBreaker",
+            Self::FaultInjection => "FaultInjection",
+        }
+    }
+
+    /// The kind as the API server serves it.
+    pub(crate) fn resource(self) -> ApiResource {
+        match self {
+            Self::CircuitBreaker => ApiResource::erase::<CircuitBreaker>(&()),
+            Self::FaultInjection => ApiResource::erase::<FaultInjection>(&()),
+        }
+    }
+}
+
+impl PolicyName {
+    /// `None` if no object has such a name.
+    pub(crate) fn new(kind: PolicyKind, namespace: &str, name: &str) -> Option<Self> {
+        (is_dns_label(namespace) && is_dns_subdomain(name)).then(|| Self {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.kind.name(), self.namespace, self.name)
+    }
+}
+
+impl FromStr for PolicyName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (kind, rest) = text.split_once('/').ok_or(())?;
+        let (namespace, name) = rest.split_once('/').ok_or(())?;
+        let kind = PolicyKind::ALL.into_iter().find(|one| one.name() == kind).ok_or(())?;
+        Self::new(kind, namespace, name).ok_or(())
+    }
+}
+
+impl Facts {
+    /// The next time after `after` at which a FaultInjection ends.
+    pub(crate) fn next_end(&self, after: Timestamp) -> Option<Timestamp> {
+        let ends = self.policies.values().filter_map(|policy| policy.until);
+        ends.filter(|end| *end > after).min()
+    }
+}
+
+impl Selection {
+    /// Whether callers whose home is `cluster` may be meant.
+    pub(crate) fn is_of(&self, cluster: &str) -> bool {
+        self.caller_clusters.is_empty() || self.caller_clusters.iter().any(|name| name == cluster)
+    }
+}

@@ -1,0 +1,207 @@
+//! One router, as far as shares are concerned: what it may be using at most, and what it was told. Pure; called by `core`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use portolan_wire::v1;
+
+use super::division::WHOLE;
+use crate::facts::PolicyName;
+
+/// A router that has not said by then that it keeps to what it was told may be told something else meanwhile.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
+
+/// Rules of which it is kept what a router says: of more only those that it was told.
+const MAX_BOUNDS: usize = super::MAX_DEMANDS;
+
+/// A rule's number in this process: names are long, and looked up for each router.
+pub(super) type Id = u32;
+/// Shares by rule.
+pub(super) type Shares = BTreeMap<Id, u32>;
+
+#[derive(Debug, Default)]
+pub(super) struct Router {
+    /// Of its Router object.
+    pub(super) uid: Option<String>,
+    /// Policies that it may be told of; `None`: all.
+    pub(super) sees: Option<BTreeSet<PolicyName>>,
+    /// Whether it has nothing that is not in `bound`.
+    pub(super) is_known: bool,
+    /// What it has at most, as it said or confirmed.
+    bound: Shares,
+    /// What it was told since and may have heard.
+    told: Option<Told>,
+    /// The last revision that it was told, on whichever stream.
+    last_told: u64,
+    stream: Option<Stream>,
+}
+
+#[derive(Debug)]
+struct Told {
+    revision: u64,
+    /// The last.
+    shares: Shares,
+    /// The most of all that it was told and has not confirmed.
+    most: Shares,
+    at: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    epoch: u64,
+    /// Whether it serves policies.
+    serves: bool,
+    /// It has reported.
+    is_heard: bool,
+    /// What it is asked for, of each rule that it has.
+    asked: BTreeMap<Id, u64>,
+    /// What it was told last.
+    last: Option<Shares>,
+}
+
+impl Router {
+    pub(super) fn new(uid: String, is_known: bool) -> Self {
+        Self {
+            uid: Some(uid),
+            is_known,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn bound_of(&self, rule: Id) -> u32 {
+        let told = self.told.as_ref().and_then(|told| told.most.get(&rule));
+        self.bound.get(&rule).max(told).copied().unwrap_or_default()
+    }
+
+    pub(super) fn sees(&self, policy: &PolicyName) -> bool {
+        self.sees.as_ref().is_none_or(|sees| sees.contains(policy))
+    }
+
+    /// Whether it may have something of the rule that it has not said.
+    pub(super) fn may_hide(&self, rule: Id) -> bool {
+        !self.is_known && !self.bound.contains_key(&rule)
+    }
+
+    pub(super) fn takes_part(&self) -> bool {
+        self.stream
+            .as_ref()
+            .is_some_and(|stream| stream.serves && stream.is_heard)
+    }
+
+    /// Whether it can be told something at `now`.
+    pub(super) fn is_free(&self, now: Instant) -> bool {
+        let confirmed = self.told.as_ref().is_none_or(|told| now - told.at >= CONFIRMED_WITHIN);
+        self.takes_part() && confirmed
+    }
+
+    pub(super) fn is_on(&self, epoch: u64) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.epoch == epoch)
+    }
+
+    /// Rules that it has.
+    pub(super) fn asked(&self) -> impl Iterator<Item = Id> {
+        let asked = self.stream.iter().flat_map(|stream| stream.asked.keys());
+        asked.copied()
+    }
+
+    /// Tokens of the rule that it is asked for in a second, in thousandths.
+    pub(super) fn asks_for(&self, rule: Id) -> u64 {
+        let asked = self.stream.as_ref().and_then(|stream| stream.asked.get(&rule));
+        asked.copied().unwrap_or_default()
+    }
+
+    /// Whether it has, or was told, something of the rule.
+    pub(super) fn uses(&self, rule: Id) -> bool {
+        let told = self.told.as_ref().is_some_and(|told| told.most.contains_key(&rule));
+        let asked = self
+            .stream
+            .as_ref()
+            .is_some_and(|stream| stream.asked.contains_key(&rule));
+        told || asked || self.bound.contains_key(&rule)
+    }
+
+    pub(super) fn connect(&mut self, epoch: u64, serves: bool) {
+        self.leave();
+        if !serves {
+            // What of a bucket it had was of a release of it that did.
+            self.bound.clear();
+            self.is_known = true;
+        }
+        self.stream = Some(Stream {
+            epoch,
+            serves,
+            ..Stream::default()
+        });
+    }
+
+    /// Its stream is over: what it was told last it may have heard.
+    pub(super) fn leave(&mut self) {
+        self.stream = None;
+        for (rule, share) in self.told.take().into_iter().flat_map(|told| told.most) {
+            let bound = self.bound.entry(rule).or_default();
+            *bound = share.max(*bound);
+        }
+    }
+
+    /// What it says that it has. Returns the rules of which it had said nothing, and might have had anything.
+    pub(super) fn hear(&mut self, said: &[(Id, &v1::SharedDemand)]) -> Vec<Id> {
+        let Some(stream) = &mut self.stream else {
+            return Vec::new();
+        };
+        stream.is_heard = true;
+        stream.asked = said
+            .iter()
+            .map(|(id, demand)| (*id, demand.asked_per_second_thousandths))
+            .collect();
+        // It has what it says, as nothing else is under way to it, and it was told nothing that it has not kept yet: a router says
+        // what it would have after a restart.
+        let latest = said.iter().map(|(_, demand)| demand.revision).max();
+        let is_exact = stream.last.is_none() && latest.is_none_or(|latest| latest >= self.last_told);
+        let keeps_to = |told: &mut Told| said.iter().any(|(_, demand)| demand.revision == told.revision);
+        if let Some(told) = self.told.take_if(keeps_to) {
+            // Also of rules that it does not have yet: it was told all of its shares.
+            self.bound = told.shares;
+            self.is_known = true;
+        }
+        let mut first = Vec::new();
+        for (id, demand) in said {
+            let share = demand.share_millionths.min(WHOLE);
+            if self.may_hide(*id) {
+                first.push(*id);
+            }
+            if self.bound.len() >= MAX_BOUNDS && !self.bound.contains_key(id) {
+                continue;
+            }
+            let bound = self.bound.entry(*id).or_insert(share);
+            *bound = if is_exact { share } else { share.max(*bound) };
+        }
+        first
+    }
+
+    /// It is told these shares unless it was on this stream: on which.
+    pub(super) fn tell(&mut self, revision: u64, shares: &Shares, now: Instant) -> Option<u64> {
+        let stream = self.stream.as_mut()?;
+        let is_told = match &stream.last {
+            Some(last) => last == shares,
+            // What it has may be older than what it says, or be of what it does not say.
+            None => shares.is_empty() && self.bound.is_empty(),
+        };
+        if is_told {
+            return None;
+        }
+        stream.last = Some(shares.clone());
+        self.last_told = revision;
+        let mut most = self.told.take().map(|told| told.most).unwrap_or_default();
+        for (rule, share) in shares {
+            let most = most.entry(*rule).or_default();
+            *most = share.max(most).to_owned();
+        }
+        self.told = Some(Told {
+            revision,
+            shares: shares.clone(),
+            most,
+            at: now,
+        });
+        Some(stream.epoch)
+    }
+}

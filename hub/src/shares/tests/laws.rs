@@ -1,0 +1,133 @@
+//! Whatever is delayed, lost, restarted, forgotten or edited: no bucket is given out twice; and once nothing goes wrong any
+//! more, all of it is where it is asked for.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::shares::division::wanted;
+
+const ROUTERS: usize = 4;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Say(usize),
+    Hear(usize),
+    Divide,
+    Deliver(usize),
+    Break(usize),
+    Notice(usize),
+    Reconnect(usize),
+    Keep(usize),
+    RestartRouter(usize),
+    Lose(usize),
+    RestartHub,
+    Forget(usize),
+    Enrol(usize),
+    Learn(usize),
+    /// All policies, or the first alone, or none.
+    See(usize, Option<usize>),
+    Ask(usize, u64),
+    PutRule(u32, u32),
+    DropRule(u32, u32),
+    Advance(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let router = 0..ROUTERS;
+    let often = prop_oneof![
+        router.clone().prop_map(Step::Say),
+        router.clone().prop_map(Step::Hear),
+        Just(Step::Divide),
+        router.clone().prop_map(Step::Deliver),
+        router.clone().prop_map(Step::Learn),
+        router.clone().prop_map(Step::Keep),
+        (router.clone(), prop_oneof![Just(0), 0..RATE, Just(RATE * 3)])
+            .prop_map(|(router, asked)| Step::Ask(router, asked)),
+        (0..1_500_u64).prop_map(Step::Advance),
+    ];
+    let seldom = prop_oneof![
+        router.clone().prop_map(Step::Break),
+        router.clone().prop_map(Step::Notice),
+        router.clone().prop_map(Step::Reconnect),
+        router.clone().prop_map(Step::RestartRouter),
+        router.clone().prop_map(Step::Lose),
+        router.clone().prop_map(Step::Forget),
+        router.clone().prop_map(Step::Enrol),
+        (router, prop_oneof![Just(None), (0..2_usize).prop_map(Some)]).prop_map(|(router, few)| Step::See(router, few)),
+        Just(Step::RestartHub),
+        (prop_oneof![Just(0_u32), Just(1), Just(11)], 0..2_u32).prop_map(|(policy, rule)| Step::PutRule(policy, rule)),
+        (prop_oneof![Just(0_u32), Just(1), Just(11)], 0..2_u32).prop_map(|(policy, rule)| Step::DropRule(policy, rule)),
+    ];
+    prop_oneof![6 => often, 1 => seldom]
+}
+
+fn take(network: &mut Network, step: &Step) {
+    match *step {
+        Step::Say(router) => network.say(router),
+        Step::Hear(router) => network.hear_one(router),
+        Step::Divide => network.divide(),
+        Step::Deliver(router) => network.deliver_one(router),
+        Step::Break(router) => network.break_stream(router),
+        Step::Notice(router) => network.notice(router),
+        Step::Reconnect(router) => network.reconnect(router),
+        Step::Keep(router) => network.keep(router),
+        Step::Lose(router) => network.lose(router),
+        Step::RestartRouter(router) => network.restart_router(router),
+        Step::RestartHub => network.restart_hub(),
+        Step::Forget(router) => network.forget(router),
+        Step::Enrol(router) => network.enrol(router),
+        Step::Learn(router) => network.learn(router),
+        Step::See(router, few) => {
+            let sees = few.map(|few| [key(0, 0).policy].into_iter().take(few).collect());
+            network.see(router, sees);
+        }
+        Step::Ask(router, asked) => network.routers[router].asked = asked,
+        Step::PutRule(policy, rule) => network.put_rule(key(policy, rule)),
+        Step::DropRule(policy, rule) => {
+            network.rules.remove(&key(policy, rule));
+            network.tell_rules();
+        }
+        Step::Advance(milliseconds) => network.advance(Duration::from_millis(milliseconds)),
+    }
+}
+
+/// Nothing goes wrong any more: all that are registered come, see all, learn, and go on asking for the same.
+fn calm_down(network: &mut Network) {
+    for router in 0..ROUTERS {
+        network.see(router, None);
+        network.reconnect(router);
+        network.learn(router);
+    }
+    network.settle(9);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bucket_is_given_out_twice_and_all_of_it_finds_demand(steps in vec(step(), 1..250)) {
+        let mut network = Network::new(ROUTERS);
+        network.put_rule(key(0, 0));
+        for step in &steps {
+            take(&mut network, step);
+            for (rule, sum) in network.sums() {
+                prop_assert!(sum <= u64::from(WHOLE), "{step:?}: {sum} of {rule:?}");
+            }
+        }
+        calm_down(&mut network);
+        let here: Vec<_> = network.connected().collect();
+        let Some(count) = u32::try_from(here.len()).ok().filter(|count| *count > 0) else {
+            return Ok(());
+        };
+        for rule in &network.rules {
+            let shares: Vec<_> = here.iter().map(|router| router.shares.get(rule).copied().unwrap_or_default()).collect();
+            let sum: u32 = shares.iter().sum();
+            prop_assert!((WHOLE / 100 * 99..=WHOLE).contains(&sum), "{sum} of {rule:?}: {shares:?}");
+            for (router, share) in here.iter().zip(&shares) {
+                let due = wanted(router.asked, RATE).min(WHOLE / count);
+                prop_assert!(share + share / 10 + WHOLE / 500 >= due, "{share} of {due}: {shares:?}");
+            }
+        }
+    }
+}

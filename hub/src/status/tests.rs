@@ -1,0 +1,153 @@
+//! What is written, how often, and to which object.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::client::Body;
+use portolan_crds::MemberCluster;
+use portolan_wire::v1;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::*;
+use crate::compile::PolicyReach;
+use crate::distribute::Published;
+use crate::facts::{PolicyKind, PolicyName};
+
+#[tokio::test]
+async fn a_status_is_of_one_object_and_not_of_its_name() {
+    let sent = Arc::new(parking_lot::Mutex::new(Vec::<Value>::new()));
+    let seen = sent.clone();
+    let accept = tower::service_fn(move |request: http::Request<Body>| {
+        let seen = seen.clone();
+        async move {
+            let body = http_body_util::BodyExt::collect(request.into_body()).await.unwrap();
+            seen.lock().push(serde_json::from_slice(&body.to_bytes()).unwrap());
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409});
+            let body = Body::from(status.to_string().into_bytes());
+            Ok::<_, Infallible>(http::Response::builder().status(409).body(body).unwrap())
+        }
+    });
+    let index = Arc::<Index>::default();
+    let spec = json!({"spec": {}});
+    let mut object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(spec);
+    object.metadata.uid = Some("one".to_owned());
+    index.write(|facts| facts.apply_member(&object));
+    let (_worlds, published) = watch::channel(Some(Published::default()));
+    let mut writer = StatusWriter::new(Client::new(accept, "default"), "system", index, Arc::default());
+    let due = writer.due(&published);
+    writer.write(due, &Metrics::default()).await;
+    assert_eq!(sent.lock()[0]["metadata"], json!({"name": "east", "uid": "one"}));
+}
+
+/// Requests: the last word of each path, and the body.
+type Sent = Arc<parking_lot::Mutex<Vec<(String, Value)>>>;
+
+/// An API server that takes everything, and what it was sent.
+fn recording() -> (Client, Sent) {
+    let sent = Sent::default();
+    let seen = sent.clone();
+    let accept = tower::service_fn(move |request: http::Request<Body>| {
+        let seen = seen.clone();
+        async move {
+            let what = request.uri().path().rsplit('/').next().unwrap().to_owned();
+            let body = http_body_util::BodyExt::collect(request.into_body()).await.unwrap();
+            let body: Value = serde_json::from_slice(&body.to_bytes()).unwrap();
+            seen.lock().push((what, body.clone()));
+            let body = Body::from(body.to_string().into_bytes());
+            Ok::<_, Infallible>(http::Response::builder().status(201).body(body).unwrap())
+        }
+    });
+    (Client::new(accept, "default"), sent)
+}
+
+/// A CircuitBreaker in facts and world.
+fn calm(index: &Index) -> Published {
+    let kind = PolicyKind::CircuitBreaker;
+    let mut object = DynamicObject::new("calm", &kind.resource())
+        .within("ops")
+        .data(json!({"spec": {"selector": {}}}));
+    object.metadata.uid = Some("one".to_owned());
+    index.write(|facts| facts.apply_policy(kind, &object));
+    let reach = PolicyReach {
+        uid: "one".to_owned(),
+        generation: 0,
+        standing: Standing::InForce,
+        callers: 0,
+    };
+    let world = World {
+        policies: [(PolicyName::new(kind, "ops", "calm").unwrap(), reach)].into(),
+        ..World::default()
+    };
+    Published {
+        world: Arc::new(world),
+        ..Published::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_is_written_once_in_five_seconds_and_its_rules_are_told_once() {
+    let (client, sent) = recording();
+    let index = Arc::<Index>::default();
+    let (_worlds, published) = watch::channel(Some(calm(&index)));
+    let acks = Arc::<Acks>::default();
+    acks.connected("r", RouterState::new(1, BTreeMap::new()));
+    let mut writer = StatusWriter::new(client, "system", index, acks.clone());
+    let mut pass = async |opened: bool| {
+        let state = v1::RuleState {
+            policy: "CircuitBreaker/ops/calm".to_owned(),
+            rule: "all".to_owned(),
+            opened,
+            ..v1::RuleState::default()
+        };
+        acks.policies_reported("r", 1, vec![state]);
+        let due = writer.due(&published);
+        writer.write(due, &Metrics::default()).await;
+        let sent = sent.lock().drain(..).collect::<Vec<_>>().into_iter();
+        let told = sent.map(|(what, body)| body["reason"].as_str().map_or(what, str::to_owned));
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(pass(false).await, ["status"]);
+    for opened in [true, false, true] {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(pass(opened).await.is_empty(), "too early");
+    }
+    tokio::time::advance(POLICY_PERIOD).await;
+    assert_eq!(pass(true).await, ["status", "RuleOpened"]);
+    tokio::time::advance(POLICY_PERIOD).await;
+    assert_eq!(
+        pass(true).await,
+        ["status"],
+        "no watch has brought it back: once more, and no Event"
+    );
+    tokio::time::advance(POLICY_PERIOD).await;
+    assert_eq!(pass(false).await, ["status", "RuleClosed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_status_is_not_sent_again_at_once() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let refuse = tower::service_fn(move |_: http::Request<Body>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422});
+            let body = Body::from(status.to_string().into_bytes());
+            Ok::<_, Infallible>(http::Response::builder().status(422).body(body).unwrap())
+        }
+    });
+    let index = Arc::<Index>::default();
+    let object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(json!({"spec": {}}));
+    index.write(|facts| facts.apply_member(&object));
+    let (_worlds, published) = watch::channel(Some(Published::default()));
+    let mut writer = StatusWriter::new(Client::new(refuse, "default"), "system", index, Arc::default());
+    let mut pass = async || {
+        let due = writer.due(&published);
+        writer.write(due, &Metrics::default()).await;
+        asked.load(Ordering::Relaxed)
+    };
+    assert_eq!((pass().await, pass().await), (1, 1));
+    tokio::time::advance(crate::writer::REST).await;
+    assert_eq!(pass().await, 2);
+}

@@ -1,0 +1,110 @@
+//! What a router says on its stream.
+
+use portolan_crds::ShardName;
+use portolan_wire::v1;
+use portolan_wire::v1::router_message::Kind as Said;
+use std::sync::Arc;
+use tonic::Status;
+
+use super::{InFlight, RouterSession};
+use crate::acks::Reported;
+use crate::compile::{Ref, Scope, World};
+use crate::distribute::Published;
+use crate::metrics::Answer;
+use crate::stream::breakers::{answers, bounded, other_leases};
+use crate::stream::policies::{demands, rule_states};
+use crate::stream::transaction::{Holding, Transaction};
+
+impl RouterSession {
+    pub(super) async fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
+        match message.kind {
+            Some(Said::Ack(ack)) => {
+                let in_flight = self.answered(ack.nonce, Answer::Ack)?;
+                self.holding.acked(&in_flight.transaction);
+                self.settled(&in_flight.transaction);
+            }
+            Some(Said::Nack(nack)) => {
+                let in_flight = self.answered(nack.nonce, Answer::Nack)?;
+                for rejected in &nack.rejected {
+                    let name = rejected
+                        .r#ref
+                        .as_ref()
+                        .map(|name| name.name.as_str())
+                        .unwrap_or_default();
+                    tracing::warn!(
+                        router = self.router,
+                        entry = name,
+                        reason = rejected.reason,
+                        "a router refused an entry"
+                    );
+                }
+                if !self.holding.nacked(&in_flight.transaction, &nack) {
+                    // It comes back with a pause and says what it holds.
+                    return Err(Status::aborted(
+                        "what was refused is not what was sent: what this router holds is unclear",
+                    ));
+                }
+                self.settled(&in_flight.transaction.refused(&nack));
+            }
+            Some(Said::Breakers(report)) => {
+                let told_of = self.told_of();
+                let known = |cluster: &str| told_of(&Ref::Target(cluster.to_owned()));
+                let shard = |shard: &ShardName| told_of(&Ref::Shard(shard.clone()));
+                let reported = Reported {
+                    answered: answers(report.answered, known),
+                    breakers: bounded(report.breakers, known),
+                    other_leases: other_leases(report.other_leases, shard),
+                };
+                self.service.acks.reported(&self.router, self.epoch, reported);
+            }
+            Some(Said::AccessReview(review)) => self.review(review),
+            Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),
+            Some(Said::LastAnswersQuery(query)) => self.tell_last_answers(query).await?,
+            Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
+            Some(Said::Policies(report)) => self.hear_policies(report),
+            // Of a later release of this protocol.
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn hear_policies(&self, report: v1::PolicyReport) {
+        let told_of = self.told_of();
+        let states = rule_states(report.rules, &told_of);
+        self.service.acks.policies_reported(&self.router, self.epoch, states);
+        let demands = demands(report.demands, &told_of);
+        self.service.shares.reported(&self.router, self.epoch, &demands);
+    }
+
+    fn answered(&mut self, nonce: u64, answer: Answer) -> Result<InFlight, Status> {
+        let in_flight = self.in_flight.take().filter(|in_flight| in_flight.nonce == nonce);
+        let in_flight = in_flight
+            .ok_or_else(|| Status::invalid_argument(format!("answer to transaction {nonce}, which is not open")))?;
+        self.service
+            .metrics
+            .answered(answer, in_flight.sent.elapsed().as_secs_f64());
+        Ok(in_flight)
+    }
+
+    /// Tells the rest of the hub what this router holds now.
+    pub(super) fn settled(&self, transaction: &Transaction) {
+        let Holding { held, rejected, .. } = self.holding.clone();
+        let run = transaction.whole.then_some(transaction.run);
+        self.service.acks.update(&self.router, self.epoch, move |state| {
+            state.held = held;
+            state.offered.clear();
+            state.rejected = rejected;
+            state.acked_run = run.unwrap_or(state.acked_run);
+        });
+    }
+
+    /// Whether this router may be told of what the hub knows by a name.
+    pub(super) fn told_of(&self) -> impl Fn(&Ref) -> bool + use<> {
+        let published = self.service.worlds.borrow().clone();
+        let scoped = published.map(|Published { world, .. }| (Scope::of(&self.subscription, &world), world));
+        move |name| {
+            let told = |(scope, world): &(Scope, Arc<World>)| !world.is_gone(name) && scope.sees(name);
+            scoped.as_ref().is_some_and(told)
+        }
+    }
+}
