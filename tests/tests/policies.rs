@@ -39,6 +39,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use portolan_crds::{CircuitBreaker, FaultInjection};
 use portolan_testbed::{Jaeger, eventually};
 use portolan_tests::ctl;
+use portolan_tests::daemon::Daemon;
 use portolan_tests::door::{Answer, Door};
 use portolan_tests::programs::{admin_get, argument};
 use portolan_tests::shard::federated;
@@ -76,6 +77,8 @@ static GROUND: OnceCell<RwLock<Ground>> = OnceCell::const_new();
 struct Ground {
     world: World,
     jaeger: Jaeger,
+    /// Once a test has ended it and started it again: it ends with this.
+    hub: Option<Daemon>,
 }
 
 async fn started() -> &'static RwLock<Ground> {
@@ -91,7 +94,13 @@ async fn ground() -> RwLockReadGuard<'static, Ground> {
 
 /// The fleet for a test that needs it whole.
 async fn alone() -> RwLockWriteGuard<'static, Ground> {
-    started().await.write().await
+    let mut ground = started().await.write().await;
+    if let Some(hub) = ground.hub.as_mut().filter(|hub| !hub.is_started()) {
+        // What a test that failed has left: nobody else is to fail for it.
+        hub.start_again().await.unwrap();
+        hub.ready().await;
+    }
+    ground
 }
 
 async fn start() -> anyhow::Result<Ground> {
@@ -114,7 +123,11 @@ async fn start() -> anyhow::Result<Ground> {
         ..Plan::default()
     };
     let world = World::start(plan).await?;
-    Ok(Ground { world, jaeger })
+    Ok(Ground {
+        world,
+        jaeger,
+        hub: None,
+    })
 }
 
 /// A kind of policy.

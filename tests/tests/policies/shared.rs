@@ -154,7 +154,7 @@ async fn second_router(ground: &Ground, policy: &CircuitBreaker) -> Daemon {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_routers_share_a_limit_as_they_are_asked() {
-    let ground = alone().await;
+    let mut ground = alone().await;
     let first = ground.caller("together").await;
     let limit = json!({"rateLimitings": [{
         "name": "reads", "triggerPolicy": "LimiterOnly", "scope": "Shared",
@@ -196,6 +196,7 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
 
     let mut hub = ground.world.fleet.take_over("hub").await.unwrap();
     hub.kill().await.unwrap();
+    ground.hub = Some(hub);
     let mut all = Vec::new();
     for rates in [[MORE, LESS], [LESS, MORE]] {
         let told = both([&first, &other], AWAY, rates.map(|rate| move |_| rate)).await;
@@ -208,6 +209,7 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
     );
     assert!(!all.is_empty(), "a router goes on with its last share");
     assert!(most <= (LIMIT + BURST) as usize, "{most} in one second");
+    let hub = ground.hub.as_mut().unwrap();
     hub.start_again().await.unwrap();
     hub.ready().await;
     ground.delete(&policy).await;
