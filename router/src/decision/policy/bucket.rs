@@ -1,7 +1,8 @@
 //! A token bucket in whole numbers: nothing is rounded, so it does not matter how often or when one looks.
 //!
 //! A router may have a share of a bucket that routers have together: then tokens come at that share of its rate, and it
-//! keeps that share of its burst. A level is counted in parts of which a token has `interval × MILLIONTHS`: in each nanosecond
+//! keeps that share of its burst. A share that is smaller than a request lets one pass when it is full and owes the rest, which
+//! comes off what comes next: else a bucket of a token that is divided would let nothing pass. A level is counted in parts of which a token has `interval × MILLIONTHS`: in each nanosecond
 //! come `limit × share` of them. The bounds of [`Rate`] keep all products far below 2¹²⁸. Pure; the laws are in `tests`.
 
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(crate) const MILLIONTHS: u32 = 1_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bucket {
     level: u128,
+    /// What was taken and was not there; the level is nothing until it has come.
+    debt: u128,
     /// When the level was that.
     at: Tick,
     /// Of the bucket, in millionths.
@@ -28,6 +31,7 @@ impl Bucket {
         let share = share.min(MILLIONTHS);
         Self {
             level: capacity(rate, share),
+            debt: 0,
             at: now,
             share,
         }
@@ -37,6 +41,7 @@ impl Bucket {
     pub(crate) fn empty(share: u32, now: Tick) -> Self {
         Self {
             level: 0,
+            debt: 0,
             at: now,
             share: share.min(MILLIONTHS),
         }
@@ -47,30 +52,33 @@ impl Bucket {
         let passed = now.since(self.at);
         if passed > 0 {
             let came = u128::from(passed) * u128::from(rate.limit) * u128::from(self.share);
-            self.level = (self.level + came).min(capacity(rate, self.share));
+            let paid = came.min(self.debt);
+            self.debt -= paid;
+            self.level = (self.level + (came - paid)).min(capacity(rate, self.share));
             self.at = now;
         }
     }
 
     /// Whether so many tokens are there, as it was looked at last.
     pub(crate) fn has(&self, rate: &Rate, tokens: u32) -> bool {
-        parts(rate, tokens) <= self.level
+        self.missing(rate, parts(rate, tokens)) == Some(0)
     }
 
     /// Takes so many tokens. The caller has looked whether they are there.
     pub(crate) fn take(&mut self, rate: &Rate, tokens: u32) {
-        self.level = self.level.saturating_sub(parts(rate, tokens));
+        let wanted = parts(rate, tokens);
+        self.debt += wanted.saturating_sub(self.level);
+        self.level = self.level.saturating_sub(wanted);
     }
 
     /// How long until so many tokens are there if none are taken; `None`: never.
     pub(crate) fn wait(&self, rate: &Rate, tokens: u32) -> Option<Duration> {
-        let wanted = parts(rate, tokens);
-        let missing = wanted.saturating_sub(self.level);
+        let missing = self.missing(rate, parts(rate, tokens))?;
         let in_a_nanosecond = u128::from(rate.limit) * u128::from(self.share);
         if missing == 0 {
             return Some(Duration::ZERO);
         }
-        if in_a_nanosecond == 0 || wanted > capacity(rate, self.share) {
+        if in_a_nanosecond == 0 {
             return None;
         }
         let nanoseconds = missing.div_ceil(in_a_nanosecond);
@@ -90,6 +98,20 @@ impl Bucket {
     /// Of the bucket, in millionths.
     pub(crate) fn share(&self) -> u32 {
         self.share
+    }
+
+    /// What has to come until so much can be taken; `None`: it never can.
+    fn missing(&self, rate: &Rate, wanted: u128) -> Option<u128> {
+        let most = capacity(rate, self.share);
+        let least = if wanted <= most {
+            wanted
+        } else if self.share > 0 && wanted <= capacity(rate, MILLIONTHS) {
+            // All of the share, and the rest is owed.
+            most
+        } else {
+            return None;
+        };
+        Some(self.debt + least.saturating_sub(self.level))
     }
 
     /// Another share from now on. What is there stays, as far as there is room for it: a share that grows makes no tokens, and
@@ -129,10 +151,11 @@ mod tests {
     proptest! {
         #[test]
         fn looking_more_often_makes_and_loses_nothing(
-            rate in rate(), share in share(), steps in vec(0..u64::MAX / 64, 1..20), taken in any::<u32>(),
+            rate in rate(), share in share(), steps in vec(0..u64::MAX / 64, 1..20), taken in any::<u32>(), owed: u64,
         ) {
             let mut often = Bucket::full(&rate, share, Tick::default());
-            often.take(&rate, taken);
+            often.level = often.level.saturating_sub(parts(&rate, taken));
+            often.debt = u128::from(owed);
             let mut once = often.clone();
             let mut now = Tick::default();
             for step in steps {
@@ -155,12 +178,13 @@ mod tests {
                 now = now.after(step);
                 bucket.advance(&rate, now);
                 prop_assert!(bucket.level <= capacity(&rate, share));
+                prop_assert!(bucket.debt == 0 || (bucket.level == 0 && share < MILLIONTHS));
                 if bucket.has(&rate, tokens) {
                     bucket.take(&rate, tokens);
                     passed += parts(&rate, tokens);
                 }
                 let came = u128::from(now.since(Tick::default())) * u128::from(rate.limit) * u128::from(share);
-                prop_assert!(passed + bucket.level <= capacity(&rate, share) + came);
+                prop_assert!(passed + bucket.level <= capacity(&rate, share) + came + bucket.debt);
             }
         }
 
@@ -169,7 +193,7 @@ mod tests {
             rate in rate(), share in share(), taken in any::<u32>(), tokens in 1..50_u32,
         ) {
             let mut bucket = Bucket::full(&rate, share, Tick::default());
-            bucket.take(&rate, taken);
+            bucket.level = bucket.level.saturating_sub(parts(&rate, taken));
             match bucket.wait(&rate, tokens) {
                 None => {
                     bucket.advance(&rate, Tick::default().after(u64::MAX));
@@ -213,9 +237,11 @@ mod tests {
                 let grown = routers[to].share() + moved;
                 routers[to].reshare(&rate, grown, now);
                 let held: u128 = routers.iter().map(|router| router.level).sum();
+                let owed: u128 = routers.iter().map(|router| router.debt).sum();
                 prop_assert!(held <= capacity(&rate, MILLIONTHS));
+                prop_assert!(owed <= 3 * parts(&rate, 2), "a request of each router");
                 let came = u128::from(now.since(start)) * u128::from(rate.limit) * u128::from(MILLIONTHS);
-                prop_assert!(passed + held <= capacity(&rate, MILLIONTHS) + came);
+                prop_assert!(passed + held <= capacity(&rate, MILLIONTHS) + came + owed);
             }
         }
     }
@@ -237,6 +263,35 @@ mod tests {
         bucket.reshare(&rate, 0, now);
         bucket.advance(&rate, now.after(60_000_000_000));
         assert_eq!((bucket.tokens(&rate), bucket.wait(&rate, 1)), (0, None));
+    }
+
+    /// A bucket of a token, which two routers have together: its rate holds, though each has less than a token.
+    #[test]
+    fn a_share_that_is_smaller_than_a_request_lets_one_pass_and_owes_the_rest() {
+        let rate = Rate {
+            burst: 1,
+            limit: 1,
+            interval: 1_000_000_000,
+        };
+        let (mut now, mut passed) = (Tick::default(), 0);
+        let mut routers = [MILLIONTHS * 3 / 4, MILLIONTHS / 4].map(|share| Bucket::full(&rate, share, now));
+        for _ in 0..6_000 {
+            for router in &mut routers {
+                router.advance(&rate, now);
+                if router.has(&rate, 1) {
+                    router.take(&rate, 1);
+                    passed += 1;
+                }
+            }
+            now = now.after(10_000_000);
+        }
+        assert!((60..=62).contains(&passed), "{passed} in a minute");
+        assert_eq!(Bucket::empty(0, now).wait(&rate, 1), None);
+        assert_eq!(
+            Bucket::full(&rate, MILLIONTHS, now).wait(&rate, 2),
+            None,
+            "a whole one owes nothing"
+        );
     }
 
     #[test]
