@@ -2,12 +2,11 @@
 //! and by `portolanctl`, and gone when they are deleted.
 //!
 //! One fleet for all. Each test has a shard of its own, `<shard>-e` in east and `<shard>-w` in west, and policies that hold
-//! its caller alone; whoever stops all faults, or the hub, has the fleet for itself.
+//! its caller alone; whoever stops all faults has the fleet for itself.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stdout,
-    reason = "also in functions that only tests call; what a limit let pass is told"
+    reason = "also in functions that only tests call"
 )]
 
 #[path = "policies/faults.rs"]
@@ -22,8 +21,6 @@ mod latches;
 mod limits;
 #[path = "policies/original.rs"]
 mod original;
-#[path = "policies/shared.rs"]
-mod shared;
 #[path = "policies/stopped.rs"]
 mod stopped;
 #[path = "policies/watches.rs"]
@@ -39,7 +36,6 @@ use kube::{Api, Resource, ResourceExt as _};
 use portolan_crds::{CircuitBreaker, FaultInjection};
 use portolan_testbed::{Jaeger, eventually};
 use portolan_tests::ctl;
-use portolan_tests::daemon::Daemon;
 use portolan_tests::door::{Answer, Door};
 use portolan_tests::programs::{admin_get, argument};
 use portolan_tests::shard::federated;
@@ -53,7 +49,7 @@ const NAMESPACE: &str = "operators";
 /// Where the callers of the original's manifests are.
 const ORIGINAL: &str = "operator-demo";
 /// Shards of the tests.
-const SHARDS: [&str; 14] = [
+const SHARDS: [&str; 13] = [
     "limited",
     "bystander",
     "latched",
@@ -66,7 +62,6 @@ const SHARDS: [&str; 14] = [
     "stalled",
     "expired",
     "stopped",
-    "together",
     "tried",
 ];
 /// Any verb of anything anywhere.
@@ -77,8 +72,6 @@ static GROUND: OnceCell<RwLock<Ground>> = OnceCell::const_new();
 struct Ground {
     world: World,
     jaeger: Jaeger,
-    /// Once a test has ended it and started it again: it ends with this.
-    hub: Option<Daemon>,
 }
 
 async fn started() -> &'static RwLock<Ground> {
@@ -94,13 +87,7 @@ async fn ground() -> RwLockReadGuard<'static, Ground> {
 
 /// The fleet for a test that needs it whole.
 async fn alone() -> RwLockWriteGuard<'static, Ground> {
-    let mut ground = started().await.write().await;
-    if let Some(hub) = ground.hub.as_mut().filter(|hub| !hub.is_started()) {
-        // What a test that failed has left: nobody else is to fail for it.
-        hub.start_again().await.unwrap();
-        hub.ready().await;
-    }
-    ground
+    started().await.write().await
 }
 
 async fn start() -> anyhow::Result<Ground> {
@@ -123,11 +110,7 @@ async fn start() -> anyhow::Result<Ground> {
         ..Plan::default()
     };
     let world = World::start(plan).await?;
-    Ok(Ground {
-        world,
-        jaeger,
-        hub: None,
-    })
+    Ok(Ground { world, jaeger })
 }
 
 /// A kind of policy.
