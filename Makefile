@@ -22,14 +22,14 @@ GO_MODULES := examples/operator-go tests/clients
 
 # Integration tests by name: those that start control planes, the longest first, those that `lint` runs, and all others.
 names = $(notdir $(patsubst %/main,%,$(basename $(wildcard $(addsuffix /*.rs,$1) $(addsuffix /*/main.rs,$1)))))
-SUITES := $(call names,tests/tests tests/testbed/tests)
+SUITES := $(call names,tests/tests tests/testbed/tests tests/node/tests)
 LONG := $(filter hub faults,$(SUITES))
 SUITES := $(LONG) $(filter-out $(LONG),$(SUITES))
 OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call names,*/tests */*/tests))
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo alerts chaos hostile h2spec soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo alerts chaos hostile h2spec model soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -118,6 +118,9 @@ soak: tools ## random histories of merged watches for SOAK seconds (600); a fail
 
 soak-clients: testbed ## clients of every family under random faults for SOAK seconds (600); PORTOLAN_SEED=<seed> draws the same faults
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
+
+model: tools ## the handover's model in larger scopes than `make test` searches (minutes, gigabytes)
+	$(CARGO) test --locked -p portolan-model --test handover -- --include-ignored --nocapture
 
 hostile: testbed ## every attack by itself, then all of them for SIEGE seconds (600) while two tenants work: what they felt, beside a plain proxy
 	$(CARGO) test $(ALL) --test hostile

@@ -14,6 +14,7 @@ pub mod fault_injection;
 pub mod labels;
 pub mod ledger;
 pub mod names;
+pub mod partition;
 pub mod policy;
 pub mod rotation;
 pub mod router;

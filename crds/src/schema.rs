@@ -132,6 +132,22 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Buckets and ranges of buckets. A number that YAML reads as one is as good as its text.
+pub(crate) fn buckets(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 1024,
+        "x-kubernetes-list-type": "atomic",
+        "items": {
+            "x-kubernetes-int-or-string": true,
+            "minimum": 0,
+            "maximum": 1023,
+            "maxLength": 9,
+            "pattern": "^(0|[1-9][0-9]{0,3})(-(0|[1-9][0-9]{0,3}))?$",
+        },
+    })
+}
+
 /// A point in time, RFC 3339.
 pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "format": "date-time"})

@@ -1,8 +1,12 @@
 //! Namespace → bucket. Agents label by it, the hub compiles by it, routers filter by it: they must agree to the bit.
 
+mod buckets;
+
 use serde::Serialize;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
+
+pub use buckets::{BucketSet, BucketSetError};
 
 /// Buckets unless the hub is configured otherwise.
 pub const DEFAULT_BUCKETS: u16 = 32;

@@ -11,10 +11,11 @@ mod status;
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
 
 pub use claims::Claim;
-pub use root::{Auto, Canary, Root};
+pub use root::{Auto, Balance, Canary, Root};
 pub use status::{
     AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, STATUS_NAMESPACES_MAX, STATUS_REPLICAS_MAX,
     ShardingConfigStatus,
@@ -25,6 +26,7 @@ use crate::names::GroupResource;
 #[cfg(feature = "schema")]
 use crate::schema::{self, DNS_LABEL, DNS_SUBDOMAIN, GROUP_OR_RESOURCE, rules};
 use crate::selector::Selector;
+use crate::shard::{BucketSet, BucketSetError};
 
 /// What one group of callers owns: pairs of member cluster and namespace, narrowed to objects by limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -73,8 +75,8 @@ use crate::selector::Selector;
      "controller.leaderElectionName is required with more than one callerCluster, or each elects a leader of its own: name the operator's Lease, or set controller.leaderElection: Disabled if it elects none"),
     ("!has(self.primaryCluster) || (has(self.callerClusters) && self.primaryCluster in self.callerClusters) || (has(self.clusters) && self.clusters.exists(c, has(c.selector) || (has(c.name) && c.name == self.primaryCluster)))",
      "primaryCluster must be one of clusters[].name or callerClusters"),
-    ("!has(self.clusters) || self.clusters.all(c, !has(c.name) || self.clusters.exists_one(d, has(d.name) && d.name == c.name))",
-     "each member cluster may be named by one entry of clusters only: merge the entries' namespaces"),
+    ("!has(self.clusters) || self.clusters.all(c, !has(c.name) || has(c.buckets) || self.clusters.exists_one(d, has(d.name) && d.name == c.name))",
+     "each member cluster may be named by one entry of clusters only, or by several that all have buckets of their own: merge the entries' namespaces, or say which buckets each has"),
     ("!has(self.clusters) || self.clusters.filter(c, has(c.default) && c.default).size() < 2",
      "default may be true on one entry of clusters only: it takes new Namespaces that several could take"),
 ]))))]
@@ -218,12 +220,22 @@ impl ClusterEntry {
     }
 
     /// Which namespaces it chooses by their labels, beside those that it names: never [system ones](system_namespace).
-    /// `None`: by name alone.
+    /// `None`: by name alone. Buckets narrow it.
     pub fn by_labels(&self) -> Option<Selector> {
         match &self.namespace_selector {
             Some(selector) => Some(Selector::from_label_selector(selector).unwrap_or(Selector::nothing())),
-            None => self.namespaces.is_empty().then(Selector::everything),
+            None => (self.namespaces.is_empty() || self.buckets.is_some()).then(Selector::everything),
         }
+    }
+
+    /// The buckets that what [`Self::by_labels`] chooses is narrowed to; `None`: all.
+    pub fn bucket_set(&self) -> Result<Option<BucketSet>, BucketSetError> {
+        let text = |item: &IntOrString| match item {
+            IntOrString::Int(bucket) => bucket.to_string(),
+            IntOrString::String(text) => text.clone(),
+        };
+        let buckets = self.buckets.as_ref().map(|items| items.iter().map(text));
+        buckets.map(BucketSet::parse).transpose()
     }
 
     /// Those of an inventory (names and labels) that [`Self::by_labels`] chooses.
@@ -348,6 +360,12 @@ pub struct ClusterEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
     pub namespace_selector: Option<LabelSelector>,
+    /// Buckets and ranges of buckets, such as 17 and "0-15": of the namespaces that namespaceSelector chooses, or of all but
+    /// the system ones where there is none, only those of these buckets. Empty: none of them. Absent: whatever their bucket
+    /// is. What namespaces names is owned beside it. Not served yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::buckets"))]
+    pub buckets: Option<Vec<IntOrString>>,
     /// Whether a Namespace that callers create, and that several entries could take, goes here. At most one entry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default: bool,

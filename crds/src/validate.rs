@@ -7,6 +7,7 @@ mod circuit_breaker;
 mod fault_injection;
 mod member;
 mod policies;
+mod root;
 mod selectors;
 mod sharding;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use member::validate_member;
 pub use sharding::validate_sharding;
 
 use crate::condition::ConditionReason;
+use crate::names::is_dns_label;
 
 /// What kind of problem a field has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,6 +114,14 @@ impl Problems {
     fn at_most(&mut self, field: &str, count: usize, most: usize) {
         if count > most {
             self.invalid(field, format!("has {count} items, at most {most}: split the object"));
+        }
+    }
+
+    /// Reports a name that is no DNS label.
+    fn dns_label(&mut self, field: &str, name: &str) {
+        if !is_dns_label(name) {
+            let message = "at most 63 characters of a-z, 0-9 and '-', beginning and ending with a letter or digit";
+            self.invalid(field, format!("{name:?} must be a DNS label: {message}"));
         }
     }
 

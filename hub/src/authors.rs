@@ -71,6 +71,11 @@ impl Write {
         };
         is_new.then(|| &self.object["spec"])
     }
+
+    /// The spec that is there; `None` if nothing is.
+    pub(crate) fn old_spec(&self) -> Option<&Value> {
+        (self.operation == "UPDATE").then(|| &self.old_object["spec"])
+    }
 }
 
 /// Whether the write may be: what it claims is asked about, whoever claimed it first.

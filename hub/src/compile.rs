@@ -33,7 +33,7 @@ mod wanted;
 pub(crate) use arbitrate::{Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use ledger::{Ledger, Released};
-pub(crate) use policies::{MAX_IN_NAMESPACE, PolicyReach, SharedLimit, Standing};
+pub(crate) use policies::{MAX_IN_NAMESPACE, PolicyReach, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use scope::Scope;
 pub(crate) use wanted::{Wanted, WantedMember};
@@ -76,7 +76,7 @@ pub(crate) struct World {
     /// How each policy that there is stands, and how many callers it reaches.
     pub(crate) policies: BTreeMap<PolicyName, PolicyReach>,
     /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
-    pub(crate) shared_limits: BTreeMap<SharedLimit, u64>,
+    pub(crate) shared_limits: BTreeMap<SharedLimit, Supply>,
     pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
     /// What is of one router and no other, by its name: its tokens.
     pub(crate) credentials: BTreeMap<String, BTreeMap<Ref, Compiled>>,

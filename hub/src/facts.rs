@@ -30,6 +30,8 @@ pub(crate) struct Facts {
     pub(crate) members: BTreeMap<String, MemberObject>,
     pub(crate) shards: BTreeMap<ShardName, ShardObject>,
     pub(crate) policies: BTreeMap<PolicyName, PolicyObject>,
+    /// Kinds of policies of which this process has seen all that there were.
+    pub(crate) listed: BTreeSet<PolicyKind>,
     /// All faults are stopped.
     pub(crate) faults_stopped: Option<FaultsStopped>,
     pub(crate) routers: BTreeMap<String, RouterObject>,

@@ -44,6 +44,7 @@ pub(crate) enum Watched {
 pub(crate) enum PolicyStanding {
     InForce,
     NoneGood,
+    NeverGood,
     Withdrawn,
     Disabled,
     Stopped,
@@ -97,9 +98,10 @@ pub(crate) struct Metrics {
 }
 
 impl PolicyStanding {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::InForce,
         Self::NoneGood,
+        Self::NeverGood,
         Self::Withdrawn,
         Self::Disabled,
         Self::Stopped,

@@ -2,6 +2,7 @@
 //! (`webhook`); judged by the functions that index and routers use. Who may write one is said by the hub cluster's RBAC alone:
 //! a policy speaks of callers in its own namespace.
 
+use portolan_crds::fault_injection::parse_until;
 use portolan_crds::labels::GROUP;
 use portolan_crds::validate::summary;
 use portolan_crds::{
@@ -14,6 +15,7 @@ use crate::authors::{Refusal, Resource, Write};
 
 /// What to say to whoever writes it, if it may be written.
 pub(crate) fn review(write: &Write) -> Result<Vec<String>, Refusal> {
+    let is_fault = write.resource.resource == "faultinjections";
     let judge = match (write.resource.group.as_str(), write.resource.resource.as_str()) {
         (GROUP, "circuitbreakers") => circuit_breaker,
         (GROUP, "faultinjections") => fault_injection,
@@ -29,13 +31,12 @@ pub(crate) fn review(write: &Write) -> Result<Vec<String>, Refusal> {
     let Some(spec) = write.new_spec() else {
         return Ok(Vec::new());
     };
-    let problems = judge(spec).map_err(|error| Refusal::Bad(format!("spec: cannot be read: {error}")))?;
-    let (later, bad): (Vec<_>, Vec<_>) = problems
-        .into_iter()
-        .partition(|problem| problem.reason == Reason::NotImplemented);
-    if !bad.is_empty() {
-        return Err(Refusal::Bad(summary(&bad)));
-    }
+    let later = match judged(judge(spec)) {
+        Ok(later) => later,
+        // Whoever wants faults to end must not mend the rest first.
+        Err(_) if is_fault && write.old_spec().is_some_and(|old| only_ends(old, spec)) => return Ok(Vec::new()),
+        Err(message) => return Err(Refusal::Bad(message)),
+    };
     let mut warnings: Vec<_> = later
         .iter()
         .map(|problem| format!("nothing of this object comes into force: {problem}"))
@@ -45,6 +46,29 @@ pub(crate) fn review(write: &Write) -> Result<Vec<String>, Refusal> {
             .push("spec.selector: absent, so that nobody is held: {} selects all callers of the namespace".to_owned());
     }
     Ok(warnings)
+}
+
+/// What is not served yet; or else why it cannot be.
+fn judged(problems: Result<Vec<Problem>, serde_json::Error>) -> Result<Vec<Problem>, String> {
+    let problems = problems.map_err(|error| format!("spec: cannot be read: {error}"))?;
+    let (later, bad): (Vec<_>, Vec<_>) = problems
+        .into_iter()
+        .partition(|problem| problem.reason == Reason::NotImplemented);
+    if bad.is_empty() { Ok(later) } else { Err(summary(&bad)) }
+}
+
+/// Whether the write does no more than to disable what is there, or to let it end earlier.
+fn only_ends(old: &Value, new: &Value) -> bool {
+    let rest = |spec: &Value| {
+        let mut rest = spec.as_object().cloned().unwrap_or_default();
+        rest.retain(|field, _| field != "disabled" && field != "until");
+        rest
+    };
+    let end = |spec: &Value| spec["until"].as_str().and_then(|until| parse_until(until).ok());
+    let disables = new["disabled"] == old["disabled"] || new["disabled"] == true;
+    // One that cannot be read is none.
+    let is_earlier = end(new).is_some_and(|new| end(old).is_none_or(|old| new < old));
+    disables && (new["until"] == old["until"] || is_earlier) && rest(old) == rest(new)
 }
 
 fn circuit_breaker(spec: &Value) -> Result<Vec<Problem>, serde_json::Error> {
@@ -113,6 +137,36 @@ mod tests {
             warnings.iter().any(|warning| warning.contains("nobody is held")),
             "{warnings:?}"
         );
+    }
+
+    #[test]
+    fn a_bad_one_that_is_there_can_be_ended() {
+        let bad = |more: Value| {
+            let mut spec = json!({"selector": {}, "httpFault": 7});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            spec
+        };
+        let early = json!({"until": "2030-01-01T00:00:00Z"});
+        let late = json!({"until": "2031-01-01T00:00:00Z"});
+        let allowed = |old: &Value, new: &Value| {
+            let write = write("faultinjections", "UPDATE", &bad(new.clone()), &bad(old.clone()));
+            review(&write).is_ok()
+        };
+        let none = json!({});
+        assert!(allowed(&none, &json!({"disabled": true})));
+        assert!(allowed(&none, &early) && allowed(&late, &early));
+        assert!(allowed(&json!({"until": "tomorrow"}), &early));
+        assert!(!allowed(&early, &late) && !allowed(&early, &none), "later");
+        assert!(!allowed(&json!({"disabled": true}), &none), "starts anew");
+        assert!(!allowed(&none, &json!({"disabled": true, "rejects": 7})), "and more");
+        assert!(!allowed(&early, &json!({"disabled": true, "until": "tomorrow"})));
+        let created = write(
+            "faultinjections",
+            "CREATE",
+            &bad(json!({"disabled": true})),
+            &Value::Null,
+        );
+        assert!(review(&created).is_err());
     }
 
     #[test]

@@ -33,6 +33,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Revisions of one hub, which begin where those of the hub before cannot have got to.
 const REVISIONS_OF_A_TERM: u32 = 32;
 
+/// Most limits that routers have together, of which one is heard: what routers are built for.
+pub(crate) const MAX_DEMANDS: usize = 4_096;
+
 /// Keeps who has what, and tells sessions. Shared by them and the loop. Made when the hub starts, and begun once the ledger
 /// is open.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ impl Default for Arbiter {
     fn default() -> Self {
         Self {
             state: Mutex::new(State {
-                core: Core::new(Instant::now()),
+                core: Core::default(),
                 outboxes: BTreeMap::new(),
             }),
             heard: Notify::new(),

@@ -236,6 +236,7 @@ fn standing(standing: Standing) -> PolicyStanding {
     match standing {
         Standing::InForce => PolicyStanding::InForce,
         Standing::NoneGood => PolicyStanding::NoneGood,
+        Standing::NeverGood => PolicyStanding::NeverGood,
         Standing::Withdrawn => PolicyStanding::Withdrawn,
         Standing::Disabled => PolicyStanding::Disabled,
         Standing::Stopped => PolicyStanding::Stopped,

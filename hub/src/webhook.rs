@@ -35,6 +35,8 @@ const POLICIES: &str = "/policies";
 const MAX_BODY_BYTES: usize = 4 << 20;
 /// Questions at a time; more wait.
 const MAX_ASKED: usize = 16;
+/// Policies that are judged at a time: a large one takes a core for long.
+const MAX_JUDGED: usize = 2;
 /// The API server sends all at once.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// For the whole answer, waiting included: below the `timeoutSeconds` of the registration.
@@ -51,6 +53,8 @@ struct Webhook {
     reviewer: AccessReviewer,
     // A semaphore: bodies and questions of all who ask, together.
     permits: Arc<Semaphore>,
+    // A semaphore of its own: who judges holds no thread that streams need, and leaves cores to them.
+    judges: Arc<Semaphore>,
 }
 
 /// Serves until `tasks` are cancelled.
@@ -75,6 +79,7 @@ fn pages(reviewer: AccessReviewer) -> Router {
     let webhook = Webhook {
         reviewer,
         permits: Arc::new(Semaphore::new(MAX_ASKED)),
+        judges: Arc::new(Semaphore::new(MAX_JUDGED)),
     };
     let authors = |State(webhook): State<Webhook>, request: Request| answer(webhook, request, Asked::Authors);
     let policies = |State(webhook): State<Webhook>, request: Request| answer(webhook, request, Asked::Policies);
@@ -112,14 +117,27 @@ impl Webhook {
         let Ok(AdmissionReview { request }) = serde_json::from_slice(&body) else {
             return (StatusCode::BAD_REQUEST, "no AdmissionReview of admission.k8s.io/v1\n").into_response();
         };
+        let (uid, resource) = (request.uid.clone(), request.resource.resource.clone());
         let verdict = match asked {
             Asked::Authors => authors::review(&self.reviewer, &request).await.map(|()| Vec::new()),
-            Asked::Policies => policy_review::review(&request),
+            Asked::Policies => self.judge(request).await,
         };
         if let Err(refusal) = &verdict {
-            tracing::info!(?refusal, resource = request.resource.resource, "an object is refused");
+            tracing::info!(?refusal, resource, "an object is refused");
         }
-        Json(response(&request.uid, verdict)).into_response()
+        Json(response(&uid, verdict)).into_response()
+    }
+
+    async fn judge(&self, request: Write) -> Result<Vec<String>, Refusal> {
+        let undecided = || Refusal::Undecided("the hub could not judge it".to_owned());
+        let permit = self.judges.clone().acquire_owned().await.map_err(|_| undecided())?;
+        let judged = tokio::task::spawn_blocking(move || {
+            let verdict = policy_review::review(&request);
+            // Also when nobody waits for it any more, it counts until it is over.
+            drop(permit);
+            verdict
+        });
+        judged.await.unwrap_or_else(|_| Err(undecided()))
     }
 }
 

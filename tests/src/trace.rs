@@ -21,6 +21,8 @@ pub struct Span {
     pub id: (String, String),
     /// Spans of other traces, or of none, that it names: their trace and themselves.
     pub links: Vec<(String, String)>,
+    /// What happened within it, by name.
+    pub events: Vec<String>,
     /// Spans it is the parent of.
     pub children: Vec<Span>,
 }
@@ -119,6 +121,7 @@ fn build(span: &Value, all: &[&Value], processes: &Value) -> Span {
         duration: span["duration"].as_u64().unwrap_or_default(),
         id: (text(&span["traceID"]), id.to_owned()),
         links: links(span),
+        events: events(span),
         children,
     }
 }
@@ -129,6 +132,15 @@ fn links(span: &Value) -> Vec<(String, String)> {
     references
         .filter(|reference| reference["refType"] == "FOLLOWS_FROM")
         .map(|reference| (text(&reference["traceID"]), text(&reference["spanID"])))
+        .collect()
+}
+
+fn events(span: &Value) -> Vec<String> {
+    let logs = span["logs"].as_array().into_iter().flatten();
+    let fields = logs.flat_map(|log| log["fields"].as_array().into_iter().flatten());
+    fields
+        .filter(|field| field["key"] == "event")
+        .filter_map(|field| field["value"].as_str().map(ToOwned::to_owned))
         .collect()
 }
 

@@ -8,7 +8,7 @@ use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
 use portolan_crds::ShardingConfig;
-use portolan_testbed::{Cluster, Options, Testbed, eventually};
+use portolan_testbed::{Cluster, Options, Pods, Testbed, eventually};
 use serde_json::{Value, json};
 
 use crate::door::Door;
@@ -74,7 +74,7 @@ impl World {
                 .chain(plan.members.iter().filter(|name| **name != HUB))
                 .map(|name| (*name).to_owned())
                 .collect(),
-            pods: plan.pods,
+            pods: if plan.pods { Pods::Pretended } else { Pods::None },
             apiserver_args: plan.apiserver_args,
             otlp: plan.otlp.filter(|_| plan.members_trace).map(ToOwned::to_owned),
             ..Options::default()

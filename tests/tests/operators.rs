@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context as _, ensure};
-use portolan_testbed::{Options, Testbed, eventually};
+use portolan_testbed::{Options, Pods, Testbed, eventually};
 use portolan_tests::go_client::{GoClient, Item};
 use portolan_tests::kubectl::Kubectl;
 use portolan_tests::programs::program;
@@ -33,7 +33,7 @@ impl Plain {
     async fn start() -> anyhow::Result<Self> {
         let testbed = Testbed::start_with(Options {
             clusters: vec![CLUSTER.to_owned()],
-            pods: true,
+            pods: Pods::Pretended,
             ..Options::default()
         })
         .await?;

@@ -11,7 +11,7 @@ use crate::schema::{DNS_LABEL, DNS_SUBDOMAIN};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Root {
-    /// Stops generating. Children that exist stay.
+    /// Takes the children back: each lets go of what it owns, and then it is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disable: Option<bool>,
     /// Beginning of the children's names.
@@ -20,7 +20,7 @@ pub struct Root {
     /// StatefulSet whose Pods are shared out among the children, by ordinal.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN)))]
     pub target_stateful_set: String,
-    /// A shard that tries changes first. What it takes is taken from the others.
+    /// A shard that tries changes first. What it takes is taken from the others. Off with replicas 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
     /// Shares what the canary leaves among shards of equal size.
@@ -32,14 +32,14 @@ pub struct Root {
     pub resource_selector: Vec<ObjectLimiter>,
 }
 
-/// What the canary shard takes: namespaces that either list names.
+/// What the canary shard takes: every namespace that any of inNamespaces, inShardHash and percent names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Canary {
     /// Number of Pods of the StatefulSet that serve the canary shard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 10000)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4096)))]
     pub replicas: Option<i32>,
     /// Namespaces by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -55,17 +55,37 @@ pub struct Canary {
         extend("x-kubernetes-list-type" = "atomic"),
     ))]
     pub in_shard_hash: Vec<String>,
+    /// Namespaces by a share of all buckets, in percent, rounded up to whole buckets. A larger share has all buckets of a
+    /// smaller one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100)))]
+    pub percent: Option<i32>,
 }
 
-/// Shares (cluster, bucket) pairs among shards of equal size.
+/// Shares (cluster, bucket) pairs among shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Auto {
-    /// Number of shards beside the canary.
+    /// Number of shards beside the canary. Those that get nothing, as there are more of them than pairs, are named in status.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1024)))]
     pub sharding_size: i32,
     /// Number of Pods of the StatefulSet that serve each shard.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10000)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4096)))]
     pub every_shard_replicas: i32,
+    /// What the shards have about equally much of. Pairs: their numbers of pairs differ by at most one. Objects: pairs weigh
+    /// as many objects as agents count in them, and move when one shard has half as much again as another, not before.
+    #[serde(default)]
+    pub balance: Balance,
+}
+
+/// What shards have about equally much of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Balance {
+    /// (cluster, bucket) pairs.
+    #[default]
+    Pairs,
+    /// Objects in them.
+    Objects,
 }

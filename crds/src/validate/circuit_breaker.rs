@@ -1,6 +1,6 @@
 //! The rules of a CircuitBreaker.
 
-use super::policies::{ResourceRules, RuleNames, SOME_TIME, check_callers, check_clusters, check_time};
+use super::policies::{ANY_TIME, ResourceRules, RuleNames, SOME_TIME, check_callers, check_clusters, check_time};
 use super::thresholds::Thresholds;
 use super::{Problem, Problems};
 use crate::circuit_breaker::{
@@ -75,6 +75,8 @@ fn check_limit(problems: &mut Problems, field: &str, limit: &RateLimiting) {
     let window = recover.sleeping_window_size.as_deref().filter(|text| !text.is_empty());
     let field = format!("{field}.recoverPolicy.sleepingWindowSize");
     match window {
+        // Nobody waits for it.
+        Some(window) if recover.type_ == RecoverType::Manual => check_time(problems, &field, window, ANY_TIME),
         Some(window) => check_time(problems, &field, window, SOME_TIME),
         None if recover.type_ == RecoverType::Manual => {}
         None => problems.required(&field, "say after how long the rule closes, such as 30s"),
@@ -101,11 +103,7 @@ fn check_bucket(problems: &mut Problems, field: &str, limit: &RateLimiting) {
         let message = "0 would refuse every request: say triggerPolicy: ForceOpened if that is meant";
         problems.invalid(format!("{field}.burst"), message);
     }
-    let range = if counts {
-        SOME_TIME
-    } else {
-        std::time::Duration::ZERO..=*SOME_TIME.end()
-    };
+    let range = if counts { SOME_TIME } else { ANY_TIME };
     if counts || !bucket.interval.is_empty() {
         check_time(problems, &format!("{field}.interval"), &bucket.interval, range);
     }

@@ -18,6 +18,8 @@ const CLUSTERS_MAX: usize = 128;
 pub(super) const RULE_TIME_MAX: StdDuration = StdDuration::from_hours(720);
 /// More than nothing, and no more than [`RULE_TIME_MAX`].
 pub(super) const SOME_TIME: RangeInclusive<StdDuration> = StdDuration::from_nanos(1)..=RULE_TIME_MAX;
+/// Where it is not waited for.
+pub(super) const ANY_TIME: RangeInclusive<StdDuration> = StdDuration::ZERO..=RULE_TIME_MAX;
 /// What stands beside names of rules: in a cause, in an annotation twice, before a breaker's cluster.
 const BESIDE_NAMES: [char; 4] = ['/', ',', '=', '@'];
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::root::check_root;
 use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
-use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
-use crate::shard::MAX_BUCKETS;
-use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, Root, ShardingConfigSpec};
+use crate::names::{ShardName, is_dns_subdomain, lease_name};
+use crate::shard::BucketSetError;
+use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
 ///
@@ -63,7 +64,7 @@ fn check_callers(problems: &mut Problems, spec: &ShardingConfigSpec) {
         problems.required("spec.callerClusters", message);
     }
     for (index, cluster) in spec.caller_clusters.iter().enumerate() {
-        check_label(problems, &format!("spec.callerClusters[{index}]"), cluster);
+        problems.dns_label(&format!("spec.callerClusters[{index}]"), cluster);
     }
     problems.duplicates("spec.callerClusters", &spec.caller_clusters);
 }
@@ -99,7 +100,7 @@ fn check_lease(problems: &mut Problems, name: &str, namespace: &str, spec: &Shar
 }
 
 fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
-    let mut named = BTreeMap::<&str, usize>::new();
+    let mut named = BTreeMap::<&str, Vec<usize>>::new();
     for (index, entry) in clusters.iter().enumerate() {
         let field = format!("spec.clusters[{index}]");
         check_entry(problems, &field, entry);
@@ -108,10 +109,34 @@ fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
             problems.add(format!("{field}.default"), Reason::Duplicate, message.to_owned());
         }
         let Some(name) = entry.name.as_deref() else { continue };
-        let first = *named.entry(name).or_insert(index);
-        if first != index {
-            let message = format!("{name:?} is named by spec.clusters[{first}] already: merge their namespaces");
-            problems.add(format!("{field}.name"), Reason::Duplicate, message);
+        let earlier = named.entry(name).or_default();
+        check_named_again(problems, &field, clusters, earlier, entry);
+        earlier.push(index);
+    }
+}
+
+/// Two entries may name the same member if no bucket is in both; by `earlier` ones, `entry` is named already.
+fn check_named_again(
+    problems: &mut Problems,
+    field: &str,
+    clusters: &[ClusterEntry],
+    earlier: &[usize],
+    entry: &ClusterEntry,
+) {
+    let name = entry.name.as_deref().unwrap_or_default();
+    for other in earlier {
+        let of = |entry: &ClusterEntry| entry.bucket_set().unwrap_or_default();
+        if entry.buckets.is_none() || clusters[*other].buckets.is_none() {
+            let fix = "merge their namespaces, or give both buckets of their own";
+            let message = format!("{name:?} is named by spec.clusters[{other}] already: {fix}");
+            return problems.add(format!("{field}.name"), Reason::Duplicate, message);
+        }
+        let both = of(entry)
+            .zip(of(&clusters[*other]))
+            .map(|(ours, theirs)| ours.and(&theirs));
+        if let Some(both) = both.filter(|both| !both.is_empty()) {
+            let message = format!("spec.clusters[{other}] has {both} of {name:?} too: leave them to one entry");
+            problems.add(format!("{field}.buckets"), Reason::Duplicate, message);
         }
     }
 }
@@ -120,15 +145,22 @@ fn check_entry(problems: &mut Problems, field: &str, entry: &ClusterEntry) {
     match (&entry.name, &entry.selector) {
         (Some(_), Some(_)) => problems.invalid(field, "has both name and selector: keep one"),
         (None, None) => problems.required(field, "set name, or selector to choose MemberClusters by their labels"),
-        (Some(name), None) => check_label(problems, &format!("{field}.name"), name),
+        (Some(name), None) => problems.dns_label(&format!("{field}.name"), name),
         (None, Some(selector)) => check_selector(problems, &format!("{field}.selector"), selector),
     }
     if let Some(selector) = &entry.namespace_selector {
         check_selector(problems, &format!("{field}.namespaceSelector"), selector);
     }
+    match entry.bucket_set() {
+        Ok(_) => {}
+        Err(error @ BucketSetError::Twice { .. }) => {
+            problems.add(format!("{field}.buckets"), Reason::Duplicate, error.to_string());
+        }
+        Err(error) => problems.invalid(format!("{field}.buckets"), error),
+    }
     let namespaces = format!("{field}.namespaces");
     for (index, namespace) in entry.namespaces.iter().enumerate() {
-        check_label(problems, &format!("{namespaces}[{index}]"), namespace);
+        problems.dns_label(&format!("{namespaces}[{index}]"), namespace);
     }
     problems.duplicates(&namespaces, &entry.namespaces);
 }
@@ -142,7 +174,7 @@ fn check_primary(problems: &mut Problems, spec: &ShardingConfigSpec) {
         }
         return;
     };
-    check_label(problems, FIELD, primary);
+    problems.dns_label(FIELD, primary);
     // A selector may match it; the index knows.
     let chosen = |entry: &ClusterEntry| entry.selector.is_some() || entry.name.as_ref() == Some(primary);
     if !spec.caller_clusters.contains(primary) && !spec.clusters.iter().any(chosen) {
@@ -153,51 +185,6 @@ fn check_primary(problems: &mut Problems, spec: &ShardingConfigSpec) {
     }
 }
 
-fn check_root(problems: &mut Problems, root: &Root) {
-    for (field, name) in [
-        ("prefix", &root.prefix),
-        ("targetStatefulSet", &root.target_stateful_set),
-    ] {
-        if !is_dns_subdomain(name) {
-            problems.invalid(
-                format!("spec.root.{field}"),
-                format!("{name:?} must be a DNS subdomain, as names of objects are"),
-            );
-        }
-    }
-    if let Some(auto) = &root.auto {
-        problems.within(
-            "spec.root.auto.shardingSize",
-            auto.sharding_size,
-            1..=i64::from(MAX_BUCKETS),
-        );
-        problems.within(
-            "spec.root.auto.everyShardReplicas",
-            auto.every_shard_replicas,
-            1..=10_000,
-        );
-    }
-    if let Some(canary) = &root.canary {
-        if let Some(replicas) = canary.replicas {
-            problems.within("spec.root.canary.replicas", replicas, 0..=10_000);
-        }
-        for (index, namespace) in canary.in_namespaces.iter().enumerate() {
-            check_label(problems, &format!("spec.root.canary.inNamespaces[{index}]"), namespace);
-        }
-        for (index, bucket) in canary.in_shard_hash.iter().enumerate() {
-            if !bucket
-                .parse::<u16>()
-                .is_ok_and(|number| number < MAX_BUCKETS && number.to_string() == *bucket)
-            {
-                let message =
-                    format!("{bucket:?} is no bucket: write a number from 0 to one less than the hub's buckets");
-                problems.invalid(format!("spec.root.canary.inShardHash[{index}]"), message);
-            }
-        }
-    }
-    check_limits(problems, "spec.root.resourceSelector", &root.resource_selector);
-}
-
 /// What this version understands and does not serve: said here, never ignored.
 fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
     if let Some(webhook) = &spec.webhook {
@@ -205,15 +192,17 @@ fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
         let message = "sharded webhooks are not served yet: remove webhook, and the operator's webhook server is reached unsharded";
         problems.not_implemented("spec.webhook", message);
     }
+    for (index, _) in spec
+        .clusters
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| entry.buckets.is_some())
+    {
+        let message = "buckets are not served yet: name the namespaces, or choose them by namespaceSelector";
+        problems.not_implemented(format!("spec.clusters[{index}].buckets"), message);
+    }
     if spec.root.is_some() {
         let message = "generated shards are not served yet: write one ShardingConfig per shard";
         problems.not_implemented("spec.root", message);
-    }
-}
-
-fn check_label(problems: &mut Problems, field: &str, name: &str) {
-    if !is_dns_label(name) {
-        let message = "at most 63 characters of a-z, 0-9 and '-', beginning and ending with a letter or digit";
-        problems.invalid(field, format!("{name:?} must be a DNS label: {message}"));
     }
 }

@@ -210,7 +210,7 @@ fn what_is_not_served_is_named() {
     let yaml = "
 selector: {}
 webhook: {certDir: /tmp, port: 9443}
-root: {prefix: demo, targetStatefulSet: demo}
+root: {prefix: demo, targetStatefulSet: demo, auto: {shardingSize: 1, everyShardReplicas: 1}}
 unavailable: PartialStart
 writeFence: Disabled
 ";
@@ -226,6 +226,47 @@ writeFence: Disabled
     );
     assert_eq!(accepted_reason(&problems), ConditionReason::NotImplemented);
     assert_eq!(accepted_reason(&[]), ConditionReason::Ok);
+}
+
+#[test]
+fn buckets_are_checked_before_they_are_served() {
+    let problems = |entries: &str| {
+        let problems = sharding(&format!(
+            "{{selector: {{}}, callerClusters: [a], clusters: [{entries}]}}"
+        ));
+        let is_wrong = |problem: &&Problem| problem.reason != Reason::NotImplemented;
+        assert!(
+            problems.iter().any(|problem| !is_wrong(&problem)),
+            "{entries} is served"
+        );
+        fields(&problems.iter().filter(is_wrong).cloned().collect::<Vec<_>>())
+    };
+    for good in [
+        "{name: a, buckets: []}",
+        "{name: a, buckets: [0, 2-4, '1023']}",
+        "{name: a, buckets: [0-3]}, {name: a, buckets: [4]}, {name: b}",
+        "{name: a, namespaces: [kube-system], buckets: [0-3]}, {selector: {}, buckets: [0-3]}",
+    ] {
+        assert_eq!(problems(good), [""; 0], "{good}");
+    }
+    let refused: &[(&str, &str)] = &[
+        ("{name: a, buckets: [1024]}", "spec.clusters[0].buckets: Invalid"),
+        ("{name: a, buckets: [-1]}", "spec.clusters[0].buckets: Invalid"),
+        ("{name: a, buckets: ['3-1']}", "spec.clusters[0].buckets: Invalid"),
+        ("{name: a, buckets: [0-3, 2]}", "spec.clusters[0].buckets: Duplicate"),
+        (
+            "{name: a, buckets: [0-3]}, {name: a, buckets: [3-5]}",
+            "spec.clusters[1].buckets: Duplicate",
+        ),
+        (
+            "{name: a, buckets: [0-3]}, {name: a}",
+            "spec.clusters[1].name: Duplicate",
+        ),
+        ("{name: a}, {name: a, buckets: []}", "spec.clusters[1].name: Duplicate"),
+    ];
+    for (entries, expected) in refused {
+        assert_eq!(problems(entries), [*expected], "{entries}");
+    }
 }
 
 #[test]
@@ -364,7 +405,8 @@ fn a_bundle_holds_whole_certificates_and_nothing_else() {
 
 #[test]
 fn problems_print_as_one_line() {
-    let problems = sharding("{selector: {}, clusters: [{name: east}], root: {prefix: r, targetStatefulSet: s}}");
+    let problems =
+        sharding("{selector: {}, clusters: [{name: east}], root: {prefix: r, targetStatefulSet: s, disable: true}}");
     assert_eq!(
         summary(&problems),
         "spec.callerClusters: required with clusters: name the member cluster where this shard's operator runs; spec.root: generated shards are not served yet: write one ShardingConfig per shard"

@@ -5,6 +5,7 @@
 //! are alike in the labels that these policies ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use portolan_crds::circuit_breaker::{Bucket, LimitScope, RateLimiting, TriggerPolicy};
@@ -24,8 +25,10 @@ pub(crate) const MAX_IN_NAMESPACE: usize = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     InForce,
-    /// This process has seen no good spec of it: routers keep what they have.
+    /// It was there before this process, which has seen no good spec of it: routers keep what they have.
     NoneGood,
+    /// It came later, and had no good spec: what routers have of its name is of an object that is gone.
+    NeverGood,
     /// Its label says so.
     Withdrawn,
     /// Its spec says so.
@@ -52,6 +55,17 @@ pub(crate) struct SharedLimit {
     /// Of the policy's object: one that is made anew has buckets of its own.
     pub(crate) uid: String,
     pub(crate) rule: String,
+}
+
+/// What comes to a limit that routers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Supply {
+    /// Tokens in a second, in thousandths.
+    pub(crate) rate: u64,
+    /// The share that may hold the tokens of the dearest request, in millionths: with less, some never pass.
+    pub(crate) least: u32,
+    /// How long an empty bucket takes to fill, whatever part of it one has; `None`: for ever.
+    pub(crate) fills_in: Option<Duration>,
 }
 
 /// How a policy stands, and how far it reaches.
@@ -105,7 +119,11 @@ fn standing(name: &PolicyName, object: &PolicyObject, facts: &Facts, now: Timest
     } else if is_fault && object.until.is_some_and(|until| until <= now) {
         Standing::Expired
     } else if object.in_force.is_none() {
-        Standing::NoneGood
+        if object.was_there {
+            Standing::NoneGood
+        } else {
+            Standing::NeverGood
+        }
     } else {
         Standing::InForce
     }
@@ -137,8 +155,11 @@ fn policy(name: &PolicyName, object: &PolicyObject) -> Option<v1::Policy> {
     })
 }
 
-/// Limits of the spec in force that routers have together, with their rates. Those that count nothing have no tokens.
-fn shared_limits(name: &PolicyName, object: &PolicyObject) -> Vec<(SharedLimit, u64)> {
+/// Of a share: all of a bucket.
+const WHOLE: u32 = 1_000_000;
+
+/// Limits of the spec in force that routers have together, with what comes to them. Those that count nothing have no tokens.
+fn shared_limits(name: &PolicyName, object: &PolicyObject) -> Vec<(SharedLimit, Supply)> {
     let Some(PolicySpec::Breaker(spec)) = object.in_force.as_deref().map(|good| &good.spec) else {
         return Vec::new();
     };
@@ -153,9 +174,23 @@ fn shared_limits(name: &PolicyName, object: &PolicyObject) -> Vec<(SharedLimit, 
             uid: object.uid.clone(),
             rule: rule.name.clone(),
         };
-        (limit, rate(&rule.bucket))
+        (limit, supply(rule))
     });
     limits.collect()
+}
+
+fn supply(rule: &RateLimiting) -> Supply {
+    let burst = u64::try_from(rule.bucket.burst).unwrap_or_default();
+    // What is not named costs one.
+    let dearest = rule.cost.values().copied().max().unwrap_or_default().max(1);
+    let dearest = u128::try_from(dearest).unwrap_or(1);
+    let part = (dearest * u128::from(WHOLE)).div_ceil(u128::from(burst.max(1)));
+    let rate = rate(&rule.bucket);
+    Supply {
+        rate,
+        least: u32::try_from(part).unwrap_or(WHOLE).min(WHOLE),
+        fills_in: (rate > 0).then(|| Duration::from_millis(burst.saturating_mul(1_000_000) / rate)),
+    }
 }
 
 /// Tokens that come in a second, in thousandths.

@@ -36,6 +36,8 @@ pub(crate) struct PolicyObject {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) created: Timestamp,
+    /// It was there before this process, so that routers may have a good spec of it.
+    pub(crate) was_there: bool,
     /// It has the label that withdraws it.
     pub(crate) labelled_off: bool,
     /// `spec.disabled`, read from the raw object, so that it counts even if the rest of the spec is bad.

@@ -44,7 +44,7 @@ impl Facts {
             return self.forget_policy(&name);
         }
         let before = self.policies.get(&name);
-        let policy = policy_from(kind, object, before);
+        let policy = policy_from(kind, object, before, !self.listed.contains(&kind));
         let change = match before {
             Some(before) if *before == policy => Change::Nothing,
             Some(before) if same_when_compiled(before, &policy) => Change::Status,
@@ -66,6 +66,7 @@ impl Facts {
             .retain(|name, _| name.kind != kind || listed.contains(name));
         let deleted = (self.policies.len() < known).then_some(Change::Compile);
         let applied = objects.iter().map(|object| self.apply_policy(kind, object)).max();
+        self.listed.insert(kind);
         deleted.max(applied).unwrap_or(Change::Nothing)
     }
 
@@ -112,20 +113,35 @@ fn name_of(kind: PolicyKind, object: &DynamicObject) -> Option<PolicyName> {
     PolicyName::new(kind, metadata.namespace.as_deref()?, metadata.name.as_deref()?)
 }
 
-/// Reads a policy. `before`: the entry it replaces, whose good spec stays in force if this one is bad.
-fn policy_from(kind: PolicyKind, object: &DynamicObject, before: Option<&PolicyObject>) -> PolicyObject {
+/// Reads a policy. `before`: the entry it replaces, whose good spec stays in force if this one is bad. `is_first`: in the first
+/// list of this process.
+fn policy_from(
+    kind: PolicyKind,
+    object: &DynamicObject,
+    before: Option<&PolicyObject>,
+    is_first: bool,
+) -> PolicyObject {
     let metadata = &object.metadata;
     let uid = metadata.uid.clone().unwrap_or_default();
     let generation = metadata.generation.unwrap_or_default();
-    let (good, problems) = match read(kind, object) {
-        Ok((spec, problems)) => (Some(spec).filter(|_| problems.is_empty()), problems),
-        Err(message) => (None, vec![unreadable(message)]),
-    };
-    let good = good.and_then(|spec| in_force(generation, spec));
+    let is_remade = before.is_some_and(|before| before.uid != uid);
     let before = before.filter(|before| before.uid == uid);
-    let in_force = good.or_else(|| before.and_then(|before| before.in_force.clone()));
     let raw = &object.data["spec"];
+    let Judged {
+        problems,
+        in_force,
+        selection,
+    } = match before {
+        // Most of what comes is news of a status or a label, and judging a large spec takes long.
+        Some(before) if before.generation == generation && metadata.generation.is_some() => Judged {
+            problems: before.problems.clone(),
+            in_force: before.in_force.clone(),
+            selection: before.selection.clone(),
+        },
+        _ => judge(kind, object, generation, before),
+    };
     let labels = metadata.labels.as_ref();
+    let was_there = before.map_or(is_first && !is_remade, |before| before.was_there);
     let good_until = match in_force.as_deref().map(|good| &good.spec) {
         Some(PolicySpec::Fault(spec)) => spec.until.as_deref(),
         _ => None,
@@ -143,7 +159,8 @@ fn policy_from(kind: PolicyKind, object: &DynamicObject, before: Option<&PolicyO
         labelled_off: labels.is_some_and(|labels| labels.contains_key(disabling_label(kind))),
         disabled: kind == PolicyKind::FaultInjection && raw["disabled"].as_bool().unwrap_or_default(),
         until: until.filter_map(time).min(),
-        selection: selection(in_force.as_deref().map(|good| &good.spec), raw),
+        selection,
+        was_there,
         status: status(kind, object),
         uid,
         generation,
@@ -151,6 +168,28 @@ fn policy_from(kind: PolicyKind, object: &DynamicObject, before: Option<&PolicyO
         in_force,
         closed,
         bad_close,
+    }
+}
+
+/// What a spec comes to.
+struct Judged {
+    problems: Vec<Problem>,
+    in_force: Option<Arc<PolicyInForce>>,
+    selection: Option<Selection>,
+}
+
+fn judge(kind: PolicyKind, object: &DynamicObject, generation: i64, before: Option<&PolicyObject>) -> Judged {
+    let (good, problems) = match read(kind, object) {
+        Ok((spec, problems)) => (Some(spec).filter(|_| problems.is_empty()), problems),
+        Err(message) => (None, vec![unreadable(message)]),
+    };
+    let good = good.and_then(|spec| in_force(generation, spec));
+    let in_force = good.or_else(|| before.and_then(|before| before.in_force.clone()));
+    let selection = selection(in_force.as_deref().map(|good| &good.spec), &object.data["spec"]);
+    Judged {
+        problems,
+        in_force,
+        selection,
     }
 }
 

@@ -42,6 +42,34 @@ pub(crate) fn divide(budget: u32, wanted: &[u32]) -> Vec<u32> {
     shares
 }
 
+/// As [`divide`], where less than `least` is worth nothing: a request takes more tokens than that may hold. Who wants some
+/// has that first. With too little for all of them it is given to as many as there is enough for, in turns; what is left, to all.
+pub(crate) fn divide_useful(budget: u32, wanted: &[u32], least: u32, turn: u64) -> Vec<u32> {
+    let mut shares = divide(budget, wanted);
+    let is_enough = |(share, wanted): (&u32, &u32)| *wanted == 0 || *share >= least;
+    if shares.iter().zip(wanted).all(is_enough) {
+        return shares;
+    }
+    let count = wanted.len();
+    let enough = usize::try_from(budget / least.max(1)).unwrap_or(count);
+    let from = usize::try_from(turn % (count.max(1) as u64)).unwrap_or_default();
+    shares.fill(0);
+    let wanting = (from..count).chain(0..from).filter(|place| wanted[*place] > 0);
+    for place in wanting.take(enough) {
+        shares[place] = least;
+    }
+    let left = budget - shares.iter().sum::<u32>();
+    let further: Vec<_> = wanted
+        .iter()
+        .zip(&shares)
+        .map(|(wanted, has)| wanted.saturating_sub(*has))
+        .collect();
+    for (share, more) in shares.iter_mut().zip(divide(left, &further)) {
+        *share += more;
+    }
+    shares
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
@@ -71,7 +99,38 @@ mod tests {
         assert_eq!(wanted(u64::MAX, 1), WHOLE);
     }
 
+    #[test]
+    fn what_is_too_little_is_given_to_nobody_who_could_have_enough() {
+        // A bucket of one token, and of two.
+        assert_eq!(divide_useful(WHOLE, &[1, 1, 0], WHOLE, 0), [WHOLE, 0, 0]);
+        assert_eq!(divide_useful(WHOLE, &[1, 1, 0], WHOLE, 1), [0, WHOLE, 0]);
+        assert_eq!(divide_useful(WHOLE, &[1, 1, 0], WHOLE, 2), [WHOLE, 0, 0]);
+        assert_eq!(
+            divide_useful(WHOLE, &[1, 1, 1], WHOLE / 2, 2),
+            [WHOLE / 2, 0, WHOLE / 2]
+        );
+        assert_eq!(
+            divide_useful(WHOLE, &[WHOLE, 1, 0], WHOLE / 4, 0),
+            [716_668, 266_666, 16_666]
+        );
+    }
+
     proptest! {
+        #[test]
+        fn whoever_wants_some_has_a_turn(
+            budget in 0..=WHOLE, wanted in vec(prop_oneof![Just(0), 1..=WHOLE], 1..12), least in 1..=WHOLE,
+        ) {
+            let rounds = u64::try_from(wanted.len()).unwrap();
+            let turns: Vec<_> = (0..rounds).map(|turn| divide_useful(budget, &wanted, least, turn)).collect();
+            for shares in &turns {
+                prop_assert_eq!(shares.iter().sum::<u32>(), budget);
+            }
+            for (place, wanted) in wanted.iter().enumerate() {
+                let served = turns.iter().any(|shares| shares[place] >= least);
+                prop_assert!(served || *wanted == 0 || budget < least);
+            }
+        }
+
         #[test]
         fn all_is_divided_and_fairly(budget in 0..=WHOLE, wanted in vec(prop_oneof![Just(0), 0..=WHOLE], 1..12)) {
             let shares = divide(budget, &wanted);

@@ -11,6 +11,9 @@ use crate::facts::PolicyName;
 /// A router that has not said by then that it keeps to what it was told may be told something else meanwhile.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
 
+/// Rules of which it is kept what a router says: of more only those that it was told.
+const MAX_BOUNDS: usize = super::MAX_DEMANDS;
+
 /// A rule's number in this process: names are long, and looked up for each router.
 pub(super) type Id = u32;
 /// Shares by rule.
@@ -165,6 +168,9 @@ impl Router {
             let share = demand.share_millionths.min(WHOLE);
             if self.may_hide(*id) {
                 first.push(*id);
+            }
+            if self.bound.len() >= MAX_BOUNDS && !self.bound.contains_key(id) {
+                continue;
             }
             let bound = self.bound.entry(*id).or_insert(share);
             *bound = if is_exact { share } else { share.max(*bound) };

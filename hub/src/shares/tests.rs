@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use portolan_crds::circuit_breaker::RATE_LIMITINGS_MAX;
 use portolan_wire::v1;
 
-use super::core::{Core, Message, Registered, UNHEARD_FOR};
+use super::core::{Core, Message, Registered, TURN, UNHEARD_FOR};
 use super::division::WHOLE;
-use crate::compile::SharedLimit;
+use crate::compile::{SharedLimit, Supply};
 use crate::facts::PolicyName;
 
 mod laws;
@@ -212,6 +213,65 @@ fn a_router_of_a_part_has_no_share_of_what_it_is_not_told_of() {
 }
 
 #[test]
+fn what_a_router_had_counts_until_it_has_kept_less_though_it_is_told_of_the_policy_no_more() {
+    let mut network = halves();
+    network.put_rule(key(1, 0));
+    network.settle(4);
+    network.routers[0].asked = RATE;
+    network.see(1, Some([key(1, 0).policy].into()));
+    network.divide();
+    let told = network.core.bounds()[&key(0, 0)].values().sum::<u32>();
+    assert_eq!(told, WHOLE, "the other has its half until it says otherwise");
+    network.routers[1].has.remove(&key(0, 0));
+    network.settle(6);
+    assert_eq!(network.shares(&key(0, 0)), [WHOLE, 0]);
+}
+
+#[test]
+fn names_that_a_router_makes_up_are_few() {
+    let mut network = halves();
+    let epoch = network.epoch_of(0);
+    let made_up = |from: usize| -> Vec<_> {
+        let demand = |number| v1::SharedDemand {
+            policy: key(0, 0).policy.to_string(),
+            rule: format!("made-up-{number}"),
+            share_millionths: 1,
+            ..v1::SharedDemand::default()
+        };
+        (from..from + 1_000).map(demand).collect()
+    };
+    network.core.reported("r0", epoch + 100, &made_up(0));
+    assert_eq!(network.core.bounds().len(), 1, "on no stream of it");
+    for from in [0, 10_000, 20_000] {
+        network.core.reported("r0", epoch, &made_up(from));
+    }
+    assert_eq!(network.core.bounds().len(), 1 + RATE_LIMITINGS_MAX);
+    network.put_rule(key(0, 1));
+    network.settle(6);
+    assert_eq!(
+        network.shares(&key(0, 1)),
+        [500_000, 500_000],
+        "what is in force has room"
+    );
+    network.tell_rules();
+    assert_eq!(network.core.bounds().len(), 2, "and the rest goes");
+}
+
+#[test]
+fn time_counts_from_the_first_division() {
+    let mut network = halves();
+    network.restart_hub();
+    network.core = Core::default();
+    network.advance(UNHEARD_FOR * 2);
+    network.core.begin(1 << 40);
+    network.reconnect(0);
+    network.tell_rules();
+    network.register();
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0))[0], 500_000, "the other may have the rest");
+}
+
+#[test]
 fn a_revision_is_beyond_what_routers_say_and_nobody_uses_them_up() {
     let mut network = halves();
     network.routers[0].revision = 7_000;
@@ -242,4 +302,36 @@ fn what_a_router_was_told_counts_until_it_has_kept_it() {
     assert_eq!(network.core.bounds()[&key(0, 0)]["r0"], 975_000);
     network.settle(4);
     assert_eq!(network.core.bounds()[&key(0, 0)]["r0"], 975_000);
+}
+
+/// A bucket of one token, or of two, for three routers that are asked for little.
+#[test]
+fn with_too_few_tokens_for_all_each_router_that_wants_some_has_its_turn() {
+    for (least, at_once) in [(WHOLE, 1), (WHOLE / 2, 2)] {
+        let mut network = Network::new(3);
+        network.supply.least = least;
+        network.put_rule(key(0, 0));
+        for router in &mut network.routers {
+            router.asked = 10;
+        }
+        let mut turns = [0; 3];
+        let round = TURN.as_secs() * 3;
+        for _ in 0..round * 2 {
+            network.settle(1);
+            let shares = network.shares(&key(0, 0));
+            assert!(shares.iter().sum::<u32>() <= WHOLE, "{shares:?}");
+            for (turns, share) in turns.iter_mut().zip(shares) {
+                *turns += u64::from(share >= least);
+            }
+        }
+        // But for the moments in which shares move.
+        assert!(turns.iter().all(|has| *has >= round * at_once / 3), "{turns:?}");
+        network.routers[0].asked = 0;
+        network.routers[1].asked = 0;
+        network.settle(6);
+        let revision = network.routers[2].revision;
+        assert!(network.shares(&key(0, 0))[2] >= least, "who alone wants it has it");
+        network.settle(usize::try_from(round).unwrap());
+        assert_eq!(network.routers[2].revision, revision, "and nobody takes turns with it");
+    }
 }

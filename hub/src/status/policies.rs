@@ -86,7 +86,8 @@ fn is_accepted(object: &PolicyObject, standing: Standing) -> Finding {
                 "the last accepted spec stays in force, of generation {}",
                 good.generation
             ),
-            None => "this hub knows no good spec of it: routers that have one keep it".to_owned(),
+            None if object.was_there => "this hub knows no good spec of it: routers that have one keep it".to_owned(),
+            None => "nothing of it comes into force".to_owned(),
         };
         let message = format!("{}; {rest}", summary(&object.problems));
         return Finding::fails(TYPE, accepted_reason(&object.problems), message);
@@ -134,6 +135,10 @@ fn is_active(object: &PolicyObject, standing: Standing, stopped: Option<&FaultsS
         Standing::NoneGood => {
             let message = "this hub knows no good spec of it, see Accepted: routers that have one keep it";
             Finding::unknown(TYPE, ConditionReason::Invalid, message)
+        }
+        Standing::NeverGood => {
+            let message = "it has had no good spec, see Accepted".to_owned();
+            fails(ConditionReason::Invalid, message)
         }
         Standing::Withdrawn => fails(ConditionReason::Disabled, "withdrawn by its label".to_owned()),
         Standing::Disabled => fails(ConditionReason::Disabled, "spec.disabled is true".to_owned()),

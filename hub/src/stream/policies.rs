@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_wire::v1;
 
 use crate::compile::Ref;
+use crate::shares::MAX_DEMANDS;
 
 /// Most states of rules that are kept of one router: statuses show fewer, of all routers.
 const MAX_STATES: usize = 1_000;
-/// Most limits that routers have together: what routers are built for.
-const MAX_DEMANDS: usize = 4_096;
 /// Longest name of a rule, with the cluster of a breaker.
 const MAX_RULE_BYTES: usize = 512;
 /// Longest word that says why.

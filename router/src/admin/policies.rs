@@ -38,9 +38,11 @@ pub(super) fn explain(routing: &Routing, caller: &Caller, request: &ApiRequest, 
     };
     let reach = Reach::of(plan);
     let clusters: Vec<&str> = reach.clusters.iter().map(|cluster| &**cluster).collect();
+    // Of which Lease it is its body would tell: it is told what others meet.
+    let election = reach.election.unwrap_or(false);
     routing.policies.explain(&Judging {
         view,
-        asked: asked(request, &clusters, reach.election),
+        asked: asked(request, &clusters, election),
         generation: routing.snapshot.generation,
     })
 }

@@ -19,7 +19,7 @@ pub(crate) use self::demand::Demand;
 pub(crate) use self::judge::{Denied, Met, Why, judge, would_deny};
 pub(crate) use self::recent::Recent;
 pub(crate) use self::rule::{Look, RuleState, Stands};
-use crate::decision::plan::{Candidate, FanLeg, Plan};
+use crate::decision::plan::{Candidate, FanLeg, Forward, Plan};
 use crate::value::classify::ApiRequest;
 use crate::value::policy::{Asked, AskedResource};
 
@@ -71,7 +71,7 @@ pub(crate) struct Reach {
     /// The members that it goes to, or may go to. None: the router answers it itself, and no policy is asked.
     pub(crate) clusters: Vec<Arc<str>>,
     /// See [`is_election`].
-    pub(crate) election: bool,
+    pub(crate) election: Option<bool>,
 }
 
 impl Reach {
@@ -93,14 +93,24 @@ impl Reach {
             election: is_election(plan),
         }
     }
+
+    /// Of a request that goes to one member, once that is known.
+    pub(crate) fn of_one(forward: &Forward) -> Self {
+        Self {
+            clusters: vec![forward.target.cluster.clone()],
+            election: Some(forward.is_priority()),
+        }
+    }
 }
 
-/// Whether it is of the caller's own leader election, which only rules stop that name `leases`. So is one whose body tells
-/// whether it makes the election's Lease.
-fn is_election(plan: &Plan) -> bool {
+/// Whether it is of the caller's own leader election, which only rules stop that name `leases`; `None`: its body tells, and it is
+/// judged once that has chosen where it goes.
+fn is_election(plan: &Plan) -> Option<bool> {
     match plan {
-        Plan::Forward(forward) => forward.is_priority(),
-        Plan::Choose(choose) => choose.candidates.iter().any(|one| one.forward.is_priority()),
-        Plan::FanOut(_) | Plan::DeleteEach(_) | Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => false,
+        Plan::Forward(forward) => Some(forward.is_priority()),
+        Plan::Choose(choose) if choose.candidates.iter().any(|one| one.forward.is_priority()) => None,
+        // A list or a watch of its Lease alone.
+        Plan::FanOut(fan) => Some(!fan.legs.is_empty() && fan.legs.iter().all(|leg| leg.forward.is_priority())),
+        Plan::Choose(_) | Plan::DeleteEach(_) | Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => Some(false),
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
+mod judged;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,14 +21,13 @@ use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
 use super::namespace::{self, Basis};
-use super::ordered::{self, PlannedRequest};
+use super::ordered;
 use super::{Connection, Edge, Served, span};
 use crate::decision::injection::Injection;
 use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
-use crate::decision::policy::{self, Reach};
+use crate::decision::policy::Reach;
 use crate::resource::access::ProxyQuestion;
-use crate::resource::policies::Judging;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
@@ -126,17 +127,9 @@ impl Call<'_> {
             edge.routing.miss();
         }
         self.note(&planned);
-        let reach = Reach::of(&planned.plan);
-        let planned_request = PlannedRequest {
-            plan: &planned.plan,
-            reach: &reach,
-            head: &head,
-            asked: &asked,
-            caller: &caller,
-        };
-        let request = Identified {
-            injection: ordered::draw(&planned_request, self.completion),
-            reach,
+        let mut request = Identified {
+            injection: None,
+            reach: Reach::of(&planned.plan),
             deadline: started + timeout(&asked, edge.request_timeout),
             started,
             head,
@@ -144,6 +137,9 @@ impl Call<'_> {
             routing,
             caller,
         };
+        if !matches!(planned.plan, Plan::Local(_) | Plan::Refuse(_)) {
+            self.draw(&mut request, matches!(planned.plan, Plan::FanOut(_)));
+        }
         Ok((planned, request))
     }
 
@@ -178,15 +174,7 @@ impl Call<'_> {
     ) -> Result<(Admitted, Body), Fault> {
         let long = life != Life::Unary;
         let body = Arriving::bounded(Passage::of(long, gathers), &request.head, body)?;
-        let clusters: Vec<&str> = request.reach.clusters.iter().map(|cluster| &**cluster).collect();
-        let judging = match &request.caller {
-            Caller::Pod(view) => Some(Judging {
-                view,
-                asked: policy::asked(&request.asked, &clusters, request.reach.election),
-                generation: request.routing.snapshot.generation,
-            }),
-            Caller::Person { .. } => None,
-        };
+        let clusters = request.clusters();
         let admission = Admission {
             caller: &request.caller,
             asked: &request.asked,
@@ -197,7 +185,7 @@ impl Call<'_> {
             } else {
                 request.deadline
             },
-            judging: judging.map(|judging| (&*request.routing.policies, judging)),
+            judging: request.judging(&clusters),
         };
         let edge = &self.edge.parts;
         if let Some(injection) = &request.injection {
@@ -320,9 +308,9 @@ impl Call<'_> {
 
     /// To one of some members, once an answer or the body has told which.
     async fn choose(
-        self,
+        mut self,
         choose: Choose,
-        request: Identified,
+        mut request: Identified,
         admitted: Admitted,
         mut body: Body,
     ) -> Result<Served, Fault> {
@@ -333,6 +321,9 @@ impl Call<'_> {
         let cluster = forward.target.cluster.clone();
         self.completion.record.cluster = Some(cluster.clone());
         Span::current().record("clusters", &*cluster);
+        if request.reach.election.is_none() {
+            self.judge_chosen(&mut request, &forward).await?;
+        }
         // What no rule takes is let through with a warning, and never becomes the shard's.
         if !makes_namespace || forward.warning.is_some() {
             return self.forward(forward, request, admitted, body).await;

@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use super::completion::Completion;
 use super::{Edge, EdgeParts, span};
 use crate::decision::injection::{Circumstances, Injection};
-use crate::decision::plan::Plan;
 use crate::decision::policy::{self, Reach};
 use crate::stage::admit::Admission;
 use crate::stage::inject::{Injector, WatchInjection};
@@ -24,27 +23,24 @@ use crate::value::snapshot::{Caller, CallerView};
 /// Names what was ordered for a request, on its answer.
 const PORTOLAN_FAULT: HeaderName = HeaderName::from_static("portolan-fault");
 
-/// A request whose plan is made.
+/// A request that is about to go to members.
 pub(super) struct PlannedRequest<'a> {
-    pub(super) plan: &'a Plan,
+    /// Its answers are merged of several members'.
+    pub(super) merged: bool,
     pub(super) reach: &'a Reach,
     pub(super) head: &'a Parts,
     pub(super) asked: &'a ApiRequest,
     pub(super) caller: &'a Caller,
 }
 
-/// What is ordered for it; `None` for nearly all. Told in its record and its span.
+/// What is ordered for it; `None` for nearly all, and for one of which its body has yet to tell whether it is an election's. Told in its record and its span.
 pub(super) fn draw(request: &PlannedRequest<'_>, completion: &mut Completion) -> Option<Box<Injection>> {
-    let (
-        Caller::Pod(view),
-        Plan::Forward(_) | Plan::FanOut(_) | Plan::Choose(_) | Plan::DeleteEach(_) | Plan::Discovery(_),
-    ) = (request.caller, request.plan)
-    else {
+    let (Caller::Pod(view), Some(election)) = (request.caller, request.reach.election) else {
         return None;
     };
     let policies = view.policies.as_ref().filter(|policies| policies.has_faults())?;
     let clusters: Vec<&str> = request.reach.clusters.iter().map(|cluster| &**cluster).collect();
-    let asked = policy::asked(request.asked, &clusters, request.reach.election);
+    let asked = policy::asked(request.asked, &clusters, election);
     let watches = if request.asked.verb == Verb::Watch {
         policies.watch_faults(&asked)
     } else {
@@ -105,8 +101,7 @@ pub(super) async fn happens(edge: &EdgeParts, injection: &Injection, admission: 
 /// Whether a fault of running watches can happen to this one: a watch of one member as it answers has no legs, and one that
 /// is a tunnel of bytes has no events.
 fn can_happen(fault: &WatchFault, request: &PlannedRequest<'_>) -> bool {
-    let merged = matches!(request.plan, Plan::FanOut(_));
-    merged || (fault.part == WatchPart::Whole && request.asked.upgrade.is_none())
+    request.merged || (fault.part == WatchPart::Whole && request.asked.upgrade.is_none())
 }
 
 fn who(view: &CallerView) -> Who<'_> {

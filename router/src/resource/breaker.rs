@@ -13,16 +13,18 @@ mod core;
 mod pace;
 mod report;
 mod shared;
+mod why;
 mod window;
 
 use std::time::Duration;
 
 pub(crate) use self::beside::{Beside, BesidePass};
 pub(crate) use self::by_hand::{ByHand, Held};
-pub(crate) use self::core::{Outcome, Probe, Readyz, State, Transition};
+pub(crate) use self::core::{Outcome, Probe, Readyz};
 pub(crate) use self::pace::Size;
 pub(crate) use self::report::{Change, Refused, Report};
 pub(crate) use self::shared::{Breaker, Pass};
+pub(crate) use self::why::{State, Transition};
 
 /// Failures in a row that open the breaker.
 pub(crate) const CONSECUTIVE_FAILURES: u32 = 5;

@@ -3,7 +3,7 @@
 //!
 //! What is given back goes to the tenant that waits and holds least. An eighth of all is kept for tenants below an eighth, so
 //! that who comes late into a full house need not wait for the others' requests to end. A permit may be many units (bytes). No
-//! queue is bounded here: who asks counts its own waiters. Caller: `admit`.
+//! queue is bounded here: who asks counts its own waiters. Callers: `admit`, and `upstream` for the callers of one tenant.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

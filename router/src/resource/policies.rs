@@ -37,7 +37,7 @@ pub(crate) use self::metrics::PolicyMetrics;
 use self::recorder::Recorder;
 use self::shared::SharedRules;
 pub(crate) use self::shared::ToldShares;
-use crate::decision::policy::{Denied, Tick, judge};
+use crate::decision::policy::{Denied, Met as _, Tick, judge};
 use crate::resource::breaker::BesidePass;
 use crate::resource::injected::InjectedFaults;
 use crate::value::fault::{Fault, RefusedBy};
@@ -124,14 +124,15 @@ impl Policies {
         }
         let caller = self.rules_of(request, policies);
         let mut rules = caller.lock();
-        let ids = if rules.is_current(policies, request.generation, now) {
+        let (is_current, closed) = rules.is_current(policies, request.generation, now);
+        let ids = if is_current {
             ids
         } else {
             rules.of.limits_met(&request.asked)
         };
         let shared = rules.shares(&ids).then(|| self.shared.lock());
         let judged = judge(&mut rules.open(shared, now), &ids, request.asked.verb, now);
-        if judged.opened || judged.denied.is_some_and(|denied| rules.shares(&[denied.id])) {
+        if closed || judged.opened || judged.denied.is_some_and(|denied| rules.shares(&[denied.id])) {
             self.changes.send_modify(|count| *count += 1);
         }
         match judged.denied {
@@ -140,14 +141,30 @@ impl Policies {
         }
     }
 
+    /// Something else refuses a request that was admitted: it takes nothing.
+    pub(crate) fn give_back(&self, request: &Judging<'_>) {
+        let Some(rules) = self.callers.get(&request.view.key).map(|rules| rules.clone()) else {
+            return;
+        };
+        let mut rules = rules.lock();
+        let ids = rules.of.limits_met(&request.asked);
+        let shared = rules.shares(&ids).then(|| self.shared.lock());
+        let mut open = rules.open(shared, self.clock.now());
+        for id in ids {
+            let (limit, state) = open.rule(id);
+            state.give_back(limit, limit.cost(request.asked.verb));
+        }
+    }
+
     /// Asks the caller's breakers for this member, beside the member's own. What they are told must be told to the passes.
+    /// `generation`: of the snapshot that the view is of.
     pub(crate) fn ask_breakers(
         &self,
-        view: &CallerView,
+        (view, generation): (&CallerView, u64),
         cluster: &Arc<str>,
         collection: bool,
     ) -> Result<Vec<BesidePass>, Fault> {
-        let asked = self.breakers.admit(view, cluster, self.clock.now());
+        let asked = self.breakers.admit((view, generation), cluster, self.clock.now());
         asked.map_err(|open| {
             self.metrics.refused(RefusedBy::Breaker);
             refusal::of_breaker(open.policy, open.name, cluster, open.retry_in, collection)
@@ -176,6 +193,7 @@ impl Policies {
     /// The hub has told what it had to tell this process.
     pub(crate) fn heard_hub(&self) {
         self.heard.store(true, Ordering::Relaxed);
+        self.shared.lock().are_full();
     }
 
     /// These are this router's shares from now on, of which a restart knows once they are [`Self::secured`].

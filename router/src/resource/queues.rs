@@ -19,5 +19,5 @@ mod tests;
 pub(crate) use self::class::Class;
 pub(crate) use self::core::Crowd;
 pub(crate) use self::flow::Flow;
-pub(crate) use self::metrics::{QueueKind, QueueMetrics};
-pub(crate) use self::shared::{Full, Queues, Seat, Turn};
+pub(crate) use self::metrics::{QueueKind, QueueMetrics, Vain};
+pub(crate) use self::shared::{Queues, Seat, Turn};

@@ -373,8 +373,8 @@ impl Upstream {
         }
     }
 
-    /// Sends over HTTP/2 and awaits the answer's head. `long`: over the connections of watches. `first`: before
-    /// requests that wait for a connection. The URI is path and query; authority is the endpoint's.
+    /// Both halves at once.
+    #[cfg(test)]
     pub(crate) async fn send(
         &self,
         long: bool,
@@ -385,14 +385,15 @@ impl Upstream {
         self.exchange(slot, request).await
     }
 
-    /// The first half of [`Self::send`]: waits for a connection.
+    /// The first half of a request over HTTP/2: waits for a connection. `long`: of those for watches. `first`: before requests that
+    /// wait for one.
     pub(crate) async fn slot(&self, long: bool, first: bool) -> Result<Slot, UpstreamError> {
         let transport = self.transport()?;
         let pool = if long { &transport.watch } else { &transport.unary };
         pool.acquire(first).await.map_err(|source| self.unreachable(source))
     }
 
-    /// The second half.
+    /// The second half: awaits the answer's head. The URI is path and query; authority is the endpoint's.
     pub(crate) async fn exchange(&self, slot: Slot, request: Request<Body>) -> Result<Response<Body>, UpstreamError> {
         exchange::exchange(&self.cluster, slot, request).await
     }

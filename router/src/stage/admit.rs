@@ -13,7 +13,8 @@
 //!    them fairly, so that one with many callers does not, either.
 //!
 //! Injected faults ([`Admit::put_off`]) stand before these: what a test of an operator breaks must break whatever else is going on.
-//! Then come the limits of CircuitBreakers (`resource::policies`): who is over one waits in no queue, and takes nothing of others'.
+//! The limits of CircuitBreakers (`resource::policies`) come once nothing is shed: who is over one waits in no queue, and takes
+//! nothing of others'. What a later check refuses gets its tokens back.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
 //! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make
@@ -200,9 +201,6 @@ impl Admit {
 
     /// Waits until the request may go on, up to its deadline; 429 if it may not. Safe to drop.
     pub(crate) async fn admit(&self, admission: &Admission<'_>) -> Result<Admitted, Fault> {
-        if let Some((policies, judging)) = &admission.judging {
-            policies.admit(judging)?;
-        }
         let modest = || self.shared.is_modest(&admission.caller.tenant());
         let shed = admission
             .sheds_from()
@@ -210,8 +208,16 @@ impl Admit {
         if let Some(fault) = shed {
             return Err(fault);
         }
+        if let Some((policies, judging)) = &admission.judging {
+            policies.admit(judging)?;
+        }
         let admitted = self.checks(admission).await;
-        admitted.map_err(|bound| self.refused(bound))
+        admitted.map_err(|bound| {
+            if let Some((policies, judging)) = &admission.judging {
+                policies.give_back(judging);
+            }
+            self.refused(bound)
+        })
     }
 
     /// Bytes of request bodies that are here, or for which there is room kept.

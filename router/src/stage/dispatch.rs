@@ -34,11 +34,12 @@ pub(crate) use self::metrics::DispatchMetrics;
 use self::outcome::Kind;
 pub(crate) use self::own::{DocumentRequest, OwnRequests};
 pub(crate) use self::probe::Prober;
+use self::turn::Turns;
 use self::upgrade::Tunnel;
 use crate::decision::plan::Forward;
 use crate::decision::rewrite;
 use crate::resource::breaker::Probe;
-use crate::resource::queues::{Class, Flow, Full, QueueKind, QueueMetrics, Seat};
+use crate::resource::queues::{Class, QueueMetrics, Seat};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Place, Upstream, UpstreamError};
 use crate::stage::replan::Replanner;
@@ -90,6 +91,8 @@ struct Run {
     upstream: Arc<Upstream>,
     bearer: Secret,
     metrics: DispatchMetrics,
+    /// Of a watch: when its head is to be here, whatever it has waited for before.
+    head_until: Instant,
 }
 
 impl Dispatcher {
@@ -158,15 +161,23 @@ impl Dispatcher {
         let unavailable = |message| forward.unavailable(message);
         let upstream = find(&leg.routing, cluster).map_err(unavailable)?;
         let bearer = credential(&leg.routing, cluster).map_err(unavailable)?;
+        let turns = Turns {
+            leg: &leg,
+            upstream: &upstream,
+            until: Instant::now() + LONG_HEAD_TIMEOUT,
+            legs: &self.metrics,
+            waits: &self.waits,
+        };
+        let head_until = turns.until;
         // Boxed: most requests need none.
         let place = match forward.traffic.class {
-            TrafficClass::List | TrafficClass::Watch | TrafficClass::Upgrade => Box::pin(leg.place(&upstream)).await?,
+            TrafficClass::List | TrafficClass::Watch | TrafficClass::Upgrade => Box::pin(turns.place()).await?,
             _ => None,
         };
         let seat = if forward.traffic.long && leg.asked.verb != Verb::Watch {
             Seat::default()
         } else {
-            leg.seat(&upstream, &self.waits).await?
+            turns.seat().await?
         };
         let metrics = self.metrics.clone();
         let run = Run {
@@ -174,6 +185,7 @@ impl Dispatcher {
             upstream,
             bearer,
             metrics,
+            head_until,
         };
         Ok((run, seat, place))
     }
@@ -210,33 +222,7 @@ impl Leg {
         replanner.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
     }
 
-    /// Its tenant's place at the member, for what takes one there for as long as it is not read.
-    async fn place(&self, upstream: &Upstream) -> Result<Option<Box<Place>>, Fault> {
-        let (places, tenant) = (&upstream.places, self.caller.tenant());
-        let place = match (self.forward.traffic.class, self.asked.verb) {
-            (TrafficClass::List, _) => self.turn(upstream, places.list(tenant, self.running)).await?,
-            (TrafficClass::Watch | TrafficClass::Upgrade, Verb::Watch) => {
-                self.turn(upstream, places.start(tenant, self.running)).await?
-            }
-            _ => return Ok(None),
-        };
-        place.map(|place| Some(Box::new(place))).map_err(|_| full(upstream))
-    }
-
-    /// Its seat at the member.
-    async fn seat(&self, upstream: &Upstream, waits: &QueueMetrics) -> Result<Seat, Fault> {
-        let (queues, flow, class) = (&upstream.queues, Flow::of(&self.caller), self.class());
-        let kind = QueueKind::Member(&upstream.cluster);
-        let class = match class {
-            Class::Lease if !self.forward.is_priority() => queues.of_lease(flow),
-            class => class,
-        };
-        let taking = waits.waited(kind, class, queues.take(class, flow));
-        let seat = self.turn(upstream, taking).await?;
-        seat.map_err(|Full| full(upstream))
-    }
-
-    /// How urgent it is at its member.
+    /// How urgent it is at its member, as far as the request tells.
     fn class(&self) -> Class {
         match self.forward.traffic.class {
             _ if self.forward.is_priority() || self.asked.is_lease() => Class::Lease,
@@ -251,6 +237,8 @@ impl Leg {
         let (forward, kind) = (&self.forward, Kind::of(self));
         if forward.is_priority() {
             Probe::Lease
+        } else if self.asked.is_lease() {
+            Probe::OtherLease
         } else if kind.proxied || self.is_patient() {
             Probe::Doubtful
         } else if forward.traffic.is_read() {
@@ -277,24 +265,6 @@ impl Leg {
     fn swaps(&self) -> Option<watch::Receiver<u64>> {
         let replanner = self.replanner.as_ref().filter(|_| !self.forward.traffic.is_read());
         replanner.map(|replanner| replanner.swaps())
-    }
-
-    /// Awaits its turn for something that comes before anything is sent: up to the deadline, a watch as long as its head may
-    /// take, and no longer than the breaker would let it through.
-    async fn turn<T>(&self, upstream: &Upstream, turn: impl Future<Output = T>) -> Result<T, Fault> {
-        let class = self.forward.traffic.class;
-        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LONG_HEAD_TIMEOUT);
-        let asks = (Some(&self.caller), self.probe());
-        let turn = turn::unless_refused(upstream.breaker(class), asks, turn);
-        match tokio::time::timeout_at(deadline, turn).await {
-            Ok(Ok(turn)) => Ok(turn),
-            Ok(Err(refused)) => Err(self.forward.unavailable(send::refusal(upstream, class, &refused))),
-            Err(_) => {
-                let cluster = &self.forward.target.cluster;
-                let message = format!("member cluster {cluster} had no room for the request in time");
-                Err(self.forward.unavailable(message))
-            }
-        }
     }
 }
 

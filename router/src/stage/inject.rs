@@ -184,7 +184,9 @@ impl WatchInjection {
     fn orders(&self, routing: &Routing, fault: &WatchFault) -> bool {
         let caller = routing.snapshot.callers.get(&self.caller);
         let policies = caller.and_then(|view| view.policies.as_ref());
-        policies.is_some_and(|policies| policies.all_watch_faults().any(|one| one == fault))
+        policies.is_some_and(|policies| {
+            Arc::ptr_eq(policies, &self.policies) || policies.all_watch_faults().any(|one| one == fault)
+        })
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum EventBoundary {
 
 impl EventBoundary {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        Media::of_content(headers).map_or(Self::Unknown, Self::of_media)
+        Media::of(headers).map_or(Self::Unknown, Self::of_media)
     }
 
     pub(crate) fn of_media(media: Media) -> Self {

@@ -11,7 +11,7 @@ use portolan_structure::table::Table;
 use portolan_structure::tree::{self, Tree};
 
 /// What each package may import of the others. Programs never import each other; what two need goes to a library.
-const PACKAGES: [(&str, &[&str]); 13] = [
+const PACKAGES: [(&str, &[&str]); 15] = [
     ("portolan-crds", &[]),
     ("portolan-runtime", &[]),
     ("portolan-wire", &["portolan-crds", "portolan-runtime"]),
@@ -28,6 +28,8 @@ const PACKAGES: [(&str, &[&str]); 13] = [
     ),
     ("portolan-structure", &[]),
     ("portolan-testbed", &[]),
+    // Its tests run on control planes of the testbed.
+    ("portolan-node", &["portolan-runtime", "portolan-testbed"]),
     // The agent is started inside a test, against a scripted hub.
     (
         "portolan-tests",
@@ -40,6 +42,8 @@ const PACKAGES: [(&str, &[&str]); 13] = [
         ],
     ),
     ("portolan-fuzz", &["portolan-merge"]),
+    // The protocol in its own words, so that it is judged by itself.
+    ("portolan-model", &[]),
     ("greeting-operator", &[]),
 ];
 

@@ -6,6 +6,7 @@ mod daemon;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -76,6 +77,12 @@ struct UpFlags {
     /// Let pods run (KWOK plays the kubelet)
     #[arg(long)]
     pods: bool,
+    /// Run scheduler and all controllers, for Nodes that others bring (portolan-node)
+    #[arg(long, conflicts_with = "pods")]
+    nodes: bool,
+    /// The address that API servers listen on [default: the loopback address]
+    #[arg(long)]
+    address: Option<Ipv4Addr>,
     /// A further flag for every API server; repeatable
     #[arg(long = "apiserver-arg", value_name = "FLAG", allow_hyphen_values = true)]
     apiserver_args: Vec<String>,
@@ -86,6 +93,8 @@ impl UpFlags {
     fn to_args(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = self.names.iter().map(OsString::from).collect();
         args.extend(self.pods.then(|| "--pods".into()));
+        args.extend(self.nodes.then(|| "--nodes".into()));
+        args.extend(self.address.map(|address| format!("--address={address}").into()));
         args.extend(
             self.apiserver_args
                 .iter()
@@ -239,7 +248,15 @@ mod tests {
             };
             flags
         };
-        let flags = parse(&["hub", "--pods", "--apiserver-arg=--goaway-chance=0.1"].map(OsString::from));
+        let flags = parse(
+            &[
+                "hub",
+                "--nodes",
+                "--address=10.0.0.7",
+                "--apiserver-arg=--goaway-chance=0.1",
+            ]
+            .map(OsString::from),
+        );
         assert_eq!(format!("{:?}", parse(&flags.to_args())), format!("{flags:?}"));
     }
 }

@@ -1,6 +1,7 @@
 //! One running control plane: starting it in the right order, its addresses, and what tests do to it.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use kube::{Api, Client, Config};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 
-use crate::control_plane::{ControlPlane, PortNumbers, Ports};
+use crate::control_plane::{ControlPlane, Pods, PortNumbers, Ports};
 use crate::eventually::{Outcome, patience, within};
 use crate::kubeconfig::render;
 use crate::pki::Pki;
@@ -30,7 +31,8 @@ const DEATH_CHECK: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub(crate) tools: PathBuf,
-    pub(crate) pods: bool,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) pods: Pods,
     pub(crate) apiserver_args: Vec<String>,
     pub(crate) otlp: Option<String>,
 }
@@ -98,7 +100,8 @@ impl Cluster {
     pub(crate) async fn start(name: &str, folder: PathBuf, recipe: Recipe) -> Result<Self> {
         let (owner, label) = (folder.clone(), name.to_owned());
         // Making an RSA key takes a moment that other clusters can use.
-        let pki = tokio::task::spawn_blocking(move || Pki::ensure(&owner.join("pki"), &label)).await??;
+        let pki =
+            tokio::task::spawn_blocking(move || Pki::ensure(&owner.join("pki"), &label, recipe.address)).await??;
         let cluster = Self::prepare(name, folder, recipe, pki).with_context(|| format!("preparing cluster {name}"))?;
         cluster
             .launch()
@@ -113,24 +116,22 @@ impl Cluster {
             .ok()
             .and_then(|json| serde_json::from_slice(&json).ok())
             .unwrap_or_default();
-        let ports = Ports::reserve(preferred)?;
-        let stage = Stage::start(Port::reserve(preferred.stage)?, ports.apiserver.number())?;
-        fs::write(&numbers_file, serde_json::to_vec(&ports.numbers(stage.port()))?)?;
-        let kubeconfig = folder.join("kubeconfig");
-        let direct_kubeconfig = folder.join("direct.kubeconfig");
-        let admin = pki.identity("admin")?;
-        let direct_url = loopback_url(ports.apiserver.number());
-        write_private(
-            &kubeconfig,
-            &render(name, &loopback_url(stage.port()), pki.ca_pem(), &admin),
-        )?;
-        write_private(&direct_kubeconfig, &render(name, &direct_url, pki.ca_pem(), &admin))?;
         let Recipe {
             tools,
+            address,
             pods,
             apiserver_args,
             otlp,
         } = recipe;
+        let ports = Ports::reserve(address, preferred)?;
+        let stage = Stage::start(Port::reserve_at(address, preferred.stage)?, ports.apiserver.address())?;
+        fs::write(&numbers_file, serde_json::to_vec(&ports.numbers(stage.port()))?)?;
+        let kubeconfig = folder.join("kubeconfig");
+        let direct_kubeconfig = folder.join("direct.kubeconfig");
+        let admin = pki.identity("admin")?;
+        let direct_url = url(ports.apiserver.address());
+        write_private(&kubeconfig, &render(name, &url(stage.address()), pki.ca_pem(), &admin))?;
+        write_private(&direct_kubeconfig, &render(name, &direct_url, pki.ca_pem(), &admin))?;
         let kubeconfig_of_programs = direct_kubeconfig.clone();
         let plane = ControlPlane {
             tools,
@@ -161,15 +162,16 @@ impl Cluster {
         self.until_serving().await?;
         // Not before: it gives up when it finds no API server for ten seconds.
         self.programs.lock().controller_manager = Some(plane.controller_manager()?);
-        if plane.pods {
+        if plane.pods != Pods::None {
             self.programs.lock().scheduler = Some(plane.scheduler()?);
+        }
+        if plane.pods == Pods::Pretended {
             self.programs.lock().kwok = Some(plane.kwok(&pods::write_config(plane)?)?);
         }
         self.until_controlled().await?;
-        if plane.pods {
-            self.until_schedulable().await
-        } else {
-            Ok(())
+        match plane.pods {
+            Pods::Pretended => self.until_schedulable().await,
+            Pods::None | Pods::OnNodes => Ok(()),
         }
     }
 
@@ -258,12 +260,12 @@ impl Cluster {
 
     /// The fault stage's address.
     pub fn url(&self) -> String {
-        loopback_url(self.stage.port())
+        url(self.stage.address())
     }
 
     /// The API server's own address.
     pub fn direct_url(&self) -> String {
-        loopback_url(self.plane.ports.apiserver.number())
+        url(self.plane.ports.apiserver.address())
     }
 
     /// The CA of its server and client certificates, shared with no other cluster.
@@ -424,6 +426,6 @@ impl Cluster {
 /// Picks one of a cluster's programs.
 type Which = fn(&mut Programs) -> &mut Option<Process>;
 
-fn loopback_url(port: u16) -> String {
-    format!("https://127.0.0.1:{port}")
+fn url(address: SocketAddrV4) -> String {
+    format!("https://{address}")
 }

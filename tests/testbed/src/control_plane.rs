@@ -1,5 +1,6 @@
 //! The programs of one cluster and their flags. What each flag is for is said where it is not the obvious one.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -29,6 +30,19 @@ const CONTROLLERS_WITHOUT_PODS: [&str; 17] = [
     "statefulset-controller",
     "ttl-after-finished-controller",
 ];
+
+/// Who runs the Pods of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pods {
+    /// Nobody: only the controllers run that API users would miss.
+    #[default]
+    None,
+    /// KWOK pretends, on one Node: its Pods are Running as far as an API client can tell, and nothing runs. With scheduler and
+    /// all controllers, at the price of another 130 MB and a second.
+    Pretended,
+    /// Whoever brings a Node: scheduler and all controllers are there, and no Node is (see the crate `portolan-node`).
+    OnNodes,
+}
 
 /// Per million: every trace that starts there.
 const ALL_SPANS: u32 = 1_000_000;
@@ -61,11 +75,12 @@ pub(crate) struct PortNumbers {
 }
 
 impl Ports {
-    pub(crate) fn reserve(preferred: PortNumbers) -> std::io::Result<Self> {
+    /// The API server's on an address of its own, all others on the loopback address.
+    pub(crate) fn reserve(apiserver: Ipv4Addr, preferred: PortNumbers) -> std::io::Result<Self> {
         Ok(Self {
             etcd: Port::reserve(preferred.etcd)?,
             etcd_peer: Port::reserve(preferred.etcd_peer)?,
-            apiserver: Port::reserve(preferred.apiserver)?,
+            apiserver: Port::reserve_at(apiserver, preferred.apiserver)?,
             kubelet: Port::reserve(preferred.kubelet)?,
         })
     }
@@ -89,8 +104,7 @@ pub(crate) struct ControlPlane {
     pub(crate) folder: PathBuf,
     pub(crate) pki: Pki,
     pub(crate) ports: Ports,
-    /// Run pods: all controllers, a scheduler, KWOK.
-    pub(crate) pods: bool,
+    pub(crate) pods: Pods,
     pub(crate) apiserver_args: Vec<String>,
     /// Where API server and etcd send all their spans: OTLP over gRPC, `host:port`.
     pub(crate) otlp: Option<String>,
@@ -128,11 +142,12 @@ impl ControlPlane {
 
     pub(crate) fn apiserver(&self) -> Result<Process> {
         let file = |name: &str| self.pki.file(name);
+        let address = self.ports.apiserver.address().ip().to_string();
         let flags = [
             ("etcd-servers", format!("http://127.0.0.1:{}", self.ports.etcd.number())),
             ("secure-port", self.ports.apiserver.number().to_string()),
-            ("bind-address", "127.0.0.1".to_owned()),
-            ("advertise-address", "127.0.0.1".to_owned()),
+            ("bind-address", address.clone()),
+            ("advertise-address", address),
             // Endpoints may not be loopback addresses, and nobody here uses the `kubernetes` Service.
             ("endpoint-reconciler-type", "none".to_owned()),
             ("cert-dir", self.path("pki")),
@@ -166,10 +181,9 @@ impl ControlPlane {
 
     pub(crate) fn controller_manager(&self) -> Result<Process> {
         let kubeconfig = self.kubeconfig.display().to_string();
-        let controllers = if self.pods {
-            "*".to_owned()
-        } else {
-            CONTROLLERS_WITHOUT_PODS.join(",")
+        let controllers = match self.pods {
+            Pods::None => CONTROLLERS_WITHOUT_PODS.join(","),
+            Pods::Pretended | Pods::OnNodes => "*".to_owned(),
         };
         let flags = [
             ("kubeconfig", kubeconfig.clone()),

@@ -38,6 +38,7 @@ mod testbed;
 mod tools;
 
 pub use cluster::{Backup, Cluster};
+pub use control_plane::Pods;
 pub use eventually::{Outcome, eventually, patience};
 pub use jaeger::Jaeger;
 pub use stage::{Fault, Stage};

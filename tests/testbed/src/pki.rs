@@ -1,7 +1,9 @@
 //! The keys of one cluster: its own CA, the certificates of its programs, and its ServiceAccount signing key. Made
 //! once per cluster folder and read again when a testbed is started there a second time.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,8 +14,8 @@ use rcgen::{
 
 use crate::private::write_private;
 
-/// Names under which a server certificate is valid: the loopback address, and what Pods would call the API server
-/// (10.0.0.1 is the first address of the Service range in `control_plane`).
+/// Names under which a server certificate is valid wherever it listens: the loopback address, and what Pods would call the
+/// API server (10.0.0.1 is the first address of the Service range in `control_plane`).
 const SERVER_NAMES: [&str; 5] = [
     "127.0.0.1",
     "localhost",
@@ -46,11 +48,11 @@ pub(crate) struct Pki {
 }
 
 impl Pki {
-    /// Reads the keys in `folder`, or makes them.
-    pub(crate) fn ensure(folder: &Path, cluster: &str) -> Result<Self> {
+    /// Reads the keys in `folder`, or makes them for a cluster whose API server listens on `address`.
+    pub(crate) fn ensure(folder: &Path, cluster: &str, address: Ipv4Addr) -> Result<Self> {
         let ca = folder.join("ca.crt");
         if !ca.exists() {
-            make(folder, cluster).with_context(|| format!("making the keys of cluster {cluster}"))?;
+            make(folder, cluster, address).with_context(|| format!("making the keys of cluster {cluster}"))?;
         }
         let ca_pem = fs::read_to_string(&ca).with_context(|| format!("reading {}", ca.display()))?;
         Ok(Self {
@@ -81,10 +83,10 @@ impl Pki {
     }
 }
 
-fn make(folder: &Path, cluster: &str) -> Result<()> {
+fn make(folder: &Path, cluster: &str, address: Ipv4Addr) -> Result<()> {
     fs::create_dir_all(folder)?;
     let ca_key = KeyPair::generate()?;
-    let mut ca = params(&format!("testbed {cluster}"), None, &[])?;
+    let mut ca = params(&format!("testbed {cluster}"), None, [])?;
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     ca.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
@@ -106,15 +108,17 @@ fn make(folder: &Path, cluster: &str) -> Result<()> {
         )?;
         Ok(())
     };
+    let address = address.to_string();
+    let names = SERVER_NAMES.iter().copied().chain([address.as_str()]);
     issue(
         "server",
-        params("kube-apiserver", None, &SERVER_NAMES)?,
+        params("kube-apiserver", None, names)?,
         ExtendedKeyUsagePurpose::ServerAuth,
     )?;
     for (name, user, group) in CLIENTS {
         issue(
             name,
-            params(user, Some(group), &[])?,
+            params(user, Some(group), [])?,
             ExtendedKeyUsagePurpose::ClientAuth,
         )?;
     }
@@ -127,9 +131,9 @@ fn make(folder: &Path, cluster: &str) -> Result<()> {
     Ok(())
 }
 
-fn params(user: &str, group: Option<&str>, names: &[&str]) -> Result<CertificateParams> {
-    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-    let mut params = CertificateParams::new(names)?;
+fn params<'a>(user: &str, group: Option<&str>, names: impl IntoIterator<Item = &'a str>) -> Result<CertificateParams> {
+    let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
+    let mut params = CertificateParams::new(Vec::from_iter(names))?;
     params.distinguished_name.push(DnType::CommonName, user);
     if let Some(group) = group {
         params.distinguished_name.push(DnType::OrganizationName, group);

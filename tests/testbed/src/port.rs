@@ -5,39 +5,48 @@
 //! nobody who asks for any free one. Without a listener a connection is refused, as it should be.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use tokio::net::TcpSocket;
 
 #[derive(Debug)]
 pub(crate) struct Port {
-    number: u16,
+    address: SocketAddrV4,
     /// None where two sockets cannot share an address like this (macOS): there the port is only looked up.
     _held: Option<TcpSocket>,
 }
 
 impl Port {
-    /// `preferred` if nobody has it, else any free port.
+    /// `preferred` on the loopback address if nobody has it, else any free port there.
     pub(crate) fn reserve(preferred: Option<u16>) -> io::Result<Self> {
-        match preferred.map(Self::bind) {
+        Self::reserve_at(Ipv4Addr::LOCALHOST, preferred)
+    }
+
+    /// `preferred` on an address of this machine if nobody has it, else any free port there.
+    pub(crate) fn reserve_at(address: Ipv4Addr, preferred: Option<u16>) -> io::Result<Self> {
+        match preferred.map(|number| Self::bind(address, number)) {
             Some(Ok(port)) => Ok(port),
-            _ => Self::bind(0),
+            _ => Self::bind(address, 0),
         }
     }
 
-    fn bind(number: u16) -> io::Result<Self> {
+    fn bind(address: Ipv4Addr, number: u16) -> io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
-        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, number)))?;
+        socket.bind(SocketAddr::from((address, number)))?;
         let number = socket.local_addr()?.port();
         Ok(Self {
-            number,
+            address: SocketAddrV4::new(address, number),
             _held: cfg!(target_os = "linux").then_some(socket),
         })
     }
 
     pub(crate) fn number(&self) -> u16 {
-        self.number
+        self.address.port()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddrV4 {
+        self.address
     }
 }
 

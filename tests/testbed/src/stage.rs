@@ -5,7 +5,7 @@
 //! the first. While the API server is down, the stage accepts and then resets; connect directly to see a refusal.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -81,19 +81,19 @@ pub struct Stage {
 impl Stage {
     /// Starts a stage on a free port in front of what listens on this one, on loopback.
     pub fn before(target: u16) -> io::Result<Self> {
-        Self::start(Port::reserve(None)?, target)
+        Self::start(Port::reserve(None)?, SocketAddrV4::new(Ipv4Addr::LOCALHOST, target))
     }
 
     /// Starts a stage on `port` (see [`Port`]) in front of `target`.
-    pub(crate) fn start(port: Port, target: u16) -> io::Result<Self> {
+    pub(crate) fn start(port: Port, target: SocketAddrV4) -> io::Result<Self> {
         let runtime = STAGES.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
         let _context = runtime.enter();
-        let listener = listen(port.number(), BACKLOG)?;
+        let listener = listen(port.address(), BACKLOG)?;
         let (fault, seen) = watch::channel(Fault::None);
         let accepted = Arc::new(AtomicU64::new(0));
         let accepting = Accepting {
-            port: port.number(),
-            target: loopback(target),
+            address: port.address(),
+            target,
             fault: seen,
             accepted: accepted.clone(),
         };
@@ -106,9 +106,13 @@ impl Stage {
         })
     }
 
-    /// Where it listens, on loopback.
+    /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port.number()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddrV4 {
+        self.port.address()
     }
 
     /// Connections that came, whatever became of them; those that nothing answers are not seen.
@@ -138,22 +142,18 @@ impl Drop for Stage {
     }
 }
 
-fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
 /// Bound beside the [`Port`] that keeps the number.
-fn listen(port: u16, backlog: u32) -> io::Result<TcpListener> {
+fn listen(address: SocketAddrV4, backlog: u32) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
-    socket.bind(loopback(port))?;
+    socket.bind(address.into())?;
     socket.listen(backlog)
 }
 
 /// What takes connections.
 struct Accepting {
-    port: u16,
-    target: SocketAddr,
+    address: SocketAddrV4,
+    target: SocketAddrV4,
     fault: watch::Receiver<Fault>,
     accepted: Arc<AtomicU64>,
 }
@@ -187,7 +187,7 @@ impl Accepting {
     async fn unanswered(&mut self) -> TcpListener {
         let full = self.listen_again(0).await;
         let mut filling = Vec::new();
-        while let Ok(Ok(one)) = timeout(FILLED, TcpStream::connect(loopback(self.port))).await {
+        while let Ok(Ok(one)) = timeout(FILLED, TcpStream::connect(self.address)).await {
             filling.push(one);
         }
         let ended = self.fault.wait_for(|now| *now != Fault::Unanswered).await.is_err();
@@ -200,7 +200,7 @@ impl Accepting {
 
     async fn listen_again(&self, backlog: u32) -> TcpListener {
         loop {
-            match listen(self.port, backlog) {
+            match listen(self.address, backlog) {
                 Ok(listener) => return listener,
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
@@ -211,7 +211,7 @@ impl Accepting {
 /// Why a connection does not end with two orderly FINs.
 struct Cut;
 
-async fn serve(client: TcpStream, target: SocketAddr, mut fault: watch::Receiver<Fault>) {
+async fn serve(client: TcpStream, target: SocketAddrV4, mut fault: watch::Receiver<Fault>) {
     let own = match *fault.borrow() {
         Fault::DelayNew(delay) => delay,
         _ => Duration::ZERO,
@@ -249,7 +249,11 @@ async fn serve(client: TcpStream, target: SocketAddr, mut fault: watch::Receiver
 }
 
 /// Connects to the API server, but not while bytes vanish: then the client's first bytes must, too.
-async fn connect(client: &TcpStream, target: SocketAddr, fault: &mut watch::Receiver<Fault>) -> Result<TcpStream, Cut> {
+async fn connect(
+    client: &TcpStream,
+    target: SocketAddrV4,
+    fault: &mut watch::Receiver<Fault>,
+) -> Result<TcpStream, Cut> {
     if fault.borrow_and_update().swallows() {
         let _ = fault.wait_for(|now| !now.swallows()).await;
         // It had nowhere to go: if the client has said something, that is lost.

@@ -1,12 +1,14 @@
 //! Several clusters started side by side, and the folder they live in.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, Recipe};
+use crate::control_plane::Pods;
 use crate::process::Scratch;
 use crate::tools::Bundle;
 
@@ -15,8 +17,11 @@ use crate::tools::Bundle;
 pub struct Options {
     /// Names of clusters, each a DNS label.
     pub clusters: Vec<String>,
-    /// Let pods run (KWOK, scheduler, all controllers), at the price of another 130 MB and a second per cluster.
-    pub pods: bool,
+    /// Who runs Pods.
+    pub pods: Pods,
+    /// An address of this machine that the API servers and their fault stages listen on, for Pods in networks of their own.
+    /// None: the loopback address. A folder used before keeps the certificates for the address that it began with.
+    pub address: Option<Ipv4Addr>,
     /// Where data, keys, kubeconfigs and logs go. None: a temporary folder that disappears with the testbed.
     /// A folder used before is started again with its data, and on the same ports if they are free.
     pub dir: Option<PathBuf>,
@@ -63,6 +68,7 @@ impl Testbed {
         let dir = std::path::absolute(dir)?;
         let recipe = Recipe {
             tools,
+            address: options.address.unwrap_or(Ipv4Addr::LOCALHOST),
             pods: options.pods,
             apiserver_args: options.apiserver_args,
             otlp: options.otlp.map(|url| url.trim_start_matches("http://").to_owned()),

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
-use portolan_testbed::{Cluster, Options, Testbed, eventually, kubectl};
+use portolan_testbed::{Cluster, Options, Pods, Testbed, eventually, kubectl};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -43,7 +43,7 @@ async fn pods_run_log_exec_and_forward() {
     let clusters = vec!["east".to_owned()];
     let testbed = Testbed::start_with(Options {
         clusters,
-        pods: true,
+        pods: Pods::Pretended,
         ..Options::default()
     })
     .await

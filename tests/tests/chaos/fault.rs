@@ -83,7 +83,7 @@ pub(crate) const ALL: [Case; 18] = [
     case(Kind::Stranger, "wrong certificate", within(10), 8),
     case(Kind::Hundredth, "1 % slow", Opens::Never, 30),
     case(Kind::TenTimes, "ten times slower than itself", within(30), 6),
-    case(Kind::Slow, "5 s slow", Opens::Maybe, 15),
+    case(Kind::Slow, "5 s slow", within(30), 6),
     case(Kind::Reader, "slow reader", Opens::Never, 10),
     case(Kind::Flood, "caller flood", Opens::Never, 10),
     case(Kind::ClockFast, "router's clock 5 minutes fast", Opens::Never, 12),
@@ -105,7 +105,7 @@ const CLOCK: i32 = 300;
 impl Kind {
     /// Whether it shows only against what the member took minutes ago.
     pub(crate) fn needs_a_pace(self) -> bool {
-        matches!(self, Self::Hundredth | Self::TenTimes)
+        matches!(self, Self::Hundredth | Self::TenTimes | Self::Slow)
     }
 
     /// What is no fault yet, and takes the router away.

@@ -13,46 +13,53 @@ use super::repository;
 /// A namespace of its own, as the examples' objects are applied by others too.
 const NAMESPACE: &str = "applying";
 
+/// Manifests in a folder, applied by the command.
+struct Files {
+    folder: tempfile::TempDir,
+    kubeconfig: String,
+}
+
+impl Files {
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.folder.path().join(name), text).unwrap();
+    }
+
+    fn words(&self, file: &str, more: &[&str]) -> Vec<String> {
+        let file = self.folder.path().join(file).display().to_string();
+        let words = ["apply", "-f", &file, "--hub-kubeconfig", &self.kubeconfig];
+        words.iter().chain(more).map(|word| (*word).to_owned()).collect()
+    }
+
+    async fn ok(&self, file: &str, more: &[&str]) -> String {
+        let words = self.words(file, more);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        ctl::ok(&words).await.unwrap()
+    }
+
+    async fn refused(&self, file: &str, more: &[&str]) -> String {
+        let words = self.words(file, more);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        ctl::refused(&words).await.unwrap()
+    }
+}
+
 pub(super) async fn judges_before_it_sends(hub: &Cluster, client: &Client) {
-    let dir = tempfile::tempdir().unwrap();
+    let files = Files {
+        folder: tempfile::tempdir().unwrap(),
+        kubeconfig: hub.kubeconfig_path().display().to_string(),
+    };
     let example = std::fs::read_to_string(repository("examples/circuit-breaker.yaml")).unwrap();
     let good = example.replace("operator-demo", NAMESPACE);
-    let write = |name: &str, text: &str| {
-        let file = dir.path().join(name);
-        std::fs::write(&file, text).unwrap();
-        file.display().to_string()
-    };
-    let kubeconfig = hub.kubeconfig_path().display().to_string();
-    let bad = write(
-        "bad.yaml",
-        &good
-            .replace("burst: 10,", "burst: 0,")
-            .replace("rateLimitings:", "rateLimits:"),
-    );
-    let worse = write("worse.yaml", &good.replace("burst: 10,", "burst: 0,"));
-    let good = write("good.yaml", &good);
-    let apply = |file: &str, more: &[&str]| -> Vec<String> {
-        let words = ["apply", "-f", file, "--hub-kubeconfig", &kubeconfig];
-        words.iter().chain(more).map(|word| (*word).to_owned()).collect()
-    };
-    let ok = async |words: Vec<String>| {
-        ctl::ok(&words.iter().map(String::as_str).collect::<Vec<_>>())
-            .await
-            .unwrap()
-    };
-    let refused = async |words: Vec<String>| {
-        ctl::refused(&words.iter().map(String::as_str).collect::<Vec<_>>())
-            .await
-            .unwrap()
-    };
-    let breakers = Api::<CircuitBreaker>::namespaced(client.clone(), NAMESPACE);
-
-    let told = refused(apply(&bad, &[])).await;
+    let worse = good.replace("burst: 10,", "burst: 0,");
+    files.write("bad.yaml", &worse.replace("rateLimitings:", "rateLimits:"));
+    files.write("worse.yaml", &worse);
+    files.write("good.yaml", &good);
+    let told = files.refused("bad.yaml", &[]).await;
     assert!(
         told.contains("spec.rateLimits is no field: did you mean rateLimitings?"),
         "{told}"
     );
-    let told = refused(apply(&worse, &[])).await;
+    let told = files.refused("worse.yaml", &[]).await;
     assert!(
         told.contains(&format!(
             "CircuitBreaker/{NAMESPACE}/runaway: spec.rateLimitings[0].bucket.burst: 0 would refuse"
@@ -63,25 +70,29 @@ pub(super) async fn judges_before_it_sends(hub: &Cluster, client: &Client) {
         told.contains("1 of 2 documents would not be accepted; nothing was sent"),
         "{told}"
     );
-    let told = ok(apply(&good, &["--dry-run=client"])).await;
+    let told = files.ok("good.yaml", &["--dry-run=client"]).await;
     assert!(
         told.ends_with(&format!("CircuitBreaker/{NAMESPACE}/runaway: accepted\n")),
         "{told}"
     );
     // Not even its Namespace is there.
-    let told = refused(apply(&good, &["--dry-run=server"])).await;
+    let told = files.refused("good.yaml", &["--dry-run=server"]).await;
     assert!(
         told.contains(&format!("namespaces \"{NAMESPACE}\" not found")),
         "{told}"
     );
+    applies_what_is_good(&files, client).await;
+}
 
-    let told = ok(apply(&good, &[])).await;
+async fn applies_what_is_good(files: &Files, client: &Client) {
+    let breakers = Api::<CircuitBreaker>::namespaced(client.clone(), NAMESPACE);
+    let told = files.ok("good.yaml", &[]).await;
     assert_eq!(
         told,
         format!("Namespace/{NAMESPACE}: applied\nCircuitBreaker/{NAMESPACE}/runaway: applied\n")
     );
     let first = breakers.get("runaway").await.unwrap();
-    ok(apply(&good, &[])).await;
+    files.ok("good.yaml", &[]).await;
     assert_eq!(
         breakers.get("runaway").await.unwrap(),
         first,
@@ -94,15 +105,15 @@ pub(super) async fn judges_before_it_sends(hub: &Cluster, client: &Client) {
     });
     let params = PatchParams::apply("somebody").force();
     breakers.patch("runaway", &params, &Patch::Apply(theirs)).await.unwrap();
-    let told = refused(apply(&good, &[])).await;
+    let told = files.refused("good.yaml", &[]).await;
     assert!(told.contains("conflict with \"somebody\""), "{told}");
-    ok(apply(&good, &["--force-conflicts", "--dry-run=server"])).await;
+    files.ok("good.yaml", &["--force-conflicts", "--dry-run=server"]).await;
     assert_eq!(
         breakers.get("runaway").await.unwrap().spec.rate_limitings[0]
             .bucket
             .burst,
         11
     );
-    ok(apply(&good, &["--force-conflicts"])).await;
+    files.ok("good.yaml", &["--force-conflicts"]).await;
     assert_eq!(breakers.get("runaway").await.unwrap().spec, first.spec);
 }

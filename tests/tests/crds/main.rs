@@ -196,6 +196,18 @@ const BAD_SHARDING: &[(&str, &str)] = &[
         "by one entry of clusters only",
     ),
     (
+        "{callerClusters: [a], clusters: [{name: a, buckets: [0-3]}, {name: a}]}",
+        "or by several that all have buckets of their own",
+    ),
+    (
+        "{callerClusters: [a], clusters: [{name: a, buckets: [1024]}]}",
+        "clusters[0].buckets[0]",
+    ),
+    (
+        "{callerClusters: [a], clusters: [{name: a, buckets: [0, 3-]}]}",
+        "clusters[0].buckets[1]",
+    ),
+    (
         "{callerClusters: [a], clusters: [{name: a, namespaces: [x, x]}]}",
         "Duplicate value",
     ),
@@ -225,6 +237,14 @@ const BAD_SHARDING: &[(&str, &str)] = &[
     (
         "root: {prefix: a, targetStatefulSet: a, auto: {shardingSize: 0, everyShardReplicas: 1}}",
         "shardingSize",
+    ),
+    (
+        "root: {prefix: a, targetStatefulSet: a, canary: {replicas: 1, percent: 101}}",
+        "percent",
+    ),
+    (
+        "root: {prefix: a, targetStatefulSet: a, auto: {shardingSize: 1, everyShardReplicas: 1, balance: Bytes}}",
+        "supported values: \"Pairs\", \"Objects\"",
     ),
     (
         "root: {prefix: a, targetStatefulSet: a, canary: {replicas: 1, inShardHash: [x]}}",
@@ -360,10 +380,13 @@ spec:
   limits: &limits [{relateResources: [{apiGroups: [''], resources: [pods]}], selector: *selector}]
   root:
     {disable: true, prefix: p, targetStatefulSet: s, resourceSelector: *limits,
-    canary: {replicas: 1, inNamespaces: [n], inShardHash: ['0']}, auto: {shardingSize: 2, everyShardReplicas: 3}}
+    canary: {replicas: 1, inNamespaces: [n], inShardHash: ['0'], percent: 5}, auto: {shardingSize: 2, everyShardReplicas: 3, balance: Objects}}
   callerClusters: [east]
   primaryCluster: east
-  clusters: [{name: east, namespaces: [n]}, {selector: *selector, namespaceSelector: *selector}]
+  clusters:
+  - {name: east, namespaces: [n], buckets: [0-15, 17]}
+  - {name: east, buckets: []}
+  - {selector: *selector, namespaceSelector: *selector}
   explicitView: Allow
   unavailable: PartialStart
   enforcement: Audit

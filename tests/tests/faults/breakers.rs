@@ -16,7 +16,8 @@ const WEST_MAPS: &str = "/api/v1/namespaces/team-b/configmaps";
 const PAUSE: Duration = Duration::from_millis(50);
 /// Of the member's recovery.
 const BACK_WITHIN: Duration = Duration::from_secs(2);
-/// Other suites have the machine as well: five times as long is no fault. What it was is printed.
+/// Other suites have the machine as well: five times as long is no fault. What it was is printed. As long as a breaker is open for
+/// the first time, so why it closed is asked, too.
 const SLACK: u32 = 5;
 
 /// Callers of west that ask again and again, each patient.
@@ -44,6 +45,15 @@ async fn breakers(ground: &Ground) -> Vec<Value> {
     told
 }
 
+/// How often breakers for single requests and for lists came into another state for this reason.
+async fn turned(ground: &Ground, reason: &str) -> [u64; 2] {
+    let breakers = breakers(ground).await;
+    ["unary", "list"].map(|class| {
+        let of_class = breakers.iter().find(|breaker| breaker["class"] == class).unwrap();
+        of_class["transitionsByReason"][reason].as_u64().unwrap_or_default()
+    })
+}
+
 async fn are_open(ground: &Ground) -> bool {
     let breakers = breakers(ground).await;
     let open = |class: &str| {
@@ -59,6 +69,26 @@ async fn thresholds(ground: &Ground, breaker: &Value) {
     until(&ground.members().await, "west", "Accepted", "True", &[]).await;
 }
 
+/// Asks for one object and for all until west answers both.
+async fn is_back(door: &Door, began: Instant) {
+    for path in [WEST, WEST_MAPS] {
+        loop {
+            let answer = door.get(path, &[]).await.unwrap();
+            let waited = began.elapsed();
+            assert!(
+                waited < BACK_WITHIN * SLACK,
+                "{path} after {waited:?}: {} {}",
+                answer.status,
+                answer.message()
+            );
+            if answer.status == 200 {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
 /// Says how long both took.
 async fn opens_and_closes(fault: Fault, within: Duration) -> String {
     let (_mine, ground) = with_west().await;
@@ -70,6 +100,7 @@ async fn opens_and_closes(fault: Fault, within: Duration) -> String {
         crate::served(&door.get(path, &[]).await.unwrap()).unwrap();
     }
 
+    let (gone, ready) = (turned(&ground, "unreachable").await, turned(&ground, "readyz").await);
     ground.world.cluster("west").fault(fault).await.unwrap();
     let began = Instant::now();
     let mut callers = Callers {
@@ -94,22 +125,21 @@ async fn opens_and_closes(fault: Fault, within: Duration) -> String {
     let opened = began.elapsed();
     ground.world.cluster("west").fault(Fault::None).await.unwrap();
     let began = Instant::now();
-    for path in [WEST, WEST_MAPS] {
-        loop {
-            let answer = door.get(path, &[]).await.unwrap();
-            let waited = began.elapsed();
-            assert!(
-                waited < BACK_WITHIN * SLACK,
-                "{path} after {waited:?}: {} {}",
-                answer.status,
-                answer.message()
-            );
-            if answer.status == 200 {
-                break;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
+    is_back(&door, began).await;
+    let more = |before: [u64; 2], now: [u64; 2]| [now[0] > before[0], now[1] > before[1]];
+    let found = more(gone, turned(&ground, "unreachable").await);
+    assert!(
+        found.contains(&true),
+        "nobody has looked: {:?}",
+        breakers(&ground).await
+    );
+    let asked = more(ready, turned(&ground, "readyz").await);
+    assert_eq!(
+        asked,
+        [true; 2],
+        "its open time was waited out: {:?}",
+        breakers(&ground).await
+    );
     let took = format!("{fault:?}: open after {opened:?}, back after {:?}", began.elapsed());
     let marker = format!("timed-{fault:?}").to_lowercase();
     neighbour.assert_untouched(&ground, &marker).await;

@@ -138,7 +138,7 @@ async fn shards_that_cannot_be_served() {
     assert!(error.to_string().contains("spec.selector.matchLabels"), "{error}");
     let early = federated("early", "east", &[("east", &["team-x"])]).replace(
         "  explicitView: Allow",
-        "  explicitView: Allow\n  root: {prefix: early, targetStatefulSet: early}",
+        "  explicitView: Allow\n  root: {prefix: early, targetStatefulSet: early, auto: {shardingSize: 1, everyShardReplicas: 1}}",
     );
     refused(&ground, &early, &["NotImplemented", "spec.root"]).await;
     until(&ground.shards().await, "alpha", "Disjoint", "True", &[]).await;

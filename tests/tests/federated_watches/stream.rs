@@ -118,6 +118,11 @@ impl Watch {
         }
     }
 
+    /// Whether this event was read, as [`Self::seen`] has it.
+    pub(crate) fn has_seen(&self, event: &str) -> bool {
+        self.seen.iter().any(|seen| seen == event)
+    }
+
     /// How many events of this type were read.
     pub(crate) fn count(&self, kind: &str) -> usize {
         self.seen

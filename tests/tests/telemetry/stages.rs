@@ -1,5 +1,7 @@
 //! What takes time within a request is a span of its own.
 
+use std::time::Duration;
+
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
@@ -143,8 +145,8 @@ async fn a_breaker_says_in_the_trace_that_it_refused() {
     })
     .await;
     west.fault(Fault::None).await.unwrap();
-    let (request, _) = request(&ground, &open, 1).await;
-    let leg = child(&request, "west get configmaps");
+    let (refused, _) = request(&ground, &open, 1).await;
+    let leg = child(&refused, "west get configmaps");
     let refusal = child(leg, "breaker of west");
     assert!(
         refusal.tag("reason").is_some() && refusal.tag("state") == Some("open"),
@@ -152,8 +154,48 @@ async fn a_breaker_says_in_the_trace_that_it_refused() {
         refusal.tags
     );
     assert!(leg.named("first byte of west").is_none(), "it was not asked");
-    eventually("west is asked again", || async {
-        door.get(WEST, &[]).await.is_ok_and(|answer| answer.status == 200)
+    let closed = eventually("west is asked again", || async {
+        let trace = new_trace();
+        let asked = [("traceparent", &*traceparent(&trace, true))];
+        let answer = door.get(WEST, &asked).await?;
+        anyhow::ensure!(answer.status == 200, "{}", answer.message());
+        Ok(trace)
     })
     .await;
+    let (asked, _) = request(&ground, &closed, 1).await;
+    let leg = child(&asked, "west get configmaps");
+    assert!(
+        leg.events.iter().any(|event| event == "breaker changed"),
+        "the first that was answered has closed it: {:?}",
+        leg.events
+    );
+}
+
+/// As many of its caller's lists as may be at a member at a time, and one more.
+#[tokio::test]
+async fn who_waits_for_a_place_waits_in_a_queue() {
+    let ground = ground().await.write().await;
+    let west = ground.world.cluster("west");
+    let door = ground.world.merged_door("alpha").await.unwrap();
+    assert_eq!(door.get(CONFIG_MAPS, &[]).await.unwrap().status, 200);
+    west.fault(Fault::Delay(Duration::from_millis(500))).await.unwrap();
+    let traces: Vec<_> = (0..12).map(|_| new_trace()).collect();
+    let lists = traces.iter().map(async |trace| {
+        let asked = [("traceparent", &*traceparent(trace, true))];
+        door.get(CONFIG_MAPS, &asked).await.unwrap().status
+    });
+    let answers = futures::future::join_all(lists).await;
+    west.fault(Fault::None).await.unwrap();
+    assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+    let mut waited = 0;
+    for trace in &traces {
+        let (list, _) = request(&ground, trace, 1).await;
+        let Some(queue) = list.named("queue of west") else {
+            continue;
+        };
+        assert_within(&list, queue);
+        assert_tags(queue, &[("queue", "places"), ("class", "list"), ("cluster", "west")]);
+        waited += 1;
+    }
+    assert_eq!(waited, 5, "seven at a time");
 }

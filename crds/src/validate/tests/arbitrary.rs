@@ -2,6 +2,7 @@
 
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use proptest::prelude::*;
 
 use crate::cluster::{Access, Breaker, Endpoint, Identity, IdentityMode, MemberClusterSpec};
@@ -48,14 +49,18 @@ fn limits() -> impl Strategy<Value = Vec<ObjectLimiter>> {
 }
 
 fn root() -> impl Strategy<Value = Root> {
-    let canary = (any::<Option<i32>>(), texts(), texts()).prop_map(|(replicas, in_namespaces, in_shard_hash)| Canary {
-        replicas,
-        in_namespaces,
-        in_shard_hash,
-    });
+    let canary = (any::<Option<i32>>(), texts(), texts(), any::<Option<i32>>()).prop_map(
+        |(replicas, in_namespaces, in_shard_hash, percent)| Canary {
+            replicas,
+            in_namespaces,
+            in_shard_hash,
+            percent,
+        },
+    );
     let auto = (any::<i32>(), any::<i32>()).prop_map(|(sharding_size, every_shard_replicas)| Auto {
         sharding_size,
         every_shard_replicas,
+        ..Auto::default()
     });
     (text(), prop::option::of(canary), prop::option::of(auto), limits()).prop_map(
         |(prefix, canary, auto, resource_selector)| Root {
@@ -69,20 +74,30 @@ fn root() -> impl Strategy<Value = Root> {
     )
 }
 
+fn bucket() -> impl Strategy<Value = IntOrString> {
+    prop_oneof![
+        any::<i32>().prop_map(IntOrString::Int),
+        text().prop_map(IntOrString::String),
+        "[0-9]{1,4}(-[0-9]{1,4})?".prop_map(IntOrString::String),
+    ]
+}
+
 fn entries() -> impl Strategy<Value = Vec<ClusterEntry>> {
     let entry = (
         prop::option::of(text()),
         prop::option::of(label_selector()),
         texts(),
         prop::option::of(label_selector()),
+        prop::option::of(prop::collection::vec(bucket(), 0..3)),
         any::<bool>(),
     )
         .prop_map(
-            |(name, selector, namespaces, namespace_selector, default)| ClusterEntry {
+            |(name, selector, namespaces, namespace_selector, buckets, default)| ClusterEntry {
                 name,
                 selector,
                 namespaces,
                 namespace_selector,
+                buckets,
                 default,
             },
         );

@@ -148,6 +148,7 @@ fn costs_and_recovery() {
         ("recoverPolicy: {}", &[]),
         ("recoverPolicy: {type: Manual}", &[]),
         ("recoverPolicy: {type: Manual, sleepingWindowSize: 1m}", &[]),
+        ("recoverPolicy: {type: Manual, sleepingWindowSize: 0s}", &[]),
         ("recoverPolicy: {type: Manual, sleepingWindowSize: ''}", &[]),
         (
             "recoverPolicy: {type: Manual, sleepingWindowSize: x}",

@@ -23,7 +23,8 @@ Examples:
 const BREAKER_HELP: &str = "\
 Written into the member's MemberCluster (spec.breaker.byHand): it needs the right to update that,
 is seen by all who read it, and is in force in every router within a second, also in one that
-starts later. It ends by itself after --for, by each router's clock.
+starts later. It ends by itself after --for: the time when is written by this machine's clock, and
+kept by each router's. Machines whose clocks differ hold it for so much longer or shorter.
 
 Without --class it is for all requests but reviews of callers' tokens, without which nobody is
 known; name TokenReview to hold those. A breaker that is held open lets renewals of leader
@@ -176,22 +177,40 @@ fn parse_held(text: &str) -> Result<String, String> {
 }
 
 fn parse_class(name: &str) -> Result<TrafficClass, String> {
+    // The second is the word of routers, in metrics and messages.
     let all = [
-        TrafficClass::Unary,
-        TrafficClass::List,
-        TrafficClass::WatchStart,
-        TrafficClass::Upgrade,
-        TrafficClass::TokenReview,
+        (TrafficClass::Unary, "unary"),
+        (TrafficClass::List, "list"),
+        (TrafficClass::WatchStart, "watch"),
+        (TrafficClass::Upgrade, "upgrade"),
+        (TrafficClass::TokenReview, "token-review"),
     ];
-    let named = all
-        .into_iter()
-        .find(|class| format!("{class:?}").eq_ignore_ascii_case(name));
-    named.ok_or_else(|| "must be Unary, List, WatchStart, Upgrade or TokenReview".to_owned())
+    let is_named = |(class, word): &(TrafficClass, &str)| {
+        format!("{class:?}").eq_ignore_ascii_case(name) || word.eq_ignore_ascii_case(name)
+    };
+    let named = all.into_iter().find(is_named).map(|(class, _)| class);
+    named.ok_or_else(|| {
+        "must be Unary, List, WatchStart (or watch), Upgrade or TokenReview (or token-review)".to_owned()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_goes_by_the_word_of_metrics_as_well() {
+        for (name, class) in [
+            ("WatchStart", TrafficClass::WatchStart),
+            ("watch", TrafficClass::WatchStart),
+            ("token-review", TrafficClass::TokenReview),
+            ("tokenreview", TrafficClass::TokenReview),
+            ("list", TrafficClass::List),
+        ] {
+            assert_eq!(parse_class(name), Ok(class));
+        }
+        assert!(parse_class("lists").is_err());
+    }
 
     #[test]
     fn one_word_is_a_member_and_three_are_a_rule() {

@@ -64,6 +64,7 @@ impl Fleet {
             uid: format!("object-{name}"),
             generation,
             created,
+            was_there: true,
             labelled_off: false,
             disabled: false,
             until: None,
@@ -222,6 +223,11 @@ fn of_what_no_good_spec_is_known_routers_keep_theirs() {
         [CALM],
         "whose it is stays known"
     );
+    fleet.facts.policies.get_mut(&named(CALM)).unwrap().was_there = false;
+    let world = fleet.compile(0);
+    assert_eq!(world.reach(CALM), (Standing::NeverGood, 3));
+    assert!(world.is_gone(&policy), "what routers have is of an object that is gone");
+    assert!(world.view("east", "p1").unwrap().policies.is_empty());
     fleet.facts.policies.clear();
     assert!(fleet.compile(0).is_gone(&policy), "what is not there is gone");
 }

@@ -76,6 +76,42 @@ fn the_last_good_spec_stays_in_force() {
 }
 
 #[test]
+fn routers_keep_what_they_have_of_those_alone_that_were_there_at_first() {
+    let there = |facts: &Facts| kept(facts, BREAKER).was_there;
+    let named = |uid: &str, generation| {
+        let mut object = policy(BREAKER, generation, bad());
+        object.metadata.uid = Some(uid.to_owned());
+        object
+    };
+    let mut facts = Facts::default();
+    facts.reset_policies(BREAKER, &[named("one", 1)]);
+    assert!(there(&facts));
+    facts.apply_policy(BREAKER, &named("one", 2));
+    facts.reset_policies(BREAKER, &[named("one", 3)]);
+    assert!(there(&facts), "in another list as well");
+    facts.apply_policy(BREAKER, &named("two", 1));
+    assert!(!there(&facts), "made anew");
+    facts.delete_policy(BREAKER, &named("two", 1));
+    facts.reset_policies(BREAKER, &[named("three", 1)]);
+    assert!(!there(&facts), "made later");
+}
+
+#[test]
+fn a_spec_is_judged_once() {
+    let mut facts = Facts::default();
+    let mut object = policy(BREAKER, 1, good());
+    facts.apply_policy(BREAKER, &object);
+    let first = kept(&facts, BREAKER).in_force.clone().unwrap();
+    object.data["status"] = json!({"callers": 3});
+    facts.apply_policy(BREAKER, &object);
+    let second = kept(&facts, BREAKER).in_force.clone().unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &second));
+    object.metadata.generation = Some(2);
+    facts.apply_policy(BREAKER, &object);
+    assert_eq!(in_force(&facts), Some(2));
+}
+
+#[test]
 fn a_change_of_status_alone_is_no_news_for_routers() {
     let mut facts = Facts::default();
     let mut object = policy(BREAKER, 1, good());

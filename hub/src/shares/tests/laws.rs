@@ -25,6 +25,8 @@ enum Step {
     Forget(usize),
     Enrol(usize),
     Learn(usize),
+    /// All policies, or the first alone, or none.
+    See(usize, Option<usize>),
     Ask(usize, u64),
     PutRule(u32, u32),
     DropRule(u32, u32),
@@ -51,7 +53,8 @@ fn step() -> impl Strategy<Value = Step> {
         router.clone().prop_map(Step::RestartRouter),
         router.clone().prop_map(Step::Lose),
         router.clone().prop_map(Step::Forget),
-        router.prop_map(Step::Enrol),
+        router.clone().prop_map(Step::Enrol),
+        (router, prop_oneof![Just(None), (0..2_usize).prop_map(Some)]).prop_map(|(router, few)| Step::See(router, few)),
         Just(Step::RestartHub),
         (prop_oneof![Just(0_u32), Just(1), Just(11)], 0..2_u32).prop_map(|(policy, rule)| Step::PutRule(policy, rule)),
         (prop_oneof![Just(0_u32), Just(1), Just(11)], 0..2_u32).prop_map(|(policy, rule)| Step::DropRule(policy, rule)),
@@ -75,6 +78,10 @@ fn take(network: &mut Network, step: &Step) {
         Step::Forget(router) => network.forget(router),
         Step::Enrol(router) => network.enrol(router),
         Step::Learn(router) => network.learn(router),
+        Step::See(router, few) => {
+            let sees = few.map(|few| [key(0, 0).policy].into_iter().take(few).collect());
+            network.see(router, sees);
+        }
         Step::Ask(router, asked) => network.routers[router].asked = asked,
         Step::PutRule(policy, rule) => network.put_rule(key(policy, rule)),
         Step::DropRule(policy, rule) => {
@@ -85,9 +92,10 @@ fn take(network: &mut Network, step: &Step) {
     }
 }
 
-/// Nothing goes wrong any more: all that are registered come, learn, and go on asking for the same.
+/// Nothing goes wrong any more: all that are registered come, see all, learn, and go on asking for the same.
 fn calm_down(network: &mut Network) {
     for router in 0..ROUTERS {
+        network.see(router, None);
         network.reconnect(router);
         network.learn(router);
     }

@@ -31,6 +31,7 @@ pub(super) struct Network {
     pub(super) core: Core,
     pub(super) routers: Vec<SimRouter>,
     pub(super) rules: BTreeSet<SharedLimit>,
+    pub(super) supply: Supply,
     now: Instant,
     epochs: u64,
     /// Hubs so far.
@@ -51,9 +52,14 @@ impl Network {
     pub(super) fn new(routers: usize) -> Self {
         let now = Instant::now();
         let mut network = Self {
-            core: Core::new(now),
+            core: Core::default(),
             routers: Vec::new(),
             rules: BTreeSet::new(),
+            supply: Supply {
+                rate: RATE,
+                least: 1,
+                fills_in: Some(Duration::from_secs(1)),
+            },
             now,
             epochs: 0,
             terms: 0,
@@ -80,7 +86,7 @@ impl Network {
     }
 
     pub(super) fn tell_rules(&mut self) {
-        let rules = self.rules.iter().map(|rule| (rule.clone(), RATE));
+        let rules = self.rules.iter().map(|rule| (rule.clone(), self.supply));
         // Objects stay when their rules are not in force, and the latest of a name is there.
         let mut objects = BTreeMap::new();
         for rule in &self.rules {
@@ -204,7 +210,7 @@ impl Network {
             self.keep(router);
         }
         self.terms += 1;
-        self.core = Core::new(self.now);
+        self.core = Core::default();
         self.core.begin(self.terms << 32);
         self.tell_rules();
         self.register();
@@ -216,7 +222,19 @@ impl Network {
 
     /// The policies of the world arrive.
     pub(super) fn learn(&mut self, router: usize) {
-        self.routers[router].has = self.rules.clone();
+        let router = &mut self.routers[router];
+        router.has = self
+            .rules
+            .iter()
+            .filter(|rule| router.may_have(rule))
+            .cloned()
+            .collect();
+    }
+
+    /// From now on it may be told of these policies.
+    pub(super) fn see(&mut self, router: usize, sees: Option<BTreeSet<PolicyName>>) {
+        self.routers[router].sees = sees;
+        self.register();
     }
 
     pub(super) fn say(&mut self, router: usize) {
@@ -292,7 +310,8 @@ impl Network {
                 if self.routers[router].is_open {
                     let had = std::mem::take(&mut self.routers[router].has);
                     // What is not in force any more it keeps until the test says otherwise.
-                    self.routers[router].has = &had | &self.rules;
+                    self.learn(router);
+                    self.routers[router].has.extend(had);
                 }
             }
             self.report();
@@ -338,6 +357,10 @@ impl Network {
 }
 
 impl SimRouter {
+    fn may_have(&self, rule: &SharedLimit) -> bool {
+        self.sees.as_ref().is_none_or(|sees| sees.contains(&rule.policy))
+    }
+
     fn say(&mut self) {
         if !self.is_open {
             return;

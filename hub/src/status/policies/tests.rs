@@ -66,6 +66,7 @@ impl Scene {
             uid: "uid".to_owned(),
             generation: 3,
             created: Timestamp::UNIX_EPOCH,
+            was_there: true,
             labelled_off: false,
             disabled: false,
             until: None,
@@ -222,6 +223,10 @@ fn a_bad_spec_is_told_with_what_stays_in_force() {
     scene.finds("Accepted", "False/NotImplemented", "routers that have one keep it");
     scene.finds("Active", "Unknown/Invalid", "");
     scene.finds("Distributed", "Unknown/Invalid", "");
+    scene.object().was_there = false;
+    scene.stands(Standing::NeverGood);
+    scene.finds("Accepted", "False/NotImplemented", "nothing of it comes into force");
+    scene.finds("Active", "False/Invalid", "");
 }
 
 #[test]

@@ -71,6 +71,16 @@ impl Bucket {
         self.level = self.level.saturating_sub(wanted);
     }
 
+    /// So many tokens are there again, as far as there is room for them.
+    pub(crate) fn give(&mut self, rate: &Rate, tokens: u32) {
+        self.level = (self.level + parts(rate, tokens)).min(capacity(rate, self.share));
+    }
+
+    /// Whether there is ever room for so many tokens.
+    pub(crate) fn holds(&self, rate: &Rate, tokens: u32) -> bool {
+        parts(rate, tokens) <= capacity(rate, self.share)
+    }
+
     /// How long until so many tokens are there if none are taken; `None`: never.
     pub(crate) fn wait(&self, rate: &Rate, tokens: u32) -> Option<Duration> {
         let missing = self.missing(rate, parts(rate, tokens))?;
@@ -96,6 +106,7 @@ impl Bucket {
     }
 
     /// Of the bucket, in millionths.
+    #[cfg(test)]
     pub(crate) fn share(&self) -> u32 {
         self.share
     }

@@ -59,7 +59,7 @@ mod tests {
         assert!(!demand.look(1_000, Duration::from_millis(1)), "too soon");
         assert!(demand.look(100, Duration::from_secs(1)));
         assert_eq!(demand.per_second_thousandths(), 50_000);
-        assert!(demand.look(100, Duration::from_secs(60)));
+        assert!(demand.look(100, Duration::from_mins(1)));
         assert_eq!(demand.per_second_thousandths(), 0);
         assert!(demand.look(10, Duration::from_secs(1)), "a count that began anew");
         assert_eq!(demand.per_second_thousandths(), 10_000);

@@ -147,10 +147,17 @@ impl RuleState {
             Settled::Passed | Settled::Aside => {}
             Settled::Refused => {
                 self.refused.get_or_insert_default().count(now);
-                return limit.counts() && self.opened.is_none() && self.overflows(limit, now);
+                return limit.counts() && self.opened.is_none() && self.overflows(limit, cost, now);
             }
         }
         false
+    }
+
+    /// A request that had passed was refused for another reason. What has opened meanwhile stays so.
+    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u32) {
+        if limit.counts() {
+            self.bucket.give(&limit.rate, cost);
+        }
     }
 
     /// What time alone has brought: tokens, and the end of a window; true if it closed.
@@ -192,11 +199,6 @@ impl RuleState {
         }
     }
 
-    /// In millionths of the bucket.
-    pub(crate) fn share(&self) -> u32 {
-        self.bucket.share()
-    }
-
     /// Tokens that were asked for, in all; counted for limits that routers share.
     pub(crate) fn asked(&self) -> u64 {
         self.asked
@@ -225,14 +227,16 @@ impl RuleState {
     }
 
     /// The bucket refused: whether the rule opens by it.
-    fn overflows(&mut self, limit: &Limit, now: Tick) -> bool {
+    fn overflows(&mut self, limit: &Limit, cost: u32, now: Tick) -> bool {
         let pause = nanoseconds(SPELL_PAUSE);
         let since = match self.spell {
             Some((since, last)) if now.since(last) <= pause => since,
             _ => now,
         };
         self.spell = Some((since, now));
-        let own_alone = limit.shared && (self.share() == 0 || now.since(since) < nanoseconds(SHARES_SETTLE));
+        // A share that can never hold so much says nothing of what all routers have.
+        let own_alone =
+            limit.shared && (!self.bucket.holds(&limit.rate, cost) || now.since(since) < nanoseconds(SHARES_SETTLE));
         if limit.trigger != TriggerPolicy::Normal || own_alone {
             return false;
         }

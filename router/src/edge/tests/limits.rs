@@ -176,8 +176,39 @@ async fn the_callers_own_election_passes_rules_that_do_not_name_leases() {
         503,
         "another Lease"
     );
+    let (leases, name) = ELECTION.rsplit_once('/').unwrap();
+    let of_name = |name: &str| format!("{leases}?watch=true&fieldSelector=metadata.name%3D{name}");
+    assert_eq!(world.code(&of_name(name)).await, 200);
+    assert_eq!(world.code(&of_name("other")).await, 429);
     world.hold(&json!({"selector": {}, "rateLimitings": [rule("all", "ForceOpened", 1, &["leases"])]}));
     assert_eq!(world.code(ELECTION).await, 503);
+}
+
+/// Which Lease is made only its body tells.
+#[tokio::test]
+async fn of_leases_that_are_made_the_elections_alone_passes_such_rules() {
+    let world = World::held(&[rule("all", "ForceOpened", 1, &ANY)]).await;
+    let (leases, _) = ELECTION.rsplit_once('/').unwrap();
+    let make = async |body: &'static str| {
+        let request = world.operators.request("a", "POST", leases, body);
+        let mut client = world.operators.connect().await;
+        client.send_request(request).await.unwrap()
+    };
+    assert_eq!(make(r#"{"metadata": {"name": "leader"}}"#).await.status(), 200);
+    let before = world.asked();
+    let (cause, _) = refused(
+        make(r#"{"metadata": {"name": "other"}}"#).await,
+        503,
+        "ServiceUnavailable",
+    )
+    .await;
+    assert!(cause.starts_with("CircuitBreaker/ops/cb/all: "), "{cause}");
+    world
+        .operators
+        .order(&json!({"httpFault": [{"name": "away", "abort": {"httpStatus": 500}}]}));
+    assert_eq!(make(r#"{"metadata": {"name": "leader"}}"#).await.status(), 200);
+    assert_eq!(make(r#"{"metadata": {"name": "other"}}"#).await.status(), 500);
+    assert_eq!(world.asked(), before + 1);
 }
 
 #[tokio::test]
@@ -245,7 +276,10 @@ async fn a_breaker_of_the_caller_stops_it_alone_at_the_member_that_fails_it() {
     assert_eq!(world.operators.ask("b", "GET", ONE).await.status(), 200);
     assert_eq!(world.code(&ONE.replace("east", "west")).await, 200);
     assert_eq!(world.code(ELECTION).await, 200, "its election goes on");
-    assert_eq!(world.code(&format!("{ALL}?watch=true")).await, 429);
+    let watch = world.get(&format!("{ALL}?watch=true")).await;
+    assert_eq!(watch.headers()[RETRY_AFTER], "30");
+    let (cause, _) = refused(watch, 429, "TooManyRequests").await;
+    assert!(cause.starts_with("CircuitBreaker/ops/cb/own: "), "{cause}");
 }
 
 #[tokio::test]

@@ -2,32 +2,34 @@
 //!
 //! A tenant can make its own requests fail: by an admission webhook that hangs, by what it asks for. Those failures open a
 //! breaker for that caller alone. The breaker for all opens when what failed was the way to the member, or when at least half
-//! of the shards that used it within the window saw it fail: two at least, unless there is only one. Pure. Called by `shared`.
+//! of the tenants that used it within the window saw it fail: two at least, unless there is only one. Silence is failure for
+//! reads only: who writes may have brought it about, in as many shards as it has. Pure. Called by `shared`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_crds::ShardName;
-
 use super::Settings;
-use super::core::{Admission, Core, Probe, State};
-use crate::value::snapshot::{Binding, Caller, CallerId};
+use super::core::{Admission, Core, Probe};
+use super::why::State;
+use crate::value::snapshot::{Caller, CallerId};
 
 /// Breakers of single callers in one breaker. A caller beyond them has none: its failures count for nobody.
 const MAX_CALLERS: usize = 1024;
-/// Shards that are remembered; the others are taken together.
-const MAX_SHARDS: usize = 4096;
+/// Tenants that are remembered; the others are taken together.
+const MAX_TENANTS: usize = 4096;
 
 /// Those who share a breaker.
 #[derive(Debug, Default)]
 pub(super) struct Askers {
-    shards: HashMap<ShardName, Seen>,
-    /// All who have no shard.
+    /// By their names, see [`Caller::tenant`]: those whose failures count as one.
+    tenants: HashMap<Arc<str>, Seen>,
+    /// All tenants beyond those.
     others: Seen,
     callers: HashMap<CallerId, Core>,
 }
 
-/// What a shard saw of the member.
+/// What a tenant saw of the member.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     used: Option<Instant>,
@@ -39,49 +41,15 @@ struct Seen {
 pub(super) enum Reach {
     /// The one caller.
     Caller,
-    /// All: so many shards see it.
-    Shards,
-    /// All, as nobody else used the member: it is known of one shard only.
+    /// All: so many tenants see it.
+    Tenants,
+    /// All, as nobody else used the member: it is known of one tenant only.
     Sole,
-}
-
-/// Those whose failures count as one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Group {
-    Shard(ShardName),
-    /// All who have no shard.
-    Others,
-}
-
-impl Group {
-    pub(super) fn of(caller: &Caller) -> Self {
-        shard_of(caller).cloned().map_or(Self::Others, Self::Shard)
-    }
-
-    pub(super) fn has(&self, caller: &Caller) -> bool {
-        match (self, shard_of(caller)) {
-            (Self::Shard(shard), Some(its)) => shard == its,
-            (Self::Others, None) => true,
-            _ => false,
-        }
-    }
-}
-
-/// The shard of a caller; `None` for people, and for callers without one.
-fn shard_of(caller: &Caller) -> Option<&ShardName> {
-    match caller {
-        Caller::Pod(view) => match &view.binding {
-            Binding::One(shard) => Some(&shard.config),
-            Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
-        },
-        Caller::Person { .. } => None,
-    }
 }
 
 impl Askers {
     /// Asks the caller's own breaker, if its requests failed before.
     pub(super) fn admit(&mut self, caller: &Caller, probe: Probe, now: Instant) -> Option<Admission> {
-        self.seen(shard_of(caller)).used = Some(now);
         if self.callers.is_empty() {
             return None;
         }
@@ -97,21 +65,21 @@ impl Askers {
         self.callers.get(&CallerId::of(caller))?.refuses(now, probe)
     }
 
-    /// The caller uses the member, and sees nothing amiss.
-    pub(super) fn used(&mut self, caller: &Caller, now: Instant) {
-        self.seen(shard_of(caller)).used = Some(now);
+    /// The tenant uses the member, and sees nothing amiss.
+    pub(super) fn used(&mut self, tenant: &Arc<str>, now: Instant) {
+        self.seen(tenant).used = Some(now);
     }
 
-    /// A request of the caller's failed: how far that reaches.
-    pub(super) fn failed(&mut self, caller: &Caller, now: Instant, window: Duration) -> Reach {
-        let seen = self.seen(shard_of(caller));
+    /// A request of the tenant's failed: how far that reaches.
+    pub(super) fn failed(&mut self, tenant: &Arc<str>, now: Instant, window: Duration) -> Reach {
+        let seen = self.seen(tenant);
         *seen = Seen {
             used: Some(now),
             failed: Some(now),
         };
         let recent = |at: Option<Instant>| at.is_some_and(|at| now.saturating_duration_since(at) < window);
-        self.shards.retain(|_, seen| recent(seen.used));
-        let all = self.shards.values().chain([&self.others]);
+        self.tenants.retain(|_, seen| recent(seen.used));
+        let all = self.tenants.values().chain([&self.others]);
         let (mut used, mut failed) = (0, 0);
         for seen in all {
             used += usize::from(recent(seen.used));
@@ -119,7 +87,7 @@ impl Askers {
         }
         match (used, failed) {
             (1, _) => Reach::Sole,
-            (_, 2..) if failed * 2 >= used => Reach::Shards,
+            (_, 2..) if failed * 2 >= used => Reach::Tenants,
             _ => Reach::Caller,
         }
     }
@@ -161,12 +129,11 @@ impl Askers {
         self.callers.iter().filter_map(open).collect()
     }
 
-    fn seen(&mut self, shard: Option<&ShardName>) -> &mut Seen {
-        let Self { shards, others, .. } = self;
-        let Some(shard) = shard else { return others };
-        if !shards.contains_key(shard) && shards.len() < MAX_SHARDS {
-            shards.insert(shard.clone(), Seen::default());
+    fn seen(&mut self, tenant: &Arc<str>) -> &mut Seen {
+        let Self { tenants, others, .. } = self;
+        if !tenants.contains_key(tenant) && tenants.len() < MAX_TENANTS {
+            tenants.insert(tenant.clone(), Seen::default());
         }
-        shards.get_mut(shard).unwrap_or(others)
+        tenants.get_mut(tenant).unwrap_or(others)
     }
 }

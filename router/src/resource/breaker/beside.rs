@@ -12,7 +12,8 @@ use portolan_crds::PolicyReason;
 use tokio::sync::watch;
 
 use super::Settings;
-use super::core::{Admission, Core, Outcome, Probe, State, Ticket, Transition, Why};
+use super::core::{Admission, Core, Outcome, Probe, Ticket};
+use super::why::{State, Transition, Why};
 
 /// One breaker, shared by the requests of one caller to one member.
 #[derive(Debug)]

@@ -4,30 +4,12 @@
 
 use std::time::{Duration, Instant};
 
+use super::why::{State, Transition, Why};
 use super::window::Window;
 use super::{LEASE_PROBE_EVERY, PROBE_ALONE, Settings};
 
 /// Most doublings of the open time; beyond it the maximum rules anyway.
 const MAX_GROWTH: u32 = 16;
-
-/// What a breaker does with requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum State {
-    Closed,
-    Open,
-    HalfOpen,
-}
-
-impl State {
-    /// The word in metrics, reports and spans.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::HalfOpen => "half-open",
-        }
-    }
-}
 
 /// How one admitted request ended, as far as the member's health goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,81 +51,6 @@ impl Outcome {
     }
 }
 
-/// A change of state, for metrics, logs and reports.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Transition {
-    pub(crate) from: State,
-    pub(crate) to: State,
-    pub(crate) why: Why,
-}
-
-/// Why a breaker changed its state.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Why {
-    Consecutive(u32),
-    Ratio { failures: u32, requests: u32 },
-    Unreachable,
-    Slower { slow: u32, requests: u32 },
-    ProbeFailed,
-    ProbeSucceeded,
-    OpenTimeOver,
-    MemberReady,
-    ReadyzForbidden,
-    MemberAnswers,
-    AnswersOthers,
-    ByHand,
-    ByHandOver,
-}
-
-impl Why {
-    /// The word in metrics: of a closed set.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Consecutive(_) => "consecutive-failures",
-            Self::Ratio { .. } => "failure-ratio",
-            Self::Unreachable => "unreachable",
-            Self::Slower { .. } => "slower-than-itself",
-            Self::ProbeFailed => "probe-failed",
-            Self::ProbeSucceeded => "probe-succeeded",
-            Self::OpenTimeOver => "open-time-over",
-            Self::MemberReady => "readyz",
-            Self::ReadyzForbidden => "readyz-forbidden",
-            Self::MemberAnswers => "member-answers",
-            Self::AnswersOthers => "answers-others",
-            Self::ByHand => "by-hand",
-            Self::ByHandOver => "by-hand-over",
-        }
-    }
-}
-
-impl std::fmt::Display for Why {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Consecutive(1) => f.write_str("a failure"),
-            Self::Consecutive(failures) => write!(f, "{failures} failures in a row"),
-            Self::Ratio { failures, requests } => write!(f, "{failures} of {requests} requests failed"),
-            Self::Unreachable => f.write_str("it answers nobody, and takes no new connection either"),
-            Self::Slower { slow, requests } => {
-                write!(
-                    f,
-                    "{slow} of {requests} requests took several times as long as minutes ago"
-                )
-            }
-            Self::ProbeFailed => f.write_str("the probe failed"),
-            Self::ProbeSucceeded => f.write_str("the probe succeeded"),
-            Self::OpenTimeOver => f.write_str("the open time is over, one probe is let through"),
-            Self::MemberReady => f.write_str("the member says that it is ready, one probe is let through"),
-            Self::ReadyzForbidden => {
-                f.write_str("the member is there, but its /readyz is not for this router: one probe is let through")
-            }
-            Self::MemberAnswers => f.write_str("the open time is over and the member answers other requests"),
-            Self::AnswersOthers => f.write_str("the member answers other shards"),
-            Self::ByHand => f.write_str("by hand"),
-            Self::ByHandOver => f.write_str("what was set by hand is over"),
-        }
-    }
-}
-
 /// What the router's own look at a member's `/readyz` found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readyz {
@@ -176,6 +83,28 @@ pub(crate) enum Probe {
     Doubtful,
     /// A renewal of a leader election.
     Lease,
+    /// A Lease that may be one of an election of which the router does not know. Apart from those that it knows: anybody may
+    /// write Leases.
+    OtherLease,
+}
+
+impl Probe {
+    const ALL: usize = 5;
+
+    /// Whether a member that says nothing to it is not well, whoever asks. Writes wait for the webhooks of who writes, and
+    /// what may be silent is.
+    pub(super) fn tells_by_silence(self) -> bool {
+        self == Self::Telling
+    }
+
+    /// Which turn it takes while open, every [`LEASE_PROBE_EVERY`]; `None`: it has none.
+    fn turn(self) -> Option<usize> {
+        match self {
+            Self::Lease => Some(0),
+            Self::OtherLease => Some(1),
+            Self::Telling | Self::Write | Self::Doubtful => None,
+        }
+    }
 }
 
 /// Answer to a request for admission.
@@ -206,6 +135,8 @@ pub(super) struct Core {
     window: Window,
     /// Answers, and those that lag.
     paces: Window,
+    /// Requests that lag and have no answer yet.
+    waiting: u32,
     /// Since when at least half of them do.
     lags_since: Option<Instant>,
     /// Openings without a quiet time between them.
@@ -215,8 +146,9 @@ pub(super) struct Core {
     open_until: Option<Instant>,
     closed_at: Option<Instant>,
     /// Since when each kind of probe is under way.
-    probing: [Option<Instant>; 4],
-    next_lease_probe: Option<Instant>,
+    probing: [Option<Instant>; Probe::ALL],
+    /// When the next of each kind of Lease may pass while open.
+    next_leases: [Option<Instant>; 2],
 }
 
 impl Core {
@@ -228,13 +160,14 @@ impl Core {
             consecutive: 0,
             window: Window::default(),
             paces: Window::default(),
+            waiting: 0,
             lags_since: None,
             openings: 0,
             word: Word::Ignored,
             open_until: None,
             closed_at: None,
-            probing: [None; 4],
-            next_lease_probe: None,
+            probing: [None; Probe::ALL],
+            next_leases: [None; 2],
         }
     }
 
@@ -256,7 +189,7 @@ impl Core {
     }
 
     /// May a request be sent? A renewal of a leader election may be starved by nothing else: one is let through every
-    /// [`LEASE_PROBE_EVERY`] while open, too.
+    /// [`LEASE_PROBE_EVERY`] while open, too. All are where the member may well answer them, which then decides nothing.
     pub(super) fn admit(&mut self, now: Instant, probe: Probe) -> (Admission, Option<Transition>) {
         let mut transition = None;
         if self.state == State::Open && self.open_until.is_none_or(|until| now >= until) {
@@ -265,7 +198,8 @@ impl Core {
         let admission = match self.state {
             State::Closed => self.pass(None),
             State::HalfOpen if !self.is_probing(probe, now) => self.pass_probe(probe, now),
-            State::Open if probe == Probe::Lease && self.lease_probe_due(now) => self.pass_probe(probe, now),
+            State::Open if probe == Probe::Lease && self.lets_renew() => self.pass(Some((probe, now))),
+            State::Open if self.is_lease_due(probe, now) => self.pass_probe(probe, now),
             State::HalfOpen => Admission::Refuse {
                 retry_in: Duration::from_secs(1),
             },
@@ -282,7 +216,7 @@ impl Core {
     /// How long a request would be refused from now on, as it is open; `None` where it may ask. Takes no place.
     pub(super) fn refuses(&self, now: Instant, probe: Probe) -> Option<Duration> {
         let left = self.open_until?.saturating_duration_since(now);
-        let renews = probe == Probe::Lease && self.lease_probe_due(now);
+        let renews = (probe == Probe::Lease && self.lets_renew()) || self.is_lease_due(probe, now);
         (self.state == State::Open && !left.is_zero() && !renews).then_some(left)
     }
 
@@ -347,19 +281,51 @@ impl Core {
     /// A request was answered, at the member's own pace or far behind it. Opens when half of them lag, at volume, and go on
     /// to: a pause is no failure.
     pub(super) fn paced(&mut self, lags: bool, now: Instant, jitter: f64) -> Option<Transition> {
+        self.paces.count(now, self.settings.window, lags);
+        self.opens_for_lag(now, jitter)
+    }
+
+    /// A request has waited for longer than the member's own pace, and waits on: as if it had been answered now, until
+    /// [`Self::waits_no_more`] is told of the state that this returns. The slower a member is, the fewer answers there are to
+    /// tell by.
+    pub(super) fn waits(&mut self, now: Instant, jitter: f64) -> (u64, Option<Transition>) {
+        let state = self.epoch;
+        self.waiting = self.waiting.saturating_add(1);
+        (state, self.opens_for_lag(now, jitter))
+    }
+
+    pub(super) fn waits_no_more(&mut self, state: u64) {
+        if state == self.epoch {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+    }
+
+    fn opens_for_lag(&mut self, now: Instant, jitter: f64) -> Option<Transition> {
         if self.state != State::Closed {
             return None;
         }
+        let (slow, requests) = self.lag(now)?;
+        let since = *self.lags_since.get_or_insert(now);
+        let goes_on = now.saturating_duration_since(since) >= self.settings.window / 2;
+        goes_on.then(|| self.open(now, jitter, Why::Slower { slow, requests }, Word::Ignored))
+    }
+
+    /// How many lag, of how many, if that is at least half at volume.
+    pub(super) fn lag(&mut self, now: Instant) -> Option<(u32, u32)> {
         let settings = self.settings;
-        self.paces.count(now, settings.window, lags);
-        let (requests, slow) = self.paces.totals(now, settings.window);
-        if requests < settings.min_requests.max(1) || slow.saturating_mul(2) < requests {
+        let (answered, slow) = self.paces.totals(now, settings.window);
+        let (requests, slow) = (answered.saturating_add(self.waiting), slow.saturating_add(self.waiting));
+        // Answers of those who wait together come together: half of the volume is enough to go on.
+        let least = if self.lags_since.is_some() {
+            settings.min_requests.div_ceil(2)
+        } else {
+            settings.min_requests
+        };
+        if requests < least.max(1) || slow.saturating_mul(2) < requests {
             self.lags_since = None;
             return None;
         }
-        let since = *self.lags_since.get_or_insert(now);
-        let goes_on = now.saturating_duration_since(since) >= settings.window / 2;
-        goes_on.then(|| self.open(now, jitter, Why::Slower { slow, requests }, Word::Ignored))
+        Some((slow, requests))
     }
 
     /// The member answered a shard that this breaker does not refuse.
@@ -407,7 +373,10 @@ impl Core {
     ) -> Option<Transition> {
         // The place may be another's by now.
         self.probing[probe as usize].take_if(|its| *its == since);
+        // That it answers a renewal is not that it is as fast as it was, nor that it answers what timed out.
+        let early = self.state == State::Open && self.open_until.is_some_and(|until| now < until);
         match (outcome, self.state) {
+            (Outcome::Success, _) if early && self.word == Word::Ignored => None,
             (Outcome::Success, _) => Some(self.close(now, Why::ProbeSucceeded)),
             (Outcome::Failure | Outcome::TimedOut | Outcome::Unreachable, State::HalfOpen) => {
                 // Ready it said, and was not. Where the way broke again, the next look tells so itself.
@@ -445,7 +414,9 @@ impl Core {
         // Not put off by a probe that fails: whoever's turn was near still has it.
         let due = now + LEASE_PROBE_EVERY;
         if self.state == State::Closed {
-            self.next_lease_probe = Some(self.next_lease_probe.map_or(due, |before| before.min(due)));
+            self.next_leases = self
+                .next_leases
+                .map(|next| Some(next.map_or(due, |before| before.min(due))));
         }
         self.word = word;
         self.enter(State::Open, why)
@@ -463,8 +434,9 @@ impl Core {
         self.consecutive = 0;
         self.window = Window::default();
         self.paces = Window::default();
+        self.waiting = 0;
         self.lags_since = None;
-        self.probing = [None; 4];
+        self.probing = [None; Probe::ALL];
         Transition { from, to, why }
     }
 
@@ -477,14 +449,20 @@ impl Core {
 
     fn pass_probe(&mut self, probe: Probe, now: Instant) -> Admission {
         self.probing[probe as usize] = Some(now);
-        if probe == Probe::Lease {
-            self.next_lease_probe = Some(now + LEASE_PROBE_EVERY);
+        if let Some(turn) = probe.turn() {
+            self.next_leases[turn] = Some(now + LEASE_PROBE_EVERY);
         }
         self.pass(Some((probe, now)))
     }
 
-    fn lease_probe_due(&self, now: Instant) -> bool {
-        !self.is_probing(Probe::Lease, now) && self.next_lease_probe.is_none_or(|due| now >= due)
+    fn is_lease_due(&self, probe: Probe, now: Instant) -> bool {
+        let due = |turn: usize| self.next_leases[turn].is_none_or(|due| now >= due);
+        probe.turn().is_some_and(due) && !self.is_probing(probe, now)
+    }
+
+    /// What it is open for leaves renewals of elections alone: the member is slow, or hangs for some.
+    fn lets_renew(&self) -> bool {
+        self.word == Word::Ignored
     }
 }
 

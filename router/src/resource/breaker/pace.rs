@@ -72,12 +72,22 @@ impl Pace {
         let seconds = took.as_secs_f64();
         let count = &mut history.minutes[history.current].0[bucket(seconds)];
         *count = count.saturating_add(1);
-        let (median, most) = history.before?;
-        Some(seconds > median * TIMES_MEDIAN && seconds > most * TIMES_MOST)
+        history.lags(seconds)
+    }
+
+    /// Whether a request that has waited for so long lags already, however large its answer may be; `None` as above.
+    pub(super) fn waits(&self, waited: Duration) -> Option<bool> {
+        let known = self.of.iter().filter_map(|history| history.lags(waited.as_secs_f64()));
+        known.reduce(|all, lags| all && lags)
     }
 }
 
 impl History {
+    fn lags(&self, seconds: f64) -> Option<bool> {
+        let (median, most) = self.before?;
+        Some(seconds > median * TIMES_MEDIAN && seconds > most * TIMES_MOST)
+    }
+
     fn advance(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         let steps = now.saturating_duration_since(since).as_secs() / 60;
@@ -171,6 +181,8 @@ mod tests {
             "ten times slower than itself"
         );
         assert_eq!(pace.took(slow, Size::Large, now), None, "of that size nothing is known");
+        assert_eq!((pace.waits(fast), pace.waits(slow)), (Some(false), Some(true)));
+        assert_eq!(Pace::default().waits(slow), None);
         answer(&mut pace, &mut now, 15 * 60, |_| slow);
         assert_eq!(answer(&mut pace, &mut now, 10, |_| slow), 0, "that is how it is now");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::core::{State, Transition};
+use super::why::{State, Transition};
 
 /// What metrics, the hub and `/configz` are told of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The handle on one breaker that requests share: a lock around the rules, the clock, and what others see of it.
 
+mod pass;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +10,14 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub(crate) use self::pass::Pass;
 use super::Settings;
-use super::askers::{Askers, Group, Reach};
-use super::beside::BesidePass;
+use super::askers::{Askers, Reach};
 use super::by_hand::{ByHand, Held};
-use super::core::{Admission, Core, Outcome, Probe, Readyz, State, Ticket, Transition, Why};
+use super::core::{Admission, Core, Outcome, Probe, Readyz};
 use super::pace::{Pace, Size};
 use super::report::{Change, Refused, Report};
+use super::why::{State, Transition, Why};
 use crate::value::snapshot::{Caller, CallerId};
 
 /// A client comes again after so long at most, however long a breaker is held open by hand: it may be let go before.
@@ -43,7 +46,7 @@ struct Inner {
     /// Who saw it lag: apart, so that one slow answer makes nobody's failures everybody's.
     laggers: Askers,
     /// Not closed, and what failed is known of these only: others are let through.
-    sole: Option<Group>,
+    sole: Option<Arc<str>>,
     by_hand: ByHand,
 }
 
@@ -86,20 +89,14 @@ impl Breaker {
     pub(crate) fn admit(self: &Arc<Self>, caller: Option<&Caller>, probe: Probe) -> Result<Pass, Refused> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
-        let mut pass = Pass {
-            breaker: self.clone(),
-            ticket: None,
-            own: None,
-            began: None,
-            took: None,
-            caller: caller.cloned(),
-            beside: Vec::new(),
-            told: false,
-        };
+        let mut pass = Pass::new(self.clone(), caller, probe);
         self.lapse(&mut inner);
         if let Some(held) = inner.held(probe) {
             pass.told = true;
             return held.map(|()| pass);
+        }
+        if let Some(tenant) = &pass.tenant {
+            inner.askers.used(tenant, now);
         }
         match caller.and_then(|caller| inner.askers.admit(caller, probe, now)) {
             Some(Admission::Pass(ticket)) => pass.own = Some(ticket),
@@ -109,7 +106,7 @@ impl Breaker {
             }
             None => {}
         }
-        if inner.lets_others(caller) {
+        if inner.lets_others(pass.tenant.as_ref()) {
             return Ok(pass);
         }
         let (admission, transition) = inner.core.admit(now, probe);
@@ -145,7 +142,7 @@ impl Breaker {
         if let Some(retry_in) = own {
             return Some(Refused::alone(retry_in));
         }
-        if inner.lets_others(caller) {
+        if inner.lets_others(caller.map(Caller::tenant).as_ref()) {
             return None;
         }
         let retry_in = inner.core.refuses(now, probe)?;
@@ -262,26 +259,26 @@ impl Breaker {
     fn record(&self, pass: &mut Pass, outcome: Outcome) -> Option<Change> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
+        let waited = pass.waits.take();
+        if let Some(state) = waited {
+            inner.core.waits_no_more(state);
+        }
         if inner.by_hand.held.is_some() {
             return None;
         }
-        let reach = inner.reach(pass.caller.as_ref(), outcome, now);
+        let reach = inner.reach(pass, outcome, now);
         let (own, all) = match reach {
             None => (outcome, outcome),
             Some(Reach::Caller) => (outcome, Outcome::Neutral),
             // Its own as well: what others are answered, with what they ask for, may keep the one for all closed.
-            Some(Reach::Shards) => (outcome, outcome.of_all()),
+            Some(Reach::Tenants) => (outcome, outcome.of_all()),
             Some(Reach::Sole) => (Outcome::Neutral, outcome.of_all()),
         };
         let own = inner.tell_own(pass, own, now);
         if own.is_some() {
             self.turned.send_modify(|count| *count += 1);
         }
-        let sole = pass
-            .caller
-            .as_ref()
-            .filter(|_| reach == Some(Reach::Sole))
-            .map(Group::of);
+        let sole = pass.tenant.clone().filter(|_| reach == Some(Reach::Sole));
         let transition = match pass.ticket.take() {
             Some(ticket) => inner.core.record(ticket, all, now, rand::random()),
             None if all == Outcome::Success && inner.sole.is_some() => inner.core.answers_others(now),
@@ -289,13 +286,17 @@ impl Breaker {
         };
         let paced = pass.took.take().filter(|_| all == Outcome::Success);
         let (transition, sole) = match paced.filter(|_| transition.is_none()) {
-            Some(took) => inner.paced(pass.caller.as_ref(), took, now),
+            Some(took) => inner.paced(pass.tenant.as_ref(), took, now),
             None => (transition, sole),
         };
+        if waited.is_some() {
+            // Of one that was not answered nothing is left.
+            inner.core.lag(now);
+        }
         match &transition {
             Some(transition) if transition.to == State::Open => {
                 inner.sole = sole;
-                if reach == Some(Reach::Shards) {
+                if reach == Some(Reach::Tenants) {
                     inner.askers.forgive();
                 }
             }
@@ -307,6 +308,25 @@ impl Breaker {
         self.publish(&mut inner, transition.as_ref());
         let change = |of_caller| move |transition| Change { transition, of_caller };
         transition.map(change(false)).or_else(|| own.map(change(true)))
+    }
+
+    fn waits(&self, pass: &mut Pass, waited: Duration) -> Option<Transition> {
+        let now = Instant::now();
+        let mut inner = self.inner.lock();
+        if inner.by_hand.held.is_some() || pass.waits.is_some() || inner.pace.waits(waited) != Some(true) {
+            return None;
+        }
+        let reach = inner.lags(pass.tenant.as_ref(), now);
+        if reach == Reach::Caller {
+            return None;
+        }
+        let (state, transition) = inner.core.waits(now, rand::random());
+        pass.waits = Some(state);
+        if transition.is_some() {
+            inner.sole = pass.tenant.clone().filter(|_| reach == Reach::Sole);
+        }
+        self.publish(&mut inner, transition.as_ref());
+        transition
     }
 
     /// Under the lock, so that reports come in the order of the transitions.
@@ -354,44 +374,53 @@ impl Inner {
         })
     }
 
-    /// Whether what keeps this breaker open concerns another shard alone.
-    fn lets_others(&self, caller: Option<&Caller>) -> bool {
-        let other = |sole: &Group| !caller.is_some_and(|caller| sole.has(caller));
+    /// Whether what keeps this breaker open concerns another tenant alone.
+    fn lets_others(&self, tenant: Option<&Arc<str>>) -> bool {
+        let other = |sole: &Arc<str>| tenant != Some(sole);
         self.core.state() != State::Closed && self.sole.as_ref().is_some_and(other)
     }
 
-    /// How far the failure of a caller's request reaches; `None` for all other outcomes.
-    fn reach(&mut self, caller: Option<&Caller>, outcome: Outcome, now: Instant) -> Option<Reach> {
-        match outcome {
-            Outcome::Failure | Outcome::TimedOut | Outcome::Slow => {
-                let reach = |caller| self.askers.failed(caller, now, self.settings.window);
-                Some(caller.map_or(Reach::Shards, reach))
-            }
-            Outcome::Success | Outcome::Unreachable | Outcome::Neutral => None,
-        }
+    /// How far the failure of a request reaches; `None` for all other outcomes.
+    fn reach(&mut self, pass: &Pass, outcome: Outcome, now: Instant) -> Option<Reach> {
+        let silent = match outcome {
+            Outcome::Failure => false,
+            Outcome::TimedOut | Outcome::Slow => true,
+            Outcome::Success | Outcome::Unreachable | Outcome::Neutral => return None,
+        };
+        Some(match &pass.tenant {
+            None => Reach::Tenants,
+            Some(_) if silent && !pass.probe.tells_by_silence() => Reach::Caller,
+            Some(tenant) => self.askers.failed(tenant, now, self.settings.window),
+        })
     }
 
-    /// An answer that took so long; with what that changed, those who see it if they are one shard alone.
+    /// An answer that took so long; with what that changed, those who see it if they are one tenant alone.
     fn paced(
         &mut self,
-        caller: Option<&Caller>,
+        tenant: Option<&Arc<str>>,
         (took, size): (Duration, Size),
         now: Instant,
-    ) -> (Option<Transition>, Option<Group>) {
+    ) -> (Option<Transition>, Option<Arc<str>>) {
         let Some(lags) = self.pace.took(took, size, now) else {
             return (None, None);
         };
-        let reach = match caller {
-            Some(caller) if lags => self.laggers.failed(caller, now, self.settings.window),
-            Some(caller) => {
-                self.laggers.used(caller, now);
-                Reach::Caller
+        let reach = if lags {
+            self.lags(tenant, now)
+        } else {
+            if let Some(tenant) = tenant {
+                self.laggers.used(tenant, now);
             }
-            None => Reach::Shards,
+            Reach::Caller
         };
-        let counts = lags && reach != Reach::Caller;
-        let sole = caller.filter(|_| reach == Reach::Sole).map(Group::of);
+        let counts = reach != Reach::Caller;
+        let sole = tenant.filter(|_| reach == Reach::Sole).cloned();
         (self.core.paced(counts, now, rand::random()), sole)
+    }
+
+    /// How far it reaches that a request lags.
+    fn lags(&mut self, tenant: Option<&Arc<str>>, now: Instant) -> Reach {
+        let window = self.settings.window;
+        tenant.map_or(Reach::Tenants, |tenant| self.laggers.failed(tenant, now, window))
     }
 
     fn tell_own(&mut self, pass: &mut Pass, outcome: Outcome, now: Instant) -> Option<Transition> {
@@ -413,60 +442,5 @@ impl Inner {
             Admission::Refuse { .. } => None,
         })?;
         core.record(ticket, outcome, now, rand::random())
-    }
-}
-
-/// The right to send one request to the member.
-#[derive(Debug)]
-pub(crate) struct Pass {
-    breaker: Arc<Breaker>,
-    /// Of the breaker for all; `None` where that does not concern the caller.
-    ticket: Option<Ticket>,
-    /// Of the caller's own, if it has one.
-    own: Option<Ticket>,
-    /// What letting it through changed.
-    began: Option<Transition>,
-    /// Until the head of the answer, if that says something of the member.
-    took: Option<(Duration, Size)>,
-    caller: Option<Caller>,
-    /// Of breakers beside this one: they are told the same.
-    beside: Vec<BesidePass>,
-    told: bool,
-}
-
-impl Pass {
-    /// What letting it through changed: it may be the one that decides.
-    pub(crate) fn began(&mut self) -> Option<Transition> {
-        self.began.take()
-    }
-
-    /// Tells these the same outcome.
-    pub(crate) fn beside(&mut self, passes: Vec<BesidePass>) {
-        self.beside = passes;
-    }
-
-    /// How long the head of its answer took.
-    pub(crate) fn took(&mut self, took: Duration, size: Size) {
-        self.took = Some((took, size));
-    }
-
-    /// Tells how the request ended; returns what that changed.
-    pub(crate) fn record(mut self, outcome: Outcome) -> Option<Change> {
-        self.told = true;
-        for beside in self.beside.drain(..) {
-            beside.record(outcome);
-        }
-        let breaker = self.breaker.clone();
-        breaker.record(&mut self, outcome)
-    }
-}
-
-impl Drop for Pass {
-    fn drop(&mut self) {
-        // The request was given up before it had an outcome: a probe's place must not stay taken.
-        if !self.told {
-            let breaker = self.breaker.clone();
-            breaker.record(self, Outcome::Neutral);
-        }
     }
 }

@@ -9,6 +9,14 @@ use std::time::Instant;
 use super::core::{Admission, Core, Ticket};
 use super::*;
 
+const PROBES: [Probe; 5] = [
+    Probe::Telling,
+    Probe::Write,
+    Probe::Doubtful,
+    Probe::Lease,
+    Probe::OtherLease,
+];
+
 fn settings() -> Settings {
     Settings::default()
 }
@@ -151,7 +159,7 @@ fn what_may_hang_by_who_asks_keeps_nobody_from_telling() {
 #[test]
 fn a_probe_that_hangs_is_waited_for_two_seconds() {
     let now = Instant::now();
-    for kind in [Probe::Telling, Probe::Write, Probe::Doubtful, Probe::Lease] {
+    for kind in PROBES {
         let mut core = opened(now);
         let (began, next) = (now + OPEN_FOR, now + OPEN_FOR + PROBE_ALONE);
         let hanging = pass(&mut core, began, kind);
@@ -229,6 +237,56 @@ fn leases_have_their_own_probe_and_need_not_wait_out_the_open_time() {
         None,
         "of an earlier state"
     );
+}
+
+#[test]
+fn leases_that_are_no_elections_take_no_turn_of_those_that_are() {
+    let now = Instant::now();
+    let mut core = opened(now);
+    let due = now + LEASE_PROBE_EVERY;
+    assert!(refused(&mut core, now, Probe::OtherLease));
+    let other = pass(&mut core, due, Probe::OtherLease);
+    assert!(refused(&mut core, due, Probe::OtherLease), "one at a time");
+    pass(&mut core, due, Probe::Lease);
+    core.record(other, Outcome::Success, due, 0.0).unwrap();
+    let mut core = opened(now);
+    pass(&mut core, now + OPEN_FOR, Probe::OtherLease);
+    pass(&mut core, now + OPEN_FOR, Probe::Lease);
+    pass(&mut core, now + OPEN_FOR, Probe::Write);
+}
+
+/// A member that is slow, or whose lists hang, renews leases all the same.
+#[test]
+fn an_answered_renewal_says_nothing_of_what_is_slow() {
+    let now = Instant::now();
+    let mut slower = Core::new(settings());
+    let mut at = now;
+    while slower.state() == State::Closed {
+        slower.paced(true, at, 1.0);
+        at += Duration::from_millis(100);
+    }
+    for (mut core, opened) in [(slower, at), (opened_by(Outcome::TimedOut, now), now)] {
+        let soon = opened + LEASE_PROBE_EVERY;
+        let renewals = [(); 9].map(|()| pass(&mut core, soon, Probe::Lease));
+        assert_eq!(core.refuses(soon, Probe::Lease), None);
+        for renewal in renewals {
+            assert_eq!(core.record(renewal, Outcome::Success, soon, 0.0), None);
+        }
+        let other = pass(&mut core, soon, Probe::OtherLease);
+        assert!(refused(&mut core, soon, Probe::OtherLease), "anybody may write them");
+        assert_eq!(core.record(other, Outcome::Success, soon, 0.0), None);
+        assert!(refused(&mut core, soon, Probe::Telling));
+        let late = pass(&mut core, soon, Probe::Lease);
+        core.record(late, Outcome::Success, opened + OPEN_FOR, 0.0).unwrap();
+        assert_eq!(core.state(), State::Closed, "its open time is over");
+    }
+    // What was not known to be gone.
+    let mut core = opened_by(Outcome::TimedOut, now);
+    let renewal = pass(&mut core, now, Probe::Lease);
+    core.unreachable(now, 1.0);
+    assert!(refused(&mut core, now, Probe::Lease));
+    core.record(renewal, Outcome::Success, now, 0.0).unwrap();
+    assert_eq!(core.state(), State::Closed);
 }
 
 #[test]
@@ -376,6 +434,50 @@ fn opens_for_lag(lags: impl Fn(u32) -> bool) -> Option<Duration> {
         assert!(!core.wants_readyz(), "that it is ready says nothing of its pace");
         Some(now - start)
     })
+}
+
+/// Ten callers, who ask again when they are answered, five seconds later: two answers a second, all of which lag.
+#[test]
+fn what_still_waits_counts_where_there_are_few_answers() {
+    let start = Instant::now();
+    let mut core = Core::new(settings());
+    let opened = (0..).find_map(|round| {
+        let asked = start + Duration::from_secs(5) * round;
+        let (waited, answered) = (asked + Duration::from_secs(2), asked + Duration::from_secs(5));
+        let mut waiting = Vec::new();
+        for _ in 0..9 {
+            let (state, transition) = core.waits(waited, 1.0);
+            waiting.push(state);
+            if let Some(transition) = transition {
+                return Some((waited, transition));
+            }
+        }
+        waiting.into_iter().find_map(|state| {
+            core.waits_no_more(state);
+            core.paced(true, answered, 1.0).map(|transition| (answered, transition))
+        })
+    });
+    let (opened, transition) = opened.unwrap();
+    assert_eq!(transition.why.word(), "slower-than-itself");
+    assert!(opened - start < Duration::from_secs(20), "{:?}", opened - start);
+    let mut answers = Core::new(settings());
+    for number in 0..90 {
+        answers.paced(true, start + Duration::from_secs(5) * (number / 9), 1.0);
+    }
+    assert_eq!(answers.state(), State::Closed, "answers alone are too few");
+    let mut few = Core::new(settings());
+    for at in 0..60 {
+        few.waits(start + Duration::from_secs(at) / 4, 1.0);
+    }
+    assert_eq!(few.state(), State::Open, "and if none is answered at all");
+    let mut none = Core::new(settings());
+    for at in 0..60 {
+        let now = start + Duration::from_secs(at);
+        let (state, transition) = none.waits(now, 1.0);
+        assert_eq!(transition, None);
+        none.waits_no_more(state);
+        none.paced(false, now, 1.0);
+    }
 }
 
 #[test]

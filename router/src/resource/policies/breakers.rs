@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dashmap::DashMap;
+use dashmap::{DashMap, Entry as Slot};
 use parking_lot::Mutex;
 use portolan_crds::circuit_breaker::CallerBreaker;
 use tokio::sync::watch;
@@ -30,6 +30,8 @@ pub(super) struct BreakerKey {
 pub(super) struct Entry {
     pub(super) policy: Arc<str>,
     spec: CallerBreaker,
+    /// Of the snapshot that said so.
+    generation: u64,
     pub(super) breaker: Arc<Beside>,
     /// What it refused. A mutex: held for an addition.
     pub(super) refused: Mutex<Recent>,
@@ -77,17 +79,17 @@ impl CallerBreakers {
         }
     }
 
-    /// Asks all of the caller's for this member, until one refuses.
+    /// Asks all of the caller's for this member, until one refuses. `generation`: of the snapshot that the view is of.
     pub(super) fn admit<'a>(
         &self,
-        view: &'a CallerView,
+        (view, generation): (&'a CallerView, u64),
         cluster: &'a Arc<str>,
         now: Tick,
     ) -> Result<Vec<BesidePass>, Open<'a>> {
         let mut passes = Vec::new();
         let of = view.policies.iter();
         for (policy, spec) in of.flat_map(|policies| policies.breakers(cluster)) {
-            let entry = self.entry(policy, spec, view, cluster);
+            let entry = self.entry((policy, spec), (view, generation), cluster);
             match entry.breaker.admit() {
                 Ok(pass) => passes.push(pass),
                 Err(retry_in) => {
@@ -126,26 +128,41 @@ impl CallerBreakers {
         }
     }
 
-    fn entry(&self, policy: &Policy, spec: &CallerBreaker, view: &CallerView, cluster: &Arc<str>) -> Arc<Entry> {
+    /// The one by these words. One that says otherwise is replaced, unless it is of a newer snapshot than the request.
+    fn entry(
+        &self,
+        (policy, spec): (&Policy, &CallerBreaker),
+        (view, generation): (&CallerView, u64),
+        cluster: &Arc<str>,
+    ) -> Arc<Entry> {
         let key = BreakerKey {
             uid: policy.uid.clone(),
             name: spec.name.as_str().into(),
             caller: view.key.clone(),
             cluster: cluster.clone(),
         };
-        if let Some(entry) = self.all.get(&key) {
+        let holds = |entry: &Entry| entry.spec == *spec || entry.generation > generation;
+        if let Some(entry) = self.all.get(&key).filter(|entry| holds(entry)) {
             return entry.clone();
         }
         let make = || {
             Arc::new(Entry {
                 policy: policy.name.clone(),
                 spec: spec.clone(),
+                generation,
                 breaker: Beside::new(settings(spec), self.changes.clone()),
                 refused: Mutex::default(),
                 closed_at: Mutex::new(closed_at(policy, spec, cluster).unwrap_or(i64::MIN)),
             })
         };
-        self.all.entry(key).or_insert_with(make).clone()
+        match self.all.entry(key) {
+            Slot::Occupied(found) if holds(found.get()) => found.get().clone(),
+            Slot::Occupied(mut found) => {
+                found.insert(make());
+                found.get().clone()
+            }
+            Slot::Vacant(free) => free.insert(make()).clone(),
+        }
     }
 }
 

@@ -30,12 +30,10 @@ impl CallerRules {
     }
 
     /// Whether a request may be judged by these policies of its snapshot. State that has moved on is not moved back: if not, it
-    /// is judged by the newer ones, all of them.
-    pub(super) fn is_current(&mut self, of: &Arc<CallerPolicies>, generation: u64, now: Tick) -> bool {
-        if generation > self.generation {
-            self.follow(of, generation, now);
-        }
-        Arc::ptr_eq(&self.of, of)
+    /// is judged by the newer ones, all of them. And whether a person closed one that was opened.
+    pub(super) fn is_current(&mut self, of: &Arc<CallerPolicies>, generation: u64, now: Tick) -> (bool, bool) {
+        let closed = generation > self.generation && self.follow(of, generation, now);
+        (Arc::ptr_eq(&self.of, of), closed)
     }
 
     /// Follows to the policies of another snapshot; true if a person closed one that was opened.

@@ -21,6 +21,8 @@ type SharedKey = (Arc<str>, Box<str>);
 pub(super) struct SharedRules {
     rules: HashMap<SharedKey, SharedRule>,
     told: ToldShares,
+    /// A rule that comes from now on is new to all routers.
+    full: bool,
     /// What was asked of them was looked at last then.
     demand_at: Tick,
 }
@@ -74,10 +76,17 @@ impl ToldShares {
 }
 
 impl SharedRules {
-    /// The rule with its state. One that is not known (yet) is as one that has no share.
+    /// Rules that come from now on are new to all routers: nobody has spent anything of them.
+    pub(super) fn are_full(&mut self) {
+        self.full = true;
+    }
+
+    /// The rule with its state. One that no snapshot was followed to for yet begins as it will then.
     pub(super) fn rule(&mut self, policy: &Arc<Policy>, limit: &Arc<Limit>, now: Tick) -> (&Limit, &mut RuleState) {
-        let begin = || SharedRule::new(policy, limit, false, now);
-        let rule = self.rules.entry(key(policy, limit)).or_insert_with(begin);
+        let key = key(policy, limit);
+        let (full, share) = (self.full, self.told.share(&key));
+        let begin = || SharedRule::new((policy, limit), (full, share), now);
+        let rule = self.rules.entry(key).or_insert_with(begin);
         (&rule.limit, &mut rule.state)
     }
 
@@ -90,11 +99,8 @@ impl SharedRules {
             for limit in policy.limits().iter().filter(|limit| limit.shared) {
                 let key = key(policy, limit);
                 let kept = before.remove(&key).filter(|rule| is_same(&rule.limit, limit));
-                let mut rule = kept.unwrap_or_else(|| {
-                    let mut rule = SharedRule::new(policy, limit, full, now);
-                    rule.state.reshare(limit, self.told.share(&key), now);
-                    rule
-                });
+                let begin = || SharedRule::new((policy, limit), (full, self.told.share(&key)), now);
+                let mut rule = kept.unwrap_or_else(begin);
                 rule.policy = policy.clone();
                 if let Some(at) = policy.closed_at(&limit.name) {
                     closed |= rule.state.close_by_hand(at, now);
@@ -148,11 +154,14 @@ impl SharedRules {
 }
 
 impl SharedRule {
-    fn new(policy: &Arc<Policy>, limit: &Arc<Limit>, full: bool, now: Tick) -> Self {
+    /// With this share of it. `full`: the first one comes with all its tokens.
+    fn new((policy, limit): (&Arc<Policy>, &Arc<Limit>), (full, share): (bool, u32), now: Tick) -> Self {
+        let mut state = RuleState::shared(policy.closed_at(&limit.name), full, now);
+        state.reshare(limit, share, now);
         Self {
             policy: policy.clone(),
             limit: limit.clone(),
-            state: RuleState::shared(policy.closed_at(&limit.name), full, now),
+            state,
             demand: Demand::default(),
         }
     }

@@ -130,12 +130,16 @@ impl World {
 
 /// A request for Pods of a namespace in east.
 pub(crate) fn ask(policies: &Policies, view: &CallerView, generation: u64, verb: &str) -> Result<(), Fault> {
+    policies.admit(&judging(view, generation, verb))
+}
+
+fn judging<'a>(view: &'a CallerView, generation: u64, verb: &'a str) -> Judging<'a> {
     let resource = AskedResource {
         group: "",
         resource: "pods",
         subresource: None,
     };
-    policies.admit(&Judging {
+    Judging {
         view,
         asked: Asked {
             resource: Some(resource),
@@ -145,7 +149,7 @@ pub(crate) fn ask(policies: &Policies, view: &CallerView, generation: u64, verb:
             election: false,
         },
         generation,
-    })
+    }
 }
 
 fn refusal(fault: Result<(), Fault>) -> crate::value::fault::PolicyRefusal {
@@ -386,7 +390,8 @@ fn breaker_world(clusters: &Value) -> World {
 
 fn fail(world: &World, uid: &str, cluster: &str) {
     let (view, cluster) = (world.view(uid), cluster.into());
-    for pass in world.policies.ask_breakers(&view, &cluster, false).unwrap_or_default() {
+    let view = (&*view, world.snapshot.generation);
+    for pass in world.policies.ask_breakers(view, &cluster, false).unwrap_or_default() {
         pass.told(Outcome::Failure);
     }
 }
@@ -394,7 +399,7 @@ fn fail(world: &World, uid: &str, cluster: &str) {
 fn is_refused(world: &World, uid: &str, cluster: &str) -> bool {
     world
         .policies
-        .ask_breakers(&world.view(uid), &cluster.into(), false)
+        .ask_breakers((&world.view(uid), world.snapshot.generation), &cluster.into(), false)
         .is_err()
 }
 
@@ -418,7 +423,7 @@ async fn a_breaker_is_of_one_caller_and_one_member() {
     assert_eq!(rules[0].reason, "ConsecutiveFailures");
     let fault = world
         .policies
-        .ask_breakers(&world.view("1"), &"east".into(), true)
+        .ask_breakers((&world.view("1"), world.snapshot.generation), &"east".into(), true)
         .unwrap_err();
     assert_eq!(fault.status_code().as_u16(), 429);
     assert_eq!(fault.retry_after_seconds(), Some(30));
@@ -457,4 +462,19 @@ async fn breakers_keep_their_state_over_edits_of_others_and_are_closed_by_hand()
     fail(&world, "1", "west");
     world.told([told(spec(3, 7), "own", 2)]);
     assert_eq!(world.report().rules.len(), 0, "one that changed begins anew");
+}
+
+/// A request that was planned before an edit may ask after it, and first of all.
+#[tokio::test(start_paused = true)]
+async fn a_breaker_is_as_the_newest_snapshot_that_asks_has_it() {
+    let mut world = breaker_world(&json!([]));
+    let (before, generation) = (world.view("1"), world.snapshot.generation);
+    let spec = json!({"selector": {}, "breakers": [{"name": "own", "clusters": [], "consecutiveFailures": 1}]});
+    assert_eq!(world.told([Body::Policy(policy("u1", &spec))]), []);
+    let east = "east".into();
+    let late = || world.policies.ask_breakers((&before, generation), &east, false);
+    assert!(late().is_ok());
+    fail(&world, "1", "east");
+    assert!(is_refused(&world, "1", "east"), "by one failure, as it says now");
+    assert!(late().is_err(), "and nobody goes back to what it said");
 }

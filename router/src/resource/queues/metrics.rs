@@ -1,12 +1,14 @@
-//! `portolan_router_queue_duration_seconds`: how long requests waited in which queue; and the span of who waits.
+//! `portolan_router_queue_…`: how long requests waited in which queue, and who waited in vain; and the span of who waits.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures::FutureExt as _;
 use opentelemetry::Context;
 use opentelemetry::trace::TraceContextExt as _;
 use portolan_runtime::telemetry;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
@@ -26,6 +28,23 @@ struct QueueLabels {
     class: &'static str,
 }
 
+/// Member clusters are bounded: an administrator joins each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedLabels {
+    cluster: Arc<str>,
+    class: &'static str,
+    why: &'static str,
+}
+
+/// Why nobody's turn came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vain {
+    /// As many wait as may.
+    Queue,
+    /// It waited as long as it could.
+    Time,
+}
+
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueKind<'a> {
@@ -35,18 +54,22 @@ pub(crate) enum QueueKind<'a> {
     Tenant,
     /// The member of this name.
     Member(&'a str),
+    /// The tenant's places for lists and starts of watches at the member of this name.
+    Places(&'a str),
 }
 
 /// Cheap to clone: clones are the same figures.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueMetrics {
     waited: Family<QueueLabels, Histogram, fn() -> Histogram>,
+    refused: Family<RefusedLabels, Counter>,
 }
 
 impl Default for QueueMetrics {
     fn default() -> Self {
         Self {
             waited: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            refused: Family::default(),
         }
     }
 }
@@ -57,6 +80,7 @@ impl QueueKind<'_> {
             Self::Caller => "caller",
             Self::Tenant => "tenant",
             Self::Member(_) => "member",
+            Self::Places(_) => "places",
         }
     }
 
@@ -67,7 +91,7 @@ impl QueueKind<'_> {
             return Span::none();
         }
         let cluster = match self {
-            Self::Member(cluster) => Some(cluster),
+            Self::Member(cluster) | Self::Places(cluster) => Some(cluster),
             Self::Caller | Self::Tenant => None,
         };
         let name = format!("queue of {}", cluster.unwrap_or(self.as_str()));
@@ -85,6 +109,8 @@ impl QueueMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "Time that requests waited for their turn";
         registry.register_with_unit("duration", help, Unit::Seconds, self.waited.clone());
+        let help = "Requests whose turn at a member did not come: too many waited (queue), or it was waited for too long (time)";
+        registry.register("refused", help, self.refused.clone());
     }
 
     /// Awaits somebody's turn, and tells how long that took, also of who goes away meanwhile.
@@ -102,6 +128,31 @@ impl QueueMetrics {
             return at_once;
         }
         turn.instrument(queue.span(class)).await
+    }
+}
+
+impl QueueMetrics {
+    /// A request's turn at a member did not come.
+    pub(crate) fn refused(&self, cluster: &Arc<str>, class: Class, why: Vain) {
+        let labels = RefusedLabels {
+            cluster: cluster.clone(),
+            class: class.as_str(),
+            why: match why {
+                Vain::Queue => "queue",
+                Vain::Time => "time",
+            },
+        };
+        self.refused.get_or_create(&labels).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self, cluster: &str, class: Class, why: &'static str) -> u64 {
+        let labels = RefusedLabels {
+            cluster: cluster.into(),
+            class: class.as_str(),
+            why,
+        };
+        self.refused.get_or_create(&labels).get()
     }
 }
 
@@ -131,6 +182,9 @@ mod tests {
     async fn who_waits_in_vain_has_waited_as_well() {
         let metrics = QueueMetrics::default();
         metrics.waited(QueueKind::Caller, Class::Single, async {}).await;
+        let places = metrics.waited(QueueKind::Places("east"), Class::List, async {});
+        places.await;
+        metrics.refused(&"east".into(), Class::List, Vain::Time);
         let forever = metrics.waited(QueueKind::Member("east"), Class::List, std::future::pending::<()>());
         assert!(tokio::time::timeout(Duration::from_secs(3), forever).await.is_err());
         let mut registry = Registry::default();
@@ -139,6 +193,8 @@ mod tests {
         encode(&mut text, &registry).unwrap();
         for line in [
             r#"duration_seconds_bucket{le="0.001",queue="caller",class="single"} 1"#,
+            r#"duration_seconds_bucket{le="0.001",queue="places",class="list"} 1"#,
+            r#"refused_total{cluster="east",class="list",why="time"} 1"#,
             r#"duration_seconds_bucket{le="2.5",queue="member",class="list"} 0"#,
             r#"duration_seconds_bucket{le="5.0",queue="member",class="list"} 1"#,
         ] {

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How old what a resolver said may be.
@@ -44,13 +46,29 @@ pub(super) struct Addresses {
     known: HashMap<SocketAddr, Address>,
 }
 
+/// Whether a connection to an address broke, and none has brought an answer since. An atomic: every answer looks at it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Broken(Arc<AtomicBool>);
+
 #[derive(Debug, Default)]
 struct Address {
     connections: usize,
     failed: Option<Instant>,
-    /// A connection broke, and no other has brought an answer since.
-    broken: bool,
+    broken: Broken,
     gone: Option<Instant>,
+}
+
+impl Broken {
+    /// An answer came.
+    pub(super) fn answered(&self) {
+        if self.is_so() {
+            self.0.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Addresses {
@@ -118,7 +136,7 @@ impl Addresses {
 
     /// Whether there is one that nothing speaks against: all may lead to the same frozen balancer.
     pub(super) fn has_sound(&self) -> bool {
-        let is_broken = |address| self.known.get(address).is_some_and(|state| state.broken);
+        let is_broken = |address| self.known.get(address).is_some_and(|state| state.broken.is_so());
         self.named.iter().any(|address| !is_broken(address))
     }
 
@@ -132,9 +150,11 @@ impl Addresses {
         self.named.len()
     }
 
-    /// A connection, or an attempt at one, begins.
-    pub(super) fn began(&mut self, address: SocketAddr) {
-        self.known.entry(address).or_default().connections += 1;
+    /// A connection, or an attempt at one, begins; what its answers are told to.
+    pub(super) fn began(&mut self, address: SocketAddr) -> Broken {
+        let state = self.known.entry(address).or_default();
+        state.connections += 1;
+        state.broken.clone()
     }
 
     /// And is over.
@@ -158,13 +178,7 @@ impl Addresses {
     pub(super) fn broke(&mut self, now: Instant, address: SocketAddr) {
         self.failed(now, address);
         if let Some(state) = self.known.get_mut(&address) {
-            state.broken = true;
-        }
-    }
-
-    pub(super) fn answered(&mut self, address: SocketAddr) {
-        if let Some(state) = self.known.get_mut(&address) {
-            state.broken = false;
+            state.broken.0.store(true, Ordering::Relaxed);
         }
     }
 
@@ -250,13 +264,14 @@ mod tests {
     fn broken_addresses_are_sound_again_by_an_answer_alone() {
         let now = Instant::now();
         let (mut known, all) = known(now, &["1.0.0.1:1", "1.0.0.2:1"]);
+        let over = known.began(all[1]);
         known.broke(now, all[0]);
         assert!(known.has_sound(), "there is another");
         known.broke(now + AVOID_FAILED_FOR, all[1]);
         assert!(!known.has_sound(), "however long the first has not been tried");
         known.connected(all[1]);
         assert!(!known.has_sound(), "what stands before it takes every connection");
-        known.answered(all[1]);
+        over.answered();
         assert!(known.has_sound());
     }
 

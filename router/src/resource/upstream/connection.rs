@@ -309,8 +309,8 @@ async fn watch(
             () = tokio::time::sleep(tuning.ping_every) => {}
             () = shared.check.notified() => {}
         }
-        if !lives(&mut pings, tuning.ping_timeout, &doubt, shared).await {
-            return Ended::PingTimeout;
+        if let Some(ended) = ends(&mut pings, tuning.ping_timeout, (&idle, &doubt), shared).await {
+            return ended;
         }
         if idle() {
             return Ended::Idle;
@@ -318,9 +318,14 @@ async fn watch(
     }
 }
 
-/// Whether the other end answers a ping in time, or sends something else: an answer to a ping comes after all that was under way
-/// before it, which over a slow way takes long.
-async fn lives(pings: &mut PingPong, timeout: Duration, doubt: &impl Fn(bool), shared: &Connection) -> bool {
+/// `None`: the other end has answered a ping. It may send something else for as long as it likes: an answer to a ping comes after
+/// all that was under way before it, which over a slow way takes long. Not where nobody wants anything of it.
+async fn ends(
+    pings: &mut PingPong,
+    timeout: Duration,
+    (idle, doubt): (&impl Fn() -> bool, &impl Fn(bool)),
+    shared: &Connection,
+) -> Option<Ended> {
     let doubted = |is: bool| {
         if shared.doubted.swap(is, Ordering::Relaxed) != is {
             doubt(is);
@@ -338,15 +343,16 @@ async fn lives(pings: &mut PingPong, timeout: Duration, doubt: &impl Fn(bool), s
         match tokio::time::timeout_at(since + wait, pong.as_mut()).await {
             Ok(Ok(_)) => {
                 doubted(false);
-                return true;
+                return None;
             }
             // The connection's own future says what broke.
             Ok(Err(_)) => std::future::pending().await,
+            Err(_) if heard() != before && idle() => return Some(Ended::Idle),
             Err(_) if heard() != before => {
                 (before, since) = (heard(), Instant::now());
                 doubted(false);
             }
-            Err(_) if since.elapsed() >= timeout => return false,
+            Err(_) if since.elapsed() >= timeout => return Some(Ended::PingTimeout),
             Err(_) => doubted(true),
         }
     }

@@ -154,9 +154,10 @@ impl Dialer {
     /// The endpoint answered a request over this way.
     pub(super) fn answered(&self, way: &Way) {
         self.said_something(way.endpoint);
+        // Whatever becomes of others: a restart goes from one address to the next.
+        way.answered();
         let failing = self.failing.get(way.endpoint);
         if failing.is_some_and(|failing| failing.swap(false, Ordering::Relaxed)) {
-            way.answered();
             self.failover.lock().answered(way.endpoint);
         }
     }

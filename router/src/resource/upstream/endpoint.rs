@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::addresses::{Addresses, Ages};
+use super::addresses::{Addresses, Ages, Broken};
 use super::failover::Failure;
 use super::resolve::Resolver;
 use super::socket::{self, Bulk};
@@ -140,14 +140,16 @@ pub(super) struct Way {
 struct Held {
     addresses: Arc<Mutex<Addresses>>,
     address: SocketAddr,
+    broken: Broken,
 }
 
 impl Held {
     fn new(addresses: &Arc<Mutex<Addresses>>, address: SocketAddr) -> Self {
-        addresses.lock().began(address);
+        let broken = addresses.lock().began(address);
         Self {
             addresses: addresses.clone(),
             address,
+            broken,
         }
     }
 }
@@ -184,7 +186,7 @@ impl Way {
 
     /// An answer came over it.
     pub(super) fn answered(&self) {
-        self.held.addresses.lock().answered(self.held.address);
+        self.held.broken.answered();
     }
 
     /// Whether the other end would be trusted today.

@@ -148,8 +148,8 @@ async fn exchange(
     upstream.changed(class, pass.began());
     let waiting = Waiting::new(pass, Delivered::whole(), kind, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
-    let asking = std::pin::pin!(whole(upstream, allowance.turn == Turn::First, request, allowance.bytes));
-    let outcome = send::suspecting(upstream, asking).await;
+    let asking = std::pin::pin!(whole(upstream, request, allowance));
+    let outcome = send::suspecting(upstream, asking, || {}).await;
     if let Some((pass, _)) = waiting.over() {
         send::tell(upstream, class, pass, (kind, &outcome));
     }
@@ -158,12 +158,14 @@ async fn exchange(
 
 async fn whole(
     upstream: &Upstream,
-    first: bool,
     request: Request<Body>,
-    bytes: usize,
+    allowance: &Allowance,
 ) -> Result<Response<Bytes>, UpstreamError> {
-    let (head, body) = upstream.send(false, first, request).await?.into_parts();
-    let body = gather(body, bytes).await.map_err(UpstreamError::Body)?;
+    let slot = upstream.slot(false, allowance.turn == Turn::First).await?;
+    // What comes last are documents, which are work.
+    let slot = slot.patient(allowance.turn == Turn::Last);
+    let (head, body) = upstream.exchange(slot, request).await?.into_parts();
+    let body = gather(body, allowance.bytes).await.map_err(UpstreamError::Body)?;
     Ok(Response::from_parts(head, body))
 }
 

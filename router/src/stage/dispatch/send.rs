@@ -13,13 +13,13 @@ use tracing::{Instrument as _, Span, field};
 
 use super::acting;
 use super::metrics::Told;
-use super::outcome::{End, Kind, fault_of, judge};
+use super::outcome::{End, Kind, SILENCE, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run};
 use crate::resource::breaker::{BesidePass, Change, Outcome, Pass, Refused, Size, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
-use crate::resource::upstream::{Body, ConnectError, Upstream, UpstreamError};
+use crate::resource::upstream::{Body, Broke, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
@@ -125,7 +125,9 @@ async fn attempts(run: &Run, (head, body): (Parts, Body), seen: &mut Told) -> Re
 /// Reads only. What took its full time already is not tried again: the client is better served by an answer.
 fn is_retryable(error: &UpstreamError) -> bool {
     match error {
-        UpstreamError::Refused { .. } | UpstreamError::Lost { .. } => true,
+        UpstreamError::Refused { .. } => true,
+        // What the request itself brought about it would bring about again, from the budget of all.
+        UpstreamError::Lost { broke, .. } => *broke != Broke::Request,
         UpstreamError::Connect { source, .. } => {
             matches!(
                 source,
@@ -163,14 +165,20 @@ impl Run {
         let Caller::Pod(view) = &leg.caller else {
             return Ok(Vec::new());
         };
-        if forward.is_priority() || view.policies.is_none() {
+        if forward.is_priority() {
             return Ok(Vec::new());
         }
+        // As the leg's snapshot has it, not as it was when a watch began.
+        let snapshot = &leg.routing.snapshot;
+        let view = snapshot.callers.get(&view.key).filter(|view| view.policies.is_some());
+        let Some(view) = view else {
+            return Ok(Vec::new());
+        };
         let collection = forward.traffic.effect == Effect::Collection;
         let asked = leg
             .routing
             .policies
-            .ask_breakers(view, &forward.target.cluster, collection);
+            .ask_breakers((view, snapshot.generation), &forward.target.cluster, collection);
         asked.inspect_err(|_| {
             Span::current().record("breaker", State::Open.as_str());
         })
@@ -184,7 +192,7 @@ impl Run {
 }
 
 /// A span of no length: who reads the trace sees at once that the member was not asked.
-fn refused_span(upstream: &Upstream, refused: &Refused) {
+pub(super) fn refused_span(upstream: &Upstream, refused: &Refused) {
     let _over = telemetry::child(|| {
         tracing::info_span!(
             "breaker refusal",
@@ -272,12 +280,24 @@ async fn attempt_once(
 ) -> Result<Result<Response<Body>, UpstreamError>, Fault> {
     let watch = run.leg.asked.verb == Verb::Watch;
     let patient = run.leg.is_patient();
-    let waiting = Waiting::new(pass, request.body().delivered(), Kind::of(&run.leg), patient);
-    let patience = Instant::now() + LONG_HEAD_TIMEOUT;
+    let mut waiting = Waiting::new(pass, request.body().delivered(), Kind::of(&run.leg), patient);
+    // Writes take as long as the webhooks of whoever writes; what may be silent has no pace.
+    let paced = run.leg.forward.traffic.is_read() && !patient;
+    let patience = if watch {
+        // It has waited for its turn within the same time; but not so long that its member would be blamed for that.
+        run.head_until.max(Instant::now() + SILENCE)
+    } else {
+        Instant::now() + LONG_HEAD_TIMEOUT
+    };
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
     let mut sending = std::pin::pin!(deliver(run, request));
-    let suspecting = suspecting(&run.upstream, sending.as_mut());
-    let outcome = match tokio::time::timeout_at(until, suspecting).await {
+    let going_on = || {
+        let change = paced.then(|| waiting.goes_on()).flatten();
+        run.upstream.changed(run.leg.forward.traffic.class, change);
+    };
+    let suspecting = suspecting(&run.upstream, sending.as_mut(), going_on);
+    let outcome = tokio::time::timeout_at(until, suspecting).await;
+    let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(_) if watch || run.leg.deadline == Some(until) => return Err(timed_out(run, Some(waiting))),
         Err(_) => {
@@ -293,10 +313,8 @@ async fn attempt_once(
         }
     };
     if let Some((mut pass, took)) = waiting.over() {
-        // Writes take as long as the webhooks of whoever writes; what may be silent has no pace.
         if let Ok(response) = &outcome
-            && run.leg.forward.traffic.is_read()
-            && !patient
+            && paced
         {
             pass.took(took, Size::of(length(response.headers())));
         }
@@ -310,12 +328,18 @@ fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Awaits what the member is to answer. One that says nothing for a while may not be there: the router looks.
-pub(super) async fn suspecting<T>(upstream: &Upstream, mut answer: Pin<&mut impl Future<Output = T>>) -> T {
+/// Awaits what the member is to answer. One that says nothing for a while may not be there: the router looks, and who waits on
+/// is told so.
+pub(super) async fn suspecting<T>(
+    upstream: &Upstream,
+    mut answer: Pin<&mut impl Future<Output = T>>,
+    going_on: impl FnOnce(),
+) -> T {
     if let Ok(answer) = tokio::time::timeout(SUSPECT_AFTER, answer.as_mut()).await {
         return answer;
     }
     upstream.suspect();
+    going_on();
     answer.await
 }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::decision::plan::Rewrite;
 use crate::resource::access::MemberApi as _;
 use crate::resource::breaker::{self, State};
-use crate::resource::queues::{Class, Turn};
+use crate::resource::queues::{Class, Flow, Turn};
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
 use crate::value::classify::{Impersonation, classify};
@@ -195,14 +195,14 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
         .admit(None, breaker::Probe::Telling)
         .unwrap()
         .record(breaker::Outcome::Failure);
-    let probe = breaker.admit(None, breaker::Probe::Write).unwrap();
+    let probes = [breaker::Probe::Write, breaker::Probe::OtherLease].map(|probe| breaker.admit(None, probe).unwrap());
     assert_eq!(breaker.report().state, State::HalfOpen);
     let path = format!("{LEASES}/leader");
-    let held = world
-        .dispatch(world.forward(), Method::PUT, &path, lease("other"))
-        .await
-        .unwrap_err();
-    assert!(matches!(held, Fault::Unavailable { sent: false, .. }), "{held:?}");
+    let object = "/api/v1/namespaces/ns/configmaps/c";
+    for (path, body) in [(object, json!({})), (&*path, lease("other"))] {
+        let held = world.dispatch(world.forward(), Method::PUT, path, body).await;
+        assert!(matches!(held, Err(Fault::Unavailable { sent: false, .. })), "{held:?}");
+    }
     let renewal = Forward {
         rewrite: Rewrite {
             lease: Some(lease_name()),
@@ -215,7 +215,7 @@ async fn a_lease_is_let_through_a_breaker_that_others_wait_for() {
         .await
         .unwrap();
     assert_eq!(breaker.report().state, State::Closed, "its success is the member's");
-    drop(probe);
+    drop(probes);
 }
 
 #[tokio::test]

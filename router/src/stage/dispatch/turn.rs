@@ -6,9 +6,93 @@
 use std::pin::pin;
 
 use futures::FutureExt as _;
+use tokio::time::Instant;
 
+use super::metrics::DispatchMetrics;
+use super::{Leg, full, send};
 use crate::resource::breaker::{Breaker, Probe, Refused};
+use crate::resource::queues::{Class, Flow, QueueKind, QueueMetrics, Seat, Vain};
+use crate::resource::upstream::{Place, Upstream};
+use crate::value::classify::Verb;
+use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
+use crate::value::traffic::TrafficClass;
+
+/// What one leg waits for before anything of it is sent.
+pub(super) struct Turns<'a> {
+    pub(super) leg: &'a Leg,
+    pub(super) upstream: &'a Upstream,
+    /// For what has no deadline: a watch waits no longer for all together than its head may take.
+    pub(super) until: Instant,
+    pub(super) legs: &'a DispatchMetrics,
+    pub(super) waits: &'a QueueMetrics,
+}
+
+impl Turns<'_> {
+    /// Its tenant's place at the member, for what takes one there for as long as it is not read.
+    pub(super) async fn place(&self) -> Result<Option<Box<Place>>, Fault> {
+        let (leg, places) = (self.leg, &self.upstream.places);
+        let kind = QueueKind::Places(&self.upstream.cluster);
+        let place = match (leg.forward.traffic.class, leg.asked.verb) {
+            (TrafficClass::List, _) => {
+                let list = places.list(&leg.caller, leg.running);
+                self.turn(kind, leg.class(), list).await?
+            }
+            (TrafficClass::Watch | TrafficClass::Upgrade, Verb::Watch) => {
+                let start = places.start(&leg.caller, leg.running);
+                self.turn(kind, leg.class(), start).await?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Box::new(place)))
+    }
+
+    /// Its seat at the member.
+    pub(super) async fn seat(&self) -> Result<Seat, Fault> {
+        let (leg, queues) = (self.leg, &self.upstream.queues);
+        let flow = Flow::of(&leg.caller);
+        let class = match leg.class() {
+            Class::Lease if !leg.forward.is_priority() => queues.of_lease(flow),
+            class => class,
+        };
+        let taking = queues.take(class, flow).map(Result::ok);
+        self.turn(QueueKind::Member(&self.upstream.cluster), class, taking)
+            .await
+    }
+
+    /// Awaits one of them, up to the deadline, and no longer than the breaker would let the request through.
+    async fn turn<T>(
+        &self,
+        kind: QueueKind<'_>,
+        class: Class,
+        turn: impl Future<Output = Option<T>>,
+    ) -> Result<T, Fault> {
+        let Self { leg, upstream, .. } = self;
+        let traffic = leg.forward.traffic.class;
+        let asks = (Some(&leg.caller), leg.probe());
+        let turn = unless_refused(upstream.breaker(traffic), asks, self.waits.waited(kind, class, turn));
+        let message = match tokio::time::timeout_at(leg.deadline.unwrap_or(self.until), turn).await {
+            Ok(Ok(Some(turn))) => return Ok(turn),
+            Ok(Ok(None)) => {
+                self.waits.refused(&upstream.cluster, class, Vain::Queue);
+                return Err(full(upstream));
+            }
+            Ok(Err(refused)) => {
+                self.legs.begin(leg, None).over(None);
+                send::refused_span(upstream, &refused);
+                send::refusal(upstream, traffic, &refused)
+            }
+            Err(_) => {
+                self.waits.refused(&upstream.cluster, class, Vain::Time);
+                format!(
+                    "member cluster {} had no room for the request in time",
+                    upstream.cluster
+                )
+            }
+        };
+        Err(leg.forward.unavailable(message))
+    }
+}
 
 /// Awaits a turn. An error: the breaker is open, or has opened meanwhile. What need not wait is not judged: it asks next.
 pub(super) async fn unless_refused<T>(

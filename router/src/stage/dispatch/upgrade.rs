@@ -87,7 +87,7 @@ async fn exchange(
     let pass = run.pass_breaker()?;
     seen.asked();
     let asking = std::pin::pin!(ask(run, tasks, request).instrument(first_byte(&run.upstream)));
-    let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, asking)).await;
+    let outcome = tokio::time::timeout(LONG_HEAD_TIMEOUT, suspecting(&run.upstream, asking, || {})).await;
     let failed = |fault: Fault| {
         tracing::Span::current().record("otel.status_code", "ERROR");
         tracing::Span::current().record("otel.status_description", short(&fault.to_string()));

@@ -21,7 +21,7 @@ use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::value::classify::ApiRequest;
-use crate::value::fault::Fault;
+use crate::value::fault::{Fault, PolicyRefusal};
 use crate::value::media::{Accepted, Media, Shape, described};
 
 /// Added to what members are told of the end of the client's stream: its end is to be ours, after the bookmark that they send
@@ -68,6 +68,18 @@ pub(super) struct Away {
     pub(super) why: String,
     /// A 429 of its own, for a client that asked for nobody else.
     pub(super) answer: Option<Response<Body>>,
+    /// A breaker of the caller's stands before it.
+    pub(super) policy: Option<Box<PolicyRefusal>>,
+}
+
+impl Away {
+    pub(super) fn because(why: String) -> Self {
+        Self {
+            why,
+            answer: None,
+            policy: None,
+        }
+    }
 }
 
 /// How one leg is to be asked.
@@ -210,44 +222,40 @@ fn classify_response(
             return Answered::Refused(super::own_answer(&fault, format));
         }
         Err(fault) => {
-            return Answered::Away(Away {
-                why: fault.to_string(),
-                answer: None,
-            });
+            let away = Away::because(fault.to_string());
+            let policy = match fault {
+                Fault::Policy(refusal) => Some(refusal),
+                _ => None,
+            };
+            return Answered::Away(Away { policy, ..away });
         }
     };
     let status = response.status();
     match status {
         StatusCode::OK if shared.accepted.shape(response.headers()).is_some() => Answered::Live(response),
         // What stands in front of an API server, and is not one.
-        StatusCode::OK => Answered::Away(Away {
-            why: format!(
-                "member cluster {cluster} did not answer with a watch: {}",
-                described(response.headers())
-            ),
-            answer: None,
-        }),
+        StatusCode::OK => Answered::Away(Away::because(format!(
+            "member cluster {cluster} did not answer with a watch: {}",
+            described(response.headers())
+        ))),
         StatusCode::NOT_FOUND => {
             let (routing, asked) = (&shared.fanouts.routing, &shared.asking.asked);
             // A member that is asked alone has said all there is.
             let doubt = (plan.legs.len() > 1).then(|| absence::doubt(routing, asked, (leg, &plan.legs), has_place));
             match doubt.flatten() {
-                Some(why) => Answered::Away(Away { why, answer: None }),
+                Some(why) => Answered::Away(Away::because(why)),
                 None => Answered::Absent(named(plan, cluster, response)),
             }
         }
         StatusCode::GONE => Answered::Gone,
         StatusCode::TOO_MANY_REQUESTS => Answered::Away(Away {
-            why: format!("member cluster {cluster} answered {status}"),
             answer: Some(response),
+            ..Away::because(format!("member cluster {cluster} answered {status}"))
         }),
         _ if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
             Answered::Refused(named(plan, cluster, response))
         }
-        _ => Answered::Away(Away {
-            why: format!("member cluster {cluster} answered {status}"),
-            answer: None,
-        }),
+        _ => Answered::Away(Away::because(format!("member cluster {cluster} answered {status}"))),
     }
 }
 

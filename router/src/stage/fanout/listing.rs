@@ -112,7 +112,7 @@ fn answered(answered: Answered) -> NotListed {
 }
 
 fn away(why: String) -> NotListed {
-    answered(Answered::Away(Away { why, answer: None }))
+    answered(Answered::Away(Away::because(why)))
 }
 
 /// One list of one leg.

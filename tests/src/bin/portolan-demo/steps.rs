@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use kube::Client;
-use portolan_testbed::{Jaeger, Options, Testbed, tool};
+use portolan_testbed::{Jaeger, Options, Pods, Testbed, tool};
 use portolan_tests::programs::{argument, program};
 use portolan_tests::{Fleet, FleetOptions, shard};
 
@@ -76,7 +76,7 @@ async fn start(args: &Args) -> anyhow::Result<Demo> {
     let jaeger = Jaeger::start_with(args.jaeger_bin.clone()).await?;
     let options = Options {
         clusters: ["hub", "east", "west"].map(ToOwned::to_owned).to_vec(),
-        pods: true,
+        pods: Pods::Pretended,
         otlp: Some(jaeger.otlp_grpc_url.clone()),
         ..Options::default()
     };

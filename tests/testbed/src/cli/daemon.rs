@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use portolan_testbed::{Cluster, Options, Testbed};
+use portolan_testbed::{Cluster, Options, Pods, Testbed};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -33,11 +33,19 @@ async fn run(dir: &Path, flags: UpFlags) -> Result<()> {
     let UpFlags {
         names: clusters,
         pods,
+        nodes,
+        address,
         apiserver_args,
     } = flags;
+    let pods = match (pods, nodes) {
+        (true, _) => Pods::Pretended,
+        (_, true) => Pods::OnNodes,
+        _ => Pods::None,
+    };
     let options = Options {
         clusters,
         pods,
+        address,
         dir: Some(dir.to_owned()),
         apiserver_args,
         otlp: None,

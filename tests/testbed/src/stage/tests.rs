@@ -19,12 +19,12 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stage = Stage::start(Port::reserve(None).unwrap(), server.local_addr().unwrap().port()).unwrap();
+        let stage = Stage::before(server.local_addr().unwrap().port()).unwrap();
         Self { stage, server }
     }
 
     async fn client(&self) -> TcpStream {
-        TcpStream::connect(loopback(self.stage.port())).await.unwrap()
+        TcpStream::connect(self.stage.address()).await.unwrap()
     }
 
     async fn accept(&self) -> TcpStream {
@@ -55,7 +55,7 @@ async fn is_reset(stream: &mut TcpStream) -> bool {
 
 /// The RST may be there before our side has seen that it is connected.
 async fn is_reset_at_once(stage: &Stage) -> bool {
-    match TcpStream::connect(loopback(stage.port())).await {
+    match TcpStream::connect(stage.address()).await {
         Ok(mut stream) => is_reset(&mut stream).await,
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
@@ -192,7 +192,7 @@ async fn a_connection_made_in_a_blackhole_hangs() {
 #[tokio::test]
 async fn a_dropped_stage_ends_its_connections_and_frees_its_port() {
     let Scene { stage, server } = Scene::new().await;
-    let address = loopback(stage.port());
+    let address = stage.address();
     let mut client = TcpStream::connect(address).await.unwrap();
     let _server = server.accept().await.unwrap();
     drop(stage);
@@ -208,7 +208,7 @@ async fn whoever_connects_to_what_does_not_answer_hears_nothing() {
     let scene = Scene::new().await;
     let (mut old, mut old_server) = scene.pair().await;
     scene.stage.set(Fault::Unanswered);
-    let address = loopback(scene.stage.port());
+    let address = scene.stage.address();
     eventually("SYNs are dropped", || async {
         timeout(SOON, TcpStream::connect(address)).await.is_err()
     })

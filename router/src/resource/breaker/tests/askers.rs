@@ -38,8 +38,12 @@ fn caller(shard: &str, pod: &str) -> Caller {
 }
 
 fn person() -> Caller {
+    named("ada")
+}
+
+fn named(user: &str) -> Caller {
     Caller::Person {
-        user: "ada".to_owned(),
+        user: user.to_owned(),
         groups: Vec::new(),
     }
 }
@@ -54,7 +58,11 @@ fn breaker() -> Arc<Breaker> {
 
 /// One request of the caller's that ends so; whether it was let through.
 fn ask(breaker: &Arc<Breaker>, caller: &Caller, outcome: Outcome) -> bool {
-    let pass = breaker.admit(Some(caller), Probe::Telling);
+    ask_as(breaker, (caller, Probe::Telling), outcome)
+}
+
+fn ask_as(breaker: &Arc<Breaker>, (caller, probe): (&Caller, Probe), outcome: Outcome) -> bool {
+    let pass = breaker.admit(Some(caller), probe);
     pass.map(|pass| pass.record(outcome)).is_ok()
 }
 
@@ -99,6 +107,52 @@ fn half_of_the_shards_see_it_or_nobody_gets_through() {
     assert!(!ask(&unreachable, &red, Outcome::Success));
     assert!(unreachable.admit(None, Probe::Telling).is_err());
     assert!(unreachable.refused_callers().is_empty());
+}
+
+/// One who writes has its own webhooks, in as many shards as it has.
+#[test]
+fn writes_that_hang_open_it_for_nobody_else() {
+    let (one, two, bob) = (caller("green", "g"), caller("blue", "b"), caller("red", "r"));
+    for second in [&two, &person()] {
+        for probe in [Probe::Write, Probe::Doubtful, Probe::Lease, Probe::OtherLease] {
+            for silent in [Outcome::TimedOut, Outcome::Slow] {
+                let breaker = breaker();
+                for _ in 0..9 {
+                    ask_as(&breaker, (&one, probe), silent);
+                    ask_as(&breaker, (second, probe), silent);
+                }
+                assert_eq!(breaker.report().state, State::Closed, "{probe:?} {silent:?}");
+                // Nor are they half of the shards that see one read of somebody's fail.
+                for _ in 0..9 {
+                    ask(&breaker, &caller("grey", "y"), silent);
+                }
+                assert_eq!(breaker.report().state, State::Closed, "{probe:?} {silent:?}");
+                assert!(ask(&breaker, &bob, Outcome::Success));
+                let own = breaker.refused_callers().len();
+                assert_eq!(own > 1, silent == Outcome::TimedOut, "each has its own: {own}");
+            }
+        }
+    }
+}
+
+#[test]
+fn people_are_one_tenant_each() {
+    let breaker = breaker();
+    for user in ["ada", "grace", "mary"] {
+        assert!(ask(&breaker, &named(user), Outcome::Success));
+    }
+    let green = caller("green", "g");
+    for _ in 0..9 {
+        ask(&breaker, &green, Outcome::Failure);
+        ask(&breaker, &named("eve"), Outcome::Slow);
+    }
+    assert_eq!(breaker.report().state, State::Closed, "two of five");
+    let alone = self::breaker();
+    for _ in 0..3 {
+        assert!(ask(&alone, &named("eve"), Outcome::Slow), "nobody else is there");
+    }
+    assert!(!ask(&alone, &named("eve"), Outcome::Success));
+    assert!(ask(&alone, &named("ada"), Outcome::Success));
 }
 
 #[test]
@@ -217,6 +271,48 @@ async fn window_of(callers: &[Caller], lagging: usize) -> Report {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     breaker.report()
+}
+
+#[tokio::test]
+async fn those_who_still_wait_show_a_slow_member() {
+    let settings = Settings {
+        window: Duration::from_millis(100),
+        min_requests: 4,
+        ..settings()
+    };
+    let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
+    let long = Duration::from_millis(20);
+    let (green, blue) = (caller("green", "g"), caller("blue", "b"));
+    let mut early = breaker.admit(Some(&green), Probe::Telling).unwrap();
+    assert_eq!(early.waits(long), None, "no pace is known");
+    breaker.learn(Duration::from_millis(1));
+    let mut waiting: Vec<_> = [&green, &blue, &green, &blue, &green]
+        .map(|caller| breaker.admit(Some(caller), Probe::Telling).unwrap())
+        .into();
+    let mut last = waiting.pop().unwrap();
+    for pass in &mut waiting {
+        assert_eq!((pass.waits(Duration::from_millis(1)), pass.waits(long)), (None, None));
+    }
+    tokio::time::sleep(settings.window * 2).await;
+    // Those who went away wait no more.
+    waiting.truncate(1);
+    assert_eq!(last.waits(long), None);
+    assert_eq!(early.waits(long), None);
+    tokio::time::sleep(settings.window / 2).await;
+    let mut more: Vec<_> = [&green, &blue]
+        .map(|caller| breaker.admit(Some(caller), Probe::Telling).unwrap())
+        .into();
+    assert!(
+        more.iter_mut().all(|pass| pass.waits(long).is_none()),
+        "four now, but not for long"
+    );
+    tokio::time::sleep(settings.window / 2).await;
+    let mut once_more = breaker.admit(Some(&green), Probe::Telling).unwrap();
+    let transition = once_more.waits(long).unwrap();
+    assert_eq!(
+        (transition.to, transition.why.word()),
+        (State::Open, "slower-than-itself")
+    );
 }
 
 #[tokio::test]

@@ -227,8 +227,9 @@ fn a_thousand_documents_under_load_panic_nothing_and_lose_no_good_one() {
                 let east = "east".into();
                 published.until_over(|| {
                     drop(published.ask(uid));
-                    let view = published.now.read().callers.values().next().unwrap().clone();
-                    drop(published.policies.ask_breakers(&view, &east, false));
+                    let now = published.now.read().clone();
+                    let view = now.callers.values().next().unwrap();
+                    drop(published.policies.ask_breakers((view, now.generation), &east, false));
                     asked.fetch_add(1, Ordering::Relaxed);
                 });
             });

@@ -120,3 +120,51 @@ async fn own_and_shared_limits_are_taken_together() {
     assert_eq!(tokens("all"), [0]);
     assert_eq!(tokens("own"), [0, 1]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_share_that_never_holds_a_token_opens_nothing() {
+    let normal = with(self::limit("all", "Normal", 1, 1), "scope", json!("Shared"));
+    let world = old_router(&[normal]);
+    world.policies.reshare(told(1, 300_000));
+    for _ in 0..100 {
+        assert_eq!(world.pass("1", 1), 0);
+        advance(Duration::from_millis(100)).await;
+    }
+    world.policies.reshare(told(2, 1_000_000));
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(world.pass("1", 1), 1, "it has its turn");
+}
+
+/// A swap tells callers first, and a request may come before shared limits have followed.
+#[tokio::test(start_paused = true)]
+async fn a_shared_limit_that_is_met_before_it_is_followed_to_has_what_was_told_for_it() {
+    let mut world = old_router(&[]);
+    world.policies.reshare(told(1, 500_000));
+    let applied = crate::value::snapshot::told::upsert(
+        &world.snapshot,
+        "1",
+        [Body::Policy(policy("u1", &spec(&[shared(10, 0)])))],
+    );
+    world.snapshot = applied.snapshot;
+    assert_eq!(world.pass("1", 3), 3);
+    world.policies.follow(&world.snapshot);
+    assert_eq!(world.pass("1", 9), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_something_else_refuses_takes_no_tokens() {
+    let world = old_router(&[shared(3, 0), limit("own", "LimiterOnly", 2, 0)]);
+    world.policies.reshare(told(1, 1_000_000));
+    let view = world.view("1");
+    let judging = judging(&view, world.snapshot.generation, "get");
+    for _ in 0..5 {
+        world.policies.admit(&judging).unwrap();
+        world.policies.give_back(&judging);
+    }
+    world.policies.give_back(&judging);
+    assert_eq!(
+        (world.pass("1", 9), world.pass("2", 9)),
+        (2, 1),
+        "and nobody gets more than there was"
+    );
+}

@@ -114,6 +114,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Failure::Silent),
         Just(Failure::Untrusted),
         Just(Failure::Broken),
+        Just(Failure::Late),
         Just(Failure::Gateway),
     ];
     let step = prop_oneof![

@@ -135,6 +135,42 @@ async fn one_broken_address_of_several_ejects_no_endpoint() {
     assert_eq!((y.seen.requests(), other.seen.requests()), (1, 0));
 }
 
+/// A rolling restart breaks one address after the other, each of which serves again by then.
+#[tokio::test]
+async fn an_address_that_has_answered_since_is_sound_when_the_next_breaks() {
+    let certified = Certified::new();
+    let (x, y, other) = (bound().await, bound().await, bound().await);
+    let addresses = [&x, &y, &other].map(|(_, address)| *address);
+    let [x, y, _other] = [x, y, other].map(|(listener, _)| Backend::start_on(listener, certified.clone(), 1, plain()));
+    let mut settings = long();
+    settings.ages.fresh = Duration::ZERO;
+    let mut connector = Connector::with(&settings, Tasks::new());
+    let means = Arc::new(Mutex::new(addresses[..2].to_vec()));
+    let answers = means.clone();
+    connector.resolver = Resolver::scripted(move |_, _| answers.lock().clone());
+    let mut east = target("east", &[addresses[0], addresses[2]], &certified.ca_pem());
+    east.endpoints[0].url = "https://east.test:6443".parse().unwrap();
+    let all = first(&connector, [east]);
+    let east = all.get("east").unwrap();
+    ask(east).await;
+    x.order(Order::Cut);
+    eventually("it has broken", || all.pools()[0].1.connections == 0).await;
+    let mut watches = Vec::new();
+    for _ in 0..2 {
+        let mut watch = east.send(true, false, get("/watch")).await.unwrap();
+        first_frame(watch.body_mut()).await;
+        watches.push(watch);
+    }
+    assert_eq!(y.seen.requests(), 2, "the next address");
+    *means.lock() = vec![addresses[0]];
+    ask(east).await;
+    assert_eq!(x.seen.requests(), 2, "the first again");
+    *means.lock() = addresses[..2].to_vec();
+    y.order(Order::Cut);
+    eventually("both of that have broken, too", || all.pools()[0].2.connections == 0).await;
+    assert_eq!((word(&all, 0), ejections(&all, 0)), ("usable", vec![]));
+}
+
 #[tokio::test]
 async fn ejected_ones_need_not_wait_for_the_last_to_time_out() {
     let certified = Certified::new();
@@ -282,6 +318,22 @@ async fn a_slow_connection_over_which_something_comes_lives() {
     orders.send_replace(Does::Nothing);
     eventually("nothing comes any more", || all.pools()[0].2.connections == 0).await;
     drop(held);
+}
+
+#[tokio::test]
+async fn a_connection_that_only_chatters_is_closed_once_nobody_uses_it() {
+    let (address, ca_pem, orders) = made_by_hand().await;
+    let mut settings = pinging(Duration::from_millis(100));
+    settings.watch.idle_timeout = Duration::from_millis(50);
+    let all = first(
+        &Connector::with(&settings, Tasks::new()),
+        [target("east", &[address], &ca_pem)],
+    );
+    let held = all.get("east").unwrap().slot(true, false).await.unwrap();
+    orders.send_replace(Does::Chatters);
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    drop(held);
+    eventually("it is idle", || all.pools()[0].2.connections == 0).await;
 }
 
 #[tokio::test]

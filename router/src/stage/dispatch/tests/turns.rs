@@ -56,9 +56,8 @@ async fn an_open_breaker_refuses_at_once_who_would_have_to_wait_first() {
     drop(seats);
 
     let mut places = Vec::new();
-    for _ in 0..8 {
-        let tenant = world.person().tenant();
-        places.push(upstream.places.list(tenant, false).await.unwrap());
+    for _ in 0..7 {
+        places.push(upstream.places.list(&world.person(), false).await.unwrap());
     }
     opens(&upstream, TrafficClass::List);
     let comes = world.dispatch(list(&world), Method::GET, PODS, Value::Null);
@@ -67,6 +66,9 @@ async fn an_open_breaker_refuses_at_once_who_would_have_to_wait_first() {
         .expect("at once");
     assert!(told.unwrap_err().to_string().contains("breaker is open"));
     drop(places);
+    let legs = &world.dispatcher.metrics;
+    assert_eq!(legs.count("east", "unary", "create", "refused"), 2);
+    assert_eq!(legs.count("east", "list", "list", "refused"), 1);
     assert_eq!(world.backend.seen.requests(), 0);
 }
 
@@ -85,7 +87,41 @@ async fn a_list_that_waited_in_vain_may_come_again() {
     };
     assert!(matches!(told, Fault::TooManyRequests { .. }), "{told:?}");
     assert_eq!(told.retry_after_seconds(), Some(1), "nothing was sent");
+    assert_eq!(world.dispatcher.waits.count("east", Class::List, "time"), 1);
     drop(seats);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_waits_for_all_its_turns_no_longer_than_its_head_may_take() {
+    let world = world(|_, _| pod("foo")).await;
+    let upstream = east(&world);
+    let mut places = Vec::new();
+    for _ in 0..7 {
+        places.push(upstream.places.start(&world.person(), false).await.unwrap());
+    }
+    let seats = upstream.queues.fill(Class::List);
+    let watch = format!("{PODS}?watch=true");
+    let request = Request::get(&watch).body(()).unwrap();
+    let (head, ()) = request.into_parts();
+    let traffic = Traffic {
+        class: TrafficClass::Watch,
+        long: true,
+        effect: Effect::Collection,
+    };
+    let forward = Forward {
+        traffic,
+        ..world.forward()
+    };
+    let leg = Leg {
+        deadline: None,
+        ..world.leg(forward, &head)
+    };
+    let begun = Instant::now();
+    assert!(world.dispatcher.dispatch(leg, head, Body::Empty).await.is_err());
+    // The places are over after five seconds, the seats never.
+    assert_eq!(begun.elapsed().as_secs(), LONG_HEAD_TIMEOUT.as_secs());
+    assert_eq!(world.dispatcher.waits.count("east", Class::List, "time"), 1);
+    drop((places, seats));
 }
 
 #[tokio::test]

@@ -261,9 +261,13 @@ impl Opening {
             legs.filter(|(_, leg)| needed(leg.cluster()))
         };
         let away = legs().find_map(|(asked, leg)| match asked {
-            Asked::Answered(Answered::Away(away)) => Some((leg, away.why.clone())),
+            Asked::Answered(Answered::Away(away)) => Some((leg, away)),
             _ => None,
         });
+        if let Some(refusal) = away.and_then(|(_, away)| away.policy.clone()) {
+            return Some(Fault::Policy(refusal));
+        }
+        let away = away.map(|(leg, away)| (leg, away.why.clone()));
         let silent = || {
             let (_, leg) = legs().find(|(asked, _)| matches!(asked, Asked::Waiting(_)))?;
             Some((leg, format!("member cluster {} does not answer", leg.cluster())))

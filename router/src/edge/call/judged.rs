@@ -1,0 +1,67 @@
+//! What policies are told of a request: once its plan is there, or once its body has told which Lease it makes.
+
+use super::{Call, Identified};
+use crate::decision::plan::Forward;
+use crate::decision::policy::{self, Reach};
+use crate::edge::ordered::{self, PlannedRequest};
+use crate::resource::policies::{Judging, Policies};
+use crate::stage::admit::{Admission, Life};
+use crate::value::fault::Fault;
+use crate::value::snapshot::Caller;
+
+impl Identified {
+    /// The members that it goes to, or may.
+    pub(super) fn clusters(&self) -> Vec<&str> {
+        self.reach.clusters.iter().map(|cluster| &**cluster).collect()
+    }
+
+    /// By what it is judged; `None`: by nothing, or not yet.
+    pub(super) fn judging<'a>(&'a self, clusters: &'a [&'a str]) -> Option<(&'a Policies, Judging<'a>)> {
+        let (Caller::Pod(view), Some(election)) = (&self.caller, self.reach.election) else {
+            return None;
+        };
+        let judging = Judging {
+            view,
+            asked: policy::asked(&self.asked, clusters, election),
+            generation: self.routing.snapshot.generation,
+        };
+        Some((&self.routing.policies, judging))
+    }
+}
+
+impl Call<'_> {
+    /// Draws what FaultInjections order for it.
+    pub(super) fn draw(&mut self, request: &mut Identified, merged: bool) {
+        let planned = PlannedRequest {
+            merged,
+            reach: &request.reach,
+            head: &request.head,
+            asked: &request.asked,
+            caller: &request.caller,
+        };
+        request.injection = ordered::draw(&planned, self.completion);
+    }
+
+    /// A Lease that is made is the election's, which most rules leave alone, or any other. It holds its place meanwhile: a
+    /// caller's own are few.
+    pub(super) async fn judge_chosen(&mut self, request: &mut Identified, forward: &Forward) -> Result<(), Fault> {
+        request.reach = Reach::of_one(forward);
+        self.draw(request, false);
+        let clusters = request.clusters();
+        let admission = Admission {
+            caller: &request.caller,
+            asked: &request.asked,
+            life: Life::Unary,
+            bytes: 0,
+            deadline: request.deadline,
+            judging: request.judging(&clusters),
+        };
+        if let Some(injection) = &request.injection {
+            Box::pin(ordered::happens(&self.edge.parts, injection, &admission)).await?;
+        }
+        match &admission.judging {
+            Some((policies, judging)) => policies.admit(judging),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What a step does. A part of the protocol that a flaw leaves out is a line that asks for the flaw.
+
+use crate::protocol::{Flaw, Handover};
+use crate::state::{Grant, State, Timer, Write};
+use crate::step::{Action, highest};
+
+impl Handover {
+    /// The state after an action that is possible in `state`.
+    pub(crate) fn apply(&self, state: &State, action: Action) -> State {
+        let mut next = state.clone();
+        match action {
+            Action::Release
+            | Action::HearAck(_)
+            | Action::HearAnswered(_)
+            | Action::Order
+            | Action::HearFenced
+            | Action::TimerEnds
+            | Action::Grant(_)
+            | Action::Store
+            | Action::TakeBack => self.apply_hub(&mut next, action),
+            Action::Hear(..) | Action::Persist(_) | Action::Ack(..) | Action::Answer(..) => {
+                apply_router(&mut next, action);
+            }
+            Action::Patch(_) | Action::SetAnnotation(_) | Action::CatchUp(_) | Action::Probe(_) | Action::Fenced => {
+                apply_agent(&mut next, action);
+            }
+            Action::Send(_) | Action::Arrive(..) | Action::Commit(_) => self.apply_write(&mut next, action),
+            _ => self.apply_fault(&mut next, action),
+        }
+        next.stood_still |= self.flaw.is_none() && next.progress() <= state.progress();
+        next
+    }
+
+    fn apply_hub(&self, next: &mut State, action: Action) {
+        match action {
+            Action::Release => {
+                next.ledger.releasing = true;
+                next.hub = next.ledger;
+                next.told |= next.hub.bit();
+                forget_what_was_heard(next);
+            }
+            Action::HearAck(router) => {
+                next.routers[router].ack_is_heard = true;
+                if self.has(Flaw::WaitsFromTheAcks) && self.is_released(next) {
+                    begin_to_wait(next);
+                }
+            }
+            Action::HearAnswered(router) => next.routers[router].answered_is_heard = true,
+            Action::Order => {
+                next.orders |= 1 << (next.hub.epoch + 1);
+                next.servers_mut()
+                    .iter_mut()
+                    .for_each(|server| server.is_probed = false);
+            }
+            Action::HearFenced => {
+                next.fence_is_heard = true;
+                if !self.has(Flaw::WaitsFromTheAcks) {
+                    begin_to_wait(next);
+                }
+            }
+            Action::TimerEnds => next.timer = Timer::Over,
+            Action::Grant(owner) => {
+                next.hub = Grant {
+                    epoch: next.hub.epoch + 1,
+                    releasing: false,
+                    owner,
+                };
+                next.told |= next.hub.bit();
+                if !self.has(Flaw::GrantsBeforeLedger) {
+                    next.ledger = next.hub;
+                    forget_what_was_heard(next);
+                }
+            }
+            Action::Store => {
+                next.ledger = next.hub;
+                forget_what_was_heard(next);
+            }
+            Action::TakeBack => {
+                next.ledger.releasing = false;
+                next.hub = next.ledger;
+                // As a later message of the same epoch: those who let go of it write again.
+                let granted = next.hub;
+                for router in next.routers_mut() {
+                    router.view = router.view.min(granted);
+                }
+                forget_what_was_heard(next);
+            }
+            _ => {}
+        }
+    }
+
+    fn apply_write(&self, next: &mut State, action: Action) {
+        let is_past = |state: &State, write: Write| state.hub.epoch > write.epoch;
+        match action {
+            Action::Send(router) => {
+                next.writes_left -= 1;
+                let write = Write {
+                    epoch: next.routers[router].view.epoch,
+                    awaited_by: u8::try_from(router).ok(),
+                    is_admitted: false,
+                    is_waited_for: false,
+                };
+                if let Some(room) = next.writes.iter_mut().find(|room| room.is_none()) {
+                    *room = Some(write);
+                }
+            }
+            Action::Arrive(index, server) => {
+                let Some(mut write) = next.writes[index] else { return };
+                write.is_admitted = next.servers[server].sees == write.epoch || self.has(Flaw::BareWrites);
+                next.admitted_late |= write.is_admitted && is_past(next, write);
+                let is_owners = next.hub.epoch == write.epoch && !next.hub.releasing;
+                next.refused |= is_owners && !write.is_admitted;
+                next.writes[index] = write.is_admitted.then_some(write);
+            }
+            Action::Commit(index) => {
+                let Some(write) = next.writes[index].take() else { return };
+                next.committed_late |= is_past(next, write);
+            }
+            _ => {}
+        }
+    }
+
+    fn apply_fault(&self, next: &mut State, action: Action) {
+        next.faults_left -= 1;
+        match action {
+            Action::Break(write) => break_off(next, write),
+            Action::RestartRouter(index) | Action::EndRouter(index) => {
+                let open: Vec<_> = next.open_writes().map(|(write, _)| write).collect();
+                for write in open {
+                    let awaited_by = next.writes[write].and_then(|write| write.awaited_by);
+                    if awaited_by == u8::try_from(index).ok() {
+                        break_off(next, write);
+                    }
+                }
+                let router = &mut next.routers[index];
+                router.ended = matches!(action, Action::EndRouter(_));
+                router.view = router.file;
+                router.knows_all = false;
+                router.lost_one = false;
+            }
+            Action::RestartHub => {
+                next.hub = next.ledger;
+                forget_what_was_heard(next);
+            }
+            Action::RestartAgent => next
+                .servers_mut()
+                .iter_mut()
+                .for_each(|server| server.is_probed = false),
+            Action::RestartServer(server) => next.servers[server].sees = next.annotation,
+            Action::StartServer(server) => {
+                let server = &mut next.servers[server];
+                (server.is_there, server.sees) = (true, next.annotation);
+            }
+            Action::JumpClock if self.has(Flaw::WallClock) && next.timer == Timer::Runs => next.timer = Timer::Over,
+            Action::Tamper(epoch) => next.annotation = epoch,
+            _ => {}
+        }
+    }
+}
+
+fn apply_router(next: &mut State, action: Action) {
+    match action {
+        Action::Hear(index, grant) => {
+            let router = &mut next.routers[index];
+            router.view = grant;
+            if !grant.releasing {
+                (router.knows_all, router.lost_one) = (true, false);
+            }
+        }
+        Action::Persist(index) => next.routers[index].file = next.routers[index].view,
+        Action::Ack(index, epoch) => next.routers[index].acks |= 1 << epoch,
+        Action::Answer(index, epoch) => next.routers[index].answered |= 1 << epoch,
+        _ => {}
+    }
+}
+
+fn apply_agent(next: &mut State, action: Action) {
+    match action {
+        Action::Patch(epoch) => {
+            next.patches |= 1 << epoch;
+            for server in next.servers_mut() {
+                server.was_counted = server.is_there;
+            }
+        }
+        Action::SetAnnotation(epoch) => next.annotation = epoch,
+        Action::CatchUp(server) => next.servers[server].sees = next.annotation,
+        Action::Probe(server) => next.servers[server].is_probed = true,
+        Action::Fenced => next.fenced |= 1 << highest(next.orders).unwrap_or(0),
+        _ => {}
+    }
+}
+
+/// The router of a write hears no answer, and the write goes on.
+fn break_off(next: &mut State, index: usize) {
+    let Some(write) = &mut next.writes[index] else { return };
+    let Some(router) = write.awaited_by.take() else { return };
+    next.routers[usize::from(router)].lost_one = true;
+}
+
+/// What was admitted by now commits before the wait is over.
+fn begin_to_wait(next: &mut State) {
+    next.timer = Timer::Runs;
+    for write in next.writes.iter_mut().flatten() {
+        write.is_waited_for |= write.is_admitted;
+    }
+}
+
+/// What the hub keeps in memory, of one release.
+fn forget_what_was_heard(next: &mut State) {
+    next.timer = Timer::Off;
+    next.fence_is_heard = false;
+    for router in next.routers_mut() {
+        (router.ack_is_heard, router.answered_is_heard) = (false, false);
+    }
+    for write in next.writes.iter_mut().flatten() {
+        write.is_waited_for = false;
+    }
+}

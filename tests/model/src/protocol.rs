@@ -1,0 +1,84 @@
+//! How much there is of everything, and what the protocol leaves out.
+
+/// Most routers, API servers and writes of a scope.
+pub const MAX: usize = 3;
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// Routers, all of which may serve both shards.
+    pub routers: usize,
+    /// API servers of the member that serve from the beginning.
+    pub servers: usize,
+    /// API servers that may come later, each as one fault.
+    pub servers_later: usize,
+    /// Writes of callers.
+    pub writes: u8,
+    /// How often the pair is to change hands.
+    pub moves: u8,
+    /// Restarts, ends of Pods, connections that break and jumps of the clock, together.
+    pub faults: u8,
+}
+
+/// A protocol that leaves something out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// The pair is granted once the release is acknowledged, and members are told nothing.
+    NoFence,
+    /// The pair is granted once the annotation is set.
+    NoProbe,
+    /// The pair is granted once one API server refuses the old epoch.
+    ProbesOneServer,
+    /// The agent probes the API servers that there were as it set out.
+    CountsServersOnce,
+    /// Writes do not carry their epoch.
+    BareWrites,
+    /// Routers acknowledge a release as they hear of it, and then stop writing.
+    AcksBeforeItStops,
+    /// Routers acknowledge a release that is not on disk.
+    AcksBeforeDisk,
+    /// Routers write by a grant that is not on disk, so that after a restart they take it for a new one.
+    WritesBeforeDisk,
+    /// An acknowledgement does not say of which release it is.
+    AcksAnyRelease,
+    /// Writes that are open do not hold the grant up.
+    GrantsOverOpenWrites,
+    /// A write whose connection broke counts as answered.
+    BrokenIsAnswered,
+    /// A router that was started anew says that all is answered, of what it does not know.
+    RestartedIsAnswered,
+    /// The wait for writes that were admitted begins with the acknowledgements, before the fence is closed.
+    WaitsFromTheAcks,
+    /// The wait for writes that were admitted is measured by a clock that jumps.
+    WallClock,
+    /// Others than the agent may set the annotation.
+    AnnotationOfAll,
+    /// The agent sets the annotation whatever it was, so that a late patch of an earlier move takes it back.
+    AnnotationFalls,
+    /// A release that has begun is taken back, and the owner goes on by its old epoch.
+    TakesBack,
+    /// The grant is told before it is in the ledger.
+    GrantsBeforeLedger,
+    /// The pair is granted although some router has not acknowledged the release: it is thought to be gone.
+    ForgetsRouters,
+}
+
+/// The model of one pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Handover {
+    /// How much there is of everything.
+    pub scope: Scope,
+    /// What the protocol leaves out, if anything.
+    pub flaw: Option<Flaw>,
+}
+
+impl Handover {
+    pub(crate) fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    /// The epoch of the last grant.
+    pub(crate) fn last_epoch(&self) -> u8 {
+        self.scope.moves + 1
+    }
+}

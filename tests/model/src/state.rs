@@ -1,0 +1,249 @@
+//! The state of the whole system. Routers and API servers are alike, so their order does not matter: it is sorted away.
+
+use crate::protocol::{MAX, Scope};
+
+/// What the ledger says of the pair, and routers hold. Epochs count grants, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Grant {
+    /// Number of the grant.
+    pub epoch: u8,
+    /// Whether it is being taken back.
+    pub releasing: bool,
+    /// The owner: one of two shards.
+    pub owner: bool,
+}
+
+impl Grant {
+    pub(crate) fn is_newer_than(self, other: Self) -> bool {
+        (self.epoch, self.releasing) > (other.epoch, other.releasing)
+    }
+
+    /// Its bit in a set of messages.
+    pub(crate) fn bit(self) -> u32 {
+        1 << (u32::from(self.epoch) * 4 + u32::from(self.releasing) * 2 + u32::from(self.owner))
+    }
+}
+
+/// One router.
+#[allow(clippy::struct_excessive_bools, reason = "facts that may be true with any other")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Router {
+    /// What it serves by.
+    pub view: Grant,
+    /// What its state file says.
+    pub file: Grant,
+    /// The process that runs was there when the grant came, so it knows of all writes by it.
+    pub knows_all: bool,
+    /// The outcome of some write by the grant is unknown.
+    pub lost_one: bool,
+    /// Its Pod has ended.
+    pub ended: bool,
+    /// Epochs of releases that it has acknowledged: messages to the hub.
+    pub acks: u8,
+    /// Epochs of which it has said that no write is open: messages to the hub.
+    pub answered: u8,
+    /// The hub has read the acknowledgement of the release under way.
+    pub ack_is_heard: bool,
+    /// The hub has read that no write of it is open.
+    pub answered_is_heard: bool,
+}
+
+/// One API server of the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Server {
+    /// It serves.
+    pub is_there: bool,
+    /// It was there when the agent last set out to close the fence.
+    pub was_counted: bool,
+    /// The annotation as its admission sees it.
+    pub sees: u8,
+    /// The agent has seen it refuse the epoch before the one that was ordered last.
+    pub is_probed: bool,
+}
+
+/// A write of a caller that is open at the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Write {
+    /// The epoch that it carries.
+    pub epoch: u8,
+    /// The router that waits for the answer; `None`: it knows nothing of it any more.
+    pub awaited_by: Option<u8>,
+    /// Admission let it pass: it commits.
+    pub is_admitted: bool,
+    /// It was admitted before the hub began to wait.
+    pub is_waited_for: bool,
+}
+
+/// The hub's wait for writes that were admitted: the member's request time-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timer {
+    /// Not begun.
+    Off,
+    /// Running.
+    Runs,
+    /// Over: what was admitted when it began has committed.
+    Over,
+}
+
+/// The state of the system.
+#[allow(clippy::struct_excessive_bools, reason = "facts that may be true with any other")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The ledger.
+    pub ledger: Grant,
+    /// What the hub goes by: the ledger, but for a flaw.
+    pub hub: Grant,
+    /// The hub's wait for writes.
+    pub timer: Timer,
+    /// The hub has read that the fence is closed for the epoch to come.
+    pub fence_is_heard: bool,
+    /// Messages of the hub to routers.
+    pub told: u32,
+    /// Messages of the hub to the agent: epochs to set.
+    pub orders: u8,
+    /// Patches of the annotation that the agent has sent, by epoch.
+    pub patches: u8,
+    /// Messages of the agent to the hub: epochs for which the fence is closed.
+    pub fenced: u8,
+    /// The annotation as it is in etcd.
+    pub annotation: u8,
+    /// As many as the scope says; the others never change.
+    pub routers: [Router; MAX],
+    /// As many as the scope says; the others never change.
+    pub servers: [Server; MAX],
+    /// Open writes, first those that there are.
+    pub writes: [Option<Write>; MAX],
+    /// Writes that may still begin.
+    pub writes_left: u8,
+    /// Faults that may still come.
+    pub faults_left: u8,
+    /// A write of a former owner was admitted after the grant.
+    pub admitted_late: bool,
+    /// A write of a former owner was committed after the grant.
+    pub committed_late: bool,
+    /// A write of the owner was refused.
+    pub refused: bool,
+    /// Some step was none.
+    pub stood_still: bool,
+    size: (u8, u8),
+}
+
+impl State {
+    pub(crate) fn new(scope: &Scope) -> Self {
+        let first = Grant {
+            epoch: 1,
+            releasing: false,
+            owner: false,
+        };
+        let router = Router {
+            view: first,
+            file: first,
+            knows_all: true,
+            lost_one: false,
+            ended: false,
+            acks: 0,
+            answered: 0,
+            ack_is_heard: false,
+            answered_is_heard: false,
+        };
+        let server = |index: usize| Server {
+            is_there: index < scope.servers,
+            was_counted: false,
+            sees: 1,
+            is_probed: false,
+        };
+        let count = |count: usize| u8::try_from(count.min(MAX)).unwrap_or(u8::MAX);
+        Self {
+            ledger: first,
+            hub: first,
+            timer: Timer::Off,
+            fence_is_heard: false,
+            told: first.bit(),
+            orders: 0,
+            patches: 0,
+            fenced: 0,
+            annotation: 1,
+            routers: [router; MAX],
+            servers: [0, 1, 2].map(server),
+            writes: [None; MAX],
+            writes_left: scope.writes,
+            faults_left: scope.faults,
+            admitted_late: false,
+            committed_late: false,
+            refused: false,
+            stood_still: false,
+            size: (count(scope.routers), count(scope.servers + scope.servers_later)),
+        }
+    }
+
+    /// The routers that there are.
+    pub fn routers(&self) -> &[Router] {
+        &self.routers[..usize::from(self.size.0)]
+    }
+
+    /// The API servers that there are, or will be.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers[..usize::from(self.size.1)]
+    }
+
+    pub(crate) fn servers_mut(&mut self) -> &mut [Server] {
+        &mut self.servers[..usize::from(self.size.1)]
+    }
+
+    pub(crate) fn routers_mut(&mut self) -> &mut [Router] {
+        &mut self.routers[..usize::from(self.size.0)]
+    }
+
+    /// The writes that are open.
+    pub fn open_writes(&self) -> impl Iterator<Item = (usize, Write)> {
+        let writes = self.writes.iter().enumerate();
+        writes.filter_map(|(index, write)| write.map(|write| (index, write)))
+    }
+
+    /// The same state, with alike things in order: who they are does not matter.
+    pub(crate) fn in_order(mut self) -> Self {
+        self.servers_mut().sort_unstable();
+        let mut order = [0_u8, 1, 2];
+        let count = self.routers().len();
+        order[..count].sort_by_key(|index| self.routers[usize::from(*index)]);
+        if !order.is_sorted() {
+            self.routers = order.map(|index| self.routers[usize::from(index)]);
+            for write in self.writes.iter_mut().flatten() {
+                let now = |was: u8| order.iter().position(|index| *index == was);
+                let router = write.awaited_by.and_then(now);
+                write.awaited_by = router.and_then(|index| u8::try_from(index).ok());
+            }
+        }
+        self.writes.sort_unstable_by_key(|write| (write.is_none(), *write));
+        self
+    }
+
+    /// Grows with each step of a protocol that leaves nothing out: there is no run without an end.
+    pub fn progress(&self) -> u32 {
+        let grant = |grant: Grant| u32::from(grant.epoch) * 2 + u32::from(grant.releasing);
+        let router = |router: &Router| {
+            let messages = router.acks.count_ones() + router.answered.count_ones();
+            grant(router.view) + grant(router.file) + messages + u32::from(router.ended)
+        };
+        let routers: u32 = self.routers().iter().map(router).sum();
+        let heard = self
+            .routers()
+            .iter()
+            .map(|router| u32::from(router.ack_is_heard) + u32::from(router.answered_is_heard));
+        let heard = heard.sum::<u32>() + u32::from(self.fence_is_heard) + self.timer as u32;
+        let probed = self.servers().iter().filter(|server| server.is_probed).count();
+        let probed = u32::try_from(probed).unwrap_or(0);
+        let seen = |server: &Server| u32::from(server.sees) + u32::from(server.was_counted);
+        let seen: u32 = self.servers().iter().map(seen).sum();
+        // One that is admitted has come further than one that is under way, and one that is over furthest.
+        let open = self
+            .open_writes()
+            .map(|(_, write)| 3 - u32::from(write.is_admitted) - u32::from(write.awaited_by.is_none()));
+        let writes = 4 * u32::from(self.writes_left) + open.sum::<u32>();
+        let member = u32::from(self.annotation) + seen + self.patches.count_ones() + self.fenced.count_ones();
+        let within = routers + heard + probed + member + self.told.count_ones();
+        // What a release has gathered is dropped by the grant, what was probed by the next order, and a restart drops more.
+        let steps = 20 * (grant(self.ledger) + grant(self.hub) + self.orders.count_ones());
+        within + steps + 100 - writes + 1000 * (100 - u32::from(self.faults_left))
+    }
+}

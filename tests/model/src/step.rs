@@ -1,0 +1,267 @@
+//! What can happen next. A part of the protocol that a flaw leaves out is a line that asks for the flaw.
+
+use crate::protocol::{Flaw, Handover};
+use crate::state::{Grant, State, Timer};
+
+/// One step of somebody. Routers, API servers and writes are told by their index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// The hub stores and tells that the pair is being released.
+    Release,
+    /// The hub reads a router's acknowledgement.
+    HearAck(usize),
+    /// The hub reads that no write of a router is open.
+    HearAnswered(usize),
+    /// The hub orders the agent to close the fence.
+    Order,
+    /// The hub reads that the fence is closed.
+    HearFenced,
+    /// The member's request time-out has passed since the hub began to wait.
+    TimerEnds,
+    /// The hub stores and tells who has the pair now.
+    Grant(bool),
+    /// The hub stores what it has told.
+    Store,
+    /// The hub takes a release back.
+    TakeBack,
+    /// A router reads a message of the hub.
+    Hear(usize, Grant),
+    /// A router stores what it goes by.
+    Persist(usize),
+    /// A router acknowledges the release of this epoch.
+    Ack(usize, u8),
+    /// A router says that no write of this epoch is open.
+    Answer(usize, u8),
+    /// The agent sends a patch of the annotation.
+    Patch(u8),
+    /// The member's etcd takes the patch in.
+    SetAnnotation(u8),
+    /// Admission of an API server sees the annotation.
+    CatchUp(usize),
+    /// An API server refuses the agent's probe by the old epoch.
+    Probe(usize),
+    /// The agent says that the fence is closed.
+    Fenced,
+    /// A caller writes by a router.
+    Send(usize),
+    /// A write arrives at an API server.
+    Arrive(usize, usize),
+    /// A write that was admitted commits, and its router hears so.
+    Commit(usize),
+    /// The connection of a write breaks.
+    Break(usize),
+    /// A router is started anew.
+    RestartRouter(usize),
+    /// A router's Pod ends.
+    EndRouter(usize),
+    /// The hub is started anew.
+    RestartHub,
+    /// The agent is started anew.
+    RestartAgent,
+    /// An API server is started anew.
+    RestartServer(usize),
+    /// One more API server is started.
+    StartServer(usize),
+    /// The hub's wall clock jumps.
+    JumpClock,
+    /// Somebody else sets the annotation.
+    Tamper(u8),
+}
+
+impl Handover {
+    /// What the programs do by themselves, sooner or later.
+    pub(crate) fn steps(&self, state: &State, actions: &mut Vec<Action>) {
+        self.hub(state, actions);
+        for router in 0..state.routers().len() {
+            self.router(state, router, actions);
+        }
+        self.agent(state, actions);
+        let servers = state.servers().iter().enumerate();
+        let behind = servers.filter(|(_, server)| server.is_there && server.sees != state.annotation);
+        actions.extend(behind.map(|(index, _)| Action::CatchUp(index)));
+        for (index, write) in state.open_writes() {
+            if write.is_admitted {
+                actions.push(Action::Commit(index));
+            } else {
+                let servers = state.servers().iter().enumerate().filter(|(_, server)| server.is_there);
+                actions.extend(servers.map(|(server, _)| Action::Arrive(index, server)));
+            }
+        }
+    }
+
+    fn hub(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.hub != state.ledger {
+            actions.push(Action::Store);
+        }
+        if !state.hub.releasing {
+            if state.hub.epoch < self.last_epoch() && state.hub == state.ledger {
+                actions.push(Action::Release);
+            }
+            return;
+        }
+        let epoch = state.hub.epoch;
+        for (index, router) in state.routers().iter().enumerate() {
+            let of_this = if self.has(Flaw::AcksAnyRelease) {
+                u8::MAX
+            } else {
+                1 << epoch
+            };
+            if !router.ack_is_heard && router.acks & of_this != 0 {
+                actions.push(Action::HearAck(index));
+            }
+            if !router.answered_is_heard && router.answered & 1 << epoch != 0 {
+                actions.push(Action::HearAnswered(index));
+            }
+        }
+        let next = 1 << (epoch + 1);
+        if self.is_released(state) && state.orders & next == 0 && !self.has(Flaw::NoFence) {
+            actions.push(Action::Order);
+        }
+        if state.fenced & next != 0 && !state.fence_is_heard {
+            actions.push(Action::HearFenced);
+        }
+        let waited_for = || state.open_writes().any(|(_, write)| write.is_waited_for);
+        if state.timer == Timer::Runs && !waited_for() {
+            actions.push(Action::TimerEnds);
+        }
+        if self.may_grant(state) {
+            actions.extend([Action::Grant(false), Action::Grant(true)]);
+        }
+        if self.has(Flaw::TakesBack) && state.orders & next != 0 {
+            actions.push(Action::TakeBack);
+        }
+    }
+
+    /// Nobody writes by the old epoch any more, but for what was sent.
+    pub(crate) fn is_released(&self, state: &State) -> bool {
+        let mut routers = state.routers().iter();
+        self.has(Flaw::ForgetsRouters) || routers.all(|router| router.ack_is_heard || router.ended)
+    }
+
+    fn may_grant(&self, state: &State) -> bool {
+        let released = self.is_released(state);
+        if self.has(Flaw::NoFence) {
+            return released;
+        }
+        let answered = state.routers().iter().all(|router| router.answered_is_heard);
+        let is_over = answered || state.timer == Timer::Over || self.has(Flaw::GrantsOverOpenWrites);
+        released && state.fence_is_heard && is_over
+    }
+
+    fn router(&self, state: &State, index: usize, actions: &mut Vec<Action>) {
+        let router = state.routers[index];
+        if router.ended {
+            return;
+        }
+        for epoch in 1..=self.last_epoch() {
+            for (releasing, owner) in [(false, false), (false, true), (true, false), (true, true)] {
+                let grant = Grant {
+                    epoch,
+                    releasing,
+                    owner,
+                };
+                let told = state.told & grant.bit() != 0;
+                if told && grant.is_newer_than(router.view) {
+                    actions.push(Action::Hear(index, grant));
+                }
+                let acknowledges = match self.flaw {
+                    Some(Flaw::AcksBeforeItStops) => told && releasing,
+                    Some(Flaw::AcksBeforeDisk) => router.view == grant && releasing,
+                    _ => router.file == grant && router.view == grant && releasing,
+                };
+                if acknowledges && router.acks & 1 << epoch == 0 {
+                    actions.push(Action::Ack(index, epoch));
+                }
+            }
+        }
+        if router.file != router.view {
+            actions.push(Action::Persist(index));
+        }
+        let epoch = router.view.epoch;
+        let acknowledged = router.view.releasing && router.acks & 1 << epoch != 0;
+        let awaits = state
+            .open_writes()
+            .any(|(_, write)| write.awaited_by == u8::try_from(index).ok());
+        let knows_all = router.knows_all || self.has(Flaw::RestartedIsAnswered);
+        let lost_one = router.lost_one && !self.has(Flaw::BrokenIsAnswered);
+        if acknowledged && !awaits && knows_all && !lost_one && router.answered & 1 << epoch == 0 {
+            actions.push(Action::Answer(index, epoch));
+        }
+    }
+
+    fn agent(&self, state: &State, actions: &mut Vec<Action>) {
+        let Some(epoch) = highest(state.orders) else { return };
+        for ordered in (1..=epoch).filter(|ordered| state.orders & 1 << ordered != 0) {
+            if state.patches & 1 << ordered == 0 {
+                actions.push(Action::Patch(ordered));
+            }
+        }
+        for sent in (1..=epoch).filter(|sent| state.patches & 1 << sent != 0) {
+            let falls = self.has(Flaw::AnnotationFalls) && sent != state.annotation;
+            if sent > state.annotation || falls {
+                actions.push(Action::SetAnnotation(sent));
+            }
+        }
+        // A probe by the old epoch is refused whatever the annotation is now, as long as it is another.
+        let is_set = state.annotation == epoch || self.has(Flaw::AnnotationFalls);
+        for (index, server) in state.servers().iter().enumerate() {
+            if is_set && server.is_there && !server.is_probed && server.sees != epoch - 1 {
+                actions.push(Action::Probe(index));
+            }
+        }
+        let mut servers = state.servers().iter();
+        let closed = match self.flaw {
+            Some(Flaw::NoProbe) => state.annotation == epoch,
+            Some(Flaw::ProbesOneServer) => servers.any(|server| server.is_probed),
+            Some(Flaw::CountsServersOnce) => is_set && servers.all(|server| server.is_probed || !server.was_counted),
+            _ => servers.all(|server| server.is_probed || !server.is_there),
+        };
+        if closed && state.fenced & 1 << epoch == 0 {
+            actions.push(Action::Fenced);
+        }
+    }
+
+    /// What callers may do, or not.
+    pub(crate) fn writes(&self, state: &State, actions: &mut Vec<Action>) {
+        let room = state.writes_left > 0 && state.writes.iter().any(Option::is_none);
+        for (index, router) in state.routers().iter().enumerate() {
+            // On disk before the first write: after a restart nobody else could tell that there may have been any.
+            let on_disk = router.file == router.view || self.has(Flaw::WritesBeforeDisk);
+            if room && !router.ended && !router.view.releasing && on_disk {
+                actions.push(Action::Send(index));
+            }
+        }
+    }
+
+    /// What should not happen.
+    pub(crate) fn faults(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.faults_left == 0 {
+            return;
+        }
+        for (index, router) in state.routers().iter().enumerate() {
+            if !router.ended {
+                actions.extend([Action::RestartRouter(index), Action::EndRouter(index)]);
+            }
+        }
+        let awaited = state.open_writes().filter(|(_, write)| write.awaited_by.is_some());
+        actions.extend(awaited.map(|(index, _)| Action::Break(index)));
+        actions.extend([Action::RestartHub, Action::RestartAgent, Action::JumpClock]);
+        for (index, server) in state.servers().iter().enumerate() {
+            let fault = if server.is_there {
+                Action::RestartServer(index)
+            } else {
+                Action::StartServer(index)
+            };
+            actions.push(fault);
+        }
+        if self.has(Flaw::AnnotationOfAll) {
+            let other = |epoch: &u8| *epoch != state.annotation;
+            actions.extend((1..=self.last_epoch()).filter(other).map(Action::Tamper));
+        }
+    }
+}
+
+/// The highest epoch of a set.
+pub(crate) fn highest(epochs: u8) -> Option<u8> {
+    epochs.checked_ilog2().and_then(|epoch| u8::try_from(epoch).ok())
+}
