@@ -39,10 +39,11 @@ const CLOSE_HELP: &str = "\
 MEMBER: as `breaker open` does, but everything is sent. Needs --reason.
 
 NAMESPACE/NAME/RULE: a rule of a CircuitBreaker that opened because its bucket was empty is
-closed, for all its callers and in every router, within a second. It is closed once and not held: an empty
-bucket opens it again, and closing fills none. A breaker of the object (spec.breakers) is closed
-for all its member clusters, or for one as NAMESPACE/NAME/BREAKER@CLUSTER. Written into the object's
-annotation ctrlmesh.kusionstack.io/close: it needs the right to patch the CircuitBreaker. Rules of
+closed, for all its callers and in every router, within a second. It is closed once and not
+held: an empty bucket opens it again, and closing fills none. A breaker of the object
+(spec.breakers) is closed for all its member clusters, or for one as
+NAMESPACE/NAME/BREAKER@CLUSTER. Written into the object's annotation
+ctrlmesh.kusionstack.io/close: it needs the right to patch the CircuitBreaker. Rules of
 triggerPolicy ForceOpened stay open until the object says otherwise.
 
 Examples:
