@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use k8s_openapi::jiff::Timestamp;
 use portolan_tests::kubectl::Kubectl;
 
 use crate::account::{head, quote};
@@ -33,7 +34,7 @@ kind: FaultInjection
 metadata: {name: rehearsal, namespace: operators}
 spec:
   selector: {matchLabels: {shard: demo}}
-  until: '2099-01-01T00:00:00Z'
+  until: 'UNTIL'
   httpFault:
   - name: half-of-writes
     abort: {httpStatus: 503, percent: '50'}
@@ -44,6 +45,8 @@ spec:
 /// Changes that its users make while it runs wild, and how far apart.
 const CHANGES: usize = 60;
 const APART: Duration = Duration::from_millis(50);
+/// After which nothing of the rehearsal happens, whoever forgets it.
+const LASTS: Duration = Duration::from_mins(10);
 /// Changes of the rehearsal: that none of their writes is hit is unlikely.
 const REHEARSED: usize = 8;
 
@@ -84,7 +87,9 @@ impl Demo {
 
     async fn rehearse(&self) -> anyhow::Result<()> {
         head("Practising an outage: half of the operator's writes to west fail, and it must come through");
-        self.apply("rehearsal.yaml", FAULTS).await?;
+        let until = Timestamp::now().saturating_add(LASTS)?;
+        let manifest = FAULTS.replace("UNTIL", &format!("{until:.0}"));
+        self.apply("rehearsal.yaml", &manifest).await?;
         let namespace = WEST[0];
         for number in 1..=REHEARSED {
             let message = format!("rehearsal {number}");
