@@ -18,9 +18,9 @@ is left in its bucket. A rule that is opened by an empty bucket with recoverPoli
 none, stays so until `portolanctl breaker close NAMESPACE/NAME/RULE`.
 
 Examples:
-  $ portolanctl policies status operators/runaway
-  POLICY                             RULE      CALLER      ROUTER    STATE    SINCE   REASON
-  CircuitBreaker/operators/runaway   deletes   east/op-0   gateway   Opened   12s     LimitExceeded
+  $ portolanctl policies status ops/runaway
+  POLICY                       RULE      CALLER      ROUTER    STATE    SINCE   REASON
+  CircuitBreaker/ops/runaway   deletes   east/op-0   gateway   Opened   12s     LimitExceeded
   $ portolanctl policies status -w    # goes on, and prints what changes";
 
 const TRY_HELP: &str = "\
