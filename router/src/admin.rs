@@ -2,6 +2,7 @@
 //! a request and why), `/endpoints` (which of a member's API servers get its requests), `/watches` (open merged watches and
 //! their legs), and `/policies` (limits and breakers of callers). Callers: `app`; `portolanctl explain` and `watch-state` read `/explain` and `/watches`.
 
+mod faults;
 mod policies;
 
 use std::sync::Arc;

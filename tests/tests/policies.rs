@@ -2,12 +2,11 @@
 //! and by `portolanctl`, and gone when they are deleted.
 //!
 //! One fleet for all. Each test has a shard of its own, `<shard>-e` in east and `<shard>-w` in west, and policies that hold
-//! its caller alone; whoever stops all faults, or the hub, has the fleet for itself.
+//! its caller alone; whoever stops all faults has the fleet for itself.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stdout,
-    reason = "also in functions that only tests call; what a limit let pass is told"
+    reason = "also in functions that only tests call"
 )]
 
 #[path = "policies/faults.rs"]
@@ -22,8 +21,6 @@ mod latches;
 mod limits;
 #[path = "policies/original.rs"]
 mod original;
-#[path = "policies/shared.rs"]
-mod shared;
 #[path = "policies/stopped.rs"]
 mod stopped;
 #[path = "policies/watches.rs"]
@@ -52,7 +49,7 @@ const NAMESPACE: &str = "operators";
 /// Where the callers of the original's manifests are.
 const ORIGINAL: &str = "operator-demo";
 /// Shards of the tests.
-const SHARDS: [&str; 14] = [
+const SHARDS: [&str; 13] = [
     "limited",
     "bystander",
     "latched",
@@ -65,7 +62,6 @@ const SHARDS: [&str; 14] = [
     "stalled",
     "expired",
     "stopped",
-    "together",
     "tried",
 ];
 /// Any verb of anything anywhere.

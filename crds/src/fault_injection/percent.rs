@@ -1,5 +1,6 @@
 //! How many of a hundred requests a fault hits: parsed once, asked for each request with a number that was drawn for it.
 
+use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -31,6 +32,12 @@ impl Percent {
     /// Whether it is meant by `draw`, a number of [0, 100) that was drawn evenly.
     pub fn hits(self, draw: f64) -> bool {
         draw < self.0
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

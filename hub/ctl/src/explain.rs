@@ -286,12 +286,14 @@ mod tests {
             "limits": [limit("deletes", "opened until it is closed by hand"), limit("reads", "passes")],
             "breakers": [{"policy": policy, "rule": "west-fails@west", "state": "closed", "says": "passes"}],
             "refusedBy": "CircuitBreaker/ops/calm/deletes",
+            "faults": [{"policy": "FaultInjection/ops/f", "rule": "half", "says": "answers 50 of a hundred with 503"}],
         });
         let lines = [
             "policies refused by CircuitBreaker/ops/calm/deletes",
             "  CircuitBreaker/ops/calm/deletes (Normal): opened until it is closed by hand; costs 1 of 7 tokens",
             "  CircuitBreaker/ops/calm/reads (Normal, shared): passes; costs 1 of 7 tokens",
             "  CircuitBreaker/ops/calm/west-fails@west: passes",
+            "  FaultInjection/ops/f/half: answers 50 of a hundred with 503",
         ];
         assert_eq!(policies(&met), lines);
         let none = json!({"limits": [], "breakers": [], "refusedBy": null});

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use jiff::Timestamp;
 use portolan_wire::v1;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Pages, Refusal, name_of, refuse};
+use super::{Pages, Refusal, faults, name_of, refuse};
 use crate::decision::plan::Plan;
 use crate::decision::policy::{Reach, asked};
 use crate::resource::policies::Judging;
 use crate::resource::routing::Routing;
-use crate::value::classify::ApiRequest;
+use crate::value::classify::{ApiRequest, Verb};
 use crate::value::policy::{Policy, PolicySpec};
 use crate::value::snapshot::build::check_policy;
 use crate::value::snapshot::{Caller, CallerView, Snapshot};
@@ -40,11 +41,15 @@ pub(super) fn explain(routing: &Routing, caller: &Caller, request: &ApiRequest, 
     let clusters: Vec<&str> = reach.clusters.iter().map(|cluster| &**cluster).collect();
     // Of which Lease it is its body would tell: it is told what others meet.
     let election = reach.election.unwrap_or(false);
-    routing.policies.explain(&Judging {
+    let asked = asked(request, &clusters, election);
+    let faults = faults::explain(view, &asked, request.verb == Verb::Watch, Timestamp::now());
+    let mut told = routing.policies.explain(&Judging {
         view,
-        asked: asked(request, &clusters, election),
+        asked,
         generation: routing.snapshot.generation,
-    })
+    });
+    told["faults"] = faults.into();
+    told
 }
 
 /// A CircuitBreaker as it would be applied, and whose requests it is tried on: `<home cluster>/<namespace>/<pod>` or

@@ -257,7 +257,17 @@ impl Condition {
     /// Whether it is about such a request of this caller. What it says of resources is not asked here.
     pub(crate) fn concerns(&self, head: Head<'_>, who: Who<'_>) -> bool {
         let heads = self.heads.is_empty() || self.heads.iter().any(|one| one.matches(head));
-        heads && (self.callers.is_empty() || self.callers.iter().any(|one| who.is(one)))
+        heads && self.is_for(who)
+    }
+
+    /// Whether it is about this caller.
+    pub(crate) fn is_for(&self, who: Who<'_>) -> bool {
+        self.callers.is_empty() || self.callers.iter().any(|one| who.is(one))
+    }
+
+    /// Whether it asks for something of a request's head.
+    pub(crate) fn is_for_some_heads(&self) -> bool {
+        !self.heads.is_empty()
     }
 
     /// Whether it is in force at this time.

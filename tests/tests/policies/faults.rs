@@ -57,6 +57,15 @@ async fn aborts_and_delays_are_felt_and_marked() {
     let plain = door.get(MAP, &[]).await.unwrap();
     let marked = plain.header("portolan-fault");
     assert_eq!((plain.status, marked), (200, ""), "{}", plain.message());
+    let caller = "east/operators/portolan-dev-aborted";
+    let told = ground.said(&["explain", "get", MAP, "--as", caller]).await;
+    for words in [
+        "FaultInjection/operators/aborted/broken: answers 100 of a hundred with 500, of requests with a head as it says",
+        "FaultInjection/operators/aborted/never: answers 0 of a hundred with 500",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
+    assert!(!told.contains("slow"), "{told}");
     an_abort_is_marked(&ground, &door).await;
     a_delay_is_marked(&ground, &door).await;
     an_abort_reaches_no_member(&ground, &door).await;

@@ -51,7 +51,6 @@ impl Ground {
 }
 
 #[tokio::test]
-#[ignore = "a router of a whole fleet does not get these policies yet"]
 async fn ordered_faults_end_when_somebody_says_so_or_their_hour_has_come() {
     let ground = alone().await;
     let door = ground.caller("stopped").await;

@@ -105,14 +105,12 @@ async fn lists_after(shard: &str, faults: [(&str, Value); 2]) -> Vec<u64> {
 }
 
 #[tokio::test]
-#[ignore = "a router of a whole fleet does not get these policies yet"]
 async fn a_watch_that_is_cut_goes_on_where_it_was() {
     let both = ["Whole", "Leg"].map(|part| (part, fault("Drop", part, json!({}))));
     assert_eq!(lists_after("cut", both).await, [0, 0]);
 }
 
 #[tokio::test]
-#[ignore = "a router of a whole fleet does not get these policies yet"]
 async fn a_watch_that_expires_lists_anew_and_a_leg_of_it_does_not() {
     let both = ["Whole", "Leg"].map(|part| (part, fault("Expire", part, json!({}))));
     let [whole, leg] = lists_after("expired", both).await[..] else {
@@ -123,7 +121,6 @@ async fn a_watch_that_expires_lists_anew_and_a_leg_of_it_does_not() {
 }
 
 #[tokio::test]
-#[ignore = "a router of a whole fleet does not get these policies yet"]
 async fn what_stalls_comes_later_and_another_member_is_not_held_up() {
     let ground = ground().await;
     ground.caller("stalled").await;

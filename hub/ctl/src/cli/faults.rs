@@ -6,9 +6,10 @@ use super::{FleetHubArgs, OutputArgs};
 
 const FAULTS_HELP: &str = "\
 Stopped is for all FaultInjections of the hub, also for those that are made later, until `faults
-resume`; routers that cannot reach the hub keep what they were told last. What says so is ConfigMap
-portolan-faults in namespace portolan-system: it needs the right to patch that, and stays when hub
-and routers start anew. Limits (CircuitBreakers) go on. To end one FaultInjection: spec.disabled.
+resume`; routers that cannot reach the hub keep what they were told last. What says so is
+ConfigMap portolan-faults in namespace portolan-system: it needs the right to patch that, and
+stays when hub and routers start anew. Limits (CircuitBreakers) go on. To end one FaultInjection:
+spec.disabled.
 
 Examples:
   $ portolanctl faults stop --reason 'a real outage has begun'

@@ -13,14 +13,14 @@ const STATUS_HELP: &str = "\
 One row for each rule and caller that is not as it was in the beginning, the worst first, as the
 hub writes it into the object's status at most every five seconds. CALLER: <cluster>/<pod>, or all
 for a limit of scope Shared, which its callers have together. LAST MINUTE and TOTAL: requests that
-a rule refused, or that a fault was injected into, since the router knows the rule. TOKENS: what is
-left in its bucket. A rule that is opened by an empty bucket with recoverPolicy Manual, or none,
-stays so until `portolanctl breaker close NAMESPACE/NAME/RULE`.
+a rule refused, or that a fault was injected into, since the router knows the rule. TOKENS: what
+is left in its bucket. A rule that is opened by an empty bucket with recoverPolicy Manual, or
+none, stays so until `portolanctl breaker close NAMESPACE/NAME/RULE`.
 
 Examples:
-  $ portolanctl policies status operators/runaway
-  POLICY                             RULE      CALLER      ROUTER    STATE    SINCE   REASON
-  CircuitBreaker/operators/runaway   deletes   east/op-0   gateway   Opened   12s     LimitExceeded
+  $ portolanctl policies status ops/runaway
+  POLICY                       RULE      CALLER      ROUTER    STATE    SINCE   REASON
+  CircuitBreaker/ops/runaway   deletes   east/op-0   gateway   Opened   12s     LimitExceeded
   $ portolanctl policies status -w    # goes on, and prints what changes";
 
 const TRY_HELP: &str = "\

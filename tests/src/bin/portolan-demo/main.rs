@@ -8,6 +8,7 @@ mod account;
 mod args;
 mod cut;
 mod operator;
+mod policies;
 mod steps;
 mod traced;
 mod view;

@@ -27,8 +27,8 @@ pub(crate) struct Demo {
     pub(crate) fleet: Fleet,
     pub(crate) east: Client,
     pub(crate) west: Client,
-    jaeger: Jaeger,
-    hub: PathBuf,
+    pub(crate) jaeger: Jaeger,
+    pub(crate) hub: PathBuf,
 }
 
 /// Everything the demo started, running until dropped.
@@ -49,6 +49,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Option<Kept>> {
     demo.show_requests().await?;
     demo.cut_and_heal(&mut operator, &mut watch).await?;
     drop(watch);
+    demo.show_policies(&mut operator, args).await?;
     head("One merged list as a trace");
     let merged = demo.fleet.merged_kubeconfig(SHARD);
     traced::show_list(&demo.jaeger, &merged, "/apis/example.com/v1/greetings").await?;
@@ -281,5 +282,8 @@ fn summary() {
     println!(
         "   informers, and kubectl, worked on both through one endpoint; with west cut its breaker opened, east went on,"
     );
-    println!("   nobody was told of a deletion, and the watches that were open went on with west when it came back.");
+    println!(
+        "   nobody was told of a deletion, and the watches that were open went on with west when it came back; run wild it"
+    );
+    println!("   was held by a CircuitBreaker, and it came through the faults that a FaultInjection ordered.");
 }

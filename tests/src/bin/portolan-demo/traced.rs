@@ -29,12 +29,14 @@ const WRITTEN: [(&str, &str); 6] = [
     ("POST", "apis/events.k8s.io/v1/namespaces/{:namespace}/events"),
     ("GET", "api/v1/namespaces/{:namespace}/configmaps/{:name}"),
 ];
-const ATTRIBUTES: [&str; 6] = [
+const ATTRIBUTES: [&str; 8] = [
     "caller",
     "plan",
     "clusters",
     "cluster",
     "http.response.status_code",
+    "portolan.policy",
+    "portolan.fault",
     "k8s.cluster.name",
 ];
 
@@ -78,6 +80,25 @@ pub(crate) async fn show_reconcile(jaeger: &Jaeger, named: &str, member: &str) -
         });
         let told = linked.filter(told).min_by_key(|tree| tree.walk().len());
         told.context("none that reached it")
+    })
+    .await?;
+    print(jaeger, &root);
+    Ok(())
+}
+
+/// Prints one of the operator's reconciles of which a request has this attribute.
+pub(crate) async fn show_told(jaeger: &Jaeger, named: &str, attribute: &str) -> anyhow::Result<()> {
+    let root = wait_for("such a reconcile in Jaeger", || async {
+        let trees = trace::trees(&jaeger.find("greeting-operator", named).await?).into_iter();
+        let told = |tree: &Span| {
+            tree.walk()
+                .iter()
+                .any(|span| span.tag(attribute).is_some_and(|tag| !tag.is_empty()))
+        };
+        let told = trees
+            .filter(|tree| tree.name == named && told(tree))
+            .min_by_key(|tree| tree.walk().len());
+        told.with_context(|| format!("none with {attribute}"))
     })
     .await?;
     print(jaeger, &root);
