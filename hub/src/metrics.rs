@@ -158,9 +158,7 @@ impl Metrics {
     ) {
         for standing in PolicyStanding::ALL {
             let policies = standings.get(&standing).copied().unwrap_or_default();
-            self.policies
-                .get_or_create(&[("standing", standing)])
-                .set(count(policies));
+            self.policies.get_or_create(&[("state", standing)]).set(count(policies));
         }
         self.faults_stopped.set(faults_stopped.into());
         self.opened_rules.set(count(opened_rules));
