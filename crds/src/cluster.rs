@@ -225,11 +225,14 @@ pub struct MemberClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub allowed_users: Vec<String>,
-    /// Breakers of this cluster that are not closed, by router.
+    /// Breakers of this cluster that are not closed, by router: at most 500, those of single requests first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub breakers: Vec<BreakerStatus>,
 }
+
+/// Most breakers that a status names: with more it would not fit its object.
+pub const BREAKERS_MAX: usize = 500;
 
 /// State of one router's breaker for one class of traffic to this cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
