@@ -29,10 +29,10 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo alerts chaos hostile h2spec model soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo alerts chaos hostile h2spec model soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 tools:
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install rustup from your distribution or https://rustup.rs, then run make again" >&2; exit 1; }
@@ -88,6 +88,11 @@ bench: tools ## router against direct, in one run (release build)
 	$(CARGO) build $(ALL) --release --bins
 	$(PROFILE_DIR)/release/portolan-testbed build
 	$(PROFILE_DIR)/release/portolan-bench $(BENCH)
+
+bench-policies: tools ## what limits cost a GET: instructions of the router without limits and with a thousand (release build, valgrind)
+	@command -v valgrind >/dev/null || { echo "valgrind is missing: install it from your distribution" >&2; exit 1; }
+	$(CARGO) build $(ALL) --release --bins
+	$(PROFILE_DIR)/release/portolan-bench --only policies $(BENCH)
 
 # Without a sanitizer no nightly compiler is needed, and there is no unsafe code for one to watch.
 fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list alone; finds are kept in target/fuzz
