@@ -1,5 +1,5 @@
 //! Events on MemberClusters: that a router's breaker opened or closed; and how Events are made and written. Callers:
-//! `status`, when it has written what they tell, `rule_events`.
+//! `status`, when it has written what they tell, `policy_events`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _};
 use portolan_crds::{BreakerState, BreakerStatus, MemberCluster, MemberClusterSpec, TrafficClass};
+
+use super::presence::{Presence, Presences};
 
 /// Events that are not written by then are not written: the status says the same.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -68,17 +70,17 @@ impl BreakerEvents {
         }
     }
 
-    /// Members' statuses say so now. `speaks`: whether a router is here to be heard. Of those that are not, after a restart
-    /// of the hub all of them, what they said last holds.
+    /// Members' statuses say so now. Of routers that are away, after a restart of the hub all of them, what they said last holds.
     pub(super) async fn tell(
         &mut self,
         written: impl Iterator<Item = (&str, &str, &[BreakerStatus])>,
-        speaks: impl Fn(&str) -> bool,
+        routers: &Presences,
     ) {
         let mut events = Vec::new();
         for (cluster, uid, breakers) in written {
             let before = self.told.remove(cluster).unwrap_or_default();
-            let silent = before.iter().filter(|breaker| !speaks(&breaker.router));
+            let is_silent = |breaker: &&BreakerStatus| routers.of_router(&breaker.router) == Presence::Away;
+            let silent = before.iter().filter(is_silent);
             let now: Vec<_> = silent.chain(breakers).cloned().collect();
             let mut member = MemberCluster::new(cluster, MemberClusterSpec::default()).object_ref(&());
             member.uid = Some(uid.to_owned());
