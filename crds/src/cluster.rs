@@ -146,6 +146,12 @@ pub enum IdentityMode {
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
     ("!has(self.openFor) || !has(self.maxOpenFor) || duration(self.openFor) <= duration(self.maxOpenFor)",
      "maxOpenFor must not be shorter than openFor, which grows to it"),
+    ("!has(self.window) || (duration(self.window) > duration('0s') && duration(self.window) <= duration('24h'))",
+     "window must be longer than nothing and at most 24h"),
+    ("!has(self.openFor) || (duration(self.openFor) > duration('0s') && duration(self.openFor) <= duration('24h'))",
+     "openFor must be longer than nothing and at most 24h"),
+    ("!has(self.maxOpenFor) || (duration(self.maxOpenFor) > duration('0s') && duration(self.maxOpenFor) <= duration('24h'))",
+     "maxOpenFor must be longer than nothing and at most 24h"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct Breaker {

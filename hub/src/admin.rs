@@ -66,7 +66,7 @@ fn policies(facts: &Facts, world: Option<&World>) -> Value {
         let reach = world.and_then(|world| world.policies.get(name));
         json!({
             "standing": reach.map(|reach| format!("{:?}", reach.standing)),
-            "callers": reach.map(|reach| reach.callers),
+            "callers": reach.map(|reach| reach.callers.count),
             "generation": object.generation,
             "inForce": object.in_force.as_ref().map(|good| good.generation),
         })

@@ -183,7 +183,8 @@ fn judge(kind: PolicyKind, object: &DynamicObject, generation: i64, before: Opti
         Ok((spec, problems)) => (Some(spec).filter(|_| problems.is_empty()), problems),
         Err(message) => (None, vec![unreadable(message)]),
     };
-    let good = good.and_then(|spec| in_force(generation, spec));
+    // Plain data, so that this cannot fail; and what cannot be sent is not in force.
+    let good = good.and_then(|spec| PolicyInForce::new(generation, spec)).map(Arc::new);
     let in_force = good.or_else(|| before.and_then(|before| before.in_force.clone()));
     let selection = selection(in_force.as_deref().map(|good| &good.spec), &object.data["spec"]);
     Judged {
@@ -217,16 +218,6 @@ fn read(kind: PolicyKind, object: &DynamicObject) -> Result<(PolicySpec, Vec<Pro
             (PolicySpec::Fault(spec), problems)
         }
     })
-}
-
-fn in_force(generation: i64, spec: PolicySpec) -> Option<Arc<PolicyInForce>> {
-    let json = match &spec {
-        PolicySpec::Breaker(spec) => serde_json::to_string(spec),
-        PolicySpec::Fault(spec) => serde_json::to_string(spec),
-    };
-    // Plain data, so that this cannot fail; and what cannot be sent is not in force.
-    let json = json.ok()?;
-    Some(Arc::new(PolicyInForce { generation, spec, json }))
 }
 
 fn status(kind: PolicyKind, object: &DynamicObject) -> PolicyStatus {

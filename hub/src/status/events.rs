@@ -1,5 +1,5 @@
 //! Events on MemberClusters: that a router's breaker opened or closed; and how Events are made and written. Callers:
-//! `status`, when it has written what they tell, `rule_events`.
+//! `status`, when it has written what they tell, `policy_events`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _};
 use portolan_crds::{BREAKERS_MAX, BreakerState, BreakerStatus, MemberCluster, MemberClusterSpec, TrafficClass};
+
+use super::presence::{Presence, Presences};
 
 /// Events that are not written by then are not written: the status says the same.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -68,17 +70,17 @@ impl BreakerEvents {
         }
     }
 
-    /// Members' statuses say so now. `speaks`: whether a router is here to be heard. Of those that are not, after a restart
-    /// of the hub all of them, what they said last holds.
+    /// Members' statuses say so now. Of routers that are away, after a restart of the hub all of them, what they said last holds.
     pub(super) async fn tell(
         &mut self,
         written: impl Iterator<Item = (&str, &str, &[BreakerStatus])>,
-        speaks: impl Fn(&str) -> bool,
+        routers: &Presences,
     ) {
         let mut events = Vec::new();
         for (cluster, uid, breakers) in written {
             let before = self.told.remove(cluster).unwrap_or_default();
-            let now = standing(&before, breakers, &speaks);
+            let is_silent = |router: &str| routers.of_router(router) == Presence::Away;
+            let now = standing(&before, breakers, is_silent);
             let mut member = MemberCluster::new(cluster, MemberClusterSpec::default()).object_ref(&());
             member.uid = Some(uid.to_owned());
             events.extend(changes(&before, &now).into_iter().map(|event| (event, member.clone())));
@@ -95,10 +97,10 @@ impl BreakerEvents {
 
 /// What holds now: what the status says, and what was told of routers that are not here to be heard. Of a status that is full
 /// nobody can tell what is missing from what is closed.
-fn standing(before: &[BreakerStatus], said: &[BreakerStatus], speaks: impl Fn(&str) -> bool) -> Vec<BreakerStatus> {
+fn standing(before: &[BreakerStatus], said: &[BreakerStatus], is_silent: impl Fn(&str) -> bool) -> Vec<BreakerStatus> {
     let is_full = said.len() >= BREAKERS_MAX;
     let keys: BTreeSet<_> = said.iter().map(key).collect();
-    let holds = |breaker: &&BreakerStatus| is_full || !speaks(&breaker.router);
+    let holds = |breaker: &&BreakerStatus| is_full || is_silent(&breaker.router);
     let held = before
         .iter()
         .filter(holds)
@@ -192,10 +194,10 @@ mod tests {
             .map(|router| breaker(format!("{router:04}")))
             .collect();
         let (rest, first) = (&all[1..], &all[..1]);
-        let held = standing(first, rest, |_| true);
+        let held = standing(first, rest, |_| false);
         assert_eq!(held.len(), all.len());
-        assert_eq!(standing(&held, rest, |_| true).len(), all.len());
-        assert!(changes(&held, &standing(&held, rest, |_| true)).is_empty());
-        assert_eq!(standing(&held, first, |_| true), first);
+        assert_eq!(standing(&held, rest, |_| false).len(), all.len());
+        assert!(changes(&held, &standing(&held, rest, |_| false)).is_empty());
+        assert_eq!(standing(&held, first, |_| false), first);
     }
 }
