@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
 mod applying;
+mod changed;
 mod policies;
 mod selectors;
 
